@@ -1,0 +1,56 @@
+"""tfds_torch: any TFDS dataset on disk, into a PyTorch training loop.
+
+Importing this package loads neither tensorflow nor torch; each name is imported from its room when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfds_torch import errors
+    from tfds_torch.parsers.parser import Batch, Parser
+    from tfds_torch.parsers.parser_tfds import ParserTfds
+    from tfds_torch.pipeline.options import ReadOptions
+    from tfds_torch.plan.epoch import EpochPlan, Remainder
+    from tfds_torch.plan.world import World
+    from tfds_torch.torch_data.image_dataset import ImageDataset, IterableImageDataset
+
+__version__ = "0.1.0"
+
+_ROOMS = {
+    "Batch": "parsers.parser",
+    "EpochPlan": "plan.epoch",
+    "ImageDataset": "torch_data.image_dataset",
+    "IterableImageDataset": "torch_data.image_dataset",
+    "Parser": "parsers.parser",
+    "ParserTfds": "parsers.parser_tfds",
+    "ReadOptions": "pipeline.options",
+    "Remainder": "plan.epoch",
+    "World": "plan.world",
+}
+
+__all__ = [
+    "Batch",
+    "EpochPlan",
+    "ImageDataset",
+    "IterableImageDataset",
+    "Parser",
+    "ParserTfds",
+    "ReadOptions",
+    "Remainder",
+    "World",
+    "__version__",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("tfds_torch.errors")
+    if name in _ROOMS:
+        return getattr(importlib.import_module(f"tfds_torch.{_ROOMS[name]}"), name)
+    raise AttributeError(f"module 'tfds_torch' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
