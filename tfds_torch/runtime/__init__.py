@@ -1,0 +1,1 @@
+"""Processes and their health, on the standard library only."""
