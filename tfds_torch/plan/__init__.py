@@ -1,0 +1,1 @@
+"""Which examples, in what order, in how many batches. Pure: numpy and the standard library only."""

@@ -1,0 +1,197 @@
+"""EpochPlan: how many batches each rank and worker yields, and which examples are in them.
+
+N examples, R ranks, W workers, batch_size B per rank, global batch G = R * B. An epoch is a row of *slots*: first k * N
+slots for its k passes (`repeats`), then, where the remainder asks for it, the fill of the last global batch. Global
+batch g is slots g*G .. (g+1)*G - 1, and rank r takes its r-th slice of B.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.order import Int64Array, order_at
+from tfds_torch.plan.world import World
+
+PAD_LABEL = -100
+"""The label of a padded example: the `ignore_index` of torch's losses."""
+
+
+class Remainder(str, Enum):
+    """What happens to the examples that do not fill a last global batch.
+
+    `WRAP`: it is filled with the first examples of the next pass. `DROP`: it is left out. `PAD`: it is filled with
+    copies that are not `valid` and carry the label -100. `KEEP`: it stays short (one rank only).
+    """
+
+    WRAP = "wrap"
+    DROP = "drop"
+    PAD = "pad"
+    KEEP = "keep"
+
+
+class Delivery(str, Enum):
+    """What a dataset hands to its loader: single examples (`SAMPLE`), or whole batches (`BATCH`)."""
+
+    SAMPLE = "sample"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """The examples of one batch of one rank.
+
+    Attributes:
+        index: int64 [n], the examples, n <= batch_size (less only in a last batch that is kept short).
+        pass_number: int64 [n], the pass each belongs to; a wrapped copy belongs to the next one.
+        valid: bool [n], False for padding.
+    """
+
+    index: Int64Array
+    pass_number: Int64Array
+    valid: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The arithmetic of an epoch, for one place in the world.
+
+    Attributes:
+        num_examples: N, of one pass.
+        world: the grid, and our place in it.
+        batch_size: B, per rank.
+        remainder: what happens to an incomplete last global batch; `EpochPlan.default_remainder` tells the usual one.
+        is_training: training never yields nothing; evaluation never counts an example twice.
+        repeats: passes in one epoch; 0 and 1 mean one.
+        shuffle: whether a pass has a shuffled order, or the order of the dataset.
+        seed: of the shuffled order.
+        delivery: what `len()` counts.
+
+    Raises:
+        ConfigError: values out of range, or a combination that cannot keep the guarantees.
+    """
+
+    num_examples: int
+    world: World
+    batch_size: int
+    remainder: Remainder
+    is_training: bool = False
+    repeats: int = 1
+    shuffle: bool = False
+    seed: int = 42
+    delivery: Delivery = Delivery.SAMPLE
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_examples", 0), ("batch_size", 1), ("repeats", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise ConfigError(f"{name}={value!r} must be an integer >= {least}.")
+            if value < least:
+                raise ConfigError(f"{name}={value} must be >= {least}.")
+        if self.remainder is Remainder.KEEP and self.world.num_replicas > 1:
+            raise ConfigError(
+                f"remainder='keep' with {self.world.num_replicas} ranks would give them different numbers of batches. "
+                f"Use 'pad' (evaluation), 'wrap' or 'drop' (training)."
+            )
+        if self.is_training:
+            self._check_training()
+        else:
+            self._check_evaluation()
+
+    def _check_training(self) -> None:
+        if self.num_examples == 0:
+            raise ConfigError("The split holds no examples: there is nothing to train on.")
+        if self.num_batches == 0:
+            raise ConfigError(
+                f"remainder='drop' leaves no batch: the epoch's {self.num_examples * self.num_passes} examples are "
+                f"fewer than the global batch of {self.global_batch_size} ({self.world.num_replicas} ranks x "
+                f"batch_size {self.batch_size}). Use remainder='wrap' or a smaller batch_size."
+            )
+
+    def _check_evaluation(self) -> None:
+        if self.num_passes > 1:
+            raise ConfigError(f"repeats={self.repeats} in evaluation would count every example {self.repeats} times.")
+        if self.remainder is Remainder.WRAP:
+            raise ConfigError("remainder='wrap' in evaluation would count examples twice. Use 'pad', 'keep' or 'drop'.")
+
+    @staticmethod
+    def default_remainder(is_training: bool, world: World) -> Remainder:
+        """Returns `WRAP` for training, `PAD` for evaluation on several ranks and `KEEP` on one."""
+        if is_training:
+            return Remainder.WRAP
+        return Remainder.PAD if world.num_replicas > 1 else Remainder.KEEP
+
+    @property
+    def num_passes(self) -> int:
+        """Passes over the examples in one epoch, k >= 1."""
+        return max(1, self.repeats)
+
+    @property
+    def global_batch_size(self) -> int:
+        """G = num_replicas * batch_size."""
+        return self.world.num_replicas * self.batch_size
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch, the same on every rank."""
+        whole, rest = divmod(self.num_examples * self.num_passes, self.global_batch_size)
+        return whole + (1 if rest and self.remainder is not Remainder.DROP else 0)
+
+    @property
+    def num_samples(self) -> int:
+        """Examples that this rank yields in an epoch; wrapped and padded ones count."""
+        if self.remainder is Remainder.KEEP:
+            return self.num_examples * self.num_passes
+        return self.num_batches * self.batch_size
+
+    @property
+    def num_valid(self) -> int:
+        """Slots of the whole world that hold one of the epoch's own k * N examples."""
+        return min(self.num_examples * self.num_passes, self.num_batches * self.global_batch_size)
+
+    def __len__(self) -> int:
+        """What torch's `len(dataset)` must be: examples of this rank, or batches with `Delivery.BATCH`."""
+        return self.num_batches if self.delivery is Delivery.BATCH else self.num_samples
+
+    def worker_batches(self, start_batch: int = 0) -> range:
+        """Returns the numbers of the rank's batches that this worker yields.
+
+        A loader collects its workers round-robin from worker 0, so batch b belongs to worker (b - start_batch) % W.
+
+        Args:
+            start_batch: the batch at which this iteration of the epoch begins.
+
+        Raises:
+            ConfigError: start_batch lies outside 0..num_batches.
+        """
+        if not 0 <= start_batch <= self.num_batches:
+            raise ConfigError(f"start_batch={start_batch} must be in 0..{self.num_batches}, the batches of an epoch.")
+        return range(start_batch + self.world.worker, self.num_batches, self.world.num_workers)
+
+    def batch(self, epoch: int, number: int) -> PlannedBatch:
+        """Returns the examples of this rank's batch `number` (0 <= number < num_batches) of an epoch."""
+        if not 0 <= number < self.num_batches:
+            raise ConfigError(f"batch {number} must be in 0..{self.num_batches - 1}.")
+        first = number * self.global_batch_size + self.world.rank * self.batch_size
+        slots = np.arange(first, first + self.batch_size, dtype=np.int64)
+        valid = slots < self.num_examples * self.num_passes
+        if self.remainder is Remainder.KEEP:
+            slots, valid = slots[valid], valid[valid]
+        passes, positions = np.divmod(slots, self.num_examples)
+        if self.remainder is Remainder.PAD:
+            passes = np.minimum(passes, self.num_passes - 1)
+        else:
+            valid = np.ones_like(valid)
+        passes += epoch * self.num_passes
+        return PlannedBatch(self._examples_at(passes, positions), passes, valid)
+
+    def _examples_at(self, passes: Int64Array, positions: Int64Array) -> Int64Array:
+        if not self.shuffle:
+            return positions
+        examples = np.empty_like(positions)
+        for number in np.unique(passes):
+            here = passes == number
+            examples[here] = order_at(positions[here], self.num_examples, self.seed, int(number))
+        return examples

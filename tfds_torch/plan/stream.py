@@ -1,0 +1,148 @@
+"""Which records each pipeline of a stream reads: the read modes `files` and `examples` as arithmetic.
+
+A split is a row of *files* (TFDS's file instructions: a shard, or a cut of one) with known lengths. Every pipeline gets
+*stretches* of files that together hold exactly the number of examples that the EpochPlan asks of it, so nothing
+downstream needs to repeat, truncate or count.
+
+When the plan shuffles, the row of files is permuted anew in every pass, before it is dealt: shards move between ranks
+and workers from epoch to epoch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.order import epoch_order
+from tfds_torch.plan.world import World
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive examples of one file: `start` <= position within the file < `stop`."""
+
+    file: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one pipeline reads in an epoch.
+
+    Attributes:
+        valid: stretches of the epoch's own examples.
+        fill: stretches of the examples that fill the last global batch (wrapped or padded); they come last.
+        num_available: examples in the files dealt to this pipeline; differs from what it reads only in mode `files`.
+    """
+
+    valid: tuple[Stretch, ...]
+    fill: tuple[Stretch, ...]
+    num_available: int
+
+    @property
+    def num_valid(self) -> int:
+        """Number of the epoch's own examples."""
+        return sum(map(len, self.valid))
+
+    @property
+    def num_fill(self) -> int:
+        """Number of wrapped or padded examples."""
+        return sum(map(len, self.fill))
+
+
+def pipeline_counts(plan: EpochPlan) -> tuple[int, int]:
+    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch."""
+    numbers = plan.worker_batches()
+    slots = len(numbers) * plan.batch_size
+    if not numbers or numbers[-1] != plan.num_batches - 1:
+        return slots, 0
+    first_of_last = numbers[-1] * plan.global_batch_size + plan.world.rank * plan.batch_size
+    fill = plan.batch_size - min(max(plan.num_valid - first_of_last, 0), plan.batch_size)
+    return slots - fill, 0 if plan.remainder is Remainder.KEEP else fill
+
+
+def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Share:
+    """Returns the share of the plan's pipeline in mode `examples`: consecutive cuts of the row of examples.
+
+    The pipelines' cuts lie side by side, so every example of every pass is read exactly once; the fill is cut likewise
+    out of the first examples of the next pass (wrap) or of this one (pad).
+
+    Args:
+        plan: the epoch plan; its world names the pipeline.
+        file_lengths: examples in each file of the split, with sum `plan.num_examples`.
+        epoch: which epoch, >= 0.
+    """
+    counts = np.array([pipeline_counts(replace(plan, world=world)) for world in _pipelines_until(plan)], dtype=np.int64)
+    (valid_start, fill_start), (num_valid, num_fill) = counts[:-1].sum(axis=0).tolist(), counts[-1].tolist()
+    first_pass = epoch * plan.num_passes
+    fill_pass = first_pass + plan.num_passes - (1 if plan.remainder is Remainder.PAD else 0)
+    valid = _cut(plan, file_lengths, first_pass, valid_start, num_valid)
+    fill = _cut(plan, file_lengths, fill_pass, fill_start, num_fill, same_pass=plan.remainder is Remainder.PAD)
+    return Share(tuple(valid), tuple(fill), num_available=num_valid)
+
+
+def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Share:
+    """Returns the share of the plan's pipeline in mode `files`: every num_pipelines-th file of the (shuffled) row.
+
+    What its files hold beyond the planned number is left unread; what they lack comes from the files dealt to it in
+    the next pass.
+
+    Args:
+        plan: the epoch plan; its world names the pipeline.
+        file_lengths: examples in each file, none of them empty, at least as many as there are pipelines.
+        epoch: which epoch, >= 0.
+    """
+    wanted = sum(pipeline_counts(plan))
+    first_pass = epoch * plan.num_passes
+
+    def dealt(pass_number: int) -> list[int]:
+        return _file_order(plan, len(file_lengths), pass_number)[plan.world.pipeline :: plan.world.num_pipelines]
+
+    available = sum(file_lengths[file] for j in range(plan.num_passes) for file in dealt(first_pass + j))
+    stretches: list[Stretch] = []
+    pass_number = first_pass
+    while wanted > 0:
+        for file in dealt(pass_number):
+            take = min(file_lengths[file], wanted)
+            stretches += [Stretch(file, 0, take)] if take else []
+            wanted -= take
+        pass_number += 1
+    return Share(tuple(stretches), (), num_available=available)
+
+
+def _pipelines_until(plan: EpochPlan) -> Iterator[World]:
+    """Yields the places of all pipelines up to and including the plan's own, in order."""
+    world = plan.world
+    for number in range(world.pipeline + 1):
+        rank, worker = divmod(number, world.num_workers)
+        yield replace(world, rank=rank, worker=worker)
+
+
+def _cut(
+    plan: EpochPlan, file_lengths: Sequence[int], pass_number: int, start: int, count: int, *, same_pass: bool = False
+) -> Iterator[Stretch]:
+    """Yields the stretches of `count` examples, from position `start` of the passes from `pass_number` on."""
+    if not count:
+        return
+    skipped, start = divmod(start, plan.num_examples)
+    pass_number += 0 if same_pass else skipped
+    while count > 0:
+        for file in _file_order(plan, len(file_lengths), pass_number):
+            length = file_lengths[file]
+            stop = min(length, start + count)
+            if start < stop:
+                yield Stretch(file, start, stop)
+                count -= stop - start
+            start = max(0, start - length)
+        pass_number += 0 if same_pass else 1
+
+
+def _file_order(plan: EpochPlan, num_files: int, pass_number: int) -> list[int]:
+    if not plan.shuffle:
+        return list(range(num_files))
+    return epoch_order(num_files, plan.seed, pass_number).tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,80 @@
+"""The grid of ranks x workers, and our place in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from operator import index
+
+from tfds_torch.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class World:
+    """The grid of training processes and their loader workers, and one place in it.
+
+    Attributes:
+        rank: this training process, 0 <= rank < num_replicas.
+        num_replicas: number of training processes.
+        worker: this loader process of the rank, 0 <= worker < num_workers.
+        num_workers: number of loader processes per rank; 1 when the rank reads by itself.
+
+    Raises:
+        ConfigError: a value is not an integer or lies outside its range.
+    """
+
+    rank: int = 0
+    num_replicas: int = 1
+    worker: int = 0
+    num_workers: int = 1
+
+    def __post_init__(self) -> None:
+        for position, size in (("rank", "num_replicas"), ("worker", "num_workers")):
+            at, count = getattr(self, position), getattr(self, size)
+            if not (_is_integer(at) and _is_integer(count)):
+                raise ConfigError(f"World takes integers: got {position}={at!r}, {size}={count!r}.")
+            if count < 1:
+                raise ConfigError(f"World({size}={count}): must be at least 1.")
+            if not 0 <= at < count:
+                raise ConfigError(f"World({position}={at}, {size}={count}): {position} must be in 0..{count - 1}.")
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> "World":
+        """Returns the world that torchrun describes in `RANK` and `WORLD_SIZE`, else one replica.
+
+        Raises:
+            ConfigError: only one of the two is set, or one is not a number in range.
+        """
+        rank, size = environ.get("RANK"), environ.get("WORLD_SIZE")
+        if rank is None and size is None:
+            return cls()
+        if rank is None or size is None:
+            there, missing = ("WORLD_SIZE", "RANK") if rank is None else ("RANK", "WORLD_SIZE")
+            raise ConfigError(
+                f"The environment sets {there}={environ[there]} but not {missing}. Start the script with torchrun, "
+                f"set both or none, or pass world=World(rank=..., num_replicas=...)."
+            )
+        try:
+            return cls(rank=int(rank), num_replicas=int(size))
+        except ValueError as error:
+            raise ConfigError(f"The environment has RANK={rank!r} and WORLD_SIZE={size!r}: {error}") from None
+
+    @property
+    def num_pipelines(self) -> int:
+        """Number of (rank, worker) pairs."""
+        return self.num_replicas * self.num_workers
+
+    @property
+    def pipeline(self) -> int:
+        """The number of this (rank, worker) pair, 0 <= pipeline < num_pipelines."""
+        return self.rank * self.num_workers + self.worker
+
+    def at_worker(self, worker: int, num_workers: int) -> "World":
+        """Returns the place of one of `num_workers` workers of this rank."""
+        return replace(self, worker=worker, num_workers=num_workers)
+
+
+def _is_integer(value: object) -> bool:
+    try:
+        index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
