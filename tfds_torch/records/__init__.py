@@ -1,0 +1,1 @@
+"""Encoded examples on disk. No tensorflow."""

@@ -1,0 +1,99 @@
+"""Shard files held against the numbers of examples that `dataset_info.json` promises.
+
+A shard that was cut on a record boundary reads as a shorter file without any error, so the records are counted before
+the first one is used. The counts are kept in the cache folder, keyed by path, size and modification time: every file is
+scanned once, not once per process and epoch.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import platformdirs
+from filelock import FileLock, Timeout
+
+from tfds_torch.errors import ShardError
+from tfds_torch.records.tfrecord import count_records
+
+_LOCK_TIMEOUT_S = 10.0
+_logger = logging.getLogger(__name__)
+_Counts = dict[str, list[int]]  # path -> [size in bytes, mtime in ns, number of records]
+
+
+def check_shards(num_expected: Mapping[str, int], dataset: str) -> None:
+    """Raises unless every file exists, is whole, and holds the expected number of records.
+
+    Args:
+        num_expected: local TFRecord file -> number of records.
+        dataset: what the files belong to, for the message.
+
+    Raises:
+        ShardError: a file is missing, or holds another number of records.
+        CorruptRecordError: a file ends inside a record, or a header is damaged.
+    """
+    for folder in sorted({os.path.dirname(path) for path in num_expected}):
+        _check_folder(folder, {p: n for p, n in num_expected.items() if os.path.dirname(p) == folder}, dataset)
+
+
+def _check_folder(folder: str, num_expected: Mapping[str, int], dataset: str) -> None:
+    cache = _cache_file(folder)
+    known, new = _load(cache), {}
+    for path, expected in num_expected.items():
+        found = _known_count(known, path)
+        if found is None:
+            stamp = _stamp(path)
+            found = count_records(path)
+            new[path] = [*stamp, found]
+        if found != expected:
+            raise ShardError(
+                f"{path} holds {found} of {expected} examples: dataset_info.json of {dataset} promises {expected}. "
+                f"The file was cut or exchanged; prepare the dataset again."
+            )
+    if new:
+        _store(cache, new)
+
+
+def _stamp(path: str) -> list[int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return [-1, -1]  # count_records reports the missing file.
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _known_count(known: _Counts, path: str) -> int | None:
+    entry = known.get(path)
+    return entry[2] if entry and entry[:2] == _stamp(path) else None
+
+
+def _cache_file(folder: str) -> Path:
+    name = hashlib.blake2b(os.fspath(folder).encode(), digest_size=16).hexdigest()
+    return platformdirs.user_cache_path("tfds_torch") / "shard_counts" / f"{name}.json"
+
+
+def _load(cache: Path) -> _Counts:
+    try:
+        counts = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        return {}
+    usable = isinstance(counts, dict) and all(
+        isinstance(entry, list) and len(entry) == 3 and all(isinstance(value, int) for value in entry)
+        for entry in counts.values()
+    )
+    return counts if usable else {}
+
+
+def _store(cache: Path, new: _Counts) -> None:
+    """Adds counts to the cache; without a writable cache folder the next process simply scans again."""
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{cache}.lock", timeout=_LOCK_TIMEOUT_S):
+            with NamedTemporaryFile("w", dir=cache.parent, suffix=".tmp", delete=False) as file:
+                json.dump(_load(cache) | new, file)
+            os.replace(file.name, cache)
+    except (OSError, Timeout) as error:
+        _logger.info("The counts of shard records could not be cached in %s: %s", cache, error)
