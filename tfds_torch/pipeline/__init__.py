@@ -1,0 +1,1 @@
+"""tf.data graphs over encoded examples. tensorflow is imported inside functions; torch never."""

@@ -1,0 +1,83 @@
+"""How the stream is read: parallelism, buffers, budgets."""
+
+import os
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+
+READ_MODES = ("auto", "files", "examples")
+_MAX_THREADS = 8
+_MAX_SHUFFLE_BYTES = 2 * 2**30
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How examples are read. The defaults suit a training machine; nothing here changes which examples come.
+
+    Attributes:
+        mode: `files` deals whole shards to the pipelines (training only), `examples` deals consecutive cuts of exactly
+            the planned number of examples, `auto` takes `files` in training when there are at least as many non-empty
+            files as pipelines, else `examples`.
+        num_threads: threads that decode, per worker; None means max(1, min(8, cores) // num_workers).
+        cycle_length: files that a shuffling worker reads by turns.
+        read_buffer_bytes: read-ahead per open file, bytes.
+        shuffle_buffer: encoded examples of a rank among which the next one is drawn; its workers share the number.
+        prefetch_batches: decoded batches that a worker holds ready.
+        ram_budget_bytes: memory of a worker's shuffle buffer, bytes; a buffer that would be larger (by the dataset's
+            mean example size) is made smaller. None means 2 GiB per rank.
+
+    Raises:
+        ConfigError: an unknown mode, or a number out of range.
+    """
+
+    mode: str = "auto"
+    num_threads: int | None = None
+    cycle_length: int = 16
+    read_buffer_bytes: int = 1 << 20
+    shuffle_buffer: int = 8192
+    prefetch_batches: int = 2
+    ram_budget_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in READ_MODES:
+            near = get_close_matches(str(self.mode), READ_MODES, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"Unknown read mode {self.mode!r}: the modes are {', '.join(READ_MODES)}.{hint}")
+        for name in ("num_threads", "cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches"):
+            self._check_number(name)
+        self._check_number("ram_budget_bytes")
+
+    def _check_number(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is None and name in ("num_threads", "ram_budget_bytes"):
+            return
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"ReadOptions({name}={value!r}): must be an integer >= 1.")
+
+    def threads_of_worker(self, num_workers: int) -> int:
+        """Returns the size of a worker's private thread pool."""
+        return self.num_threads or max(1, min(_MAX_THREADS, _num_cores()) // num_workers)
+
+    def shuffle_buffer_of_worker(self, num_workers: int, mean_example_bytes: int) -> int:
+        """Returns the encoded examples in a worker's shuffle buffer, within its memory budget."""
+        budget_bytes = self.ram_budget_bytes or _MAX_SHUFFLE_BYTES // num_workers
+        return max(1, min(self.shuffle_buffer // num_workers, budget_bytes // max(1, mean_example_bytes)))
+
+
+def tf_data_options(tf: Any, num_threads: int) -> Any:
+    """Returns the `tf.data.Options` of a worker's pipeline."""
+    options = tf.data.Options()
+    # With autotune an iterator can only be destroyed when autotune's timer fires, up to 40 s after the last batch.
+    options.autotune.enabled = False
+    options.deterministic = True
+    options.threading.private_threadpool_size = num_threads
+    options.threading.max_intra_op_parallelism = 1  # Images are small: parallelism is across them.
+    return options
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: what this process may use, not what the machine has.
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

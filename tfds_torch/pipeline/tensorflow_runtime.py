@@ -1,0 +1,42 @@
+"""Loading tensorflow into a process that reads, and knowing when that must not be done.
+
+tensorflow's runtime starts threads that do not survive a fork: a process forked after tensorflow has run may wait for
+ever for one of them. Such a process is recognised here, so that its reading can be moved to a fresh process.
+"""
+
+import logging
+import os
+import sys
+from typing import Any
+
+_logger = logging.getLogger(__name__)
+_inherited_runtime = False
+
+
+def load_tensorflow() -> Any:
+    """Returns the module `tensorflow`, with every GPU hidden from it: GPU memory belongs to torch."""
+    import tensorflow as tf
+
+    try:
+        if tf.config.get_visible_devices("GPU"):
+            tf.config.set_visible_devices([], "GPU")
+    except RuntimeError:
+        _logger.warning("tensorflow was already running with GPUs visible in this process: they stay visible to it.")
+    return tf
+
+
+def has_inherited_runtime() -> bool:
+    """Whether this process was forked from one in which tensorflow had already run."""
+    return _inherited_runtime
+
+
+def _note_fork() -> None:
+    global _inherited_runtime
+    context = sys.modules.get("tensorflow.python.eager.context")
+    if context is not None:
+        # An imported tensorflow that has not run yet has no context; where that cannot be told, assume that it ran.
+        _inherited_runtime = getattr(context, "_context", context) is not None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
