@@ -1,0 +1,33 @@
+"""What to tell a user whose dataset was not found."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+
+def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> str:
+    """Returns a message: what was asked, what is there, what to do.
+
+    Args:
+        name: as asked for, `name/config:version`.
+        data_dir: the root that was searched.
+        registered: the datasets that TFDS knows how to build.
+    """
+    if not data_dir.is_dir():
+        return f"The root {data_dir} of dataset {name!r} does not exist, or is no directory."
+    prepared = _prepared_under(data_dir)
+    found = f" Prepared there: {', '.join(prepared)}." if prepared else " Nothing is prepared there."
+    if name.partition("/")[0].partition(":")[0].lower() in registered:
+        return (
+            f"The dataset {name!r} is not prepared under {data_dir}. Prepare it with: tfds build {name} "
+            f"--data_dir={data_dir} (or pass download=True).{found}"
+        )
+    near = get_close_matches(name, [*registered, *(path.partition("/")[0] for path in prepared)], n=3)
+    nearest = f" The nearest names are: {', '.join(dict.fromkeys(near))}." if near else ""
+    return f"There is no dataset {name!r}, neither prepared under {data_dir} nor known to TFDS.{nearest}{found}"
+
+
+def _prepared_under(data_dir: Path) -> list[str]:
+    """Returns the version directories below a root, `name/version` or `name/config/version`."""
+    infos = [*data_dir.glob("*/*/dataset_info.json"), *data_dir.glob("*/*/*/dataset_info.json")]
+    return sorted(info.parent.relative_to(data_dir).as_posix() for info in infos)

@@ -1,0 +1,463 @@
+"""ParserTfds: a TFDS dataset on disk as batches of numpy arrays."""
+
+import hashlib
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from filelock import FileLock
+from numpy.typing import NDArray
+from tensorflow_datasets.core import naming, read_only_builder
+from tensorflow_datasets.proto import tf_example_pb2
+
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers.dataset_names import describe_not_found
+from tfds_torch.parsers.feature_keys import FoundFeature, describe_missing, find_feature
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, ElementSpec, FieldSpec
+from tfds_torch.parsers.split_stream import SplitStream
+from tfds_torch.pipeline import tensorflow_runtime
+from tfds_torch.pipeline.builder import RecordRun, is_local
+from tfds_torch.pipeline.columns import CHANNELS, Column, DenseColumn, ImageColumn, StructuredColumn
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.stream import Share
+from tfds_torch.plan.world import World
+from tfds_torch.records.shard_check import check_shards
+from tfds_torch.records.tfrecord import read_records
+from tfds_torch.runtime import fresh_process
+
+_FILENAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
+
+
+class ParserTfds:
+    """Reads a split of a prepared TFDS dataset.
+
+    Building one reads `dataset_info.json` and `features.json` only, and loads no tensorflow; `batches` loads it in the
+    process that calls it. Parsers are immutable, can be pickled, and may be used from several processes.
+
+    Args:
+        root: TFDS data directory, or the version directory of one dataset; None: TFDS's default data directory.
+        name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory.
+        split: any TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5:7shard]`.
+        shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
+        is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
+        batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
+        repeats: passes over the split in one epoch; 0 and 1 mean one.
+        seed: of the order, >= 0.
+        remainder: `Remainder` or its name; None: `wrap` in training, in evaluation `pad` on several ranks, else `keep`.
+        image_key: feature that holds the image; None: the dataset has none.
+        target_key: feature that holds the target; None: there is none. Keys are taken literally first, then with "/"
+            as nesting.
+        image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
+        read: how examples are read.
+        download: whether to prepare (download and build) a dataset that is not there, once, in a process of its own.
+
+    Raises:
+        ConfigError: an argument that cannot work, with what is there instead.
+        DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None,
+        name: str | os.PathLike[str],
+        split: str = "train",
+        shuffle: bool | None = None,
+        is_training: bool = False,
+        batch_size: int | None = None,
+        repeats: int = 0,
+        *,
+        seed: int = 42,
+        remainder: Remainder | str | None = None,
+        image_key: str | None = "image",
+        target_key: str | None = "label",
+        image_mode: str | None = "RGB",
+        read: ReadOptions | None = None,
+        download: bool = False,
+    ) -> None:
+        if is_training and batch_size is None:
+            raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
+        if image_mode not in CHANNELS:
+            raise ConfigError(f"Unknown image_mode {image_mode!r}: choose 'RGB', 'L', 'RGBA' or None (as stored).")
+        self.is_training = is_training
+        self.shuffle = is_training if shuffle is None else shuffle
+        self.batch_size = batch_size
+        self.repeats = repeats
+        self.seed = seed
+        self.remainder = _to_remainder(remainder)
+        self.image_key = image_key
+        self.target_key = target_key
+        self.image_mode = image_mode
+        self.split = split
+        self._builder = _open(root, name, download)
+        _check_format(self._builder)
+        self._stream = SplitStream(
+            dataset=self.dataset_name,
+            split=split,
+            files=_split_files(self._builder, split),
+            read=read or ReadOptions(),
+            mean_example_bytes=_mean_example_bytes(self._builder),
+        )
+        self._check_explicit_keys()
+        self.plan(World())  # What cannot work in any world is said now.
+
+    def __repr__(self) -> str:
+        return f"ParserTfds({self.dataset_name}, split={self.split!r}, num_examples={self.num_examples})"
+
+    @staticmethod
+    def split_names(root: str | os.PathLike[str] | None, name: str | os.PathLike[str]) -> list[str]:
+        """Returns the splits of a prepared dataset.
+
+        Raises:
+            ConfigError: the name has no valid form.
+            DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
+        """
+        return list(_open(root, name, download=False).info.splits)
+
+    @property
+    def dataset_name(self) -> str:
+        """`name/config:version`, with what was found on disk."""
+        return str(self._builder.info.full_name)
+
+    @property
+    def data_dir(self) -> Path:
+        """The version directory that holds the shards and `dataset_info.json`."""
+        return Path(os.fspath(self._builder.data_path))
+
+    @property
+    def files(self) -> tuple[RecordRun, ...]:
+        """The split as runs of records, one per TFDS file instruction, in the order that `index` counts."""
+        return self._stream.files
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the split."""
+        return self._stream.num_examples
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the target's classes, by label; None when the target has no classes."""
+        found = self._target
+        return list(found.connector.names) if found and isinstance(found.connector, tfds.features.ClassLabel) else None
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Class name -> label; empty when the target has no classes."""
+        return {name: label for label, name in enumerate(self.class_names or [])}
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value."""
+        fields = {key: _field_spec(connector) for key, connector in sorted(self._builder.info.features.items())}
+        ledger = {"valid": FieldSpec((), np.bool_), "index": FieldSpec((), np.int64), "id": FieldSpec((), np.object_)}
+        return ElementSpec(fields | ledger)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples."""
+        runs = [(os.path.basename(run.path), run.skip, run.take, run.num_in_shard) for run in self.files]
+        return hashlib.blake2b(repr((self.dataset_name, self.split, runs)).encode(), digest_size=16).hexdigest()
+
+    def ids(self, index: NDArray[np.int64]) -> list[str]:
+        """Returns TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n]."""
+        return self._stream.ids(index)
+
+    def plan(self, world: World) -> EpochPlan:
+        """Returns the arithmetic of an epoch for one place in the world.
+
+        Raises:
+            ConfigError: the number of examples, the batch size and the remainder cannot work together there.
+        """
+        return EpochPlan(
+            num_examples=self.num_examples,
+            world=world,
+            batch_size=1 if self.batch_size is None else self.batch_size,
+            remainder=self.remainder or EpochPlan.default_remainder(self.is_training, world),
+            is_training=self.is_training,
+            repeats=self.repeats,
+            shuffle=self.shuffle,
+            seed=self.seed,
+        )
+
+    def read_mode(self, world: World) -> str:
+        """Returns the read mode in a world: `files` or `examples`.
+
+        Raises:
+            ConfigError: `files` was asked for where it cannot keep its promises.
+        """
+        return self._stream.read_mode(self.plan(world))
+
+    def share(self, world: World, epoch: int = 0) -> Share:
+        """Returns which stretches of `files` the pipeline at this place of the world reads in an epoch."""
+        return self._stream.share(self.plan(world), epoch)
+
+    def check_fields(self, fields: Sequence[str]) -> None:
+        """Raises ConfigError when a field does not exist, or `image` or `label` names no suitable feature."""
+        for name in fields:
+            if name not in LEDGER_FIELDS:
+                self._find_field(name)
+
+    def batches(
+        self,
+        world: World = World(),  # noqa: B008 (immutable)
+        epoch: int = 0,
+        start_batch: int = 0,
+        *,
+        fields: Sequence[str] = DEFAULT_FIELDS,
+    ) -> Iterator[Batch]:
+        """Yields the batches of one worker of one rank.
+
+        Args:
+            world: the grid, and the place whose batches are wanted.
+            epoch: which epoch, >= 0.
+            start_batch: the rank's batch at which to begin; earlier ones are passed over without being decoded.
+            fields: what to decode: `image`, `label`, and any feature of the dataset; the rest costs nothing.
+
+        Raises:
+            ConfigError: fields that do not exist, or a world in which the plan cannot work.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: a record or an image is damaged.
+        """
+        if self.batch_size is None and world.num_workers > 1:
+            raise ConfigError(
+                f"Evaluation with {world.num_workers} workers needs batch_size: a worker must know which batches are "
+                f"its own."
+            )
+        if epoch < 0:
+            raise ConfigError(f"epoch={epoch} must be >= 0.")
+        self.check_fields(fields)
+        plan = self.plan(world)
+        plan.worker_batches(start_batch)
+        self._stream.read_mode(plan)
+        if tensorflow_runtime.has_inherited_runtime():
+            return fresh_process.iterate(_batches_of, self, world, epoch, start_batch, tuple(fields))
+        columns = {name: self._column(name) for name in fields if name not in LEDGER_FIELDS}
+        has_label = "label" in columns and self._has_integer_target
+        return self._stream.batches(plan, epoch, start_batch, columns, has_label=has_label)
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Returns a name for every example, in the order of `index`, without loading tensorflow.
+
+        The names are those of the feature `file_name`, `filename`, `image/filename`, `id` or `image_id`, which takes
+        one pass over the shards; a dataset without any of them has its TFDS ids, `<shard file>__<record>`.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the dataset's version directory.
+
+        Raises:
+            ConfigError: the shards are remote.
+            ShardError: a shard is missing or damaged.
+        """
+        found = next(filter(None, (find_feature(self._builder.info.features, key) for key in _FILENAME_KEYS)), None)
+        if found is None or found.connector.shape != ():
+            names = self.ids(np.arange(self.num_examples))
+        else:
+            names = self._read_names(found)
+        if basename:
+            names = [os.path.basename(name) for name in names]
+        return [str(self.data_dir / name) for name in names] if absolute else names
+
+    def _read_names(self, found: FoundFeature) -> list[str]:
+        remote = [run.path for run in self.files if not is_local(run.path)]
+        if remote:
+            raise ConfigError(
+                f"The file names of {self.dataset_name} can only be read from local shards, and {remote[0]} is remote. "
+                f"Ask for the field {found.path[-1]!r} instead."
+            )
+        check_shards({run.path: run.num_in_shard for run in self.files}, self.dataset_name)
+        key = "/".join(found.path)
+        names = []
+        for run in self.files:
+            for number, record in enumerate(read_records(run.path)):
+                if run.skip <= number < run.skip + run.take:
+                    feature = tf_example_pb2.Example.FromString(record).features.feature[key]
+                    name = (*feature.bytes_list.value, *feature.int64_list.value)[0]
+                    names.append(name.decode(errors="replace") if isinstance(name, bytes) else str(name))
+        return names
+
+    def _column(self, name: str) -> Column:
+        found = self._find_field(name)
+        connector, key = found.connector, "/".join(found.path)
+        if name == "image":
+            return ImageColumn(key, self.image_mode)
+        if isinstance(connector, tfds.features.Tensor) and not found.sequence_depth and _is_stored_as_it_is(connector):
+            is_text = isinstance(connector, tfds.features.Text)
+            default = connector.get_serialized_info().default_value
+            return DenseColumn(key, connector.np_dtype, tuple(connector.shape), is_text, default)
+        wanted: Any = True
+        for part in reversed(found.path):
+            wanted = {part: wanted}
+        subset = tfds.decode.PartialDecoding(wanted).extract_features(self._builder.info.features)
+        return StructuredColumn(subset.deserialize_example, found.path)
+
+    def _find_field(self, name: str) -> FoundFeature:
+        """Returns the feature behind a field; `image` and `label` stand for image_key and target_key."""
+        features = self._builder.info.features
+        key = {"image": self.image_key, "label": self.target_key}.get(name, name)
+        if key is None:
+            argument = "image_key" if name == "image" else "target_key"
+            raise ConfigError(f"The field {name!r} was asked for, but the parser has {argument}=None.")
+        found = find_feature(features, key)
+        if found is None:
+            what = {"image": "image feature", "label": "target feature"}.get(name, "feature")
+            raise ConfigError(f"{self.dataset_name}: " + describe_missing(what, key, features))
+        if name == "image" and (
+            not isinstance(found.connector, tfds.features.Image)
+            or found.sequence_depth
+            or found.connector.np_dtype != np.uint8
+        ):
+            raise ConfigError(
+                f"{self.dataset_name}: the feature {key!r} is no single uint8 image but {found.connector!r}. Set "
+                f"image_key, or ask for it by its own name among fields."
+            )
+        return found
+
+    def _check_explicit_keys(self) -> None:
+        """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
+        for name, key in (("image", self.image_key), ("label", self.target_key)):
+            if key not in (None, name):
+                self._find_field(name)
+
+    @property
+    def _has_integer_target(self) -> bool:
+        found = self._target
+        return found is not None and found.connector.shape == () and np.dtype(found.connector.np_dtype).kind in "iub"
+
+    @property
+    def _target(self) -> FoundFeature | None:
+        return find_feature(self._builder.info.features, self.target_key) if self.target_key else None
+
+
+def _batches_of(
+    parser: ParserTfds, world: World, epoch: int, start_batch: int, fields: Sequence[str]
+) -> Iterator[Batch]:
+    return parser.batches(world, epoch, start_batch, fields=fields)
+
+
+def _to_remainder(remainder: Remainder | str | None) -> Remainder | None:
+    try:
+        return None if remainder is None else Remainder(remainder)
+    except ValueError:
+        names = ", ".join(repr(member.value) for member in Remainder)
+        raise ConfigError(f"Unknown remainder {remainder!r}: choose one of {names}.") from None
+
+
+def _is_stored_as_it_is(connector: Any) -> bool:
+    """Whether a tensor feature has a fixed shape and is stored without an encoding of its own."""
+    stored = connector.get_serialized_info()
+    return None not in connector.shape and (stored.shape, stored.np_dtype) == (connector.shape, connector.np_dtype)
+
+
+def _field_spec(connector: Any) -> Any:
+    return _tensor_spec(connector.get_tensor_info())
+
+
+def _tensor_spec(info: Any) -> Any:
+    if isinstance(info, dict):
+        return {key: _tensor_spec(inner) for key, inner in sorted(info.items())}
+    return FieldSpec(tuple(info.shape), info.np_dtype)
+
+
+def _mean_example_bytes(builder: Any) -> int:
+    splits = builder.info.splits.values()
+    num_bytes, num_examples = (
+        sum(int(getattr(split, key)) for split in splits) for key in ("num_bytes", "num_examples")
+    )
+    return num_bytes // max(1, num_examples)
+
+
+def _check_format(builder: Any) -> None:
+    file_format = builder.info.file_format
+    if file_format is not None and file_format.value != "tfrecord":
+        raise ConfigError(
+            f"{builder.info.full_name} is stored as {file_format.value!r}; only 'tfrecord' can be streamed. Convert it "
+            f"with: tfds convert_format --dataset_dir={os.fspath(builder.data_path)} --out_file_format=tfrecord "
+            f"--out_path=..."
+        )
+
+
+def _split_files(builder: Any, split: str) -> tuple[RecordRun, ...]:
+    if not isinstance(split, str):
+        raise ConfigError(f"split={split!r} must be a TFDS split expression, such as 'train' or 'train[:10%]'.")
+    there = {name: info.num_examples for name, info in builder.info.splits.items()}
+    try:
+        instructions = builder.info.splits[split].file_instructions
+    except (ValueError, KeyError, AssertionError) as error:
+        bare = split.partition("[")[0].strip()
+        near = [] if bare in there else get_close_matches(bare, there, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        listed = ", ".join(f"{name} ({number} examples)" for name, number in there.items())
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{builder.info.full_name}: split {split!r}: {reason} It has {listed}.{hint}") from None
+    runs: list[RecordRun] = []
+    first_index = 0
+    for item in instructions:
+        take = item.examples_in_shard - item.skip if item.take == -1 else item.take
+        if take:
+            runs.append(RecordRun(os.fspath(item.filename), item.skip, take, first_index, item.examples_in_shard))
+        first_index += take
+    return tuple(runs)
+
+
+def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], download: bool) -> Any:
+    """Returns the builder of a prepared dataset, read from its files alone (no dataset code is imported)."""
+    for path in (name, root):
+        if path is not None and (Path(path) / "dataset_info.json").is_file():
+            return _open_directory(Path(path), name)
+    try:
+        parsed, arguments = naming.parse_builder_name_kwargs(os.fspath(name))
+    except ValueError:
+        raise ConfigError(
+            f"The dataset name {os.fspath(name)!r} does not have the form name, name/config, name:version or "
+            f"name/config:version, and it is no directory with a dataset_info.json."
+        ) from None
+    builder = _open_prepared(root, str(parsed), arguments)
+    if builder is None and download:
+        _prepare(root, os.fspath(name), str(parsed))
+        builder = _open_prepared(root, str(parsed), arguments)
+    if builder is None:
+        raise DatasetNotFoundError(describe_not_found(os.fspath(name), _data_dir(root), tfds.list_builders()))
+    return builder
+
+
+def _open_directory(directory: Path, name: str | os.PathLike[str]) -> Any:
+    builder = tfds.builder_from_directory(directory)
+    if Path(name) != directory and os.fspath(name).partition("/")[0].partition(":")[0] != builder.info.name:
+        raise DatasetNotFoundError(
+            f"The root {directory} is the version directory of {builder.info.full_name}, not of {os.fspath(name)!r}."
+        )
+    return builder
+
+
+def _open_prepared(root: str | os.PathLike[str] | None, name: str, arguments: dict[str, Any]) -> Any:
+    try:
+        return read_only_builder.builder_from_files(name, data_dir=root, **arguments)
+    except tfds.core.DatasetNotFoundError:
+        return None
+
+
+def _prepare(root: str | os.PathLike[str] | None, name: str, registered_name: str) -> None:
+    """Downloads and builds a dataset, in one process however many ask for it at the same time."""
+    if registered_name not in tfds.list_builders():
+        return  # Said with the nearest names by the caller.
+    data_dir = _data_dir(root)
+    data_dir.mkdir(parents=True, exist_ok=True)
+    module = tfds.builder_cls(registered_name).__module__
+    lock_name = "".join(letter if letter.isalnum() else "_" for letter in name)
+    with FileLock(data_dir / f".{lock_name}.prepare.lock"):
+        fresh_process.call(_download_and_prepare, module, name, str(data_dir))
+
+
+def _download_and_prepare(module: str, name: str, data_dir: str) -> None:
+    importlib.import_module(module)  # Registers datasets that TFDS itself does not know.
+    tfds.builder(name, data_dir=data_dir).download_and_prepare()  # Returns at once where it is prepared.
+
+
+def _data_dir(root: str | os.PathLike[str] | None) -> Path:
+    return Path(os.path.expanduser(root if root is not None else tfds.core.constants.DATA_DIR))

@@ -1,0 +1,149 @@
+"""A split's TFRecord files as batches: read modes, ids, and the way from an EpochPlan to tf.data and back."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import Batch
+from tfds_torch.pipeline.builder import INDEX, RecordRun, StreamSpec, read_stream
+from tfds_torch.pipeline.columns import Column
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
+from tfds_torch.plan.stream import Share, Stretch, deal_examples, deal_files
+
+_SMALLEST_CHUNK = 32  # Smaller batches are decoded several at a time.
+
+
+@dataclass(frozen=True)
+class SplitStream:
+    """The files of a split, and how they are streamed.
+
+    Attributes:
+        dataset: `name/config:version`, for messages.
+        split: the split expression, for messages.
+        files: the split as runs of records, none of them empty, in the order that `index` counts.
+        read: how they are read.
+        mean_example_bytes: size of an encoded example, for the memory budget.
+    """
+
+    dataset: str
+    split: str
+    files: tuple[RecordRun, ...]
+    read: ReadOptions
+    mean_example_bytes: int
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the split."""
+        return sum(run.take for run in self.files)
+
+    def ids(self, index: NDArray[np.int64]) -> list[str]:
+        """Returns TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n]."""
+        numbers = np.searchsorted(self._first_indices, index, side="right") - 1
+        positions = index - self._first_indices[numbers]
+        return [
+            f"{os.path.basename(self.files[number].path)}__{self.files[number].skip + position}"
+            for number, position in zip(numbers.tolist(), positions.tolist(), strict=True)
+        ]
+
+    def read_mode(self, plan: EpochPlan) -> str:
+        """Returns the read mode for a plan: `files` or `examples`.
+
+        Raises:
+            ConfigError: `files` was asked for where it cannot keep its promises.
+        """
+        world = plan.world
+        has_enough_files = len(self.files) >= world.num_pipelines
+        pads = plan.remainder is Remainder.PAD
+        if self.read.mode == "auto":
+            return "files" if plan.is_training and has_enough_files and not pads else "examples"
+        if self.read.mode == "files":
+            if not plan.is_training:
+                raise ConfigError(
+                    "read mode 'files' yields some examples twice: evaluation takes 'examples' or 'auto'."
+                )
+            if pads:
+                raise ConfigError("read mode 'files' does not pad: use remainder='wrap' or 'drop', or mode 'examples'.")
+            if not has_enough_files:
+                raise ConfigError(
+                    f"read mode 'files' needs a file for each pipeline: {self.dataset} split {self.split!r} has "
+                    f"{len(self.files)} non-empty files, and there are {world.num_pipelines} pipelines "
+                    f"({world.num_replicas} ranks x {world.num_workers} workers). Use mode 'examples' or 'auto'."
+                )
+        return self.read.mode
+
+    def share(self, plan: EpochPlan, epoch: int) -> Share:
+        """Returns which stretches of `files` the plan's pipeline reads in an epoch."""
+        deal = deal_files if self.read_mode(plan) == "files" else deal_examples
+        return deal(plan, [run.take for run in self.files], epoch)
+
+    def batches(
+        self, plan: EpochPlan, epoch: int, start_batch: int, columns: Mapping[str, Column], *, has_label: bool
+    ) -> Iterator[Batch]:
+        """Yields the batches of the plan's pipeline.
+
+        Args:
+            plan: the epoch plan, for one worker of one rank.
+            epoch: which epoch, >= 0.
+            start_batch: the rank's batch at which to begin.
+            columns: field name -> how it is decoded.
+            has_label: whether the column `label` is a scalar integer, and so becomes `Batch.label`.
+        """
+        world = plan.world
+        numbers = plan.worker_batches(start_batch)
+        # The worker whose turn is batch start_batch continues the stream of the worker that batch belonged to.
+        source = world.at_worker((world.worker + start_batch) % world.num_workers, world.num_workers)
+        source_plan = replace(plan, world=source)
+        num_skipped = (len(source_plan.worker_batches()) - len(numbers)) * plan.batch_size
+        share = self.share(source_plan, epoch)
+        num_valid = share.num_valid if plan.remainder is Remainder.PAD else share.num_valid + share.num_fill
+        positions = range(num_skipped, share.num_valid + share.num_fill, plan.batch_size)
+        chunks = read_stream(self._spec(source_plan, share, epoch, num_skipped, columns))
+        for number, position, part in zip(numbers, positions, _cut_chunks(chunks, plan.batch_size), strict=True):
+            index = part.pop(INDEX)
+            valid = np.arange(position, position + len(index)) < num_valid
+            label = np.where(valid, part.pop("label"), PAD_LABEL).astype(np.int64) if has_label else None
+            yield Batch(part.pop("image", None), label, valid, index, self.ids(index), part, epoch, number)
+
+    def _spec(
+        self, plan: EpochPlan, share: Share, epoch: int, num_skipped: int, columns: Mapping[str, Column]
+    ) -> StreamSpec:
+        num_workers = plan.world.num_workers
+        shuffle_buffer = self.read.shuffle_buffer_of_worker(num_workers, self.mean_example_bytes)
+        (seed,) = np.random.SeedSequence([plan.seed, epoch, plan.world.pipeline]).generate_state(1, np.uint64)
+        return StreamSpec(
+            dataset=self.dataset,
+            runs=[self._run(stretch) for stretch in share.valid],
+            fill=[self._run(stretch) for stretch in share.fill],
+            columns=columns,
+            chunk_size=plan.batch_size * max(1, _SMALLEST_CHUNK // plan.batch_size),
+            num_skipped=num_skipped,
+            shuffle_buffer=shuffle_buffer if plan.shuffle else 1,
+            seed=int(seed >> np.uint64(1)),  # tf.data takes int64.
+            cycle_length=self.read.cycle_length,
+            read_buffer_bytes=self.read.read_buffer_bytes,
+            num_threads=self.read.threads_of_worker(num_workers),
+            prefetch_chunks=self.read.prefetch_batches,
+        )
+
+    def _run(self, stretch: Stretch) -> RecordRun:
+        file = self.files[stretch.file]
+        return replace(
+            file, skip=file.skip + stretch.start, take=len(stretch), first_index=file.first_index + stretch.start
+        )
+
+    @cached_property
+    def _first_indices(self) -> NDArray[np.int64]:
+        return np.array([run.first_index for run in self.files], np.int64)
+
+
+def _cut_chunks(chunks: Iterator[dict[str, Any]], batch_size: int) -> Iterator[dict[str, Any]]:
+    for chunk in chunks:
+        for start in range(0, len(chunk[INDEX]), batch_size):
+            yield {name: values[start : start + batch_size] for name, values in chunk.items()}
