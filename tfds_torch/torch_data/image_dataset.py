@@ -1,0 +1,136 @@
+"""ImageDataset: a parser's examples as a torch IterableDataset."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+
+import numpy as np
+import torch.distributed
+import torch.utils.data
+from PIL import Image
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, Batch, Parser
+from tfds_torch.plan.world import World
+from tfds_torch.torch_data.epoch_counter import EpochCounter
+
+
+class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
+    """Single examples, `(PIL.Image, int)` unless told otherwise, for `DataLoader(dataset, batch_size=B, ...)`.
+
+    The loader then gives exactly the batches that the parser plans: use the parser's `batch_size` for both. PIL images
+    have no default collation: end `transform` with a conversion to tensors, or give the loader a `collate_fn`.
+
+    The epoch advances with every iteration of a loader (also one that is broken off) until `set_epoch` fixes it.
+    `torch.manual_seed` with the same value before every epoch makes loaders indistinguishable: use `set_epoch` then.
+
+    tensorflow is loaded where examples are read: in the loader's workers, or here when there are none. Under fork,
+    spawn and forkserver workers, persistent or not, every rank and worker reads its own share. A dataset may be
+    iterated by one thread at a time.
+
+    Args:
+        parser: where the examples come from.
+        transform: called with the PIL image; its result takes the image's place.
+        target_transform: called with the label (0-based int, -100 for padding).
+        fields: what an example consists of, in this order: `image`, `label`, `valid` (bool, False for padding),
+            `index` (int), `id` (str, `<shard>__<record>`), or any feature of the dataset.
+        world: rank and number of replicas; None: those of torch.distributed when it is initialised, else those of the
+            environment (`RANK`, `WORLD_SIZE`), else one replica. Workers are found out by themselves.
+
+    Raises:
+        ConfigError: a field that does not exist, no fields, or an environment that makes no sense.
+    """
+
+    def __init__(
+        self,
+        parser: Parser,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        fields: Sequence[str] = DEFAULT_FIELDS,
+        world: World | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(fields, str) or not fields:
+            raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
+        parser.check_fields(fields)
+        self.parser = parser
+        self.transform = transform
+        self.target_transform = target_transform
+        self.fields = tuple(fields)
+        self._world = world
+        self._parent_world: World | None = None
+        self._epoch_counter = EpochCounter()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fixes the epoch of the iterations to come, in this process and in workers that already run.
+
+        Raises:
+            ConfigError: epoch is no integer >= 0.
+        """
+        self._epoch_counter.set(epoch)
+
+    def __len__(self) -> int:
+        """Examples that this rank yields in an epoch; wrapped and padded ones count."""
+        return len(self.parser.plan(self._rank_world()))
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Returns a name for every example of the split, in the order of the field `index`.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the dataset's directory.
+
+        Raises:
+            ConfigError: the names cannot be read without tensorflow.
+        """
+        return self.parser.filenames(basename, absolute)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        worker = torch.utils.data.get_worker_info()
+        world, loader_seed = self._rank_world(), None
+        if worker is not None:
+            world, loader_seed = world.at_worker(worker.id, worker.num_workers), worker.seed - worker.id
+        return self._examples(world, self._epoch_counter.begin(loader_seed))
+
+    def _examples(self, world: World, epoch: int) -> Iterator[tuple[Any, ...]]:
+        for batch in self.parser.batches(world, epoch, fields=self.fields):
+            columns = [self._values(batch, field) for field in self.fields]
+            yield from zip(*columns, strict=True)
+
+    def _values(self, batch: Batch, field: str) -> Iterator[Any]:
+        """Yields a field's values, one per example."""
+        if field == "image":
+            images = map(_to_pil, batch.image)
+            yield from map(self.transform, images) if self.transform else images
+        elif field == "label":
+            targets = batch.features["label"] if batch.label is None else batch.label.tolist()
+            yield from map(self.target_transform, targets) if self.target_transform else targets
+        elif field in ("valid", "index", "id"):
+            values = getattr(batch, field)
+            yield from values if field == "id" else values.tolist()
+        else:
+            yield from batch.features[field]
+
+    def _rank_world(self) -> World:
+        """Returns the rank's world, resolved in the training process wherever this runs."""
+        if self._world is not None:
+            return self._world
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        return self._parent_world or World.from_environ(os.environ)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        if get_spawning_popen() is not None:  # A worker of spawn or forkserver inherits no process group.
+            state["_parent_world"] = self._rank_world()
+        return state
+
+
+def _to_pil(pixels: "np.ndarray[Any, np.dtype[np.uint8]]") -> Image.Image:
+    """Returns an image of pixels uint8 [H, W, C], C in 1, 3, 4."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
+IterableImageDataset = ImageDataset
+"""timm's name for it."""
