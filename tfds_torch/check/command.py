@@ -1,0 +1,116 @@
+"""The command line of `python -m tfds_torch.check`."""
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tfds_torch import demo
+from tfds_torch.check import report
+from tfds_torch.check.ledger import RankEpoch, judge
+from tfds_torch.check.reading import expectation, read_rank
+from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.world import World
+
+OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+_DESCRIPTION = """Reads a TFDS dataset through ParserTfds and ImageDataset, with every rank and real worker processes,
+and proves from the ids of the examples what came. Without --root, the names digits and photos stand for the embedded
+datasets, which are built at their first use. Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such
+dataset."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the check and returns its exit code: 0 all kept, 1 a promise broken, 2 wrong usage or no such dataset."""
+    options = _parse(arguments)
+    # tensorflow's C++ code writes to stderr unless told not to before it is loaded; its workers inherit these.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    console, errors = Console(), Console(stderr=True)
+    try:
+        return _check(options, console)
+    except KeyboardInterrupt:
+        errors.print("Interrupted.")
+        return INTERRUPTED
+    except (ConfigError, DatasetNotFoundError) as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        return USAGE
+    except TfdsTorchError as error:
+        errors.print(f"[bold red]BROKEN:[/] {escape(_last_message(error))}", soft_wrap=True)
+        return BROKEN
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tfds_torch.check", description=_DESCRIPTION)
+    parser.add_argument("--name", default="digits", help="dataset: name, name/config, name:version (%(default)s)")
+    parser.add_argument("--root", help="TFDS data directory, or a version directory (TFDS's default)")
+    parser.add_argument("--split", help="TFDS split expression (train; with --eval: test, validation or train)")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="B", help="per rank (%(default)s)")
+    parser.add_argument("--workers", type=int, default=2, metavar="W", help="loader processes per rank (%(default)s)")
+    parser.add_argument("--replicas", type=int, default=1, metavar="R", help="ranks (%(default)s)")
+    parser.add_argument("--eval", action="store_true", help="evaluation: every example exactly once, in order")
+    parser.add_argument("--read-mode", default="auto", metavar="M", help="auto, files or examples (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=2, metavar="E", help="epochs to read (%(default)s)")
+    return parser.parse_args(arguments)
+
+
+def _check(options: argparse.Namespace, console: Console) -> int:
+    for name, least in (("workers", 0), ("replicas", 1), ("epochs", 1)):
+        if getattr(options, name) < least:
+            raise ConfigError(f"--{name} {getattr(options, name)}: must be at least {least}.")
+    root = options.root
+    if root is None and options.name in demo.DEMO_NAMES:
+        root = demo.prepare(options.name)
+    parser = ParserTfds(
+        root,
+        options.name,
+        split=options.split or _usual_split(root, options.name, options.eval),
+        is_training=not options.eval,
+        batch_size=options.batch_size,
+        read=ReadOptions(mode=options.read_mode),
+    )
+    expected = expectation(parser, options.replicas, options.workers, options.epochs)
+    report.print_card(console, parser)
+    report.print_plan(console, parser, options.replicas, options.workers, expected.mode)
+    received = _read(parser, options, expected.plan.num_batches)
+    report.print_ledger(console, expected, received)
+    promises = judge(expected, received)
+    report.print_promises(console, promises)
+    broken = [promise.name for promise in promises if not promise.kept]
+    if broken:
+        console.print(f"[bold red]{len(broken)} of {len(promises)} promises broken.[/]")
+        return BROKEN
+    console.print(f"[bold green]All {len(promises)} promises kept.[/]")
+    return OK
+
+
+def _usual_split(root: str | os.PathLike[str] | None, name: str, is_evaluation: bool) -> str:
+    there = ParserTfds.split_names(root, name)
+    wanted = ("test", "validation", "train") if is_evaluation else ("train",)
+    return next((split for split in wanted if split in there), next(iter(there), "train"))
+
+
+def _read(parser: ParserTfds, options: argparse.Namespace, num_batches: int) -> list[RankEpoch]:
+    received = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("batches", total=num_batches * options.replicas * options.epochs)
+        for rank in range(options.replicas):
+            progress.update(task, description=f"rank {rank}")
+            world = World(rank, options.replicas)
+            received += read_rank(parser, world, options.workers, options.epochs, lambda: progress.advance(task))
+    return received
+
+
+def _last_message(error: TfdsTorchError) -> str:
+    """Returns the message without the traceback that torch puts before a worker's."""
+    text = str(error)
+    marker = f"{type(error).__name__}: "
+    return text.rpartition(marker)[2].strip() if marker in text else text

@@ -1,0 +1,70 @@
+"""The ids that a split must yield, from `dataset_info.json` alone: what is proven must not come from the plan."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfds_torch.errors import ShardError
+from tfds_torch.pipeline.builder import RecordRun
+
+_USUAL_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+
+def expected_ids(data_dir: Path, split: str, files: Sequence[RecordRun]) -> list[str]:
+    """Returns the ids of a split's examples, `<shard file>__<record>`, by index.
+
+    Whole splits, and sums of them, come from `dataset_info.json` alone. For slices, TFDS's file instructions say which
+    records are meant; every one of them is held against the file.
+
+    Args:
+        data_dir: the dataset's version directory.
+        split: a TFDS split expression.
+        files: TFDS's file instructions for it.
+
+    Raises:
+        ShardError: an instruction names a shard or a record that `dataset_info.json` does not have.
+    """
+    shards = _shard_lengths(data_dir)
+    names = [name.strip() for name in split.split("+")]
+    if all(name in shards for name in names):
+        return [f"{file}__{i}" for name in names for file, length in shards[name].items() for i in range(length)]
+    lengths = {file: length for files_of_split in shards.values() for file, length in files_of_split.items()}
+    ids = []
+    for run in files:
+        file = os.path.basename(run.path)
+        if run.skip + run.take > lengths.get(file, 0):
+            raise ShardError(
+                f"Split {split!r} reads records {run.skip}..{run.skip + run.take - 1} of {file}, and dataset_info.json "
+                f"gives it {lengths.get(file, 0)} examples."
+            )
+        ids += [f"{file}__{i}" for i in range(run.skip, run.skip + run.take)]
+    return ids
+
+
+def _shard_lengths(data_dir: Path) -> dict[str, dict[str, int]]:
+    """Returns split -> shard file -> number of examples."""
+    info = json.loads((data_dir / "dataset_info.json").read_text())
+    splits = {}
+    for split in info.get("splits", []):
+        lengths = [int(length) for length in split.get("shardLengths", [])]
+        template = split.get("filepathTemplate") or _USUAL_TEMPLATE
+        splits[split["name"]] = {
+            _shard_name(template, info, split["name"], number, len(lengths)): length
+            for number, length in enumerate(lengths)
+        }
+    return splits
+
+
+def _shard_name(template: str, info: dict[str, str], split: str, number: int, num_shards: int) -> str:
+    parts = {
+        "DATASET": info["name"],
+        "SPLIT": split,
+        "FILEFORMAT": info.get("fileFormat", "tfrecord"),
+        "SHARD_INDEX": f"{number:05d}",
+        "NUM_SHARDS": f"{num_shards:05d}",
+        "SHARD_X_OF_Y": f"{number:05d}-of-{num_shards:05d}",
+    }
+    for key, value in parts.items():
+        template = template.replace(f"{{{key}}}", value)
+    return template

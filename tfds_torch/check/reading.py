@@ -1,0 +1,98 @@
+"""Reads a split with every rank and worker of a world: ranks one after the other, workers as real processes."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from tfds_torch.check.expected_ids import expected_ids
+from tfds_torch.check.ledger import Entry, Expectation, RankEpoch
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.plan.world import World
+from tfds_torch.torch_data.image_dataset import ImageDataset
+
+
+def read_rank(
+    parser: ParserTfds, world: World, num_workers: int, num_epochs: int, on_batch: Callable[[], None]
+) -> list[RankEpoch]:
+    """Returns what a rank receives from a DataLoader.
+
+    Args:
+        parser: what is read.
+        world: the rank.
+        num_workers: loader processes; 0 reads in this process.
+        num_epochs: epochs, with the same workers.
+        on_batch: called for every batch.
+
+    Raises:
+        TfdsTorchError: as reading raises it.
+    """
+    keys = [key for key, feature in (("image", parser.image_key), ("label", parser.target_key)) if feature]
+    fields = (*(key for key in keys if _has_field(parser, key)), "id", "index", "valid")
+    dataset = ImageDataset(parser, transform=_size, fields=fields, world=world)
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size=parser.batch_size,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+        collate_fn=_Collate(fields),
+    )
+    received = []
+    for epoch in range(num_epochs):
+        batches = []
+        for batch in loader:
+            batches.append(batch)
+            on_batch()
+        received.append(RankEpoch(world.rank, epoch, batches, len(loader)))
+    return received
+
+
+def expectation(parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: int) -> Expectation:
+    """Returns what must come from a world of `num_replicas` ranks with `num_workers` loader processes each."""
+    grid = [
+        World(rank, num_replicas, worker, max(1, num_workers))
+        for rank in range(num_replicas)
+        for worker in range(max(1, num_workers))
+    ]
+    shares: dict[tuple[int, int], Counter[int]] = {}
+    num_unread = num_repeated = 0
+    for epoch in range(num_epochs):
+        excess = []
+        for world in grid:
+            share = parser.share(world, epoch)
+            excess.append(share.num_available - share.num_valid)
+            counter = shares.setdefault((world.rank, epoch), Counter())
+            for stretch in (*share.valid, *share.fill):
+                first = parser.files[stretch.file].first_index
+                counter.update(range(first + stretch.start, first + stretch.stop))
+        num_unread = max(num_unread, sum(number for number in excess if number > 0))
+        num_repeated = max(num_repeated, -sum(number for number in excess if number < 0))
+    return Expectation(
+        plan=parser.plan(World(0, num_replicas)),
+        mode=parser.read_mode(grid[0]),
+        ids=expected_ids(parser.data_dir, parser.split, parser.files),
+        shares=shares,
+        num_unread=num_unread,
+        num_repeated=num_repeated,
+    )
+
+
+def _has_field(parser: ParserTfds, key: str) -> bool:
+    return key in parser.element_spec.fields or {"image": parser.image_key, "label": parser.target_key}[key] != key
+
+
+def _size(image: Any) -> tuple[int, int]:
+    """Stands for an image that was decoded: only its size travels to the parent."""
+    return image.size  # type: ignore[no-any-return]
+
+
+class _Collate:
+    """Rows of field values -> ledger entries; a class, so that spawn can pickle it."""
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self.fields = fields
+
+    def __call__(self, rows: list[tuple[Any, ...]]) -> list[Entry]:
+        named = [dict(zip(self.fields, row, strict=True)) for row in rows]
+        return [Entry(row["id"], row["index"], row["valid"], row.get("label")) for row in named]

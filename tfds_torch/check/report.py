@@ -1,0 +1,94 @@
+"""What the check prints: the dataset's card, the plan, the ledger, the promises."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+from tfds_torch.check.ledger import Expectation, Promise, RankEpoch, count_epoch
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.plan.world import World
+
+_MOST_ROWS = 24
+_MOST_CLASSES = 10
+
+
+def print_card(console: Console, parser: ParserTfds) -> None:
+    """Prints what the dataset is."""
+    table = Table.grid(padding=(0, 2))
+    num_shards = len({run.path for run in parser.files})
+    table.add_row("split", escape(f"{parser.split}: {parser.num_examples:,} examples in {num_shards} shards"))
+    table.add_row("directory", escape(str(parser.data_dir)))
+    names = parser.class_names
+    if names:
+        more = f" ... ({len(names)} classes)" if len(names) > _MOST_CLASSES else f" ({len(names)} classes)"
+        table.add_row("classes", escape(", ".join(names[:_MOST_CLASSES]) + more))
+    ledger = ("valid", "index", "id")
+    features = [f"{key} {_describe(spec)}" for key, spec in parser.element_spec.fields.items() if key not in ledger]
+    table.add_row("features", escape("\n".join(features)))
+    console.print(Panel(table, title=escape(parser.dataset_name), title_align="left", expand=False))
+
+
+def print_plan(console: Console, parser: ParserTfds, num_replicas: int, num_workers: int, mode: str) -> None:
+    """Prints what each pipeline is to read in epoch 0."""
+    plan = parser.plan(World(0, num_replicas))
+    kind = "Training" if plan.is_training else "Evaluation"
+    ranks = "one rank" if num_replicas == 1 else f"each of {num_replicas} ranks"
+    pipelines = max(1, num_workers)
+    table = Table(
+        title=f"{kind}: {plan.num_batches} batches of {plan.batch_size} on {ranks}, remainder "
+        f"{plan.remainder.value!r}, read mode {mode!r}",
+        title_justify="left",
+    )
+    headings = ("rank", "worker", "batches", "examples", "fill") + (("in its files",) if mode == "files" else ())
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    grid = [World(r, num_replicas, w, pipelines) for r in range(num_replicas) for w in range(pipelines)]
+    for world in grid[:_MOST_ROWS]:
+        share = parser.share(world)
+        numbers = (len(parser.plan(world).worker_batches()), share.num_valid, share.num_fill, share.num_available)
+        worker = "-" if num_workers == 0 else str(world.worker)
+        row = (str(world.rank), worker, *(f"{number:,}" for number in numbers))
+        table.add_row(*row[: len(headings)])
+    if len(grid) > _MOST_ROWS:
+        table.caption = f"and {len(grid) - _MOST_ROWS} more pipelines"
+    console.print(table)
+
+
+def print_ledger(console: Console, expected: Expectation, received: Sequence[RankEpoch]) -> None:
+    """Prints what came, epoch by epoch."""
+    table = Table(title=f"Ledger: {len(expected.ids):,} ids expected from dataset_info.json", title_justify="left")
+    for heading in ("epoch", "batches per rank", "valid", "padded", "missing", "more than once", "unknown"):
+        table.add_column(heading, justify="right")
+    for epoch in sorted({rank.epoch for rank in received}):
+        counts = count_epoch(expected, [rank for rank in received if rank.epoch == epoch])
+        lengths = [len(ids) for ids in (counts.missing, counts.twice, counts.unknown)]
+        numbers = (counts.num_valid, counts.num_padded, *lengths)
+        table.add_row(str(epoch), _per_rank(counts.batches), *(f"{number:,}" for number in numbers))
+    console.print(table)
+
+
+def print_promises(console: Console, promises: Sequence[Promise]) -> None:
+    """Prints which promises were kept."""
+    table = Table.grid(padding=(0, 2))
+    for promise in promises:
+        mark = "[green]kept[/]" if promise.kept else "[bold red]BROKEN[/]"
+        table.add_row(mark, escape(promise.name), escape(promise.detail))
+    console.print(Panel(table, title="Promises", title_align="left", expand=False))
+
+
+def _per_rank(batches: Sequence[int]) -> str:
+    if len(set(batches)) == 1:
+        return f"{batches[0]} on each of {len(batches)}" if len(batches) > 1 else str(batches[0])
+    return " ".join(map(str, batches))
+
+
+def _describe(spec: Any) -> str:
+    if isinstance(spec, dict):
+        return "{" + ", ".join(f"{key} {_describe(inner)}" for key, inner in spec.items()) + "}"
+    shape = ", ".join("?" if size is None else str(size) for size in spec.shape)
+    kind = "str" if spec.dtype in (object, str, bytes) else getattr(spec.dtype, "__name__", str(spec.dtype))
+    return f"{kind}[{shape}]" if spec.shape else kind
