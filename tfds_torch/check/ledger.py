@@ -130,7 +130,7 @@ def _same_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promi
         f"rank {r.rank}, epoch {r.epoch}: {len(r.batches)} came, {r.num_announced} announced, {wanted} planned"
         for r in wrong[:_NUM_SHOWN]
     )
-    return Promise("same number of batches on every rank, len exact", not wrong, detail or f"{wanted} on each rank")
+    return Promise("equal numbers of batches", not wrong, detail or f"{wanted} on every rank, as len(loader) says")
 
 
 def _full_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
@@ -148,30 +148,34 @@ def _full_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promi
 
 def _known_ids(counts: Sequence[EpochCounts]) -> Promise:
     unknown = [id for count in counts for id in count.unknown]
-    return Promise("ids and indices are those of dataset_info.json", not unknown, _list(unknown) or "all known")
+    return Promise("ids as in dataset_info.json", not unknown, _list(unknown) or "all known")
 
 
 def _exactly_once(expected: Expectation, counts: Sequence[EpochCounts]) -> Promise:
     plan = expected.plan
     total = plan.num_examples * plan.num_passes
     if expected.mode == "files":
-        name, most_missing, most_twice = "once, up to uneven files", expected.num_unread, expected.num_repeated
+        name, most_missing, most_twice = (
+            "every example once, but for uneven files",
+            expected.num_unread,
+            expected.num_repeated,
+        )
     elif plan.remainder is Remainder.WRAP and total % plan.global_batch_size:
-        name, most_missing, most_twice = "once, up to the wrapped few", 0, -total % plan.global_batch_size
+        name, most_missing, most_twice = "every example once, and the wrapped few", 0, -total % plan.global_batch_size
     elif plan.remainder is Remainder.DROP and total != plan.num_valid:
-        name, most_missing, most_twice = "once, up to the dropped few", total - plan.num_valid, 0
+        name, most_missing, most_twice = "every example once, but the dropped few", total - plan.num_valid, 0
     else:
-        name, most_missing, most_twice = "exactly once", 0, 0
+        name, most_missing, most_twice = "every example exactly once", 0, 0
     worst_missing = max(counts, key=lambda count: len(count.missing))
     worst_twice = max(counts, key=lambda count: len(count.twice))
     num_missing, num_twice = len(worst_missing.missing), len(worst_twice.twice)
     kept = num_missing <= most_missing and num_twice <= most_twice
-    detail = f"at most {num_missing} missing (allowed {most_missing}), {num_twice} twice (allowed {most_twice})"
+    detail = f"{num_missing} missing (allowed {most_missing}), {num_twice} twice (allowed {most_twice})"
     if num_missing > most_missing:
         detail += f"; missing: {_list(worst_missing.missing)}"
     if num_twice > most_twice:
         detail += f"; twice: {_list(worst_twice.twice)}"
-    return Promise(f"every example {name}", kept, detail)
+    return Promise(name, kept, detail)
 
 
 def _padding(expected: Expectation, received: Sequence[RankEpoch], counts: Sequence[EpochCounts]) -> Promise:
@@ -185,7 +189,7 @@ def _padding(expected: Expectation, received: Sequence[RankEpoch], counts: Seque
         for entry in r.entries
         if not entry.valid and entry.label not in (None, PAD_LABEL)
     ]
-    return Promise("padding only where the plan pads", not wrong, _list(wrong) or f"{wanted} per epoch")
+    return Promise("padding only where planned", not wrong, _list(wrong) or f"{wanted} per epoch")
 
 
 def _own_share(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:

@@ -19,8 +19,8 @@ _MOST_CLASSES = 10
 def print_card(console: Console, parser: ParserTfds) -> None:
     """Prints what the dataset is."""
     table = Table.grid(padding=(0, 2))
-    num_shards = len({run.path for run in parser.files})
-    table.add_row("split", escape(f"{parser.split}: {parser.num_examples:,} examples in {num_shards} shards"))
+    shards = _plural(len({run.path for run in parser.files}), "shard")
+    table.add_row("split", escape(f"{parser.split}: {_plural(parser.num_examples, 'example')} in {shards}"))
     table.add_row("directory", escape(str(parser.data_dir)))
     names = parser.class_names
     if names:
@@ -38,11 +38,11 @@ def print_plan(console: Console, parser: ParserTfds, num_replicas: int, num_work
     kind = "Training" if plan.is_training else "Evaluation"
     ranks = "one rank" if num_replicas == 1 else f"each of {num_replicas} ranks"
     pipelines = max(1, num_workers)
-    table = Table(
-        title=f"{kind}: {plan.num_batches} batches of {plan.batch_size} on {ranks}, remainder "
-        f"{plan.remainder.value!r}, read mode {mode!r}",
-        title_justify="left",
+    console.print(
+        f"{kind}: {_plural(plan.num_batches, 'batch')} of {plan.batch_size} on {ranks}, "
+        f"remainder {plan.remainder.value!r}, read mode {mode!r}"
     )
+    table = Table()
     headings = ("rank", "worker", "batches", "examples", "fill") + (("in its files",) if mode == "files" else ())
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -60,8 +60,9 @@ def print_plan(console: Console, parser: ParserTfds, num_replicas: int, num_work
 
 def print_ledger(console: Console, expected: Expectation, received: Sequence[RankEpoch]) -> None:
     """Prints what came, epoch by epoch."""
-    table = Table(title=f"Ledger: {len(expected.ids):,} ids expected from dataset_info.json", title_justify="left")
-    for heading in ("epoch", "batches per rank", "valid", "padded", "missing", "more than once", "unknown"):
+    console.print(f"Ledger: dataset_info.json promises {_plural(len(expected.ids), 'example')} per pass")
+    table = Table()
+    for heading in ("epoch", "batches", "valid", "padded", "missing", "twice", "unknown"):
         table.add_column(heading, justify="right")
     for epoch in sorted({rank.epoch for rank in received}):
         counts = count_epoch(expected, [rank for rank in received if rank.epoch == epoch])
@@ -84,6 +85,11 @@ def _per_rank(batches: Sequence[int]) -> str:
     if len(set(batches)) == 1:
         return f"{batches[0]} on each of {len(batches)}" if len(batches) > 1 else str(batches[0])
     return " ".join(map(str, batches))
+
+
+def _plural(number: int, noun: str) -> str:
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def _describe(spec: Any) -> str:

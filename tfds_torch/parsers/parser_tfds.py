@@ -127,7 +127,7 @@ class ParserTfds:
     @property
     def data_dir(self) -> Path:
         """The version directory that holds the shards and `dataset_info.json`."""
-        return Path(os.fspath(self._builder.data_path))
+        return self._builder.data_path  # type: ignore[no-any-return] # TFDS's path class also reads remote files.
 
     @property
     def files(self) -> tuple[RecordRun, ...]:
@@ -173,16 +173,19 @@ class ParserTfds:
         Raises:
             ConfigError: the number of examples, the batch size and the remainder cannot work together there.
         """
-        return EpochPlan(
-            num_examples=self.num_examples,
-            world=world,
-            batch_size=1 if self.batch_size is None else self.batch_size,
-            remainder=self.remainder or EpochPlan.default_remainder(self.is_training, world),
-            is_training=self.is_training,
-            repeats=self.repeats,
-            shuffle=self.shuffle,
-            seed=self.seed,
-        )
+        try:
+            return EpochPlan(
+                num_examples=self.num_examples,
+                world=world,
+                batch_size=1 if self.batch_size is None else self.batch_size,
+                remainder=self.remainder or EpochPlan.default_remainder(self.is_training, world),
+                is_training=self.is_training,
+                repeats=self.repeats,
+                shuffle=self.shuffle,
+                seed=self.seed,
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{self.dataset_name}, split {self.split!r}: {error}") from None
 
     def read_mode(self, world: World) -> str:
         """Returns the read mode in a world: `files` or `examples`.
@@ -407,6 +410,7 @@ def _split_files(builder: Any, split: str) -> tuple[RecordRun, ...]:
 
 def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], download: bool) -> Any:
     """Returns the builder of a prepared dataset, read from its files alone (no dataset code is imported)."""
+    root = None if root is None else os.path.expanduser(root)
     for path in (name, root):
         if path is not None and (Path(path) / "dataset_info.json").is_file():
             return _open_directory(Path(path), name)

@@ -1,6 +1,6 @@
 """Encoded examples from TFRecord files, streamed in chunks of decoded columns."""
 
-import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +16,8 @@ INDEX = "index"
 """Name of the column that holds each example's index."""
 
 _BLOCK_LENGTH = 16  # Records read from one file before the next file's turn.
+_WHERE_IN_GRAPH = re.compile(r"\{\{.*?\}\} ?|Error in user-defined function .*? Iterator::\S+: ")
 _ENDS_EARLY = "tfds_torch: the shard ends early: "
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,16 @@ def read_stream(spec: StreamSpec) -> Iterator[dict[str, Any]]:
         return
     check_shards({run.path: run.num_in_shard for run in [*spec.runs, *spec.fill] if is_local(run.path)}, spec.dataset)
     tf = load_tensorflow()
-    chunks = _build(tf, spec).as_numpy_iterator()
+    chunks = _decoded(tf, spec).as_numpy_iterator()
+    num_delivered = 0
     while True:
         try:
             index, columns = next(chunks)
         except StopIteration:
             return
         except tf.errors.OpError as error:
-            raise _explain(error, spec) from None
+            raise _explain(tf, error, spec, num_delivered) from None
+        num_delivered += len(index)
         yield {INDEX: index} | {name: column.unpack(columns[name]) for name, column in spec.columns.items()}
 
 
@@ -99,18 +101,11 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
-def _build(tf: Any, spec: StreamSpec) -> Any:
-    is_shuffled = spec.shuffle_buffer > 1
-    stream = _records(tf, spec, spec.runs, cycle_length=spec.cycle_length if is_shuffled else 1)
-    if is_shuffled and spec.runs:
-        stream = stream.shuffle(spec.shuffle_buffer, seed=spec.seed, reshuffle_each_iteration=False)
-    if spec.fill:
-        fill = _records(tf, spec, spec.fill, cycle_length=1)
-        stream = stream.concatenate(fill) if spec.runs else fill
-    if spec.num_skipped:
-        stream = stream.skip(spec.num_skipped)
+def _decoded(tf: Any, spec: StreamSpec) -> Any:
+    """Returns a dataset of (index int64 [n], column name -> tensors)."""
     return (
-        stream.batch(spec.chunk_size)
+        _encoded(tf, spec)
+        .batch(spec.chunk_size)
         .prefetch(1)  # Reading goes on while a chunk is decoded; what waits here is still encoded.
         .map(
             tf.autograph.experimental.do_not_convert(lambda index, serialized: (index, _decode(tf, spec, serialized))),
@@ -118,6 +113,18 @@ def _build(tf: Any, spec: StreamSpec) -> Any:
         )
         .with_options(tf_data_options(tf, spec.num_threads))
     )
+
+
+def _encoded(tf: Any, spec: StreamSpec) -> Any:
+    """Returns a dataset of (index int64 [], serialized string []), in the order of delivery."""
+    is_shuffled = spec.shuffle_buffer > 1
+    stream = _records(tf, spec, spec.runs, cycle_length=spec.cycle_length if is_shuffled else 1)
+    if is_shuffled and spec.runs:
+        stream = stream.shuffle(spec.shuffle_buffer, seed=spec.seed, reshuffle_each_iteration=False)
+    if spec.fill:
+        fill = _records(tf, spec, spec.fill, cycle_length=1)
+        stream = stream.concatenate(fill) if spec.runs else fill
+    return stream.skip(spec.num_skipped) if spec.num_skipped else stream
 
 
 def _records(tf: Any, spec: StreamSpec, runs: Sequence[RecordRun], *, cycle_length: int) -> Any:
@@ -163,9 +170,8 @@ def _decode(tf: Any, spec: StreamSpec, serialized: Any) -> dict[str, tuple[Any, 
     return {name: column.decode(tf, parsed, serialized, spec.num_threads) for name, column in spec.columns.items()}
 
 
-def _explain(error: Any, spec: StreamSpec) -> TfdsTorchError:
+def _explain(tf: Any, error: Any, spec: StreamSpec, num_delivered: int) -> TfdsTorchError:
     """Returns our own error for one of tensorflow's, which no process without tensorflow could unpickle."""
-    reason = str(error.message).splitlines()[0]
     num_in_shard = {run.path: run.num_in_shard for run in [*spec.runs, *spec.fill]}
     for path in filter(is_local, num_in_shard):
         try:
@@ -177,7 +183,26 @@ def _explain(error: Any, spec: StreamSpec) -> TfdsTorchError:
     for path, expected in num_in_shard.items():
         if f"{_ENDS_EARLY}{path}]" in str(error.message):
             return ShardError(f"{path} holds fewer than the {expected} examples that dataset_info.json promises.")
+    reason = _WHERE_IN_GRAPH.sub("", str(error.message).splitlines()[0])
+    if not isinstance(error, tf.errors.InvalidArgumentError):
+        return ShardError(f"The shards of {spec.dataset} could not be read. tensorflow says: {reason}")
     return CorruptRecordError(
-        f"An example of {spec.dataset} could not be decoded. All checksums of its shards are right, so it was written "
-        f"that way. tensorflow says: {reason}"
+        f"{_find_undecodable(tf, spec, num_delivered)} of {spec.dataset} cannot be decoded, though its checksum is "
+        f"right: it was written that way. tensorflow says: {reason}"
     )
+
+
+def _find_undecodable(tf: Any, spec: StreamSpec, num_delivered: int) -> str:
+    """Returns the name of the first example after the delivered ones that cannot be decoded by itself."""
+    num_suspected = spec.chunk_size * (spec.prefetch_chunks + 1)
+    for index, serialized in _encoded(tf, spec).skip(num_delivered).take(num_suspected):
+        try:
+            _decode(tf, spec, serialized[tf.newaxis])
+        except tf.errors.InvalidArgumentError:
+            return _name_record(spec, int(index))
+    return "An example"
+
+
+def _name_record(spec: StreamSpec, index: int) -> str:
+    run = next(run for run in [*spec.runs, *spec.fill] if 0 <= index - run.first_index < run.take)
+    return f"{run.path}: record {run.skip + index - run.first_index}"
