@@ -1,0 +1,38 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing tfds_torch and its tools into $(VENV) (minutes, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## read the embedded handwritten digits and check every promise
+	@$(BIN)/python -m tfds_torch.check
+
+test: $(INSTALLED) ## the quick tests
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(INSTALLED) ## the rest of the tests
+	@$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED) ## style, format, types, import order
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(INSTALLED) ## measure this machine
+	@$(BIN)/python -m tfds_torch.bench
+
+clean: ## remove the environment, caches and build outputs
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,166 @@
+"""DESIGN's stairs: who may import whom, and what importing the package loads."""
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]  # conftest.py's fixture
+
+LAYERS = "Rooms import downstairs only"
+TORCH = "torch is imported by torch_data only"
+TFDS = "tensorflow_datasets is imported by parser_tfds and demo only"
+
+
+def lint_imports(directory: Path) -> tuple[int, str]:
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def package_copy(root: Path, tmp_path: Path) -> Path:
+    shutil.copytree(root / "tfds_torch", tmp_path / "tfds_torch", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(root / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_contracts_are_kept(root: Path) -> None:
+    code, output = lint_imports(root)
+    assert code == 0, output
+    for name in (LAYERS, TORCH, TFDS):
+        assert f"{name} KEPT" in output
+
+
+@pytest.mark.parametrize(
+    ("module", "planted", "contract"),
+    [
+        ("plan/planted.py", "import tfds_torch.pipeline", LAYERS),
+        ("plan/planted.py", "def f():\n    from tfds_torch import pipeline", LAYERS),
+        ("torch_data/planted.py", "import tfds_torch.check", LAYERS),
+        ("demo/planted.py", "import tfds_torch.torch_data", LAYERS),
+        ("attic/__init__.py", "", "tfds_torch.attic"),
+        ("parsers/planted.py", "import torch", TORCH),
+        ("parsers/planted.py", "def f():\n    from torch.utils.data import Dataset", TORCH),
+        ("demo/planted.py", "import torch", TORCH),
+        ("pipeline/planted.py", "import tensorflow_datasets as tfds", TFDS),
+        ("parsers/planted.py", "from tensorflow_datasets.core import units", TFDS),
+        ("torch_data/planted.py", "import tensorflow_datasets", TFDS),
+    ],
+)
+def test_a_forbidden_import_breaks_its_contract(package_copy: Path, module: str, planted: str, contract: str) -> None:
+    path = package_copy / "tfds_torch" / module
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(planted + "\n")
+    code, output = lint_imports(package_copy)
+    assert code != 0
+    assert f"{contract} BROKEN" in output or (contract not in (LAYERS, TORCH, TFDS) and contract in output), output
+
+
+@pytest.mark.parametrize(
+    ("module", "planted"),
+    [
+        ("torch_data/planted.py", "import torch"),
+        ("demo/planted.py", "import tensorflow_datasets"),
+        ("pipeline/planted.py", "import tfds_torch.plan"),
+    ],
+)
+def test_an_allowed_import_breaks_none(package_copy: Path, module: str, planted: str) -> None:
+    (package_copy / "tfds_torch" / module).write_text(planted + "\n")
+    code, output = lint_imports(package_copy)
+    assert code == 0, output
+
+
+def executed_imports(body: list[ast.stmt]) -> Iterator[str]:
+    """Yields the modules that a module's own import loads: all but those in functions and under TYPE_CHECKING."""
+    for node in body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                continue
+            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                yield from executed_imports(node.orelse)
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module
+            case _:
+                for part in ast.iter_child_nodes(node):
+                    statements = part.body if isinstance(part, ast.ExceptHandler | ast.match_case) else [part]
+                    yield from executed_imports([s for s in statements if isinstance(s, ast.stmt)])
+
+
+def imports_tensorflow(code: str) -> bool:
+    return any(name.split(".")[0] == "tensorflow" for name in executed_imports(ast.parse(code).body))
+
+
+def test_no_module_imports_tensorflow_at_its_top_level(root: Path) -> None:
+    files = sorted((root / "tfds_torch").rglob("*.py"))
+    assert len(files) > 10
+    assert [str(file) for file in files if imports_tensorflow(file.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import tensorflow as tf",
+        "import os, tensorflow.data",
+        "from tensorflow.io import gfile",
+        "try:\n    import tensorflow\nexcept ImportError:\n    pass",
+        "try:\n    pass\nexcept ImportError:\n    import tensorflow",
+        "class C:\n    import tensorflow",
+        "if True:\n    with a:\n        import tensorflow",
+        "if TYPE_CHECKING:\n    pass\nelse:\n    import tensorflow",
+        "match a:\n    case 1:\n        import tensorflow",
+    ],
+)
+def test_a_top_level_import_of_tensorflow_is_seen(code: str) -> None:
+    assert imports_tensorflow(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f():\n    import tensorflow",
+        "class C:\n    def f(self):\n        import tensorflow",
+        "if TYPE_CHECKING:\n    import tensorflow",
+        "import tensorflow_datasets",
+        "from tensorflow_datasets import core",
+        "from .tensorflow import x",
+    ],
+)
+def test_what_is_no_top_level_import_of_tensorflow_passes(code: str) -> None:
+    assert not imports_tensorflow(code)
+
+
+LOADED = "import sys; print(sorted({'tensorflow', 'tensorflow_datasets', 'torch'} & set(sys.modules)))"
+EVERY_MODULE = """
+import importlib, pkgutil, tfds_torch
+for module in pkgutil.walk_packages(tfds_torch.__path__, "tfds_torch."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "loaded"),
+    [
+        ("import tfds_torch", "[]"),
+        ("import tfds_torch, torch", "['torch']"),  # The check can fail.
+        ("import tfds_torch, tensorflow_datasets", "['tensorflow_datasets']"),
+    ],
+)
+def test_the_front_door_loads_neither_tensorflow_nor_torch(
+    run_python: RunPython, root: Path, code: str, loaded: str
+) -> None:
+    done = run_python("-c", f"{code}\n{LOADED}", cwd=root)
+    assert done.stdout.splitlines() == [loaded], done.stderr
+
+
+def test_importing_every_module_loads_no_tensorflow(run_python: RunPython, root: Path) -> None:
+    done = run_python("-c", f"{EVERY_MODULE}\n{LOADED}", cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert "'tensorflow'" not in done.stdout

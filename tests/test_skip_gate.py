@@ -1,0 +1,63 @@
+"""The gate in conftest.py: a skip passes only when allowed_skips.txt names it with its reason."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]  # conftest.py's fixture
+
+SKIPS = {
+    "by a mark": '@pytest.mark.skip(reason="no luck")\ndef test_it(): pass',
+    "by a call": 'def test_it(): pytest.skip("no luck")',
+    "by a condition": '@pytest.mark.skipif(True, reason="no luck")\ndef test_it(): pass',
+    "in a fixture": '@pytest.fixture\ndef luck(): pytest.skip("no luck")\ndef test_it(luck): pass',
+}
+WHOLE_MODULE = 'pytest.skip("no luck", allow_module_level=True)'
+
+
+@pytest.fixture
+def checkout(root: Path, tmp_path: Path) -> Path:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    shutil.copy(root / "tests" / "conftest.py", tmp_path / "tests")
+    return tmp_path
+
+
+def run_pytest(checkout: Path, run_python: RunPython, code: str, allowed: str) -> tuple[int, str]:
+    (checkout / "tests" / "allowed_skips.txt").write_text(f"# the header\n\n{allowed}\n")
+    (checkout / "tests" / "test_luck.py").write_text(f"import pytest\n\n{code}\n\ndef test_other(): pass\n")
+    done = run_python("-m", "pytest", "-p", "no:cacheprovider", "tests", cwd=checkout)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("code", SKIPS.values(), ids=SKIPS)
+def test_an_unnamed_skip_fails_the_run(checkout: Path, run_python: RunPython, code: str) -> None:
+    code_, output = run_pytest(checkout, run_python, code, allowed="")
+    assert code_ == 1
+    assert "allowed_skips.txt does not name" in output
+    assert "tests/test_luck.py::test_it: no luck" in output
+
+
+def test_an_unnamed_skip_of_a_whole_module_fails_the_run(checkout: Path, run_python: RunPython) -> None:
+    code, output = run_pytest(checkout, run_python, WHOLE_MODULE, allowed="")
+    assert code == 1
+    assert "tests/test_luck.py: no luck" in output
+
+
+@pytest.mark.parametrize("code", SKIPS.values(), ids=SKIPS)
+def test_a_named_skip_passes(checkout: Path, run_python: RunPython, code: str) -> None:
+    code_, output = run_pytest(checkout, run_python, code, allowed="tests/test_luck.py::test_it: no luck")
+    assert code_ == 0, output
+
+
+def test_a_named_skip_with_another_reason_fails_the_run(checkout: Path, run_python: RunPython) -> None:
+    allowed = "tests/test_luck.py::test_it: no GPU"
+    assert run_pytest(checkout, run_python, SKIPS["by a mark"], allowed)[0] == 1
+
+
+def test_an_expected_failure_is_no_skip(checkout: Path, run_python: RunPython) -> None:
+    code = "@pytest.mark.xfail\ndef test_it(): assert False"
+    assert run_pytest(checkout, run_python, code, allowed="")[0] == 0

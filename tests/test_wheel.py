@@ -1,0 +1,52 @@
+"""What is published is what was tested: the wheel works in a clean environment, away from the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+def run(*command: str | Path, cwd: Path, **env: str) -> str:
+    # The checkout must not be importable from the new environment.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(command, cwd=cwd, env={**inherited, **env}, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("source") / "tfds_torch"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(root / name, source)
+    shutil.copytree(root / "tfds_torch", source / "tfds_torch", ignore=shutil.ignore_patterns("__pycache__"))
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", source.parent, source, cwd=source)
+    (built,) = source.parent.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_package_its_types_its_data_and_its_licence(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "tfds_torch/py.typed" in names
+    assert any(name.startswith("tfds_torch/demo/data/") for name in names)
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert all(name.startswith(("tfds_torch/", "tfds_torch-")) for name in names)
+
+
+def test_the_wheel_checks_the_digits_in_a_clean_environment(wheel: Path, root: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", "clean", cwd=tmp_path)
+    python = next((tmp_path / "clean").glob("*/python"))
+    run(python, "-m", "pip", "install", "--quiet", "-c", root / "constraints.txt", wheel, cwd=tmp_path)
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    origin = run(python, "-c", "import tfds_torch; print(tfds_torch.__file__)", cwd=elsewhere)
+    assert Path(origin.strip()).is_relative_to(tmp_path / "clean")
+    run(python, "-m", "tfds_torch.check", cwd=elsewhere, XDG_CACHE_HOME=str(tmp_path / "cache"))
