@@ -1,0 +1,83 @@
+"""Recipe: the parameters that say which demo dataset is meant, checked once."""
+
+import difflib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+
+DEMO_NAMES = ("digits", "photos")
+VERSION = "1.0.0"
+
+NUM_DIGITS_TRAIN = 1437
+NUM_DIGITS_TEST = 360
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a demo dataset is made from; equal recipes give equal examples.
+
+    Args:
+        name: one of `DEMO_NAMES`.
+        num_examples: examples of the split `train`.
+        num_shards: shards of the split `train`.
+        seed: which photographs are made, or which digits are kept for the split `test`.
+    """
+
+    name: str
+    num_examples: int
+    num_shards: int
+    seed: int
+
+    @classmethod
+    def check(cls, name: str, num_examples: int | None, num_shards: int | None, seed: int) -> "Recipe":
+        """Returns the recipe that these arguments of `prepare` ask for; None means the dataset's default.
+
+        Raises:
+            DatasetNotFoundError: no demo dataset has this name.
+            ConfigError: a number that cannot be, more shards than examples, or `num_examples` for `digits`.
+        """
+        if name not in DEMO_NAMES:
+            raise DatasetNotFoundError(_describe_unknown(name))
+        if name == "digits" and num_examples is not None:
+            raise ConfigError(
+                f"num_examples={num_examples!r} cannot be chosen for 'digits': it always has {NUM_DIGITS_TRAIN} "
+                f"training and {NUM_DIGITS_TEST} test examples. Leave num_examples out, or take 'photos'."
+            )
+        default_examples, default_shards = {"digits": (NUM_DIGITS_TRAIN, 1), "photos": (512, 8)}[name]
+        recipe = cls(
+            name,
+            _check_at_least(1, "num_examples", default_examples if num_examples is None else num_examples),
+            _check_at_least(1, "num_shards", default_shards if num_shards is None else num_shards),
+            _check_at_least(0, "seed", seed),
+        )
+        if recipe.num_shards > recipe.num_examples:
+            raise ConfigError(
+                f"num_shards={recipe.num_shards} is more than num_examples={recipe.num_examples} of '{name}': "
+                f"TFDS writes no empty shards. Ask for at most {recipe.num_examples} shards."
+            )
+        return recipe
+
+    @property
+    def folder_name(self) -> str:
+        """The name of this recipe's own folder in the cache: `photos-512x8-0` (examples x shards, seed)."""
+        return f"{self.name}-{self.num_examples}x{self.num_shards}-{self.seed}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the parameters by name, as they are kept in the dataset's `metadata.json`."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"'{self.name}' with num_examples={self.num_examples}, num_shards={self.num_shards}, seed={self.seed}"
+
+
+def _describe_unknown(name: object) -> str:
+    near = difflib.get_close_matches(str(name), DEMO_NAMES, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"There is no demo dataset {name!r}.{hint} There are {' and '.join(map(repr, DEMO_NAMES))}."
+
+
+def _check_at_least(minimum: int, name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ConfigError(f"{name} must be an int of at least {minimum}, not {value!r}.")
+    return value
