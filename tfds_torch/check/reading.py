@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 from tfds_torch.check.expected_ids import expected_ids
 from tfds_torch.check.ledger import Entry, Expectation, RankEpoch
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.plain_loader import make_plain_loader
 
 
 def read_rank(
@@ -31,13 +30,7 @@ def read_rank(
     keys = [key for key, feature in (("image", parser.image_key), ("label", parser.target_key)) if feature]
     fields = (*(key for key in keys if _has_field(parser, key)), "id", "index", "valid")
     dataset = ImageDataset(parser, transform=_size, fields=fields, world=world)
-    loader: DataLoader[Any] = DataLoader(
-        dataset,
-        batch_size=parser.batch_size,
-        num_workers=num_workers,
-        persistent_workers=num_workers > 0,
-        collate_fn=_Collate(fields),
-    )
+    loader = make_plain_loader(dataset, num_workers, _Collate(fields))
     received = []
     for epoch in range(num_epochs):
         batches = []

@@ -1,0 +1,1 @@
+"""`python -m tfds_torch.bench`: measures this machine."""

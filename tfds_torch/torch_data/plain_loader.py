@@ -1,0 +1,27 @@
+"""torch's own DataLoader over an ImageDataset, as the commands use it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from tfds_torch.torch_data.image_dataset import ImageDataset
+
+
+def make_plain_loader(
+    dataset: ImageDataset, num_workers: int, collate_fn: Callable[[list[tuple[Any, ...]]], Any]
+) -> "DataLoader[Any]":
+    """Returns a DataLoader with the parser's batch size, and workers that live from epoch to epoch.
+
+    Args:
+        dataset: what is loaded.
+        num_workers: loader processes; 0 reads in this process.
+        collate_fn: makes a batch of a list of examples.
+    """
+    return DataLoader(
+        dataset,
+        batch_size=dataset.parser.batch_size,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+        collate_fn=collate_fn,
+    )
