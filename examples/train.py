@@ -1,0 +1,106 @@
+"""Trains a small CNN on a TFDS dataset.
+
+    python examples/train.py --name digits
+
+Everything that concerns the data is the public API of tfds_torch; the rest is a plain PyTorch loop.
+"""
+
+import argparse
+import sys
+import time
+
+import numpy as np
+import torch
+from rich.progress import track
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from tfds_torch import ImageDataset, ParserTfds, demo
+
+
+class ToTensor:
+    """PIL image -> float32 [3, size, size] in -1..1."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, image) -> Tensor:
+        pixels = torch.from_numpy(np.array(image.resize((self.size, self.size))))
+        return pixels.permute(2, 0, 1).float() / 127.5 - 1
+
+
+def make_loader(args, root, split: str, is_training: bool) -> DataLoader:
+    parser = ParserTfds(root, args.name, split, is_training=is_training, batch_size=args.batch_size, seed=args.seed)
+    dataset = ImageDataset(parser, transform=ToTensor(args.size), fields=("image", "label", "valid"))
+    return DataLoader(
+        dataset, batch_size=args.batch_size, num_workers=args.workers, persistent_workers=args.workers > 0
+    )
+
+
+def make_model(num_classes: int) -> nn.Module:
+    def block(inputs: int, outputs: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)
+        )
+
+    head = (nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.1), nn.Linear(4 * 64, num_classes))
+    return nn.Sequential(block(3, 32), block(32, 64), *head)
+
+
+def train_epoch(model: nn.Module, loader: DataLoader, optimizer, scheduler, epoch: int) -> float:
+    model.train()
+    total = 0.0
+    for images, labels, _ in track(loader, f"epoch {epoch}", transient=True, disable=not sys.stdout.isatty()):
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        total += loss.item()
+    return total / len(loader)
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, loader: DataLoader) -> tuple[int, int]:
+    """Returns (correct, examples): every example of the split counts exactly once, padding never."""
+    model.eval()
+    correct = examples = 0
+    for images, labels, valid in loader:
+        hits = model(images).argmax(dim=1) == labels
+        correct += int((hits & valid).sum())
+        examples += int(valid.sum())
+    return correct, examples
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--name", default="digits", help="any prepared TFDS dataset with an image and a label")
+    options.add_argument("--root", help="TFDS data directory (TFDS's default; embedded datasets bring their own)")
+    options.add_argument("--train-split", default="train")
+    options.add_argument("--test-split", default="test")
+    options.add_argument("--epochs", type=int, default=8)
+    options.add_argument("--batch-size", type=int, default=64)
+    options.add_argument("--size", type=int, default=16, help="images are resized to size x size")
+    options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--lr", type=float, default=0.01)
+    options.add_argument("--seed", type=int, default=42)
+    args = options.parse_args()
+
+    started = time.monotonic()
+    torch.manual_seed(args.seed)
+    root = demo.prepare(args.name) if args.root is None and args.name in demo.DEMO_NAMES else args.root
+    train_loader = make_loader(args, root, args.train_split, is_training=True)
+    test_loader = make_loader(args, root, args.test_split, is_training=False)
+    model = make_model(num_classes=len(train_loader.dataset.parser.class_names))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=args.epochs * len(train_loader))
+    for epoch in range(args.epochs):
+        loss = train_epoch(model, train_loader, optimizer, scheduler, epoch)
+        print(f"epoch {epoch}: loss {loss:.3f}")
+    correct, examples = evaluate(model, test_loader)
+    print(f"test accuracy {correct / examples:.1%} ({correct} of {examples}) after {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
