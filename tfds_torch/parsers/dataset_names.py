@@ -22,12 +22,12 @@ def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> 
             f"The dataset {name!r} is not prepared under {data_dir}. Prepare it with: tfds build {name} "
             f"--data_dir={data_dir} (or pass download=True).{found}"
         )
-    near = get_close_matches(name, [*registered, *(path.partition("/")[0] for path in prepared)], n=3)
+    near = get_close_matches(name, [*registered, *(path.partition("/")[0].partition(":")[0] for path in prepared)], n=3)
     nearest = f" The nearest names are: {', '.join(dict.fromkeys(near))}." if near else ""
     return f"There is no dataset {name!r}, neither prepared under {data_dir} nor known to TFDS.{nearest}{found}"
 
 
 def _prepared_under(data_dir: Path) -> list[str]:
-    """Returns the version directories below a root, `name/version` or `name/config/version`."""
+    """Returns the datasets below a root, as `name:version` or `name/config:version`."""
     infos = [*data_dir.glob("*/*/dataset_info.json"), *data_dir.glob("*/*/*/dataset_info.json")]
-    return sorted(info.parent.relative_to(data_dir).as_posix() for info in infos)
+    return sorted(":".join(info.parent.relative_to(data_dir).as_posix().rsplit("/", 1)) for info in infos)

@@ -122,7 +122,7 @@ class ParserTfds:
     @property
     def dataset_name(self) -> str:
         """`name/config:version`, with what was found on disk."""
-        return str(self._builder.info.full_name)
+        return _name(self._builder)
 
     @property
     def data_dir(self) -> Path:
@@ -207,7 +207,7 @@ class ParserTfds:
 
     def batches(
         self,
-        world: World = World(),  # noqa: B008 (immutable)
+        world: World = World(),
         epoch: int = 0,
         start_batch: int = 0,
         *,
@@ -367,6 +367,12 @@ def _tensor_spec(info: Any) -> Any:
     return FieldSpec(tuple(info.shape), info.np_dtype)
 
 
+def _name(builder: Any) -> str:
+    info = builder.info
+    config = f"/{info.config_name}" if info.config_name else ""
+    return f"{info.name}{config}:{info.version}"
+
+
 def _mean_example_bytes(builder: Any) -> int:
     splits = builder.info.splits.values()
     num_bytes, num_examples = (
@@ -379,7 +385,7 @@ def _check_format(builder: Any) -> None:
     file_format = builder.info.file_format
     if file_format is not None and file_format.value != "tfrecord":
         raise ConfigError(
-            f"{builder.info.full_name} is stored as {file_format.value!r}; only 'tfrecord' can be streamed. Convert it "
+            f"{_name(builder)} is stored as {file_format.value!r}; only 'tfrecord' can be streamed. Convert it "
             f"with: tfds convert_format --dataset_dir={os.fspath(builder.data_path)} --out_file_format=tfrecord "
             f"--out_path=..."
         )
@@ -397,7 +403,7 @@ def _split_files(builder: Any, split: str) -> tuple[RecordRun, ...]:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         listed = ", ".join(f"{name} ({number} examples)" for name, number in there.items())
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"{builder.info.full_name}: split {split!r}: {reason} It has {listed}.{hint}") from None
+        raise ConfigError(f"{_name(builder)}: split {split!r}: {reason} It has {listed}.{hint}") from None
     runs: list[RecordRun] = []
     first_index = 0
     for item in instructions:
@@ -426,7 +432,7 @@ def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], dow
         _prepare(root, os.fspath(name), str(parsed))
         builder = _open_prepared(root, str(parsed), arguments)
     if builder is None:
-        raise DatasetNotFoundError(describe_not_found(os.fspath(name), _data_dir(root), tfds.list_builders()))
+        raise DatasetNotFoundError(describe_not_found(os.fspath(name), _data_dir(root), _registered_names()))
     return builder
 
 
@@ -434,7 +440,7 @@ def _open_directory(directory: Path, name: str | os.PathLike[str]) -> Any:
     builder = tfds.builder_from_directory(directory)
     if Path(name) != directory and os.fspath(name).partition("/")[0].partition(":")[0] != builder.info.name:
         raise DatasetNotFoundError(
-            f"The root {directory} is the version directory of {builder.info.full_name}, not of {os.fspath(name)!r}."
+            f"The root {directory} is the version directory of {_name(builder)}, not of {os.fspath(name)!r}."
         )
     return builder
 
@@ -448,7 +454,7 @@ def _open_prepared(root: str | os.PathLike[str] | None, name: str, arguments: di
 
 def _prepare(root: str | os.PathLike[str] | None, name: str, registered_name: str) -> None:
     """Downloads and builds a dataset, in one process however many ask for it at the same time."""
-    if registered_name not in tfds.list_builders():
+    if registered_name not in _registered_names():
         return  # Said with the nearest names by the caller.
     data_dir = _data_dir(root)
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -461,6 +467,11 @@ def _prepare(root: str | os.PathLike[str] | None, name: str, registered_name: st
 def _download_and_prepare(module: str, name: str, data_dir: str) -> None:
     importlib.import_module(module)  # Registers datasets that TFDS itself does not know.
     tfds.builder(name, data_dir=data_dir).download_and_prepare()  # Returns at once where it is prepared.
+
+
+def _registered_names() -> list[str]:
+    # Community datasets are listed by a server: asking it would load tensorflow and wait for the network.
+    return list(tfds.list_builders(with_community_datasets=False))
 
 
 def _data_dir(root: str | os.PathLike[str] | None) -> Path:

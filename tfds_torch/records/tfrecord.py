@@ -8,6 +8,7 @@ Source: tensorflow/core/lib/io/record_writer.h.
 import os
 import struct
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 import google_crc32c
@@ -44,17 +45,18 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
 def _scan(path: Path, *, with_data: bool) -> Iterator[bytes]:
     try:
         with path.open("rb", buffering=0) as file:
-            yield from _scan_file(path, file.fileno(), os.fstat(file.fileno()).st_size, with_data=with_data)
+            yield from _scan_file(path, file, os.fstat(file.fileno()).st_size, with_data=with_data)
     except FileNotFoundError:
         raise ShardError(f"The shard file {path} is missing. Prepare the dataset again.") from None
     except OSError as error:
         raise ShardError(f"The shard file {path} cannot be read: {error.strerror}.") from error
 
 
-def _scan_file(path: Path, descriptor: int, size: int, *, with_data: bool) -> Iterator[bytes]:
+def _scan_file(path: Path, file: FileIO, size: int, *, with_data: bool) -> Iterator[bytes]:
     offset, number = 0, 0
     while offset < size:
-        header = os.pread(descriptor, _HEADER.size, offset)
+        file.seek(offset)
+        header = file.read(_HEADER.size)
         if len(header) < _HEADER.size:
             raise _cut(path, offset, number, size)
         length, checksum = _HEADER.unpack(header)
@@ -68,8 +70,8 @@ def _scan_file(path: Path, descriptor: int, size: int, *, with_data: bool) -> It
             raise _cut(path, offset, number, size)
         data = b""
         if with_data:
-            data = os.pread(descriptor, length, offset + _HEADER.size)
-            (checksum,) = _CHECKSUM.unpack(os.pread(descriptor, _CHECKSUM.size, end - _CHECKSUM.size))
+            data = file.read(length)
+            (checksum,) = _CHECKSUM.unpack(file.read(_CHECKSUM.size))
             if _masked_crc32c(data) != checksum:
                 raise CorruptRecordError(
                     f"{path}: record {number} at offset {offset} ({length} bytes) does not have its checksum: the file "

@@ -1,0 +1,27 @@
+"""The README's Python blocks run as they stand, and its claims about commands hold."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_has_python_blocks_and_no_other_code_marked_as_such():
+    assert len(BLOCKS) == README.count("```python") >= 2
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_python_block_runs_verbatim(number, tmp_path, run_python):
+    script = tmp_path / f"block_{number}.py"
+    script.write_text(BLOCKS[number])
+    result = run_python(str(script))
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_room_is_on_the_map():
+    rooms = {path.parent.name for path in (ROOT / "tfds_torch").glob("*/__init__.py")}
+    assert rooms == set(re.findall(r"^  (\w+)/ ", README, re.MULTILINE))
