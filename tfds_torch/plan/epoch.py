@@ -90,6 +90,9 @@ class EpochPlan:
                 raise ConfigError(f"{name}={value!r} must be an integer >= {least}.")
             if value < least:
                 raise ConfigError(f"{name}={value} must be >= {least}.")
+            object.__setattr__(self, name, int(value))  # A small numpy integer would overflow in products.
+        for name, kind in (("remainder", Remainder), ("delivery", Delivery)):
+            object.__setattr__(self, name, _to_member(kind, name, getattr(self, name)))
         if self.remainder is Remainder.KEEP and self.world.num_replicas > 1:
             raise ConfigError(
                 f"remainder='keep' with {self.world.num_replicas} ranks would give them different numbers of batches. "
@@ -195,3 +198,11 @@ class EpochPlan:
             here = passes == number
             examples[here] = order_at(positions[here], self.num_examples, self.seed, int(number))
         return examples
+
+
+def _to_member(kind: type[Enum], name: str, value: object) -> Enum:
+    try:
+        return kind(value)
+    except ValueError:
+        names = ", ".join(repr(member.value) for member in kind)
+        raise ConfigError(f"Unknown {name} {value!r}: choose one of {names}.") from None

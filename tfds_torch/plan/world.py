@@ -35,6 +35,8 @@ class World:
                 raise ConfigError(f"World({size}={count}): must be at least 1.")
             if not 0 <= at < count:
                 raise ConfigError(f"World({position}={at}, {size}={count}): {position} must be in 0..{count - 1}.")
+            object.__setattr__(self, position, index(at))  # A small numpy integer would overflow in products.
+            object.__setattr__(self, size, index(count))
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "World":

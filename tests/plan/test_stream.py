@@ -1,0 +1,305 @@
+"""deal_examples and deal_files against a row of examples written out one by one."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count, islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan.oracle import plans
+
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.order import epoch_order
+from tfds_torch.plan.stream import Share, Stretch, deal_examples, deal_files, pipeline_counts
+from tfds_torch.plan.world import World
+
+Example = tuple[int, int]  # (file, position within the file)
+
+SMALL_PLANS = plans(max_examples=80, max_replicas=4, max_workers=4, max_batch_size=6, max_repeats=3)
+LARGE_PLANS = plans(max_examples=10**6, max_replicas=64, max_workers=16, max_batch_size=4096)
+EPOCHS = st.integers(0, 4)
+
+
+def pipelines(plan: EpochPlan) -> list[EpochPlan]:
+    """The same plan at every place of the grid, ranks first."""
+    grid = [World(r, plan.world.num_replicas, w, plan.world.num_workers) for r in range(plan.world.num_replicas)
+            for w in range(plan.world.num_workers)]  # fmt: skip
+    return [replace(plan, world=world) for world in grid]
+
+
+def read(stretches: tuple[Stretch, ...]) -> list[Example]:
+    return [(stretch.file, position) for stretch in stretches for position in range(stretch.start, stretch.stop)]
+
+
+def row_of_files(plan: EpochPlan, num_files: int, pass_number: int) -> list[int]:
+    return epoch_order(num_files, plan.seed, pass_number).tolist() if plan.shuffle else list(range(num_files))
+
+
+def row_of_examples(plan: EpochPlan, file_lengths: list[int], pass_number: int) -> list[Example]:
+    files = row_of_files(plan, len(file_lengths), pass_number)
+    return [(file, position) for file in files for position in range(file_lengths[file])]
+
+
+def count_slots(plan: EpochPlan) -> tuple[int, int]:
+    """The plan's pipeline's valid and fill slots, counted one by one."""
+    own = plan.num_examples * max(1, plan.repeats)
+    global_batch_size = plan.world.num_replicas * plan.batch_size
+    valid = fill = 0
+    for number in range(plan.num_batches):
+        if number % plan.world.num_workers != plan.world.worker:
+            continue
+        for i in range(plan.batch_size):
+            if number * global_batch_size + plan.world.rank * plan.batch_size + i < own:
+                valid += 1
+            elif plan.remainder is not Remainder.KEEP:
+                fill += 1
+    return valid, fill
+
+
+@st.composite
+def cuts(draw: st.DrawFn, num_examples: int) -> list[int]:
+    """File lengths with a given sum: uneven, some empty, sometimes a single file."""
+    if num_examples == 0:
+        return draw(st.lists(st.just(0), max_size=3))
+    ends = sorted(draw(st.lists(st.integers(0, num_examples), max_size=12)))
+    return [stop - start for start, stop in zip([0, *ends], [*ends, num_examples], strict=True)]
+
+
+@st.composite
+def dealt_examples(draw: st.DrawFn) -> tuple[EpochPlan, list[int], int]:
+    plan = draw(SMALL_PLANS)
+    return plan, draw(cuts(plan.num_examples)), draw(EPOCHS)
+
+
+# How many.
+
+
+@settings(max_examples=150, deadline=None)
+@given(SMALL_PLANS)
+def test_every_pipeline_gets_as_many_as_it_has_slots(plan: EpochPlan) -> None:
+    for here in pipelines(plan):
+        assert pipeline_counts(here) == count_slots(here)
+
+
+@settings(max_examples=80, deadline=None)
+@given(LARGE_PLANS)
+def test_the_counts_of_all_pipelines_make_up_the_plan(plan: EpochPlan) -> None:
+    counts = [pipeline_counts(here) for here in pipelines(plan)]
+    assert min(min(pair) for pair in counts) >= 0
+    assert sum(valid for valid, _ in counts) == plan.num_valid
+    assert sum(map(sum, counts)) == plan.num_samples * plan.world.num_replicas
+
+
+# Mode `examples`.
+
+
+@settings(max_examples=200, deadline=None)
+@given(dealt_examples())
+def test_examples_are_consecutive_cuts_of_the_passes(dealt: tuple[EpochPlan, list[int], int]) -> None:
+    plan, file_lengths, epoch = dealt
+    k = max(1, plan.repeats)
+    own = iter([e for j in range(k) for e in row_of_examples(plan, file_lengths, epoch * k + j)])
+
+    def fill() -> Iterator[Example]:
+        for number in count(epoch * k + k):
+            pad = plan.remainder is Remainder.PAD
+            yield from row_of_examples(plan, file_lengths, epoch * k + k - 1 if pad else number)
+
+    filling = fill()
+    for here in pipelines(plan):
+        share = deal_examples(here, file_lengths, epoch)
+        num_valid, num_fill = count_slots(here)
+        assert read(share.valid) == list(islice(own, num_valid))
+        assert read(share.fill) == list(islice(filling, num_fill))
+        assert (share.num_valid, share.num_fill, share.num_available) == (num_valid, num_fill, num_valid)
+
+
+@settings(max_examples=150, deadline=None)
+@given(dealt_examples())
+def test_examples_reads_every_example_once_per_pass(dealt: tuple[EpochPlan, list[int], int]) -> None:
+    plan, file_lengths, epoch = dealt
+    shares = [deal_examples(here, file_lengths, epoch) for here in pipelines(plan)]
+    times = Counter(example for share in shares for example in read(share.valid))
+    everything = {(file, position) for file, length in enumerate(file_lengths) for position in range(length)}
+    assert set(times) <= everything
+    if plan.remainder is Remainder.DROP:
+        assert sum(times.values()) == plan.num_valid
+        assert max(times.values(), default=0) <= plan.num_passes
+    else:
+        assert times == dict.fromkeys(everything, plan.num_passes)
+
+
+@settings(max_examples=150, deadline=None)
+@given(dealt_examples())
+def test_fill_exists_only_for_wrap_and_pad_and_comes_evenly(dealt: tuple[EpochPlan, list[int], int]) -> None:
+    plan, file_lengths, epoch = dealt
+    shares = [deal_examples(here, file_lengths, epoch) for here in pipelines(plan)]
+    times = Counter(example for share in shares for example in read(share.fill))
+    own, size = plan.num_examples * plan.num_passes, plan.global_batch_size
+    fills = plan.remainder in (Remainder.WRAP, Remainder.PAD)
+    assert sum(times.values()) == (-own % size if fills else 0)
+    if times:  # No example twice before all have come once.
+        assert max(times.values()) == -(-sum(times.values()) // plan.num_examples)
+
+
+@settings(max_examples=150, deadline=None)
+@given(dealt_examples())
+def test_no_stretch_is_empty_or_outside_its_file(dealt: tuple[EpochPlan, list[int], int]) -> None:
+    plan, file_lengths, epoch = dealt
+    for here in pipelines(plan):
+        share = deal_examples(here, file_lengths, epoch)
+        for stretch in share.valid + share.fill:
+            assert 0 <= stretch.start < stretch.stop <= file_lengths[stretch.file]
+            assert len(stretch) == stretch.stop - stretch.start
+
+
+def training_plan(num_examples: int, batch_size: int, world: World, **more: object) -> EpochPlan:
+    arguments = {"remainder": Remainder.WRAP, "shuffle": True, **more}
+    return EpochPlan(num_examples, world, batch_size, is_training=True, **arguments)  # type: ignore[arg-type]
+
+
+def evaluation_plan(num_examples: int, batch_size: int, world: World) -> EpochPlan:
+    return EpochPlan(num_examples, world, batch_size, EpochPlan.default_remainder(False, world))
+
+
+def test_more_pipelines_than_examples_leave_some_without_any() -> None:
+    plan = evaluation_plan(3, 1, World(0, 2, 0, 4))
+    shares = [deal_examples(here, [1, 0, 2], 0) for here in pipelines(plan)]
+    # Batches 0 and 1 belong to workers 0 and 1; the last slot is padding.
+    assert [read(share.valid) for share in shares] == [[(0, 0)], [(2, 0)], [], [], [(2, 1)], [], [], []]
+    assert [read(share.fill) for share in shares] == [[], [], [], [], [], [(0, 0)], [], []]
+
+
+def test_a_single_file_is_cut_between_the_pipelines() -> None:
+    plan = evaluation_plan(10, 2, World(0, 1, 0, 3))
+    shares = [deal_examples(here, [10], 0) for here in pipelines(plan)]
+    assert [share.valid for share in shares] == [(Stretch(0, 0, 4),), (Stretch(0, 4, 8),), (Stretch(0, 8, 10),)]
+
+
+def test_a_share_of_nothing_is_empty() -> None:
+    assert deal_examples(evaluation_plan(0, 4, World()), [], 0) == Share((), (), 0)
+
+
+def test_wrapped_examples_are_the_first_of_the_next_epoch() -> None:
+    plan, file_lengths = training_plan(10, 4, World()), [3, 3, 2, 2]
+    fill = read(deal_examples(plan, file_lengths, 0).fill)
+    assert len(fill) == 2
+    assert fill == read(deal_examples(plan, file_lengths, 1).valid)[:2]
+
+
+def test_the_order_of_files_changes_with_every_pass() -> None:
+    plan = training_plan(64, 8, World(), repeats=4)
+    share = read(deal_examples(plan, [8] * 8, 0).valid)
+    passes = [[file for file, _ in share[i : i + 64]] for i in range(0, 256, 64)]
+    assert len({tuple(files) for files in passes}) == 4
+
+
+def pipelines_of_a_file(plan: EpochPlan, file_lengths: list[int], num_epochs: int, file: int) -> set[int]:
+    deal = deal_files if min(file_lengths) > 0 else deal_examples
+    return {
+        here.world.pipeline
+        for epoch in range(num_epochs)
+        for here in pipelines(plan)
+        if any(stretch.file == file for stretch in deal(here, file_lengths, epoch).valid)
+    }
+
+
+@pytest.mark.parametrize("file_lengths", [[8] * 8, [8, 0, 8, 8, 8, 8, 8, 8, 8]], ids=["files", "examples"])
+def test_files_move_between_pipelines_from_epoch_to_epoch(file_lengths: list[int]) -> None:
+    plan = training_plan(64, 4, World(0, 2, 0, 2))
+    assert pipelines_of_a_file(plan, file_lengths, 1, file=0) != {0, 1, 2, 3}
+    assert pipelines_of_a_file(plan, file_lengths, 30, file=0) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("file_lengths", [[8] * 8, [8, 0, 8, 8, 8, 8, 8, 8, 8]], ids=["files", "examples"])
+def test_without_shuffle_files_stay_with_their_pipeline(file_lengths: list[int]) -> None:
+    plan = training_plan(64, 4, World(0, 2, 0, 2), shuffle=False)
+    assert pipelines_of_a_file(plan, file_lengths, 30, file=0) == {0}
+
+
+# Mode `files`.
+
+
+@st.composite
+def dealt_files(draw: st.DrawFn) -> tuple[EpochPlan, list[int], int]:
+    """A training plan and non-empty files, at least as many as pipelines."""
+    replicas, workers = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    num_files = replicas * workers + draw(st.integers(0, 12))
+    lengths = draw(st.lists(st.integers(1, 30), min_size=num_files, max_size=num_files))
+    repeats = draw(st.integers(0, 3))
+    most = max(1, sum(lengths) * max(1, repeats) // replicas)
+    plan = training_plan(
+        sum(lengths),
+        draw(st.integers(1, min(most, 12)) | st.integers(1, most)),
+        World(0, replicas, 0, workers),
+        remainder=draw(st.sampled_from([Remainder.WRAP, Remainder.DROP])),
+        repeats=repeats,
+        shuffle=draw(st.booleans()),
+        seed=draw(st.integers(0, 2**40)),
+    )
+    return plan, lengths, draw(EPOCHS)
+
+
+@settings(max_examples=200, deadline=None)
+@given(dealt_files())
+def test_files_gives_each_pipeline_every_nth_file_of_the_row(dealt: tuple[EpochPlan, list[int], int]) -> None:
+    plan, file_lengths, epoch = dealt
+    k = max(1, plan.repeats)
+    places = pipelines(plan)
+    for place, here in enumerate(places):
+
+        def dealt_in(pass_number: int, place: int = place) -> list[Example]:
+            files = row_of_files(plan, len(file_lengths), pass_number)[place :: len(places)]
+            return [(file, position) for file in files for position in range(file_lengths[file])]
+
+        share = deal_files(here, file_lengths, epoch)
+        wanted = sum(count_slots(here))
+        offered = (example for number in count(epoch * k) for example in dealt_in(number))
+        assert read(share.valid) == list(islice(offered, wanted))
+        assert share.fill == ()
+        assert share.num_available == sum(len(dealt_in(epoch * k + j)) for j in range(k))
+
+
+@settings(max_examples=150, deadline=None)
+@given(dealt_files())
+def test_files_offers_every_example_once_per_pass(dealt: tuple[EpochPlan, list[int], int]) -> None:
+    plan, file_lengths, epoch = dealt
+    shares = [deal_files(here, file_lengths, epoch) for here in pipelines(plan)]
+    assert sum(share.num_available for share in shares) == plan.num_examples * plan.num_passes
+    assert sum(share.num_valid for share in shares) == plan.num_samples * plan.world.num_replicas
+
+
+@settings(max_examples=100, deadline=None)
+@given(dealt_files())
+def test_files_never_reads_an_example_twice_where_a_pipeline_has_enough(
+    dealt: tuple[EpochPlan, list[int], int],
+) -> None:
+    plan, file_lengths, epoch = dealt
+    shares = [deal_files(here, file_lengths, epoch) for here in pipelines(plan)]
+    times = Counter(e for share in shares if share.num_valid <= share.num_available for e in read(share.valid))
+    assert max(times.values(), default=0) <= plan.num_passes
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_files_of_equal_length_give_every_example_once_per_pass(repeats: int) -> None:
+    plan = training_plan(12 * 10, 5, World(0, 2, 0, 3), repeats=repeats)
+    times = Counter(example for here in pipelines(plan) for example in read(deal_files(here, [10] * 12, 5).valid))
+    assert times == {(file, position): repeats for file in range(12) for position in range(10)}
+
+
+def test_what_a_pipelines_files_lack_comes_from_its_files_of_the_next_pass() -> None:
+    plan = training_plan(8, 4, World(0, 2), shuffle=False)
+    lacking, plentiful = (deal_files(here, [2, 6], 0) for here in pipelines(plan))
+    assert lacking == Share((Stretch(0, 0, 2), Stretch(0, 0, 2)), (), num_available=2)
+    assert plentiful == Share((Stretch(1, 0, 4),), (), num_available=6)
+
+
+@pytest.mark.parametrize("deal", [deal_examples, deal_files])
+def test_an_epoch_is_dealt_the_same_way_again_and_another_one_differently(deal: object) -> None:
+    plan, file_lengths = training_plan(64, 4, World(1, 2, 1, 2)), [8] * 8
+    assert callable(deal)
+    assert deal(plan, file_lengths, 3) == deal(replace(plan), list(file_lengths), 3)
+    assert len({deal(plan, file_lengths, epoch) for epoch in range(5)}) == 5
+    assert deal(plan, file_lengths, 3) != deal(replace(plan, seed=43), file_lengths, 3)

@@ -1,0 +1,89 @@
+"""World: the grid of ranks and workers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.world import World
+
+
+def test_the_default_world_is_one_rank_with_one_worker() -> None:
+    assert World() == World(rank=0, num_replicas=1, worker=0, num_workers=1)
+    assert World().num_pipelines == 1
+
+
+def test_every_pipeline_has_a_number_of_its_own() -> None:
+    grid = [World(rank, 3, worker, 4) for rank in range(3) for worker in range(4)]
+    assert [world.pipeline for world in grid] == list(range(12))
+    assert {world.num_pipelines for world in grid} == {12}
+
+
+def test_at_worker_keeps_the_rank_and_replaces_the_worker() -> None:
+    assert World(2, 3, 0, 1).at_worker(1, 5) == World(2, 3, 1, 5)
+
+
+def test_at_worker_refuses_a_worker_out_of_range() -> None:
+    with pytest.raises(ConfigError, match=r"World\(worker=5, num_workers=5\): worker must be in 0\.\.4\."):
+        World().at_worker(5, 5)
+
+
+def test_a_world_is_a_frozen_value() -> None:
+    world = World(1, 2)
+    assert hash(world) == hash(World(1, 2))
+    with pytest.raises(AttributeError):
+        world.rank = 0  # type: ignore[misc]
+
+
+def test_numpy_integers_are_integers() -> None:
+    assert World(np.int64(1), np.int32(2)).pipeline == 1  # type: ignore[arg-type]
+    small = World(np.int8(100), np.int8(127), np.int8(1), np.int8(2))  # type: ignore[arg-type]
+    assert (small.pipeline, small.num_pipelines) == (201, 254)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_replicas": 0}, "World(num_replicas=0): must be at least 1."),
+        ({"num_workers": 0}, "World(num_workers=0): must be at least 1."),
+        ({"num_replicas": -3}, "World(num_replicas=-3): must be at least 1."),
+        ({"rank": 2, "num_replicas": 2}, "World(rank=2, num_replicas=2): rank must be in 0..1."),
+        ({"rank": -1, "num_replicas": 2}, "World(rank=-1, num_replicas=2): rank must be in 0..1."),
+        ({"worker": 1}, "World(worker=1, num_workers=1): worker must be in 0..0."),
+        ({"worker": -1}, "World(worker=-1, num_workers=1): worker must be in 0..0."),
+        ({"rank": 0.0}, "World takes integers: got rank=0.0, num_replicas=1."),
+        ({"rank": "0"}, "World takes integers: got rank='0', num_replicas=1."),
+        ({"num_replicas": True}, "World takes integers: got rank=0, num_replicas=True."),
+        ({"num_workers": None}, "World takes integers: got worker=0, num_workers=None."),
+    ],
+)
+def test_a_place_outside_the_grid_is_a_config_error(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        World(**fields)
+    assert str(caught.value) == message
+
+
+def test_torchruns_environment_gives_rank_and_replicas() -> None:
+    assert World.from_environ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == World(3, 8)
+
+
+def test_an_empty_environment_is_one_replica() -> None:
+    assert World.from_environ({"PATH": "/bin"}) == World()
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"RANK": "1"}, "The environment sets RANK=1 but not WORLD_SIZE. Start the script with torchrun"),
+        ({"WORLD_SIZE": "4"}, "The environment sets WORLD_SIZE=4 but not RANK. Start the script with torchrun"),
+        ({"RANK": "one", "WORLD_SIZE": "4"}, "The environment has RANK='one' and WORLD_SIZE='4': "),
+        ({"RANK": "", "WORLD_SIZE": ""}, "The environment has RANK='' and WORLD_SIZE='': "),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "World(rank=4, num_replicas=4): rank must be in 0..3."),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "World(num_replicas=0): must be at least 1."),
+    ],
+)
+def test_half_or_broken_environments_are_config_errors(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        World.from_environ(environ)
+    assert message in str(caught.value)
