@@ -11,11 +11,13 @@ is gone, also by SIGKILL.
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import IO, Any, ParamSpec, TypeVar
 
 from tfds_torch.errors import TfdsTorchError, WorkerError
@@ -23,7 +25,16 @@ from tfds_torch.errors import TfdsTorchError, WorkerError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_BOOT = "import sys, pickle; sys.path[:] = pickle.load(sys.stdin.buffer); from {module} import _serve; _serve()"
+# The current folder, which comes first in the path of `python -c`, must not hide the standard library.
+_BOOT = """
+import sys
+sys.path[:] = [entry for entry in sys.path if entry]
+import pickle
+sys.path[:] = pickle.load(sys.stdin.buffer)
+from {module} import _serve
+_serve()
+"""
+_FRAME = struct.Struct("<Q")
 _GRACE_S = 5.0
 
 
@@ -78,10 +89,10 @@ def _run(function: Callable[..., Any], args: Any, kwargs: Any, *, stream: bool) 
         try:
             _send_request(requests, request)
             while True:
-                try:
-                    kind, payload = pickle.load(replies)  # noqa: S301 (our own child, over a private pipe)
-                except EOFError:
-                    raise WorkerError(_describe_death(function, process)) from None
+                reply = _receive(replies)
+                if reply is None:
+                    raise WorkerError(_describe_death(function, process))
+                kind, payload = pickle.loads(reply)  # noqa: S301 (from our own child, over a private pipe)
                 if kind == "end":
                     return
                 if kind == "error":
@@ -89,17 +100,26 @@ def _run(function: Callable[..., Any], args: Any, kwargs: Any, *, stream: bool) 
                 yield payload
         finally:
             process.kill()
-            requests.close()
+            with suppress(BrokenPipeError):  # What a dead child did not take is flushed here.
+                requests.close()
             process.wait(_GRACE_S)
 
 
 def _send_request(pipe: IO[bytes], request: bytes) -> None:
-    try:
+    with suppress(BrokenPipeError):  # The child died at its start: waiting for its reply says how.
         pickle.dump([os.path.abspath(entry or ".") for entry in sys.path], pipe)
         pipe.write(request)
         pipe.flush()
-    except BrokenPipeError:
-        pass  # The child died at its start: reading its reply says how.
+
+
+def _receive(pipe: IO[bytes]) -> bytes | None:
+    """Returns the next frame, or None when the pipe ends before it is complete."""
+    header = pipe.read(_FRAME.size)
+    if len(header) < _FRAME.size:
+        return None
+    (size,) = _FRAME.unpack(header)
+    frame = pipe.read(size)
+    return frame if len(frame) == size else None
 
 
 def _describe_death(function: Callable[..., Any], process: "subprocess.Popen[bytes]") -> str:
@@ -134,7 +154,10 @@ def _serve() -> None:
 
 
 def _reply(pipe: IO[bytes], kind: str, payload: Any) -> None:
-    pickle.dump((kind, payload), pipe, protocol=pickle.HIGHEST_PROTOCOL)
+    sys.stdout.flush()  # What was printed before an item is there when the item is.
+    frame = pickle.dumps((kind, payload), protocol=pickle.HIGHEST_PROTOCOL)
+    pipe.write(_FRAME.pack(len(frame)))
+    pipe.write(frame)
     pipe.flush()
 
 
