@@ -92,8 +92,17 @@ def _store(cache: Path, new: _Counts) -> None:
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{cache}.lock", timeout=_LOCK_TIMEOUT_S):
-            with NamedTemporaryFile("w", dir=cache.parent, suffix=".tmp", delete=False) as file:
-                json.dump(_load(cache) | new, file)
-            os.replace(file.name, cache)
+            _replace(cache, json.dumps(_load(cache) | new))
     except (OSError, Timeout) as error:
         _logger.info("The counts of shard records could not be cached in %s: %s", cache, error)
+
+
+def _replace(target: Path, text: str) -> None:
+    """Writes a file such that readers see all of it or the old one."""
+    with NamedTemporaryFile("w", dir=target.parent, suffix=".tmp", delete=False) as file:
+        file.write(text)
+    try:
+        os.replace(file.name, target)
+    except OSError:
+        os.unlink(file.name)
+        raise

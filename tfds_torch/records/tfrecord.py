@@ -70,8 +70,10 @@ def _scan_file(path: Path, file: FileIO, size: int, *, with_data: bool) -> Itera
             raise _cut(path, offset, number, size)
         data = b""
         if with_data:
-            data = file.read(length)
-            (checksum,) = _CHECKSUM.unpack(file.read(_CHECKSUM.size))
+            data, stored = file.read(length), file.read(_CHECKSUM.size)
+            if len(data) + len(stored) < length + _CHECKSUM.size:
+                raise _cut(path, offset, number, os.fstat(file.fileno()).st_size)
+            (checksum,) = _CHECKSUM.unpack(stored)
             if _masked_crc32c(data) != checksum:
                 raise CorruptRecordError(
                     f"{path}: record {number} at offset {offset} ({length} bytes) does not have its checksum: the file "

@@ -1,0 +1,158 @@
+"""ReadOptions: what may be asked for, and what each worker gets of it."""
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.pipeline import options
+from tfds_torch.pipeline.options import READ_MODES, ReadOptions, tf_data_options
+
+NUMBERS = ["num_threads", "cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches", "ram_budget_bytes"]
+
+
+@pytest.mark.parametrize("mode", READ_MODES)
+def test_every_mode_may_be_asked_for(mode: str) -> None:
+    assert ReadOptions(mode=mode).mode == mode
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    read = ReadOptions()
+    assert (read.mode, read.num_threads, read.cycle_length) == ("auto", None, 16)
+    assert (read.shuffle_buffer, read.prefetch_batches, read.ram_budget_bytes) == (8192, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("file", "Unknown read mode 'file': the modes are auto, files, examples. Did you mean 'files'?"),
+        ("exampels", "Unknown read mode 'exampels': the modes are auto, files, examples. Did you mean 'examples'?"),
+        ("sharded", "Unknown read mode 'sharded': the modes are auto, files, examples."),
+        ("", "Unknown read mode '': the modes are auto, files, examples."),
+        (None, "Unknown read mode None: the modes are auto, files, examples."),
+        (["files"], "Unknown read mode ['files']: the modes are auto, files, examples."),
+    ],
+)
+def test_an_unknown_mode_is_a_config_error_with_the_nearest_one(mode: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ReadOptions(mode=mode)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [0, -1, 1.0, "8", True, [1]])
+def test_a_number_out_of_range_is_a_config_error_that_names_it(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ReadOptions(**{name: value})
+    assert str(caught.value) == f"ReadOptions({name}={value!r}): must be an integer >= 1."
+
+
+@pytest.mark.parametrize("name", ["cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches"])
+def test_none_is_no_number(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^ReadOptions\({name}=None\): must be an integer >= 1\.$"):
+        ReadOptions(**{name: None})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_one_is_enough_of_anything(name: str) -> None:
+    assert getattr(ReadOptions(**{name: 1}), name) == 1  # type: ignore[arg-type]
+
+
+def test_an_unknown_option_is_an_error() -> None:
+    with pytest.raises(TypeError, match="num_thread"):
+        ReadOptions(num_thread=3)  # type: ignore[call-arg]
+
+
+def test_options_are_a_frozen_value() -> None:
+    assert hash(ReadOptions(mode="files")) == hash(ReadOptions("files"))
+    with pytest.raises(AttributeError):
+        ReadOptions().mode = "files"  # type: ignore[misc]
+
+
+# Threads.
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "num_workers", "expected"),
+    [(1, 1, 1), (2, 1, 2), (2, 2, 1), (2, 3, 1), (8, 1, 8), (8, 3, 2), (64, 1, 8), (64, 4, 2), (64, 16, 1), (6, 4, 1)],
+)
+def test_threads_of_a_worker_are_its_share_of_at_most_eight_cores(
+    monkeypatch: pytest.MonkeyPatch, num_cores: int, num_workers: int, expected: int
+) -> None:
+    monkeypatch.setattr(options, "_num_cores", lambda: num_cores)
+    assert ReadOptions().threads_of_worker(num_workers) == expected == max(1, min(8, num_cores) // num_workers)
+
+
+def test_an_explicit_number_of_threads_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_num_cores", lambda: 2)
+    assert ReadOptions(num_threads=20).threads_of_worker(8) == 20
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 5, 7}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert ReadOptions().threads_of_worker(1) == 3
+
+
+@pytest.mark.parametrize(("num_cores", "expected"), [(4, 4), (None, 1)])
+def test_without_affinity_all_cores_are_counted(
+    monkeypatch: pytest.MonkeyPatch, num_cores: int | None, expected: int
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
+    assert ReadOptions().threads_of_worker(1) == expected
+
+
+# The shuffle buffer.
+
+
+@pytest.mark.parametrize(("num_workers", "expected"), [(1, 8192), (2, 4096), (3, 2730), (8, 1024), (10_000, 1)])
+def test_workers_share_the_shuffle_buffer_of_their_rank(num_workers: int, expected: int) -> None:
+    assert ReadOptions().shuffle_buffer_of_worker(num_workers, mean_example_bytes=1000) == expected
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 7, 16])
+@pytest.mark.parametrize("mean_example_bytes", [1, 70_000, 500_000, 10**7])
+def test_the_buffers_of_a_rank_hold_at_most_two_gibibytes(num_workers: int, mean_example_bytes: int) -> None:
+    share = ReadOptions(shuffle_buffer=10**6).shuffle_buffer_of_worker(num_workers, mean_example_bytes)
+    assert share * num_workers * mean_example_bytes <= 2 * 2**30
+    assert share == min(10**6 // num_workers, 2 * 2**30 // num_workers // mean_example_bytes)
+
+
+def test_the_ram_budget_bounds_the_buffer_of_each_worker() -> None:
+    read = ReadOptions(ram_budget_bytes=50_000_000)
+    assert read.shuffle_buffer_of_worker(1, mean_example_bytes=100_000) == 500
+    assert read.shuffle_buffer_of_worker(4, mean_example_bytes=100_000) == 500
+    assert read.shuffle_buffer_of_worker(4, mean_example_bytes=10) == 2048
+
+
+def test_a_larger_ram_budget_allows_more_than_the_default() -> None:
+    assert ReadOptions(ram_budget_bytes=2**34).shuffle_buffer_of_worker(1, mean_example_bytes=2**20) == 8192
+    assert ReadOptions().shuffle_buffer_of_worker(1, mean_example_bytes=2**20) == 2048
+
+
+def test_a_buffer_holds_at_least_one_example() -> None:
+    assert ReadOptions(ram_budget_bytes=1).shuffle_buffer_of_worker(1, mean_example_bytes=10**9) == 1
+    assert ReadOptions(shuffle_buffer=1).shuffle_buffer_of_worker(8, mean_example_bytes=10) == 1
+
+
+def test_an_unknown_example_size_leaves_the_buffer_as_asked() -> None:
+    assert ReadOptions().shuffle_buffer_of_worker(1, mean_example_bytes=0) == 8192
+
+
+# What tf.data is told.
+
+
+def test_tf_data_runs_without_autotune_in_order_and_in_its_own_threads() -> None:
+    class Options:
+        def __init__(self) -> None:
+            self.autotune, self.threading = SimpleNamespace(), SimpleNamespace()
+            self.deterministic = None
+
+    made = tf_data_options(SimpleNamespace(data=SimpleNamespace(Options=Options)), num_threads=3)
+    assert made.autotune.enabled is False
+    assert made.deterministic is True
+    assert made.threading.private_threadpool_size == 3
+    assert made.threading.max_intra_op_parallelism == 1

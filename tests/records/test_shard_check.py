@@ -1,0 +1,287 @@
+"""check_shards: shard files against the numbers of dataset_info.json, counted once."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from records.tfrecord_writer import boundaries, write
+
+from tfds_torch.errors import CorruptRecordError, ShardError
+from tfds_torch.records import shard_check
+from tfds_torch.records.shard_check import check_shards
+from tfds_torch.records.tfrecord import count_records
+
+DATASET = "fake/plain:1.0.0"
+
+
+@pytest.fixture
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files whose records were counted, as they are counted."""
+    names: list[str] = []
+
+    def count(path: str) -> int:
+        names.append(os.path.basename(path))
+        return count_records(path)
+
+    monkeypatch.setattr(shard_check, "count_records", count)
+    return names
+
+
+@pytest.fixture
+def shards(tmp_path: Path, cache_home: Path) -> dict[str, int]:
+    """Three shards with 1, 2 and 3 records."""
+    folder = tmp_path / "data"
+    return {str(write(folder / f"shard-{n}", [b"record"] * n)): n for n in (1, 2, 3)}
+
+
+def cache_files(cache_home: Path) -> list[Path]:
+    return sorted(cache_home.rglob("*.json"))
+
+
+def test_whole_shards_pass(shards: dict[str, int]) -> None:
+    check_shards(shards, DATASET)
+
+
+def test_no_shards_pass(cache_home: Path) -> None:
+    check_shards({}, DATASET)
+    assert cache_files(cache_home) == []
+
+
+# What is wrong is said.
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_shard_cut_on_a_record_boundary_is_a_shard_error(shards: dict[str, int], cached: bool) -> None:
+    if cached:
+        check_shards(shards, DATASET)
+    path = list(shards)[2]
+    with Path(path).open("r+b") as file:
+        file.truncate(boundaries([b"record"] * 3)[2])
+    with pytest.raises(ShardError) as caught:
+        check_shards(shards, DATASET)
+    assert str(caught.value) == (
+        f"{path} holds 2 of 3 examples: dataset_info.json of fake/plain:1.0.0 promises 3. The file was cut or "
+        f"exchanged; prepare the dataset again."
+    )
+
+
+def test_a_shard_with_more_records_than_promised_is_a_shard_error(shards: dict[str, int]) -> None:
+    path = list(shards)[1]
+    with pytest.raises(ShardError, match=r"shard-2 holds 2 of 1 examples: .* promises 1\."):
+        check_shards({**shards, path: 1}, DATASET)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_missing_shard_is_a_shard_error(shards: dict[str, int], cached: bool) -> None:
+    if cached:
+        check_shards(shards, DATASET)
+    os.remove(list(shards)[1])
+    with pytest.raises(ShardError, match=r"^The shard file .*shard-2 is missing\. Prepare the dataset again\.$"):
+        check_shards(shards, DATASET)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_shard_cut_inside_a_record_is_a_corrupt_record_error(shards: dict[str, int], cached: bool) -> None:
+    if cached:
+        check_shards(shards, DATASET)
+    with Path(list(shards)[2]).open("r+b") as file:
+        file.truncate(50)
+    with pytest.raises(CorruptRecordError, match="shard-3: the file ends at byte 50, inside record 2"):
+        check_shards(shards, DATASET)
+
+
+def test_a_wrong_shard_is_wrong_again_the_next_time(shards: dict[str, int]) -> None:
+    wrong = {path: number + 1 for path, number in shards.items()}
+    for _ in range(2):
+        with pytest.raises(ShardError, match="shard-1 holds 1 of 2 examples"):
+            check_shards(wrong, DATASET)
+
+
+def test_an_empty_shard_may_be_promised(shards: dict[str, int], tmp_path: Path) -> None:
+    check_shards({**shards, str(write(tmp_path / "data" / "shard-0", [])): 0}, DATASET)
+
+
+# Counted once.
+
+
+def test_every_shard_is_counted_once_for_ever(shards: dict[str, int], counted: list[str], cache_home: Path) -> None:
+    for _ in range(3):
+        check_shards(shards, DATASET)
+    assert counted == ["shard-1", "shard-2", "shard-3"]
+    assert len(cache_files(cache_home)) == 1
+
+
+def test_a_cached_count_is_still_compared(shards: dict[str, int], counted: list[str]) -> None:
+    check_shards(shards, DATASET)
+    with pytest.raises(ShardError, match="shard-3 holds 3 of 4 examples"):
+        check_shards({**shards, list(shards)[2]: 4}, DATASET)
+    assert len(counted) == 3
+
+
+def test_only_new_shards_are_counted(shards: dict[str, int], counted: list[str]) -> None:
+    first = dict(list(shards.items())[:1])
+    check_shards(first, DATASET)
+    check_shards(shards, DATASET)
+    check_shards(first, DATASET)
+    assert counted == ["shard-1", "shard-2", "shard-3"]
+
+
+def test_a_shard_of_another_size_is_counted_again(shards: dict[str, int], counted: list[str]) -> None:
+    check_shards(shards, DATASET)
+    path = next(iter(shards))
+    stamp = os.stat(path)
+    write(Path(path), [b"x"] * 5)
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    check_shards({**shards, path: 5}, DATASET)
+    assert counted[3:] == ["shard-1"]
+
+
+def test_a_shard_of_another_time_is_counted_again(shards: dict[str, int], counted: list[str]) -> None:
+    check_shards(shards, DATASET)
+    stamp = os.stat(list(shards)[1])
+    os.utime(list(shards)[1], ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
+    check_shards(shards, DATASET)
+    assert counted[3:] == ["shard-2"]
+
+
+def test_every_folder_has_a_cache_of_its_own(
+    shards: dict[str, int], counted: list[str], tmp_path: Path, cache_home: Path
+) -> None:
+    other = {str(write(tmp_path / "other" / "shard-1", [b"record"] * 7)): 7}
+    check_shards({**shards, **other}, DATASET)
+    check_shards({**shards, **other}, DATASET)
+    assert sorted(counted) == ["shard-1", "shard-1", "shard-2", "shard-3"]
+    assert len(cache_files(cache_home)) == 2
+
+
+# The cache may be anything.
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[1, 2]",
+        b"null",
+        b'"text"',
+        b"\xff\xfe\x00",
+        b'{"PATH": 3}',
+        b'{"PATH": [1, 2]}',
+        b'{"PATH": [1, 2, "3"]}',
+        b'{"PATH": [1, 2, null]}',
+        b'{"PATH": {"size": 1}}',
+        b'{"version": 7, "counts": {"PATH": [1, 2, 3]}}',
+    ],
+)
+def test_a_damaged_or_foreign_cache_is_ignored_and_replaced(
+    shards: dict[str, int], counted: list[str], cache_home: Path, content: bytes
+) -> None:
+    check_shards(shards, DATASET)
+    (cache,) = cache_files(cache_home)
+    cache.write_bytes(content.replace(b"PATH", next(iter(shards)).encode()))
+    check_shards(shards, DATASET)
+    assert counted[3:] == ["shard-1", "shard-2", "shard-3"]
+    check_shards(shards, DATASET)
+    assert len(counted) == 6
+    assert len(json.loads(cache.read_text())) == 3
+
+
+def test_a_cache_folder_that_cannot_be_made_is_no_harm(
+    shards: dict[str, int], counted: list[str], cache_home: Path
+) -> None:
+    cache_home.write_text("a file where the folder should be")
+    for _ in range(2):
+        check_shards(shards, DATASET)
+    assert len(counted) == 6
+
+
+def test_a_cache_file_that_cannot_be_written_is_no_harm_and_leaves_nothing(
+    shards: dict[str, int], counted: list[str], cache_home: Path
+) -> None:
+    check_shards(shards, DATASET)
+    (cache,) = cache_files(cache_home)
+    cache.unlink()
+    cache.mkdir()
+    check_shards(shards, DATASET)
+    assert len(counted) == 6
+    assert list(cache.parent.glob("*.tmp")) == []
+
+
+def test_a_cache_without_write_permission_is_no_harm(
+    shards: dict[str, int], counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    for _ in range(2):
+        check_shards(shards, DATASET)
+    assert len(counted) == 6
+
+
+def test_a_lock_that_another_process_holds_is_no_harm(
+    shards: dict[str, int], counted: list[str], cache_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_shards(shards, DATASET)
+    (cache,) = cache_files(cache_home)
+    cache.unlink()
+    monkeypatch.setattr(shard_check, "_LOCK_TIMEOUT_S", 0.0)
+    with Path(f"{cache}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        check_shards(shards, DATASET)
+    assert not cache.exists()
+    check_shards(shards, DATASET)
+    assert cache.exists()
+
+
+def test_processes_that_check_at_once_all_pass_and_keep_all_counts(
+    tmp_path: Path, cache_home: Path, root: Path, counted: list[str]
+) -> None:
+    shards = {str(write(tmp_path / "data" / f"shard-{n}", [b"record"] * n)): n for n in range(40)}
+    code = """
+    import json, sys
+    from tfds_torch.records.shard_check import check_shards
+    print("ready", flush=True)
+    for path, number in json.loads(sys.stdin.readline()).items():
+        check_shards({path: number}, "fake")
+    """
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(root)},
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    shares = [dict(list(shards.items())[place::2]) for place in (0, 1)]
+    for process, share in zip(processes, [*shares, shards], strict=True):
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(share) + "\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate()
+        assert process.returncode == 0
+    check_shards(shards, DATASET)
+    assert counted == []
+    (cache,) = cache_files(cache_home)
+    assert len(json.loads(cache.read_text())) == 40
+    assert list(cache.parent.glob("*.tmp")) == []

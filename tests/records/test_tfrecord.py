@@ -1,0 +1,215 @@
+"""TFRecord files, whole and damaged."""
+
+import textwrap
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from conftest import RunPython
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from records import tfrecord_writer
+from records.tfrecord_writer import FOOTER_SIZE, HEADER_SIZE, boundaries, encode, header, write
+
+from tfds_torch.errors import CorruptRecordError, ShardError
+from tfds_torch.records.tfrecord import count_records, read_records
+
+RECORDS = [b"", b"a", b"tfds_torch", bytes(range(32))]
+WRITTEN_BY_TENSORFLOW = bytes.fromhex(  # tf.io.TFRecordWriter of tensorflow 2.21, RECORDS.
+    "000000000000000029039807d8ea82a201000000000000000175de4161786ee4280a00000000000000aea3bf3a746664735f746f726368560564"
+    "c4200000000000000029eda950000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f92781f95"
+)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    return tmp_path / "fake-train.tfrecord-00000-of-00001"
+
+
+def test_a_file_written_by_tensorflow_reads_back(shard: Path) -> None:
+    shard.write_bytes(WRITTEN_BY_TENSORFLOW)
+    assert count_records(shard) == 4
+    assert list(read_records(shard)) == RECORDS
+
+
+def test_the_tests_own_writer_writes_what_tensorflow_writes() -> None:
+    assert encode(RECORDS) == WRITTEN_BY_TENSORFLOW
+
+
+@pytest.mark.slow
+def test_tensorflow_still_writes_the_same(run_python: RunPython, shard: Path) -> None:
+    code = f"""
+    import tensorflow as tf
+    with tf.io.TFRecordWriter({str(shard)!r}) as writer:
+        for record in {RECORDS!r}:
+            writer.write(record)
+    """
+    done = run_python("-c", textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr
+    assert shard.read_bytes() == WRITTEN_BY_TENSORFLOW
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=st.lists(st.binary(max_size=2000), max_size=20))
+def test_any_records_come_back_in_order(shard: Path, records: list[bytes]) -> None:
+    write(shard, records)
+    assert count_records(shard) == len(records)
+    assert list(read_records(shard)) == records
+
+
+def test_an_empty_file_has_no_records(shard: Path) -> None:
+    shard.touch()
+    assert count_records(shard) == 0
+    assert list(read_records(shard)) == []
+
+
+def test_paths_may_be_text(shard: Path) -> None:
+    write(shard, RECORDS)
+    assert count_records(str(shard)) == 4
+    assert list(read_records(str(shard))) == RECORDS
+
+
+# Cut files.
+
+
+@pytest.mark.parametrize("size", range(len(WRITTEN_BY_TENSORFLOW)))
+def test_a_cut_is_an_error_unless_it_falls_between_two_records(shard: Path, size: int) -> None:
+    shard.write_bytes(WRITTEN_BY_TENSORFLOW[:size])
+    starts = boundaries(RECORDS)
+    number = sum(start <= size for start in starts) - 1  # Records before the cut.
+    if size in starts:
+        assert count_records(shard) == number
+        assert list(read_records(shard)) == RECORDS[:number]
+        return
+    message = (
+        f"{shard}: the file ends at byte {size}, inside record {number}, which begins at offset {starts[number]}: it "
+        f"was cut. Prepare the dataset again."
+    )
+    with pytest.raises(CorruptRecordError) as counted:
+        count_records(shard)
+    with pytest.raises(CorruptRecordError) as read:
+        list(read_records(shard))
+    assert str(counted.value) == str(read.value) == message
+
+
+def test_the_records_before_a_cut_are_read(shard: Path) -> None:
+    shard.write_bytes(WRITTEN_BY_TENSORFLOW[:-1])
+    records = read_records(shard)
+    assert [next(records) for _ in range(3)] == RECORDS[:3]
+    with pytest.raises(CorruptRecordError):
+        next(records)
+
+
+@pytest.mark.parametrize("size", [25, 40, 100, 5000, 5012, 5013])
+def test_a_file_cut_while_it_is_read_is_an_error(shard: Path, size: int) -> None:
+    write(shard, [b"first", bytes(5000), b"last"])
+    records = read_records(shard)
+    assert next(records) == b"first"
+    with shard.open("r+b") as file:
+        file.truncate(size)
+    with pytest.raises(CorruptRecordError, match=r"record 1\b.* offset 21\b"):
+        list(records)
+
+
+# Flipped bits.
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_every_flipped_bit_is_found_by_reading(shard: Path) -> None:
+    records = [b"abc", b"", bytes(range(20))]
+    whole = encode(records)
+    for bit in range(8 * len(whole)):
+        shard.write_bytes(flipped(whole, bit))
+        with pytest.raises(CorruptRecordError):
+            list(read_records(shard))
+
+
+def test_every_flipped_bit_of_a_header_is_found_by_counting(shard: Path) -> None:
+    records = [b"abc", b"", bytes(range(20))]
+    whole = encode(records)
+    for start in boundaries(records)[:-1]:
+        for bit in range(8 * start, 8 * (start + HEADER_SIZE)):
+            shard.write_bytes(flipped(whole, bit))
+            with pytest.raises(CorruptRecordError, match=f"at offset {start} does not have its checksum"):
+                count_records(shard)
+
+
+def test_the_message_of_a_damaged_length_names_file_record_and_offset(shard: Path) -> None:
+    shard.write_bytes(flipped(encode([b"abc", b"def"]), 8 * 19))
+    with pytest.raises(CorruptRecordError) as caught:
+        count_records(shard)
+    assert str(caught.value) == (
+        f"{shard}: the length of record 1 at offset 19 does not have its checksum: the file is corrupt. Prepare the "
+        f"dataset again."
+    )
+
+
+def test_the_message_of_damaged_data_names_file_record_offset_and_size(shard: Path) -> None:
+    shard.write_bytes(flipped(encode([b"abc", b"defg"]), 8 * (19 + HEADER_SIZE)))
+    assert count_records(shard) == 2  # Headers only: the data is whole as far as they know.
+    with pytest.raises(CorruptRecordError) as caught:
+        list(read_records(shard))
+    assert str(caught.value) == (
+        f"{shard}: record 1 at offset 19 (4 bytes) does not have its checksum: the file is corrupt. Prepare the "
+        f"dataset again."
+    )
+
+
+@pytest.mark.parametrize("length", [2**31, 2**40, 2**63, 2**64 - 1, 2**64 - FOOTER_SIZE - HEADER_SIZE])
+def test_a_huge_length_with_the_right_checksum_is_an_error_and_takes_no_memory(shard: Path, length: int) -> None:
+    shard.write_bytes(encode([b"abc"]) + header(length) + b"data")
+    for read in (count_records, lambda path: list(read_records(path))):
+        tracemalloc.start()
+        try:
+            with pytest.raises(CorruptRecordError, match="inside record 1, which begins at offset 19: it was cut"):
+                read(shard)
+            peak_bytes = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak_bytes < 1_000_000
+
+
+def test_text_is_no_tfrecord_file(shard: Path) -> None:
+    shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\n")
+    with pytest.raises(CorruptRecordError, match="the length of record 0 at offset 0 does not have its checksum"):
+        count_records(shard)
+
+
+# Files that cannot be read.
+
+
+def test_a_missing_file_is_a_shard_error(shard: Path) -> None:
+    for read in (count_records, lambda path: list(read_records(path))):
+        with pytest.raises(ShardError) as caught:
+            read(shard)
+        assert str(caught.value) == f"The shard file {shard} is missing. Prepare the dataset again."
+        assert not isinstance(caught.value, CorruptRecordError)
+
+
+def test_a_folder_in_place_of_a_file_is_a_shard_error(tmp_path: Path) -> None:
+    with pytest.raises(ShardError, match=r"cannot be read: Is a directory\.$"):
+        count_records(tmp_path)
+
+
+def test_a_file_in_place_of_a_folder_is_a_shard_error(shard: Path) -> None:
+    shard.touch()
+    with pytest.raises(ShardError, match=r"cannot be read: Not a directory\.$"):
+        count_records(shard / "below")
+
+
+def test_no_file_stays_open(shard: Path) -> None:
+    write(shard, RECORDS)  # A file left open would be a ResourceWarning, and so an error.
+    records = read_records(shard)
+    next(records)
+    del records
+    assert count_records(shard) == 4
+
+
+def test_the_writer_of_the_tests_masks_as_the_format_says() -> None:
+    # CRC32C of "123456789" is 0xE3069283: the check value of the catalogue of CRC algorithms.
+    assert tfrecord_writer.masked_crc32c(b"123456789") == ((0x2507C60D + 0xA282EAD8) & 0xFFFFFFFF)
