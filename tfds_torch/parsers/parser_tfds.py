@@ -89,7 +89,7 @@ class ParserTfds:
         self.batch_size = batch_size
         self.repeats = repeats
         self.seed = seed
-        self.remainder = _to_remainder(remainder)
+        self.remainder = remainder
         self.image_key = image_key
         self.target_key = target_key
         self.image_mode = image_mode
@@ -178,7 +178,7 @@ class ParserTfds:
                 num_examples=self.num_examples,
                 world=world,
                 batch_size=1 if self.batch_size is None else self.batch_size,
-                remainder=self.remainder or EpochPlan.default_remainder(self.is_training, world),
+                remainder=self._remainder_in(world),
                 is_training=self.is_training,
                 repeats=self.repeats,
                 shuffle=self.shuffle,
@@ -186,6 +186,9 @@ class ParserTfds:
             )
         except ConfigError as error:
             raise ConfigError(f"{self.dataset_name}, split {self.split!r}: {error}") from None
+
+    def _remainder_in(self, world: World) -> Any:
+        return EpochPlan.default_remainder(self.is_training, world) if self.remainder is None else self.remainder
 
     def read_mode(self, world: World) -> str:
         """Returns the read mode in a world: `files` or `examples`.
@@ -330,7 +333,9 @@ class ParserTfds:
     @property
     def _has_integer_target(self) -> bool:
         found = self._target
-        return found is not None and found.connector.shape == () and np.dtype(found.connector.np_dtype).kind in "iub"
+        if found is None or found.sequence_depth:
+            return False
+        return found.connector.shape == () and np.dtype(found.connector.np_dtype).kind in "iub"
 
     @property
     def _target(self) -> FoundFeature | None:
@@ -341,14 +346,6 @@ def _batches_of(
     parser: ParserTfds, world: World, epoch: int, start_batch: int, fields: Sequence[str]
 ) -> Iterator[Batch]:
     return parser.batches(world, epoch, start_batch, fields=fields)
-
-
-def _to_remainder(remainder: Remainder | str | None) -> Remainder | None:
-    try:
-        return None if remainder is None else Remainder(remainder)
-    except ValueError:
-        names = ", ".join(repr(member.value) for member in Remainder)
-        raise ConfigError(f"Unknown remainder {remainder!r}: choose one of {names}.") from None
 
 
 def _is_stored_as_it_is(connector: Any) -> bool:
@@ -417,9 +414,8 @@ def _split_files(builder: Any, split: str) -> tuple[RecordRun, ...]:
 def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], download: bool) -> Any:
     """Returns the builder of a prepared dataset, read from its files alone (no dataset code is imported)."""
     root = None if root is None else os.path.expanduser(root)
-    for path in (name, root):
-        if path is not None and (Path(path) / "dataset_info.json").is_file():
-            return _open_directory(Path(path), name)
+    if _is_version_directory(name):
+        return tfds.builder_from_directory(name)
     try:
         parsed, arguments = naming.parse_builder_name_kwargs(os.fspath(name))
     except ValueError:
@@ -427,6 +423,8 @@ def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], dow
             f"The dataset name {os.fspath(name)!r} does not have the form name, name/config, name:version or "
             f"name/config:version, and it is no directory with a dataset_info.json."
         ) from None
+    if root is not None and _is_version_directory(root):
+        return _open_directory(root, os.fspath(name), str(parsed), arguments)
     builder = _open_prepared(root, str(parsed), arguments)
     if builder is None and download:
         _prepare(root, os.fspath(name), str(parsed))
@@ -436,11 +434,16 @@ def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], dow
     return builder
 
 
-def _open_directory(directory: Path, name: str | os.PathLike[str]) -> Any:
-    builder = tfds.builder_from_directory(directory)
-    if Path(name) != directory and os.fspath(name).partition("/")[0].partition(":")[0] != builder.info.name:
+def _is_version_directory(path: str | os.PathLike[str]) -> bool:
+    return (Path(path) / "dataset_info.json").is_file()
+
+
+def _open_directory(root: str, name: str, parsed_name: str, arguments: dict[str, Any]) -> Any:
+    builder = tfds.builder_from_directory(root)
+    found = {"config": builder.info.config_name or "", "version": str(builder.info.version)}
+    if parsed_name != builder.info.name or any(found.get(key) != value for key, value in arguments.items()):
         raise DatasetNotFoundError(
-            f"The root {directory} is the version directory of {_name(builder)}, not of {os.fspath(name)!r}."
+            f"The root {root} is the version directory of {_name(builder)}, which is not {name!r}."
         )
     return builder
 

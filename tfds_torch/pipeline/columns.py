@@ -107,7 +107,8 @@ class ImageColumn:
         num_channels = tf.shape(pixels)[-1]
         color = tf.cond(num_channels < 3, lambda: tf.repeat(pixels[..., :1], 3, axis=-1), lambda: pixels[..., :3])
         has_alpha = tf.logical_or(tf.equal(num_channels, 2), tf.equal(num_channels, 4))
-        alpha = tf.cond(has_alpha, lambda: pixels[..., -1:], lambda: tf.fill(tf.shape(pixels[..., :1]), tf.uint8.max))
+        opaque = tf.constant(255, tf.uint8)
+        alpha = tf.cond(has_alpha, lambda: pixels[..., -1:], lambda: tf.fill(tf.shape(pixels[..., :1]), opaque))
         return tf.concat([color, alpha], axis=-1)
 
 

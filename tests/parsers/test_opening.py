@@ -1,0 +1,170 @@
+"""Finding a dataset: by name, config, version or directory; its files' names; and preparing it."""
+
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tfds_fixtures import BUILD_LOG, NUM_TRAIN, SPLITS, Datasets, Ledger, has_tensorflow
+
+from tfds_torch.errors import DatasetNotFoundError
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.plan.world import World
+from tfds_torch.runtime import fresh_process
+
+
+def test_a_dataset_opens_by_name_version_and_config(datasets: Datasets) -> None:
+    def full_name(name: str) -> str:
+        return ParserTfds(datasets.root, name).dataset_name
+
+    assert full_name("shapes") == "shapes:1.0.0"
+    assert full_name("shapes:1.0.0") == "shapes:1.0.0"
+    assert full_name("sentences") == "sentences:1.0.0", "the newest version"
+    assert full_name("sentences:0.9.0") == "sentences:0.9.0"
+    assert full_name("sentences:0.*.*") == "sentences:0.9.0"
+    assert full_name("channels/png_l") == "channels/png_l:2.1.0"
+    assert full_name("channels/png_rgb:2.1.0") == "channels/png_rgb:2.1.0"
+
+
+def test_a_version_directory_opens_as_root_and_as_name(datasets: Datasets) -> None:
+    directory = datasets.shapes
+    for root, name in [
+        (directory, "shapes"),
+        (str(directory), "shapes:1.0.0"),
+        (None, directory),
+        (None, str(directory)),
+        (datasets.root, directory),
+        (directory, directory),
+    ]:
+        parser = ParserTfds(root, name)
+        assert (parser.dataset_name, parser.num_examples) == ("shapes:1.0.0", NUM_TRAIN)
+        assert parser.data_dir == directory
+
+
+def test_a_version_directory_of_another_version_is_not_taken_for_the_one_asked_for(datasets: Datasets) -> None:
+    with pytest.raises(DatasetNotFoundError, match=r"sentences:0\.9\.0"):
+        ParserTfds(datasets.root / "sentences" / "0.9.0", "sentences:1.0.0")
+    with pytest.raises(DatasetNotFoundError, match="channels/png_l"):
+        ParserTfds(datasets.root / "channels" / "png_l" / "2.1.0", "channels/png_rgb")
+
+
+def test_the_root_defaults_to_that_of_tfds(datasets: Datasets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(datasets.root))
+    assert ParserTfds(None, "shapes").dataset_name == "shapes:1.0.0"
+
+
+def test_a_parser_travels_by_pickle(datasets: Datasets) -> None:
+    parser = ParserTfds(datasets.root, "shapes", "train[:50%]", is_training=True, batch_size=4)
+    copy = pickle.loads(pickle.dumps(parser))
+    assert copy.fingerprint == parser.fingerprint
+    assert copy.plan(World()) == parser.plan(World())
+    assert copy.share(World(), 3) == parser.share(World(), 3)
+
+
+def test_the_fingerprint_tells_examples_apart_and_nothing_else(datasets: Datasets) -> None:
+    def fingerprint(root: Path, name: str = "shapes", split: str = "train", **arguments: Any) -> str:
+        return ParserTfds(root, name, split, **arguments).fingerprint
+
+    same = {
+        fingerprint(datasets.root),
+        fingerprint(datasets.shapes),
+        fingerprint(datasets.root, batch_size=7, is_training=True, seed=3),
+    }
+    others = {
+        fingerprint(datasets.gaps),
+        fingerprint(datasets.root, split="test"),
+        fingerprint(datasets.root, split="train[:50%]"),
+        fingerprint(datasets.root, "sentences"),
+        fingerprint(datasets.root, "sentences:0.9.0"),
+    }
+    assert len(same) == 1
+    assert len(same | others) == 6
+
+
+def test_split_names_are_listed(datasets: Datasets) -> None:
+    assert sorted(ParserTfds.split_names(datasets.root, "shapes")) == ["test", "train"]
+
+
+# filenames
+
+
+def name_everything(datasets: Datasets) -> dict[str, Any]:
+    """Returns the file names of many parsers. Runs in a child."""
+    names: dict[str, Any] = {
+        f"{root}:{split}": ParserTfds(getattr(datasets, root), "shapes", split).filenames() for root, split in SPLITS
+    }
+    parser = ParserTfds(datasets.root, "shapes", "test")
+    names["basename"] = parser.filenames(basename=True)
+    names["absolute"] = parser.filenames(absolute=True)
+    names["both"] = parser.filenames(basename=True, absolute=True)
+    names["numbers"] = ParserTfds(datasets.root, "tiny").filenames()
+    names["ids"] = ParserTfds(datasets.root, "channels/png_l").filenames()
+    names["ids of a part"] = ParserTfds(datasets.root, "channels/png_l", "train[2:5]").filenames()
+    names["has tensorflow"] = has_tensorflow()
+    return names
+
+
+@pytest.fixture(scope="module")
+def names(datasets: Datasets) -> dict[str, Any]:
+    return fresh_process.call(name_everything, datasets)
+
+
+def test_filenames_are_those_of_the_examples_in_order(
+    names: dict[str, Any], ledgers: dict[tuple[str, str], Ledger]
+) -> None:
+    for (root, split), ledger in ledgers.items():
+        assert names[f"{root}:{split}"] == ledger.file_names
+
+
+def test_filenames_can_be_shortened_and_made_absolute(
+    names: dict[str, Any], ledgers: dict[tuple[str, str], Ledger], datasets: Datasets
+) -> None:
+    plain = ledgers["root", "test"].file_names
+    assert names["basename"] == [os.path.basename(name) for name in plain]
+    assert names["absolute"] == [str(datasets.shapes / name) for name in plain]
+    assert names["both"] == [str(datasets.shapes / os.path.basename(name)) for name in plain]
+
+
+def test_filenames_fall_back_on_ids(names: dict[str, Any]) -> None:
+    assert sorted(names["numbers"]) == ["1000", "1001", "1002"]
+    assert len(set(names["ids"])) == 10
+    assert names["ids"][0] == "channels-train.tfrecord-00000-of-00003__0"
+    assert names["ids of a part"] == names["ids"][2:5]
+
+
+def test_filenames_load_no_tensorflow(names: dict[str, Any]) -> None:
+    assert names["has tensorflow"] is False
+
+
+# download=True
+
+
+def open_with_download(root: str) -> tuple[str, int, bool]:
+    """Runs in a child."""
+    parser = ParserTfds(root, "handmade", download=True)
+    return parser.dataset_name, parser.num_examples, has_tensorflow()
+
+
+@pytest.fixture(scope="module")
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, int, bool]]]:
+    """A dataset that two processes asked for at the same time, and afterwards a third one; and what they got."""
+    root = tmp_path_factory.mktemp("downloads") / "new" / "folder"
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setenv(BUILD_LOG, str(root.parent.parent / "builds.log"))
+        results = list(pool.map(lambda _: fresh_process.call(open_with_download, str(root)), range(2)))
+        results.append(fresh_process.call(open_with_download, str(root)))
+    return root, results
+
+
+def test_download_prepares_a_dataset_once(downloads: tuple[Path, list[tuple[str, int, bool]]]) -> None:
+    root, results = downloads
+    assert [result[:2] for result in results] == [("handmade:1.0.0", 19)] * 3
+    assert len((root.parent.parent / "builds.log").read_text().splitlines()) == 1
+
+
+def test_download_loads_no_tensorflow_into_the_process_that_asks(
+    downloads: tuple[Path, list[tuple[str, int, bool]]],
+) -> None:
+    assert [result[2] for result in downloads[1]] == [False] * 3
