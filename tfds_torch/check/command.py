@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tfds_torch import demo
@@ -33,29 +32,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     logging.getLogger("absl").setLevel(logging.ERROR)
-    console, errors = Console(), Console(stderr=True)
+    console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
     try:
         return _check(options, console)
     except KeyboardInterrupt:
         errors.print("Interrupted.")
         return INTERRUPTED
     except (ConfigError, DatasetNotFoundError) as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        errors.print("[bold red]error:[/]", report.plain(str(error)), soft_wrap=True)
         return USAGE
     except TfdsTorchError as error:
-        errors.print(f"[bold red]BROKEN:[/] {escape(_last_message(error))}", soft_wrap=True)
+        errors.print("[bold red]BROKEN:[/]", report.plain(_last_message(error)), soft_wrap=True)
         return BROKEN
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tfds_torch.check", description=_DESCRIPTION)
+    parser = argparse.ArgumentParser(prog="python -m tfds_torch.check", description=_DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--name", default="digits", help="dataset: name, name/config, name:version (%(default)s)")
     parser.add_argument("--root", help="TFDS data directory, or a version directory (TFDS's default)")
-    parser.add_argument("--split", help="TFDS split expression (train; with --eval: test, validation or train)")
+    parser.add_argument(
+        "--split", help="TFDS split expression, such as train[:10%%] (train; with --eval: test, validation or train)"
+    )
     parser.add_argument("--batch-size", type=int, default=32, metavar="B", help="per rank (%(default)s)")
     parser.add_argument("--workers", type=int, default=2, metavar="W", help="loader processes per rank (%(default)s)")
     parser.add_argument("--replicas", type=int, default=1, metavar="R", help="ranks (%(default)s)")
-    parser.add_argument("--eval", action="store_true", help="evaluation: every example exactly once, in order")
+    parser.add_argument("--eval", action="store_true", help="evaluation: every example exactly once")
     parser.add_argument("--read-mode", default="auto", metavar="M", help="auto, files or examples (%(default)s)")
     parser.add_argument("--epochs", type=int, default=2, metavar="E", help="epochs to read (%(default)s)")
     return parser.parse_args(arguments)
@@ -65,17 +66,7 @@ def _check(options: argparse.Namespace, console: Console) -> int:
     for name, least in (("workers", 0), ("replicas", 1), ("epochs", 1)):
         if getattr(options, name) < least:
             raise ConfigError(f"--{name} {getattr(options, name)}: must be at least {least}.")
-    root = options.root
-    if root is None and options.name in demo.DEMO_NAMES:
-        root = demo.prepare(options.name)
-    parser = ParserTfds(
-        root,
-        options.name,
-        split=options.split or _usual_split(root, options.name, options.eval),
-        is_training=not options.eval,
-        batch_size=options.batch_size,
-        read=ReadOptions(mode=options.read_mode),
-    )
+    parser = _open(options)
     expected = expectation(parser, options.replicas, options.workers, options.epochs)
     report.print_card(console, parser)
     report.print_plan(console, parser, options.replicas, options.workers, expected.mode)
@@ -91,8 +82,27 @@ def _check(options: argparse.Namespace, console: Console) -> int:
     return OK
 
 
-def _usual_split(root: str | os.PathLike[str] | None, name: str, is_evaluation: bool) -> str:
-    there = ParserTfds.split_names(root, name)
+def _open(options: argparse.Namespace) -> ParserTfds:
+    root, base_name = options.root, options.name.partition(":")[0]
+    if root is None and base_name in demo.DEMO_NAMES:
+        root = demo.prepare(base_name)
+    try:
+        there = ParserTfds.split_names(root, options.name)
+    except DatasetNotFoundError as error:
+        if options.root is not None:
+            raise
+        raise DatasetNotFoundError(f"{error} Embedded: {' and '.join(demo.DEMO_NAMES)}.") from None
+    return ParserTfds(
+        root,
+        options.name,
+        split=_usual_split(there, options.eval) if options.split is None else options.split,
+        is_training=not options.eval,
+        batch_size=options.batch_size,
+        read=ReadOptions(mode=options.read_mode),
+    )
+
+
+def _usual_split(there: Sequence[str], is_evaluation: bool) -> str:
     wanted = ("test", "validation", "train") if is_evaluation else ("train",)
     return next((split for split in wanted if split in there), next(iter(there), "train"))
 
@@ -100,7 +110,8 @@ def _usual_split(root: str | os.PathLike[str] | None, name: str, is_evaluation: 
 def _read(parser: ParserTfds, options: argparse.Namespace, num_batches: int) -> list[RankEpoch]:
     received = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("batches", total=num_batches * options.replicas * options.epochs)
         for rank in range(options.replicas):
             progress.update(task, description=f"rank {rank}")

@@ -57,14 +57,16 @@ def _shard_lengths(data_dir: Path) -> dict[str, dict[str, int]]:
 
 
 def _shard_name(template: str, info: dict[str, str], split: str, number: int, num_shards: int) -> str:
+    width = max(5, len(str(num_shards)))
+    index, total = f"{number:0{width}d}", f"{num_shards:0{width}d}"
     parts = {
         "DATASET": info["name"],
         "SPLIT": split,
         "FILEFORMAT": info.get("fileFormat", "tfrecord"),
-        "SHARD_INDEX": f"{number:05d}",
-        "NUM_SHARDS": f"{num_shards:05d}",
-        "SHARD_X_OF_Y": f"{number:05d}-of-{num_shards:05d}",
+        "SHARD_INDEX": index,
+        "NUM_SHARDS": total,
+        "SHARD_X_OF_Y": f"{index}-of-{total}",
     }
     for key, value in parts.items():
         template = template.replace(f"{{{key}}}", value)
-    return template
+    return os.path.basename(template)

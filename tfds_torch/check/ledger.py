@@ -2,14 +2,17 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
+from tfds_torch.plan.stream import pipeline_counts
+from tfds_torch.plan.world import World
 
 _NUM_SHOWN = 5
+_FEWEST_TO_JUDGE = 10  # Fewer examples have the same shuffled order twice by chance.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One example as it arrived in the training process."""
 
@@ -55,7 +58,7 @@ class Expectation:
     """What must come.
 
     Attributes:
-        plan: the epoch plan of rank 0.
+        plan: the epoch plan of rank 0; its world tells the numbers of ranks and workers.
         mode: the read mode, `files` or `examples`.
         ids: the split's ids by index, from `dataset_info.json`.
         shares: (rank, epoch) -> how often the rank is to yield each index.
@@ -70,6 +73,15 @@ class Expectation:
     num_unread: int = 0
     num_repeated: int = 0
 
+    @property
+    def epochs(self) -> list[int]:
+        """The epochs that are to be read."""
+        return sorted({epoch for _, epoch in self.shares})
+
+    def is_known(self, entry: Entry) -> bool:
+        """Whether an entry's id is the one that belongs to its index."""
+        return 0 <= entry.index < len(self.ids) and self.ids[entry.index] == entry.id
+
 
 @dataclass(frozen=True)
 class EpochCounts:
@@ -77,8 +89,8 @@ class EpochCounts:
 
     Attributes:
         batches: batches of each rank.
-        missing: expected ids that did not come.
-        twice: ids that came, valid, more often than the passes of the epoch.
+        missing: expected ids that did not come, as often as they are missing.
+        twice: ids that came, valid, more often than expected; as often as they are too many.
         unknown: ids that came and were not expected, or under another's index.
         num_valid: valid examples.
         num_padded: padded examples.
@@ -95,121 +107,157 @@ class EpochCounts:
 def count_epoch(expected: Expectation, ranks: Sequence[RankEpoch]) -> EpochCounts:
     """Returns the ledger of one epoch from all its ranks."""
     entries = [entry for rank in ranks for entry in rank.entries]
-    came = Counter(entry.id for entry in entries if entry.valid)
-    passes = expected.plan.num_passes
-    is_known = [0 <= e.index < len(expected.ids) and expected.ids[e.index] == e.id for e in entries]
+    wanted = Counter(expected.ids)  # A split such as `train+train` names an example twice.
+    for id in wanted:
+        wanted[id] *= expected.plan.num_passes
+    came = Counter(entry.id for entry in entries if entry.valid and entry.id in wanted)
     return EpochCounts(
         batches=tuple(len(rank.batches) for rank in ranks),
-        missing=[id for id in expected.ids if came[id] < passes],
-        twice=[id for id, number in came.items() if number > passes],
-        unknown=[entry.id for entry, known in zip(entries, is_known, strict=True) if not known],
-        num_valid=sum(came.values()),
+        missing=list((wanted - came).elements()),
+        twice=list((came - wanted).elements()),
+        unknown=[entry.id for entry in entries if not expected.is_known(entry)],
+        num_valid=sum(entry.valid for entry in entries),
         num_padded=sum(not entry.valid for entry in entries),
     )
 
 
 def judge(expected: Expectation, received: Sequence[RankEpoch]) -> list[Promise]:
-    """Returns the promises of DESIGN's table that what was received can prove or break."""
-    epochs = [[r for r in received if r.epoch == epoch] for epoch in sorted({r.epoch for r in received})]
-    counts = [count_epoch(expected, ranks) for ranks in epochs]
+    """Returns the promises that what was received can prove, kept or broken."""
+    counts = [count_epoch(expected, [r for r in received if r.epoch == epoch]) for epoch in expected.epochs]
     promises = [
-        _same_batches(expected, received),
+        _equal_batches(expected, received),
         _full_batches(expected, received),
         _known_ids(counts),
         _exactly_once(expected, counts),
         _padding(expected, received, counts),
         _own_share(expected, received),
     ]
-    return promises + ([_order(expected, epochs)] if len(epochs) > 1 else [])
+    return promises + ([_order(expected, received)] if len(expected.epochs) > 1 else [])
 
 
-def _same_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
+def _equal_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
     wanted = expected.plan.num_batches
-    wrong = [r for r in received if not len(r.batches) == r.num_announced == wanted]
-    detail = "; ".join(
-        f"rank {r.rank}, epoch {r.epoch}: {len(r.batches)} came, {r.num_announced} announced, {wanted} planned"
-        for r in wrong[:_NUM_SHOWN]
-    )
-    return Promise("equal numbers of batches", not wrong, detail or f"{wanted} on every rank, as len(loader) says")
+    came = Counter((r.rank, r.epoch) for r in received)
+    wrong = [f"{_name(*key)}: came {came[key]} times" for key in sorted({*expected.shares, *came}) if came[key] != 1]
+    wrong += [
+        f"{_name(r.rank, r.epoch)}: {len(r.batches)} came, {r.num_announced} announced, {wanted} planned"
+        for r in received
+        if not len(r.batches) == r.num_announced == wanted
+    ]
+    return _promise("equal numbers of batches", wrong, f"{wanted} on every rank, as len(loader) says")
 
 
 def _full_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
-    size = expected.plan.batch_size
-    last = expected.plan.num_samples - size * (expected.plan.num_batches - 1)
+    plan = expected.plan
+    last = plan.num_samples - plan.batch_size * (plan.num_batches - 1)
     wrong = [
-        f"rank {r.rank}, epoch {r.epoch}, batch {number}: {len(batch)} examples"
+        f"{_name(r.rank, r.epoch)}, batch {number}: {len(batch)} examples"
         for r in received
         for number, batch in enumerate(r.batches)
-        if len(batch) != (last if number == expected.plan.num_batches - 1 else size)
+        if len(batch) != (last if number == plan.num_batches - 1 else plan.batch_size)
     ]
-    ending = f", the last of {last}" if last not in (size, expected.plan.num_samples + size) else ""
-    return Promise("every batch full", not wrong, _list(wrong) or f"batches of {size}{ending}")
+    is_short = plan.num_batches > 0 and last < plan.batch_size
+    return _promise("every batch full", wrong, f"batches of {plan.batch_size}" + (f", the last of {last}" * is_short))
 
 
 def _known_ids(counts: Sequence[EpochCounts]) -> Promise:
-    unknown = [id for count in counts for id in count.unknown]
-    return Promise("ids as in dataset_info.json", not unknown, _list(unknown) or "all known")
+    return _promise("ids as in dataset_info.json", [id for count in counts for id in count.unknown], "all known")
 
 
 def _exactly_once(expected: Expectation, counts: Sequence[EpochCounts]) -> Promise:
+    name, most_missing, most_twice, most_each = _allowance(expected)
+    missing = max((count.missing for count in counts), key=len)
+    twice = max((count.twice for count in counts), key=len)
+    detail = f"{len(missing)} missing (allowed {most_missing}), {len(twice)} twice (allowed {most_twice})"
+    too_often = [id for id, number in Counter(twice).items() if number > most_each]
+    if len(missing) > most_missing:
+        detail += f"; missing: {_list(missing)}"
+    if len(twice) > most_twice or too_often:
+        detail += f"; twice: {_list(too_often or twice)}"
+    return Promise(name, len(missing) <= most_missing and len(twice) <= most_twice and not too_often, detail)
+
+
+def _allowance(expected: Expectation) -> tuple[str, int, int, int]:
+    """Returns the promise's name, and how many may be missing, too many, and too many of one example."""
     plan = expected.plan
     total = plan.num_examples * plan.num_passes
+    num_slots = plan.num_batches * plan.global_batch_size
     if expected.mode == "files":
-        name, most_missing, most_twice = (
-            "every example once, but for uneven files",
-            expected.num_unread,
-            expected.num_repeated,
-        )
-    elif plan.remainder is Remainder.WRAP and total % plan.global_batch_size:
-        name, most_missing, most_twice = "every example once, and the wrapped few", 0, -total % plan.global_batch_size
-    elif plan.remainder is Remainder.DROP and total != plan.num_valid:
-        name, most_missing, most_twice = "every example once, but the dropped few", total - plan.num_valid, 0
-    else:
-        name, most_missing, most_twice = "every example exactly once", 0, 0
-    worst_missing = max(counts, key=lambda count: len(count.missing))
-    worst_twice = max(counts, key=lambda count: len(count.twice))
-    num_missing, num_twice = len(worst_missing.missing), len(worst_twice.twice)
-    kept = num_missing <= most_missing and num_twice <= most_twice
-    detail = f"{num_missing} missing (allowed {most_missing}), {num_twice} twice (allowed {most_twice})"
-    if num_missing > most_missing:
-        detail += f"; missing: {_list(worst_missing.missing)}"
-    if num_twice > most_twice:
-        detail += f"; twice: {_list(worst_twice.twice)}"
-    return Promise(name, kept, detail)
+        name = "every example once, but for uneven files"
+        return name, expected.num_unread, expected.num_repeated, expected.num_repeated
+    if plan.remainder is Remainder.WRAP and num_slots > total:
+        return "every example once, and the wrapped few", 0, num_slots - total, -(-num_slots // total)
+    if plan.num_valid < total:
+        return "every example once, but the dropped few", total - plan.num_valid, 0, 0
+    return "every example exactly once", 0, 0, 0
 
 
 def _padding(expected: Expectation, received: Sequence[RankEpoch], counts: Sequence[EpochCounts]) -> Promise:
     plan = expected.plan
     is_padding = plan.remainder is Remainder.PAD
     wanted = plan.num_batches * plan.global_batch_size - plan.num_valid if is_padding else 0
-    wrong = [f"epoch {n}: {c.num_padded} padded" for n, c in enumerate(counts) if c.num_padded != wanted]
-    wrong += [
-        f"rank {r.rank}, {entry.id}: label {entry.label} on a padded example"
-        for r in received
-        for entry in r.entries
-        if not entry.valid and entry.label not in (None, PAD_LABEL)
-    ]
-    return Promise("padding only where planned", not wrong, _list(wrong) or f"{wanted} per epoch")
+    epochs = zip(expected.epochs, counts, strict=True)
+    totals = [f"epoch {epoch}: {count.num_padded} padded" for epoch, count in epochs if count.num_padded != wanted]
+    places, labels = [], []
+    for r in received:
+        for number, batch in enumerate(r.batches):
+            num_padded = sum(not entry.valid for entry in batch)
+            planned = _num_fill(plan, r.rank) if is_padding and number == plan.num_batches - 1 else 0
+            if num_padded != planned:
+                places.append(f"{_name(r.rank, r.epoch)}, batch {number}: {num_padded} padded, {planned} planned")
+            labels += [
+                f"{_name(r.rank, r.epoch)}, {entry.id}: label {entry.label}, valid {entry.valid}"
+                for entry in batch
+                if isinstance(entry.label, int) and (entry.label == PAD_LABEL) is entry.valid
+            ]
+    return _promise("padding only where planned", totals or places or labels, f"{wanted} per epoch")
+
+
+def _num_fill(plan: EpochPlan, rank: int) -> int:
+    """Returns the fill of a rank's last batch."""
+    return pipeline_counts(replace(plan, world=World(rank, plan.world.num_replicas)))[1]
 
 
 def _own_share(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
     wrong = []
     for r in received:
-        came, wanted = Counter(entry.index for entry in r.entries), expected.shares[r.rank, r.epoch]
-        if came != wanted:
-            strange = [expected.ids[index] for index in (came - wanted) if index < len(expected.ids)]
-            wrong.append(f"rank {r.rank}, epoch {r.epoch}: {len(strange)} examples of another share: {_list(strange)}")
-    return Promise("every rank reads its own share", not wrong, _list(wrong) or "as planned")
-
-
-def _order(expected: Expectation, epochs: Sequence[Sequence[RankEpoch]]) -> Promise:
-    orders = [[[entry.index for entry in r.entries] for r in ranks] for ranks in epochs]
-    num_different = len({str(order) for order in orders})
-    if expected.plan.shuffle and expected.plan.num_examples > 1:
-        return Promise(
-            "another order in every epoch", num_different == len(orders), f"{num_different} of {len(orders)}"
+        came, wanted = Counter(entry.index for entry in r.entries), expected.shares.get((r.rank, r.epoch), Counter())
+        strange, missing = (
+            [expected.ids[i] if 0 <= i < len(expected.ids) else f"index {i}" for i in difference]
+            for difference in (came - wanted, wanted - came)
         )
-    return Promise("the same order in every epoch", num_different == 1, f"{num_different} different")
+        if strange:
+            wrong.append(f"{_name(r.rank, r.epoch)}: {len(strange)} not of its share: {_list(strange)}")
+        if missing:
+            wrong.append(f"{_name(r.rank, r.epoch)}: {len(missing)} of its share did not come: {_list(missing)}")
+    return Promise("every rank reads its own share", not wrong, "; ".join(wrong[:_NUM_SHOWN]) or "as planned")
+
+
+def _order(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
+    num_workers = expected.plan.world.num_workers
+    orders: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    for r in received:
+        for worker in range(num_workers):
+            order = tuple(entry.index for batch in r.batches[worker::num_workers] for entry in batch)
+            orders.setdefault((r.rank, worker), []).append(order)
+    wrong = []
+    for (rank, worker), its_orders in orders.items():
+        num_different = len(set(its_orders))
+        if expected.plan.shuffle and len(set(its_orders[0])) < _FEWEST_TO_JUDGE:
+            continue
+        if num_different != (len(its_orders) if expected.plan.shuffle else 1):
+            wrong.append(f"rank {rank}, worker {worker}: {num_different} of {len(its_orders)} orders differ")
+    if expected.plan.shuffle:
+        return _promise("another order in every epoch", wrong, f"{len(expected.epochs)} different epochs")
+    return _promise("the same order in every epoch", wrong, f"{len(expected.epochs)} equal epochs")
+
+
+def _promise(name: str, wrong: Sequence[str], detail: str) -> Promise:
+    return Promise(name, not wrong, _list(wrong) or detail)
+
+
+def _name(rank: int, epoch: int) -> str:
+    return f"rank {rank}, epoch {epoch}"
 
 
 def _list(items: Sequence[str]) -> str:

@@ -62,7 +62,7 @@ def expectation(parser: ParserTfds, num_replicas: int, num_workers: int, num_epo
         num_unread = max(num_unread, sum(number for number in excess if number > 0))
         num_repeated = max(num_repeated, -sum(number for number in excess if number < 0))
     return Expectation(
-        plan=parser.plan(World(0, num_replicas)),
+        plan=parser.plan(grid[0]),
         mode=parser.read_mode(grid[0]),
         ids=expected_ids(parser.data_dir, parser.split, parser.files),
         shares=shares,

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from tfds_torch.check.ledger import Expectation, Promise, RankEpoch, count_epoch
 from tfds_torch.parsers.parser_tfds import ParserTfds
@@ -16,20 +16,25 @@ _MOST_ROWS = 24
 _MOST_CLASSES = 10
 
 
+def plain(text: str) -> Text:
+    """Returns text from a dataset or a user as it is: no markup, no emoji codes, control characters made visible."""
+    return Text("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
+
+
 def print_card(console: Console, parser: ParserTfds) -> None:
     """Prints what the dataset is."""
-    table = Table.grid(padding=(0, 2))
+    table = _grid(2)
     shards = _plural(len({run.path for run in parser.files}), "shard")
-    table.add_row("split", escape(f"{parser.split}: {_plural(parser.num_examples, 'example')} in {shards}"))
-    table.add_row("directory", escape(str(parser.data_dir)))
+    table.add_row("split", plain(f"{parser.split}: {_plural(parser.num_examples, 'example')} in {shards}"))
+    table.add_row("directory", plain(str(parser.data_dir)))
     names = parser.class_names
     if names:
         more = f" ... ({len(names)} classes)" if len(names) > _MOST_CLASSES else f" ({len(names)} classes)"
-        table.add_row("classes", escape(", ".join(names[:_MOST_CLASSES]) + more))
+        table.add_row("classes", plain(", ".join(names[:_MOST_CLASSES]) + more))
     ledger = ("valid", "index", "id")
     features = [f"{key} {_describe(spec)}" for key, spec in parser.element_spec.fields.items() if key not in ledger]
-    table.add_row("features", escape("\n".join(features)))
-    console.print(Panel(table, title=escape(parser.dataset_name), title_align="left", expand=False))
+    table.add_row("features", plain("\n".join(features)))
+    console.print(Panel(table, title=plain(parser.dataset_name), title_align="left", expand=False))
 
 
 def print_plan(console: Console, parser: ParserTfds, num_replicas: int, num_workers: int, mode: str) -> None:
@@ -45,7 +50,7 @@ def print_plan(console: Console, parser: ParserTfds, num_replicas: int, num_work
     table = Table()
     headings = ("rank", "worker", "batches", "examples", "fill") + (("in its files",) if mode == "files" else ())
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     grid = [World(r, num_replicas, w, pipelines) for r in range(num_replicas) for w in range(pipelines)]
     for world in grid[:_MOST_ROWS]:
         share = parser.share(world)
@@ -63,7 +68,7 @@ def print_ledger(console: Console, expected: Expectation, received: Sequence[Ran
     console.print(f"Ledger: dataset_info.json promises {_plural(len(expected.ids), 'example')} per pass")
     table = Table()
     for heading in ("epoch", "batches", "valid", "padded", "missing", "twice", "unknown"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for epoch in sorted({rank.epoch for rank in received}):
         counts = count_epoch(expected, [rank for rank in received if rank.epoch == epoch])
         lengths = [len(ids) for ids in (counts.missing, counts.twice, counts.unknown)]
@@ -74,11 +79,18 @@ def print_ledger(console: Console, expected: Expectation, received: Sequence[Ran
 
 def print_promises(console: Console, promises: Sequence[Promise]) -> None:
     """Prints which promises were kept."""
-    table = Table.grid(padding=(0, 2))
+    table = _grid(3)
     for promise in promises:
         mark = "[green]kept[/]" if promise.kept else "[bold red]BROKEN[/]"
-        table.add_row(mark, escape(promise.name), escape(promise.detail))
+        table.add_row(mark, plain(promise.name), plain(promise.detail))
     console.print(Panel(table, title="Promises", title_align="left", expand=False))
+
+
+def _grid(num_columns: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for _ in range(num_columns):
+        table.add_column(overflow="fold")  # A path or a reason is printed whole, however narrow the terminal.
+    return table
 
 
 def _per_rank(batches: Sequence[int]) -> str:

@@ -1,0 +1,127 @@
+"""Runs `tfds_torch.check` with faults planted into what the parser yields; test_command.py starts it as a script.
+
+Standard input: a line for each check, JSON [fault, arguments, width of the terminal]. Standard output: a line for each,
+JSON [exit code, stdout, stderr]; a check that raises has its traceback in the place of the exit code. Workers inherit
+the fault because they are forked.
+"""
+
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from tfds_torch.check import command
+from tfds_torch.parsers.parser import Batch
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.plan.world import World
+
+BATCHES = ParserTfds.batches
+READ_RANK = command.read_rank
+NUM_BATCHES_BEFORE_INTERRUPT = 3
+
+
+def take(batch: Batch, rows: Sequence[int]) -> Batch:
+    """Returns a batch of some rows of another, in the given order."""
+    changes: dict[str, Any] = {"id": [batch.id[row] for row in rows], "features": {}}
+    for name in ("image", "label", "valid", "index"):
+        values = getattr(batch, name)
+        if values is not None:
+            changes[name] = values[np.array(rows)] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+    for name, values in batch.features.items():
+        changes["features"][name] = [values[row] for row in rows]
+    return replace(batch, **changes)
+
+
+def edit_first_batch(edit: Callable[[Batch], Batch]) -> Callable[..., Iterator[Batch]]:
+    """Returns `batches`, with an edit of the first batch of the last rank's first worker in epoch 0."""
+
+    def batches(self: ParserTfds, world: World, epoch: int = 0, *args: Any, **kwargs: Any) -> Iterator[Batch]:
+        is_here = world.rank == world.num_replicas - 1 and world.worker == 0 and epoch == 0
+        for number, batch in enumerate(BATCHES(self, world, epoch, *args, **kwargs)):
+            yield edit(batch) if is_here and number == 0 else batch
+
+    return batches
+
+
+def swap_ranks(self: ParserTfds, world: World, *args: Any, **kwargs: Any) -> Iterator[Batch]:
+    """Gives rank 0 what is rank 1's, and the other way round."""
+    return BATCHES(self, replace(world, rank={0: 1, 1: 0}.get(world.rank, world.rank)), *args, **kwargs)
+
+
+def stay_in_epoch_0(self: ParserTfds, world: World, epoch: int = 0, *args: Any, **kwargs: Any) -> Iterator[Batch]:
+    """Reads the first epoch again and again."""
+    return BATCHES(self, world, 0, *args, **kwargs)
+
+
+def trust_padding(self: ParserTfds, world: World, *args: Any, **kwargs: Any) -> Iterator[Batch]:
+    """Marks padding as valid."""
+    for batch in BATCHES(self, world, *args, **kwargs):
+        yield replace(batch, valid=np.ones_like(batch.valid))
+
+
+def rename(batch: Batch) -> Batch:
+    """Gives the first example an id that no split has."""
+    return replace(batch, id=["[bold]no-such-shard__0", *batch.id[1:]])
+
+
+FAULTS: dict[str, Callable[..., Iterator[Batch]]] = {
+    "none": BATCHES,
+    "duplicate": edit_first_batch(lambda batch: take(batch, [0, *range(len(batch))])),
+    "loss": edit_first_batch(lambda batch: take(batch, range(1, len(batch)))),
+    "replacement": edit_first_batch(lambda batch: take(batch, [0, 0, *range(2, len(batch))])),
+    "unknown id": edit_first_batch(rename),
+    "swapped ranks": swap_ranks,
+    "same epoch": stay_in_epoch_0,
+    "valid padding": trust_padding,
+}
+
+
+def interrupt_reading(parser: Any, world: World, num_workers: int, num_epochs: int, on_batch: Any) -> Any:
+    """Reads as `read_rank`, and presses Ctrl-C after some batches."""
+    num_batches = 0
+
+    def on_batch_then_interrupt() -> None:
+        nonlocal num_batches
+        on_batch()
+        num_batches += 1
+        if num_batches == NUM_BATCHES_BEFORE_INTERRUPT:
+            os.killpg(os.getpgrp(), signal.SIGINT)
+
+    return READ_RANK(parser, world, num_workers, num_epochs, on_batch_then_interrupt)
+
+
+def run(fault: str, arguments: Sequence[str], width: int) -> tuple[object, str, str]:
+    """Returns exit code, standard output and standard error of a check."""
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(ParserTfds, "batches", FAULTS[fault]),
+        mock.patch.dict(os.environ, COLUMNS=str(width)),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        try:
+            code: object = command.main(arguments)
+        except SystemExit as end:
+            code = end.code
+        except Exception:
+            code = traceback.format_exc()
+    return code, output.getvalue(), errors.getvalue()
+
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("fork")
+    if sys.argv[1:2] == ["--interrupt"]:
+        with mock.patch.object(command, "read_rank", interrupt_reading):
+            sys.exit(command.main(sys.argv[2:]))
+    for line in sys.stdin:
+        print(json.dumps(run(*json.loads(line))), flush=True)

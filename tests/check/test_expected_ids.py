@@ -1,0 +1,131 @@
+"""The ids that must come are those of `dataset_info.json`."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorflow_datasets.core import naming
+
+from tfds_torch.check.expected_ids import expected_ids
+from tfds_torch.errors import ShardError
+from tfds_torch.pipeline.builder import RecordRun
+
+TRAIN, TEST = (3, 0, 2), (2,)
+
+
+def write_info(folder: Path, template: str | None = None, **changes: Any) -> Path:
+    splits = [
+        {"name": name, "shardLengths": [str(n) for n in lengths]} | ({"filepathTemplate": template} if template else {})
+        for name, lengths in (("train", TRAIN), ("test", TEST))
+    ]
+    info = {"name": "shapes", "fileFormat": "tfrecord", "splits": splits} | changes
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    return folder
+
+
+def run(file: str, skip: int, take: int, first_index: int = 0) -> RecordRun:
+    return RecordRun(f"/far/away/{file}", skip, take, first_index, 5)
+
+
+TRAIN_IDS = [
+    "shapes-train.tfrecord-00000-of-00003__0",
+    "shapes-train.tfrecord-00000-of-00003__1",
+    "shapes-train.tfrecord-00000-of-00003__2",
+    "shapes-train.tfrecord-00002-of-00003__0",
+    "shapes-train.tfrecord-00002-of-00003__1",
+]
+TEST_IDS = ["shapes-test.tfrecord-00000-of-00001__0", "shapes-test.tfrecord-00000-of-00001__1"]
+
+
+@pytest.mark.parametrize(
+    ("split", "ids"),
+    [
+        ("train", TRAIN_IDS),
+        ("test", TEST_IDS),
+        ("train+test", TRAIN_IDS + TEST_IDS),
+        ("test + train", TEST_IDS + TRAIN_IDS),
+        ("test+test", TEST_IDS + TEST_IDS),
+    ],
+)
+def test_whole_splits_and_their_sums_are_known_without_any_instructions(
+    tmp_path: Path, split: str, ids: Sequence[str]
+) -> None:
+    """Whatever the reading side believes: it is not asked."""
+    lies = [run("shapes-train.tfrecord-00000-of-00003", 0, 1)]
+    for instructions in ([], lies):
+        assert expected_ids(write_info(tmp_path), split, instructions) == ids
+
+
+def test_a_slice_is_what_tfds_says_within_what_the_file_has(tmp_path: Path) -> None:
+    first = run("shapes-train.tfrecord-00000-of-00003", 1, 2)
+    second = run("shapes-train.tfrecord-00002-of-00003", 0, 1)
+    assert expected_ids(write_info(tmp_path), "train[1:4]", [first, second]) == TRAIN_IDS[1:4]
+
+
+def test_an_empty_split_has_no_ids(tmp_path: Path) -> None:
+    write_info(tmp_path, splits=[{"name": "train", "shardLengths": ["0", "0"]}, {"name": "test"}])
+    assert expected_ids(tmp_path, "train", []) == []
+    assert expected_ids(tmp_path, "test", []) == []
+
+
+def test_a_format_other_than_the_usual_is_part_of_the_names(tmp_path: Path) -> None:
+    assert expected_ids(write_info(tmp_path, fileFormat="riegeli"), "test", [])[0] == (
+        "shapes-test.riegeli-00000-of-00001__0"
+    )
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        "{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}-of-{NUM_SHARDS}",
+        "my_{DATASET}.{SPLIT}.{SHARD_INDEX}",
+        "{SPLIT}/data.{FILEFORMAT}-{SHARD_X_OF_Y}",
+    ],
+)
+def test_shards_are_named_as_tfds_names_them(tmp_path: Path, template: str) -> None:
+    files = naming.ShardedFileTemplate(
+        data_dir=tmp_path, template=template, dataset_name="shapes", split="train", filetype_suffix="tfrecord"
+    )
+    names = [files.sharded_filepath(shard_index=i, num_shards=len(TRAIN)).name for i in range(len(TRAIN))]
+    ids = [f"{name}__{i}" for name, length in zip(names, TRAIN, strict=True) for i in range(length)]
+    write_info(tmp_path, template)
+    assert expected_ids(tmp_path, "train", []) == ids
+    assert expected_ids(tmp_path, "train[:2]", [run(names[0], 0, 2)]) == ids[:2]
+
+
+def test_very_many_shards_are_named_as_tfds_names_them(tmp_path: Path) -> None:
+    num = 100_001
+    write_info(tmp_path, splits=[{"name": "train", "shardLengths": ["1"] * num}])
+    ids = expected_ids(tmp_path, "train", [])
+    files = naming.ShardedFileTemplate(
+        data_dir=tmp_path, dataset_name="shapes", split="train", filetype_suffix="tfrecord"
+    )
+    assert ids[7] == f"{files.sharded_filepath(shard_index=7, num_shards=num).name}__0"
+
+
+@pytest.mark.parametrize(
+    ("instruction", "message"),
+    [
+        (
+            run("shapes-train.tfrecord-00000-of-00003", 1, 3),
+            "reads records 1..3 of shapes-train.tfrecord-00000-of-00003, and dataset_info.json gives it 3 examples",
+        ),
+        (
+            run("shapes-train.tfrecord-00001-of-00003", 0, 1),
+            "reads records 0..0 of shapes-train.tfrecord-00001-of-00003, and dataset_info.json gives it 0 examples",
+        ),
+        (
+            run("shapes-train.tfrecord-00000-of-00009", 0, 1),
+            "reads records 0..0 of shapes-train.tfrecord-00000-of-00009, and dataset_info.json gives it 0 examples",
+        ),
+    ],
+    ids=["more than the shard has", "an empty shard", "an unknown shard"],
+)
+def test_records_that_do_not_exist_are_an_error(tmp_path: Path, instruction: RecordRun, message: str) -> None:
+    with pytest.raises(ShardError) as caught:
+        expected_ids(write_info(tmp_path), "train[:50%]", [instruction])
+    assert message in str(caught.value)
+    assert "'train[:50%]'" in str(caught.value)
