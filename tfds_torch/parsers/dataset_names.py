@@ -15,8 +15,10 @@ def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> 
     """
     if not data_dir.is_dir():
         return f"The root {data_dir} of dataset {name!r} does not exist, or is no directory."
-    prepared = _prepared_under(data_dir)
+    prepared, incomplete = _found_under(data_dir)
     found = f" Prepared there: {', '.join(prepared)}." if prepared else " Nothing is prepared there."
+    if incomplete:
+        found += f" Incomplete, without a features.json: {', '.join(incomplete)}."
     if name.partition("/")[0].partition(":")[0].lower() in registered:
         return (
             f"The dataset {name!r} is not prepared under {data_dir}. Prepare it with: tfds build {name} "
@@ -27,7 +29,11 @@ def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> 
     return f"There is no dataset {name!r}, neither prepared under {data_dir} nor known to TFDS.{nearest}{found}"
 
 
-def _prepared_under(data_dir: Path) -> list[str]:
-    """Returns the datasets below a root, as `name:version` or `name/config:version`."""
-    infos = [*data_dir.glob("*/*/dataset_info.json"), *data_dir.glob("*/*/*/dataset_info.json")]
-    return sorted(":".join(info.parent.relative_to(data_dir).as_posix().rsplit("/", 1)) for info in infos)
+def _found_under(data_dir: Path) -> tuple[list[str], list[str]]:
+    """Returns the datasets below a root, as `name:version` or `name/config:version`: whole ones, incomplete ones."""
+    whole: list[str] = []
+    incomplete: list[str] = []
+    for info in sorted([*data_dir.glob("*/*/dataset_info.json"), *data_dir.glob("*/*/*/dataset_info.json")]):
+        name = ":".join(info.parent.relative_to(data_dir).as_posix().rsplit("/", 1))
+        (whole if (info.parent / "features.json").is_file() else incomplete).append(name)
+    return whole, incomplete

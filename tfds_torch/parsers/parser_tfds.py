@@ -3,7 +3,7 @@
 import hashlib
 import importlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -415,7 +415,7 @@ def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], dow
     """Returns the builder of a prepared dataset, read from its files alone (no dataset code is imported)."""
     root = None if root is None else os.path.expanduser(root)
     if _is_version_directory(name):
-        return tfds.builder_from_directory(name)
+        return _load(tfds.builder_from_directory, name)
     try:
         parsed, arguments = naming.parse_builder_name_kwargs(os.fspath(name))
     except ValueError:
@@ -439,7 +439,7 @@ def _is_version_directory(path: str | os.PathLike[str]) -> bool:
 
 
 def _open_directory(root: str, name: str, parsed_name: str, arguments: dict[str, Any]) -> Any:
-    builder = tfds.builder_from_directory(root)
+    builder = _load(tfds.builder_from_directory, root)
     found = {"config": builder.info.config_name or "", "version": str(builder.info.version)}
     if parsed_name != builder.info.name or any(found.get(key) != value for key, value in arguments.items()):
         raise DatasetNotFoundError(
@@ -450,9 +450,23 @@ def _open_directory(root: str, name: str, parsed_name: str, arguments: dict[str,
 
 def _open_prepared(root: str | os.PathLike[str] | None, name: str, arguments: dict[str, Any]) -> Any:
     try:
-        return read_only_builder.builder_from_files(name, data_dir=root, **arguments)
+        return _load(read_only_builder.builder_from_files, name, data_dir=root, **arguments)
     except tfds.core.DatasetNotFoundError:
         return None
+
+
+def _load(load: Callable[..., Any], where: str | os.PathLike[str], **arguments: Any) -> Any:
+    try:
+        return load(where, **arguments)
+    except tfds.core.DatasetNotFoundError:
+        raise
+    except Exception as error:  # TFDS reads its metadata unchecked: anything may come out of a damaged file.
+        place = arguments.get("data_dir") or where
+        reason = (str(error).splitlines() or [""])[0]
+        raise DatasetNotFoundError(
+            f"The dataset {os.fspath(where)!r} under {place} cannot be opened: its dataset_info.json or features.json "
+            f"is damaged ({type(error).__name__}: {reason}). Prepare it again."
+        ) from error
 
 
 def _prepare(root: str | os.PathLike[str] | None, name: str, registered_name: str) -> None:

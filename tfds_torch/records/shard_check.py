@@ -47,7 +47,8 @@ def _check_folder(folder: str, num_expected: Mapping[str, int], dataset: str) ->
         if found is None:
             stamp = _stamp(path)
             found = count_records(path)
-            new[path] = [*stamp, found]
+            if stamp is not None:
+                new[path] = [*stamp, found]
         if found != expected:
             raise ShardError(
                 f"{path} holds {found} of {expected} examples: dataset_info.json of {dataset} promises {expected}. "
@@ -57,11 +58,12 @@ def _check_folder(folder: str, num_expected: Mapping[str, int], dataset: str) ->
         _store(cache, new)
 
 
-def _stamp(path: str) -> list[int]:
+def _stamp(path: str) -> list[int] | None:
+    """Returns size and modification time, or None for a file that count_records will report as missing."""
     try:
         status = os.stat(path)
     except OSError:
-        return [-1, -1]  # count_records reports the missing file.
+        return None
     return [status.st_size, status.st_mtime_ns]
 
 
@@ -78,7 +80,7 @@ def _cache_file(folder: str) -> Path:
 def _load(cache: Path) -> _Counts:
     try:
         counts = json.loads(cache.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     usable = isinstance(counts, dict) and all(
         isinstance(entry, list) and len(entry) == 3 and all(isinstance(value, int) for value in entry)
