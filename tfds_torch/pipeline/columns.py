@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.errors import ConfigError
+
 CHANNELS = {None: 0, "L": 1, "RGB": 3, "RGBA": 4}
 """`image_mode` -> number of channels; None keeps what is stored."""
 
@@ -194,6 +196,8 @@ def _flatten(value: Any, flat: list[Any]) -> Any:
     if hasattr(value, "nested_row_splits"):
         flat += [value.flat_values, *value.nested_row_splits]
         return len(value.nested_row_splits)
+    if not hasattr(value, "dtype"):
+        raise ConfigError(f"A feature that decodes to {type(value).__name__} cannot be put into batches.")
     flat.append(value)
     return 0
 
