@@ -1,0 +1,222 @@
+"""The front door: what `tfds_torch` offers by name, and that DESIGN's signatures are kept."""
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+import tfds_torch
+from tfds_torch import errors
+
+CLASSES = sorted(set(tfds_torch.__all__) - {"__version__", "errors"})
+
+
+def test_all_is_sorted_and_without_doubles() -> None:
+    assert tfds_torch.__all__ == sorted(set(tfds_torch.__all__))
+
+
+@pytest.mark.parametrize("name", tfds_torch.__all__)
+def test_each_name_can_be_imported(name: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"from tfds_torch import {name}", namespace)
+    assert namespace[name] is getattr(tfds_torch, name)
+
+
+def test_a_star_import_gives_the_names_of_all() -> None:
+    namespace: dict[str, Any] = {}
+    exec("from tfds_torch import *", namespace)
+    assert set(namespace) - {"__builtins__"} == set(tfds_torch.__all__)
+
+
+def test_dir_lists_every_name() -> None:
+    assert dir(tfds_torch) == sorted(dir(tfds_torch))
+    assert set(tfds_torch.__all__) <= set(dir(tfds_torch))
+
+
+def test_an_unknown_name_is_an_ordinary_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'tfds_torch' has no attribute 'ImageDatset'$"):
+        tfds_torch.ImageDatset  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'ImageDatset' from 'tfds_torch'"):
+        exec("from tfds_torch import ImageDatset")
+    assert not hasattr(tfds_torch, "__wrapped__")
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(tfds_torch.__file__).read_text(encoding="utf-8"))
+    (block,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    )
+    imported = {
+        alias.name: f"{node.module}.{alias.name}"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported.keys() == {*CLASSES, "errors"}
+    for name in CLASSES:
+        room, _, attribute = imported[name].rpartition(".")
+        assert getattr(__import__(room, fromlist=[attribute]), attribute) is getattr(tfds_torch, name)
+
+
+def test_the_version_is_that_of_a_release() -> None:
+    parts = tfds_torch.__version__.split(".")
+    assert len(parts) == 3
+    assert all(part.isdigit() for part in parts)
+
+
+# Documentation
+
+
+def public_objects() -> Iterator[tuple[str, Any]]:
+    """Yields every class, function, method and property that can be reached from the front door, once."""
+    for name in tfds_torch.__all__:
+        value = getattr(tfds_torch, name)
+        if isinstance(value, ModuleType):
+            yield name, value
+            for inner, error in vars(value).items():
+                if isinstance(error, type):
+                    yield f"{name}.{inner}", error
+        elif isinstance(value, type):
+            yield name, value
+            yield from members(name, value)
+        elif isinstance(value, FunctionType):
+            yield name, value
+
+
+def members(name: str, cls: type) -> Iterator[tuple[str, Any]]:
+    """Yields the public methods and properties that the package itself defines for a class."""
+    for base in cls.__mro__:
+        if not base.__module__.startswith("tfds_torch."):
+            continue
+        for attribute, value in vars(base).items():
+            value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+            if not attribute.startswith("_") and (isinstance(value, property) or inspect.isfunction(value)):
+                yield f"{name}.{attribute}", value
+
+
+PUBLIC = dict(public_objects())
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_everything_public_is_documented(name: str) -> None:
+    documented = vars(PUBLIC[name]).get("__doc__") if isinstance(PUBLIC[name], type) else PUBLIC[name].__doc__
+    assert documented, f"{name} has no docstring"
+    generated = f"{name.rpartition('.')[2]}("  # What a dataclass writes where nobody did.
+    assert not documented.startswith(generated), f"{name} has a generated docstring: {documented}"
+    first_line = documented.strip().splitlines()[0]
+    assert first_line.rstrip().endswith((".", ":")), f"{name}: {first_line!r}"
+
+
+def test_the_search_for_public_objects_finds_them() -> None:
+    assert {"ParserTfds.batches", "ImageDataset.set_epoch", "World.from_environ", "errors.ShardError"} <= PUBLIC.keys()
+    assert "EpochPlan.default_remainder" in PUBLIC  # A static method.
+    assert "ImageDataset.__iter__" not in PUBLIC
+    assert not any(name.startswith("Remainder.cap") for name in PUBLIC)  # str's own methods.
+
+
+# Signatures of DESIGN, section 6
+
+EMPTY = inspect.Parameter.empty
+
+
+def defaults(function: Any, kinds: set[Any]) -> dict[str, Any]:
+    """Returns the parameters of some kinds, in order, with their defaults; without `self`."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind in kinds and p.name != "self"}
+
+
+POSITIONAL, KEYWORD_ONLY = {inspect.Parameter.POSITIONAL_OR_KEYWORD}, {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_the_first_parameters_of_parser_tfds_keep_timms_order() -> None:
+    assert list(defaults(tfds_torch.ParserTfds, POSITIONAL).items()) == [
+        ("root", EMPTY),
+        ("name", EMPTY),
+        ("split", "train"),
+        ("shuffle", None),
+        ("is_training", False),
+        ("batch_size", None),
+        ("repeats", 0),
+    ]
+
+
+def test_the_rest_of_parser_tfds_is_keyword_only() -> None:
+    expected = {
+        "seed": 42,
+        "remainder": None,
+        "image_key": "image",
+        "target_key": "label",
+        "image_mode": "RGB",
+        "download": False,
+    }
+    keyword_only = defaults(tfds_torch.ParserTfds, KEYWORD_ONLY)
+    assert {name: keyword_only.get(name, "absent") for name in expected} == expected
+    assert set(keyword_only) - set(expected) <= {"read", "preprocess", "class_map"}
+    assert keyword_only["read"] in (None, tfds_torch.ReadOptions())
+    kinds = {p.kind for p in inspect.signature(tfds_torch.ParserTfds).parameters.values()}
+    assert kinds == POSITIONAL | KEYWORD_ONLY  # An unknown keyword is an error.
+
+
+def test_parsers_plan_and_yield_batches_as_designed() -> None:
+    for parser in (tfds_torch.ParserTfds, tfds_torch.Parser):
+        assert list(defaults(parser.plan, POSITIONAL)) == ["world"]
+        arguments = defaults(parser.batches, POSITIONAL)
+        assert list(arguments) == ["world", "epoch", "start_batch"]
+        assert (arguments["epoch"], arguments["start_batch"]) == (0, 0)
+        assert defaults(parser.batches, KEYWORD_ONLY) == {"fields": ("image", "label")}
+
+
+@pytest.mark.parametrize("name", ["num_examples", "class_names", "class_to_idx", "element_spec", "fingerprint"])
+def test_parser_tfds_has_the_designed_properties(name: str) -> None:
+    assert isinstance(inspect.getattr_static(tfds_torch.ParserTfds, name), property)
+
+
+def test_image_dataset_has_the_designed_parameters() -> None:
+    assert list(defaults(tfds_torch.ImageDataset, POSITIONAL | KEYWORD_ONLY).items()) == [
+        ("parser", EMPTY),
+        ("transform", None),
+        ("target_transform", None),
+        ("fields", ("image", "label")),
+        ("world", None),
+    ]
+    assert list(defaults(tfds_torch.ImageDataset.set_epoch, POSITIONAL)) == ["epoch"]
+    assert defaults(tfds_torch.ImageDataset.filenames, POSITIONAL) == {"basename": False, "absolute": False}
+
+
+def test_a_world_is_rank_replicas_worker_workers() -> None:
+    fields = {field.name: field.default for field in dataclasses.fields(tfds_torch.World)}
+    assert list(fields.items()) == [("rank", 0), ("num_replicas", 1), ("worker", 0), ("num_workers", 1)]
+
+
+def test_a_batch_has_the_designed_fields() -> None:
+    names = [field.name for field in dataclasses.fields(tfds_torch.Batch)]
+    assert names == ["image", "label", "valid", "index", "id", "features", "epoch", "batch"]
+
+
+def test_the_remainders_are_the_designed_ones() -> None:
+    assert [member.value for member in tfds_torch.Remainder] == ["wrap", "drop", "pad", "keep"]
+
+
+def test_the_error_tree_is_the_designed_one() -> None:
+    tree = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
+    assert set(tree) == {
+        "TfdsTorchError",
+        "ConfigError",
+        "DatasetNotFoundError",
+        "ShardError",
+        "CorruptRecordError",
+        "StateMismatchError",
+        "WorkerError",
+        "StallError",
+        "ExportError",
+    }
+    for error in tree.values():
+        assert issubclass(error, errors.TfdsTorchError)
+        assert str(error("all the facts")) == "all the facts"  # torch rebuilds a worker's error from its message.

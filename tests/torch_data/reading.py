@@ -1,0 +1,122 @@
+"""What the tests read, in which process, and how it looks as plain values. Importable by every child."""
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+from multiprocessing.connection import Connection
+from typing import Any
+from unittest import mock
+
+import psutil
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from tfds_torch import ImageDataset, ParserTfds, World
+
+LEDGER = ("index", "label", "valid", "id")
+"""Fields that default collation takes, and that tell examples and padding apart."""
+
+MARK = "TFDS_TORCH_TEST_MARK"
+
+Row = tuple[int, int, bool, str]
+Rows = list[list[Row]]
+
+
+def rows_of(loader: Iterable[Any]) -> Rows:
+    """Returns the batches of a loader over the fields `LEDGER`, each as a list of rows."""
+    return [_rows_of_batch(batch) for batch in loader]
+
+
+def _rows_of_batch(batch: Any) -> list[Row]:
+    index, label, valid, ids = batch
+    return list(zip(index.tolist(), label.tolist(), valid.tolist(), ids, strict=True))
+
+
+def planned_rows(parser: ParserTfds, world: World, num_workers: int, epoch: int) -> Rows:
+    """Returns the batches that a rank's parser yields for its workers, taken from them in turn. Loads tensorflow."""
+    num_pipelines = max(1, num_workers)
+    parts = [_batches(parser, world.at_worker(worker, num_pipelines), epoch) for worker in range(num_pipelines)]
+    return [batch for turn in zip_longest(*parts) for batch in turn if batch is not None]
+
+
+def _batches(parser: ParserTfds, world: World, epoch: int) -> Iterator[list[Row]]:
+    for batch in parser.batches(world, epoch, fields=("label",)):
+        columns = batch.index.tolist(), batch.label.tolist(), batch.valid.tolist(), batch.id
+        yield list(zip(*columns, strict=True))
+
+
+def planned_epochs(parser: ParserTfds, num_workers: int, num_epochs: int) -> list[Rows]:
+    """Returns the planned batches of the first epochs of a single rank. Loads tensorflow."""
+    return [planned_rows(parser, World(), num_workers, epoch) for epoch in range(num_epochs)]
+
+
+def read_loader(dataset: ImageDataset, batch_size: int, num_epochs: int = 1) -> tuple[list[Rows], int, int]:
+    """Returns the epochs of a loader without workers, its length, and its dataset's. Loads tensorflow."""
+    loader = DataLoader(dataset, batch_size)
+    return [rows_of(loader) for _ in range(num_epochs)], len(loader), len(dataset)
+
+
+def read_examples(dataset: ImageDataset, num_examples: int | None = None) -> list[tuple[Any, ...]]:
+    """Returns the first examples of an iteration. Loads tensorflow."""
+    return [example for _, example in zip(range(num_examples or len(dataset)), dataset, strict=False)]
+
+
+def read_with_environment(dataset: ImageDataset, environment: dict[str, str]) -> tuple[list[Rows], int, int]:
+    """Returns an epoch, as `read_loader`, under further environment variables. Loads tensorflow."""
+    with mock.patch.dict(os.environ, environment):
+        return read_loader(dataset, dataset.parser.batch_size or 1)
+
+
+def collate_by_default(dataset: ImageDataset) -> None:
+    """Draws one batch with torch's default collation. Loads tensorflow."""
+    next(iter(DataLoader(dataset, 4)))
+
+
+def read_life(dataset: ImageDataset, batch_size: int) -> list[Rows]:
+    """Returns epochs of one dataset: whole, broken off and begun anew, fixed twice by `set_epoch`. Loads tensorflow."""
+    loader = DataLoader(dataset, batch_size)
+    epochs = [rows_of(loader)]
+    next(iter(loader))
+    epochs.append(rows_of(loader))
+    for epoch in (5, 5):
+        dataset.set_epoch(epoch)
+        epochs.append(rows_of(loader))
+    return epochs
+
+
+def size_of(image: Image.Image) -> tuple[str, tuple[int, int]]:
+    """A transform."""
+    return image.mode, image.size
+
+
+def name_of(label: Any) -> str:
+    """A target transform."""
+    return f"class {label}"
+
+
+def serve(requests: Connection) -> None:
+    """Answers calls, until None comes or the other side is gone."""
+    while True:
+        try:
+            request = requests.recv()
+        except EOFError:
+            return
+        if request is None:
+            return
+        function, args = request
+        try:
+            requests.send((False, function(*args)))
+        except Exception as error:
+            requests.send((True, error))
+
+
+def marked_processes(mark: str) -> list[psutil.Process]:
+    """Returns the running processes that inherited a mark in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:  # Not ours, or gone.
+            continue
+    return found

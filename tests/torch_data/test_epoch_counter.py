@@ -1,0 +1,202 @@
+"""The promises of EpochCounter, with threads and processes but without torch and data."""
+
+import copy
+import multiprocessing
+import pickle
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.torch_data.epoch_counter import EpochCounter
+
+NUM_REMEMBERED = 16
+METHODS = ("fork", "spawn", "forkserver")
+
+Start = Callable[..., "Worker"]
+
+
+class Worker:
+    """A process with a counter, as a loader's worker has it; `begin` begins iterations there, one at a time."""
+
+    def __init__(self, method: str, counter: EpochCounter, seed: int | None) -> None:
+        context: Any = multiprocessing.get_context(method)
+        self._ours, theirs = context.Pipe()
+        self.process = context.Process(target=_count, args=(theirs, counter, seed), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def begin(self, times: int = 1) -> list[int]:
+        self._ours.send(times)
+        return self._ours.recv()
+
+    def close(self) -> None:
+        self._ours.send(0)
+        self.process.join()
+        self._ours.close()
+
+
+def _count(requests: Connection, counter: EpochCounter, seed: int | None) -> None:
+    while times := requests.recv():
+        requests.send([counter.begin(seed) for _ in range(times)])
+
+
+@pytest.fixture
+def start():
+    """`start(method, counter, seed)` starts a worker that ends with the test."""
+    workers: list[Worker] = []
+
+    def start_one(method: str, counter: EpochCounter, seed: int | None) -> Worker:
+        workers.append(Worker(method, counter, seed))
+        return workers[-1]
+
+    yield start_one
+    for worker in workers:
+        worker.close()
+
+
+def test_iterations_outside_of_workers_count_up_from_0() -> None:
+    counter = EpochCounter()
+    assert [counter.begin(None) for _ in range(4)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 5])
+def test_an_unseen_loader_seed_advances_once_for_any_number_of_workers(num_workers: int, start: Start) -> None:
+    counter = EpochCounter()
+    for epoch, seed in enumerate((1000, 7, 2**63 - 1)):
+        workers = [start("fork", counter, seed) for _ in range(num_workers)]
+        assert [worker.begin() for worker in workers] == [[epoch]] * num_workers
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_of_every_start_method_share_the_count(method: str, start: Start) -> None:
+    counter = EpochCounter()
+    assert counter.begin(None) == 0
+    assert [start(method, counter, 11).begin() for _ in range(2)] == [[1], [1]]
+    assert start(method, counter, 22).begin() == [2]
+    assert counter.begin(None) == 3
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_persistent_workers_count_their_own_iterations_from_their_first_epoch(method: str, start: Start) -> None:
+    counter = EpochCounter()
+    assert [counter.begin(None) for _ in range(2)] == [0, 1]
+    first, second = start(method, counter, 11), start(method, counter, 11)
+    assert first.begin(3) == [2, 3, 4]
+    assert second.begin(3) == [2, 3, 4]  # However far the other one is ahead.
+    assert [first.begin(), second.begin()] == [[5], [5]]
+
+
+def test_workers_that_begin_in_any_order_agree(start: Start) -> None:
+    counter = EpochCounter()
+    workers = [start("fork", counter, 11) for _ in range(3)]
+    begun: list[list[int]] = [[], [], []]
+    for turn in (0, 0, 2, 1, 2, 0, 1, 1, 2):
+        begun[turn] += workers[turn].begin()
+    assert begun == [[0, 1, 2]] * 3
+
+
+def test_a_worker_that_begins_late_still_belongs_to_its_own_iteration(start: Start) -> None:
+    counter = EpochCounter()
+    late = start("fork", counter, 11)
+    assert start("fork", counter, 11).begin() == [0]
+    assert start("fork", counter, 22).begin() == [1]
+    assert late.begin() == [0]
+
+
+def test_two_loaders_that_take_turns_share_the_count(start: Start) -> None:
+    counter = EpochCounter()
+    # Without persistent workers every iteration has new workers and a new seed, whichever loader it belongs to.
+    begun = [start("fork", counter, seed).begin() for seed in (100, 200, 101, 201) for _ in range(2)]
+    assert begun == [[0], [0], [1], [1], [2], [2], [3], [3]]
+
+
+def test_a_new_process_with_the_same_seed_repeats_the_epoch(start: Start) -> None:
+    counter = EpochCounter()
+    assert start("fork", counter, 11).begin() == [0]
+    # As when torch.manual_seed is called with the same value before every epoch: documented.
+    assert start("fork", counter, 11).begin() == [0]
+
+
+def test_the_ring_remembers_the_latest_seeds_and_forgets_the_oldest(start: Start) -> None:
+    counter = EpochCounter()
+
+    def begin(seed: int) -> int:
+        (epoch,) = start("fork", counter, seed).begin()
+        return epoch
+
+    assert [begin(seed) for seed in range(100, 100 + NUM_REMEMBERED)] == list(range(NUM_REMEMBERED))
+    assert begin(100) == 0  # The oldest is still there,
+    assert begin(500) == NUM_REMEMBERED  # and now it is not:
+    assert begin(101) == 1
+    assert begin(100) == NUM_REMEMBERED + 1
+
+
+def test_the_ring_wraps_many_times_in_one_process() -> None:
+    counter = EpochCounter()
+    seeds = range(1000, 1000 + 5 * NUM_REMEMBERED)
+    assert [counter.begin(seed) for seed in seeds] == list(range(len(seeds)))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_set_fixes_the_epoch_of_running_workers_and_of_new_ones(method: str, start: Start) -> None:
+    counter = EpochCounter()
+    running = start(method, counter, 11)
+    assert running.begin(2) == [0, 1]
+    counter.set(7)
+    assert running.begin(2) == [7, 7]
+    assert start(method, counter, 22).begin() == [7]
+    assert counter.begin(None) == 7
+    counter.set(0)
+    assert running.begin() == [0]
+    assert counter.begin(None) == 0
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, "1", None, True])
+def test_set_refuses_what_is_no_epoch(epoch: Any) -> None:
+    counter = EpochCounter()
+    with pytest.raises(ConfigError, match=r"^set_epoch\(.*\): must be an integer >= 0\.$") as caught:
+        counter.set(epoch)
+    assert repr(epoch) in str(caught.value)
+    assert counter.begin(None) == 0  # Nothing was fixed.
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.copy, copy.deepcopy, lambda counter: pickle.loads(pickle.dumps(counter))],
+    ids=["copy", "deepcopy", "pickle"],
+)
+def test_a_copy_has_a_counter_of_its_own_with_the_same_state(duplicate: Callable[[Any], EpochCounter]) -> None:
+    counter = EpochCounter()
+    assert [counter.begin(None), counter.begin(11)] == [0, 1]
+    twin = duplicate(counter)
+    assert twin.begin(11) == 1  # The remembered seed is part of the state.
+    assert [twin.begin(None), twin.begin(None)] == [2, 3]
+    assert counter.begin(None) == 2
+    twin.set(9)
+    assert counter.begin(None) == 3
+    assert duplicate(twin).begin(None) == 9
+
+
+def test_a_copy_can_be_handed_to_workers(start: Start) -> None:
+    counter = copy.deepcopy(EpochCounter())
+    assert start("spawn", counter, 11).begin() == [0]
+    assert counter.begin(None) == 1
+
+
+def test_threads_never_get_the_same_epoch() -> None:
+    counter = EpochCounter()
+    begun: list[list[int]] = [[] for _ in range(8)]
+
+    def count(own: list[int]) -> None:
+        own.extend(counter.begin(None) for _ in range(50))
+
+    threads = [threading.Thread(target=count, args=(own,)) for own in begun]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(epoch for own in begun for epoch in own) == list(range(400))
