@@ -6,6 +6,7 @@ Everything that concerns the data is the public API of tfds_torch; the rest is a
 """
 
 import argparse
+import os
 import sys
 import time
 
@@ -87,6 +88,8 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=42)
     args = options.parse_args()
 
+    # tensorflow, in the loader's workers, writes to standard error unless told not to.
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     started = time.monotonic()
     torch.manual_seed(args.seed)
     root = demo.prepare(args.name) if args.root is None and args.name in demo.DEMO_NAMES else args.root

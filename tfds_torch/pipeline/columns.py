@@ -155,7 +155,7 @@ def _map_ragged(
     signature, or as an element-wise `map` followed by `ragged_batch` (both copy every image through a variant tensor).
 
     Returns:
-        For every output of `function`: its values [sum of sizes], and their shapes int32 [n, rank].
+        For every output of `function`: its values [sum of sizes], and their shapes int64 [n, rank].
     """
     element = tf.TensorSpec((), elements.dtype)
     traced = tf.function(function, autograph=False).get_concrete_function(element)
@@ -167,13 +167,14 @@ def _map_ragged(
     columns = [
         store
         for output in traced.outputs
-        for store in (array(output.dtype, [None]), array(tf.int32, [output.shape.rank]))
+        for store in (array(output.dtype, [None]), array(tf.int64, [output.shape.rank]))
     ]
 
     def step(i: Any, *stores: Any) -> tuple[Any, ...]:
         written = []
         for output, flat, shapes in zip(traced(elements[i]), stores[::2], stores[1::2], strict=True):
-            written += [flat.write(i, tf.reshape(output, [-1])), shapes.write(i, tf.shape(output))]
+            shape = tf.cast(tf.shape(output), tf.int64)  # Uncast it has a type of its own, and tensorflow warns.
+            written += [flat.write(i, tf.reshape(output, [-1])), shapes.write(i, shape)]
         return i + 1, *written
 
     _, *stores = tf.while_loop(lambda i, *_: i < num_elements, step, [0, *columns], parallel_iterations=num_parallel)
