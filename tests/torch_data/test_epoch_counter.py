@@ -114,6 +114,14 @@ def test_two_loaders_that_take_turns_share_the_count(start: Start) -> None:
     assert begun == [[0], [0], [1], [1], [2], [2], [3], [3]]
 
 
+@pytest.mark.parametrize("seed", [None, 22])
+def test_a_loader_after_persistent_workers_begins_a_new_epoch(seed: int | None, start: Start) -> None:
+    counter = EpochCounter()
+    workers = [start("fork", counter, 11) for _ in range(2)]
+    assert [worker.begin(3) for worker in workers] == [[0, 1, 2]] * 2
+    assert start("fork", counter, seed).begin() == [3]
+
+
 def test_a_new_process_with_the_same_seed_repeats_the_epoch(start: Start) -> None:
     counter = EpochCounter()
     assert start("fork", counter, 11).begin() == [0]

@@ -17,11 +17,12 @@ class EpochCounter:
 
     Every iteration of a loader is an epoch. The workers of one iteration share the loader's base seed, so the first of
     them to begin advances the count and the others find the seed remembered; persistent workers keep one seed for ever
-    and count their own iterations from their first epoch. Two loaders over one dataset that take turns share the count.
+    and count their own iterations from their first epoch. Loaders that follow each other over one dataset share the
+    count; where a loader with persistent workers takes turns with another one, set the epoch by hand.
 
     The numbers lie in shared memory and are changed under a lock, so that they also reach workers that already run.
-    Thread-safe; survives fork, and travels to workers of spawn and forkserver. Copies made in any other way (`copy`,
-    `pickle`) get a counter of their own, with the same state.
+    Thread-safe; survives fork, and travels to workers of spawn and forkserver. Copies made by `deepcopy` or `pickle`
+    get a counter of their own, with the same state.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class EpochCounter:
             place = (os.getpid(), loader_seed)
             if self._persistent and self._persistent[0] == place:
                 epoch = self._persistent[1] + 1
+                self._numbers[_LATEST] = max(self._numbers[_LATEST], epoch)
             else:
                 epoch = self._epoch_of(loader_seed)
             self._persistent = (place, epoch)
