@@ -108,6 +108,9 @@ BAD = {
         NOT_FOUND, "tfds build mnist --data_dir={root}/shapes", root="{root}/shapes", name="mnist"
     ),
     "wrong root": bad(NOT_FOUND, "{root}/nowhere", "does not exist", "'shapes'", root="{root}/nowhere"),
+    "not prepared, under a wrong root": bad(
+        NOT_FOUND, "tfds build mnist --data_dir={root}/nowhere", "does not exist", root="{root}/nowhere", name="mnist"
+    ),
     "root is a file": bad(NOT_FOUND, "no directory", "dataset_info.json", root="{root}/shapes/1.0.0/dataset_info.json"),
     "root of another dataset": bad(NOT_FOUND, "shapes:1.0.0", "'tiny'", root="{root}/shapes/1.0.0", name="tiny"),
     "malformed name": bad(CONFIG, "'sha pes!'", "name/config:version", name="sha pes!"),
@@ -118,6 +121,11 @@ BAD = {
     "nonsense in a slice": bad(CONFIG, "'train[a:b]'", *SHARD_NAMES, split="train[a:b]"),
     "empty split name": bad(CONFIG, "split ''", *SHARD_NAMES, split=""),
     "split is no text": bad(CONFIG, "split=3", "'train[:10%]'", split=3),
+    "slice that ends before it begins": bad(CONFIG, "'train[10:5]'", "10", "5", split="train[10:5]+test"),
+    "slice that TFDS takes for everything": bad(CONFIG, "'train[10:9]'", "10", "9", split="train[10:9]"),
+    "shuffle is no bool": bad(CONFIG, "shuffle='no'", shuffle="no"),
+    "read is no ReadOptions": bad(CONFIG, "read='files'", "ReadOptions(mode=", read="files"),
+    "name is no text": bad(CONFIG, "name=None", name=None),
     "slice out of range": bad(CONFIG, "'train[300:400]'", *SHARD_NAMES, split="train[300:400]"),
     "percent out of range": bad(CONFIG, "'train[:200%]'", *SHARD_NAMES, split="train[:200%]"),
     "empty split in training": bad(CONFIG, "no examples", "'train[:0]'", split="train[:0]", **TRAINING),

@@ -103,6 +103,8 @@ class Machine:
             stderr=stderr,
             text=True,
             start_new_session=True,
+            # A shell's background jobs, CI among them, ignore Ctrl-C, and so would what they start.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def check(self, *arguments: str | Path) -> Checked:

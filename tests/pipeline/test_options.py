@@ -46,12 +46,12 @@ def test_an_unknown_mode_is_a_config_error_with_the_nearest_one(mode: Any, messa
 def test_a_number_out_of_range_is_a_config_error_that_names_it(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         ReadOptions(**{name: value})
-    assert str(caught.value) == f"ReadOptions({name}={value!r}): must be an integer >= 1."
+    assert str(caught.value) == f"ReadOptions: {name}={value!r} must be an integer >= 1."
 
 
 @pytest.mark.parametrize("name", ["cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches"])
 def test_none_is_no_number(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^ReadOptions\({name}=None\): must be an integer >= 1\.$"):
+    with pytest.raises(ConfigError, match=rf"^ReadOptions: {name}=None must be an integer >= 1\.$"):
         ReadOptions(**{name: None})  # type: ignore[arg-type]
 
 

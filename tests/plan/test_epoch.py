@@ -418,18 +418,18 @@ def test_small_numpy_integers_do_not_overflow() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_examples": -1}, "num_examples=-1 must be >= 0."),
+        ({"num_examples": -1}, "num_examples=-1 must be an integer >= 0."),
         ({"num_examples": 1.5}, "num_examples=1.5 must be an integer >= 0."),
         ({"num_examples": True}, "num_examples=True must be an integer >= 0."),
-        ({"batch_size": 0}, "batch_size=0 must be >= 1."),
-        ({"batch_size": -4}, "batch_size=-4 must be >= 1."),
+        ({"batch_size": 0}, "batch_size=0 must be an integer >= 1."),
+        ({"batch_size": -4}, "batch_size=-4 must be an integer >= 1."),
         ({"batch_size": None}, "batch_size=None must be an integer >= 1."),
         ({"batch_size": "8"}, "batch_size='8' must be an integer >= 1."),
         ({"batch_size": 8.0}, "batch_size=8.0 must be an integer >= 1."),
         ({"batch_size": False}, "batch_size=False must be an integer >= 1."),
-        ({"repeats": -1}, "repeats=-1 must be >= 0."),
+        ({"repeats": -1}, "repeats=-1 must be an integer >= 0."),
         ({"repeats": 1.0}, "repeats=1.0 must be an integer >= 0."),
-        ({"seed": -1}, "seed=-1 must be >= 0."),
+        ({"seed": -1}, "seed=-1 must be an integer >= 0."),
         ({"seed": None}, "seed=None must be an integer >= 0."),
     ],
 )

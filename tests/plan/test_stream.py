@@ -1,7 +1,7 @@
 """deal_examples and deal_files against a row of examples written out one by one."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, islice
 
@@ -39,7 +39,16 @@ def row_of_files(plan: EpochPlan, num_files: int, pass_number: int) -> list[int]
 
 def row_of_examples(plan: EpochPlan, file_lengths: list[int], pass_number: int) -> list[Example]:
     files = row_of_files(plan, len(file_lengths), pass_number)
-    return [(file, position) for file in files for position in range(file_lengths[file])]
+    row = [(file, position) for file in files for position in range(file_lengths[file])]
+    begin = beginning(plan, len(row), pass_number)
+    return row[begin:] + row[:begin]
+
+
+def beginning(plan: EpochPlan, length: int, pass_number: int, number: int = 0) -> int:
+    """Where a ring of examples begins in a pass."""
+    if not (plan.shuffle and length):
+        return 0
+    return int(epoch_order(length, plan.seed, pass_number)[number % length])
 
 
 def count_slots(plan: EpochPlan) -> tuple[int, int]:
@@ -250,16 +259,23 @@ def test_files_gives_each_pipeline_every_nth_file_of_the_row(dealt: tuple[EpochP
     places = pipelines(plan)
     for place, here in enumerate(places):
 
-        def dealt_in(pass_number: int, place: int = place) -> list[Example]:
-            files = row_of_files(plan, len(file_lengths), pass_number)[place :: len(places)]
-            return [(file, position) for file in files for position in range(file_lengths[file])]
+        def dealt_in(pass_number: int, place: int = place) -> list[int]:
+            return row_of_files(plan, len(file_lengths), pass_number)[place :: len(places)]
 
         share = deal_files(here, file_lengths, epoch)
         wanted = sum(count_slots(here))
-        offered = (example for number in count(epoch * k) for example in dealt_in(number))
-        assert read(share.valid) == list(islice(offered, wanted))
+        expected: list[Example] = []
+        for pass_number, file in ((n, file) for n in count(epoch * k) for file in dealt_in(n)):
+            if len(expected) == wanted:
+                break
+            ring = [(file, position) for position in range(file_lengths[file])]
+            if len(ring) > wanted - len(expected):  # The last file is read in part, from anywhere on.
+                begin = beginning(plan, len(ring), pass_number, file)
+                ring = (ring[begin:] + ring[:begin])[: wanted - len(expected)]
+            expected += ring
+        assert read(share.valid) == expected
         assert share.fill == ()
-        assert share.num_available == sum(len(dealt_in(epoch * k + j)) for j in range(k))
+        assert share.num_available == sum(file_lengths[f] for j in range(k) for f in dealt_in(epoch * k + j))
 
 
 @settings(max_examples=150, deadline=None)
@@ -303,3 +319,33 @@ def test_an_epoch_is_dealt_the_same_way_again_and_another_one_differently(deal: 
     assert deal(plan, file_lengths, 3) == deal(replace(plan), list(file_lengths), 3)
     assert len({deal(plan, file_lengths, epoch) for epoch in range(5)}) == 5
     assert deal(plan, file_lengths, 3) != deal(replace(plan, seed=43), file_lengths, 3)
+
+
+# Over many epochs.
+
+
+@pytest.mark.parametrize(
+    ("deal", "file_lengths", "world", "batch_size", "remainder"),
+    [
+        (deal_files, [1437], World(), 64, Remainder.DROP),
+        (deal_files, [1437], World(), 64, Remainder.WRAP),
+        (deal_examples, [1437], World(), 64, Remainder.DROP),
+        (deal_examples, [16] * 4, World(0, 2, 0, 2), 5, Remainder.DROP),
+        (deal_files, [16] * 4, World(0, 2, 0, 2), 5, Remainder.DROP),
+        (deal_files, [130, 120] * 4, World(0, 8), 32, Remainder.WRAP),
+    ],
+)
+def test_no_example_is_left_out_for_ever(
+    deal: Callable[..., Share], file_lengths: list[int], world: World, batch_size: int, remainder: Remainder
+) -> None:
+    plan = training_plan(sum(file_lengths), batch_size, world, remainder=remainder)
+    shares = [deal(here, file_lengths, epoch) for epoch in range(60) for here in pipelines(plan)]
+    times = Counter(example for share in shares for example in read(share.valid))
+    assert len(times) == plan.num_examples
+    assert max(times.values()) < 90
+
+
+def test_a_single_file_is_cut_elsewhere_in_every_epoch() -> None:
+    plan = training_plan(1437, 32, World(1, 2))
+    shares = {frozenset(read(deal_examples(plan, [1437], epoch).valid)) for epoch in range(20)}
+    assert len(shares) == 20

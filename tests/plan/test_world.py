@@ -45,17 +45,17 @@ def test_numpy_integers_are_integers() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_replicas": 0}, "World(num_replicas=0): must be at least 1."),
-        ({"num_workers": 0}, "World(num_workers=0): must be at least 1."),
-        ({"num_replicas": -3}, "World(num_replicas=-3): must be at least 1."),
+        ({"num_replicas": 0}, "num_replicas=0 must be an integer >= 1."),
+        ({"num_workers": 0}, "num_workers=0 must be an integer >= 1."),
+        ({"num_replicas": -3}, "num_replicas=-3 must be an integer >= 1."),
         ({"rank": 2, "num_replicas": 2}, "World(rank=2, num_replicas=2): rank must be in 0..1."),
-        ({"rank": -1, "num_replicas": 2}, "World(rank=-1, num_replicas=2): rank must be in 0..1."),
+        ({"rank": -1, "num_replicas": 2}, "rank=-1 must be an integer >= 0."),
         ({"worker": 1}, "World(worker=1, num_workers=1): worker must be in 0..0."),
-        ({"worker": -1}, "World(worker=-1, num_workers=1): worker must be in 0..0."),
-        ({"rank": 0.0}, "World takes integers: got rank=0.0, num_replicas=1."),
-        ({"rank": "0"}, "World takes integers: got rank='0', num_replicas=1."),
-        ({"num_replicas": True}, "World takes integers: got rank=0, num_replicas=True."),
-        ({"num_workers": None}, "World takes integers: got worker=0, num_workers=None."),
+        ({"worker": -1}, "worker=-1 must be an integer >= 0."),
+        ({"rank": 0.0}, "rank=0.0 must be an integer >= 0."),
+        ({"rank": "0"}, "rank='0' must be an integer >= 0."),
+        ({"num_replicas": True}, "num_replicas=True must be an integer >= 1."),
+        ({"num_workers": None}, "num_workers=None must be an integer >= 1."),
     ],
 )
 def test_a_place_outside_the_grid_is_a_config_error(fields: dict[str, Any], message: str) -> None:
@@ -80,10 +80,15 @@ def test_an_empty_environment_is_one_replica() -> None:
         ({"RANK": "one", "WORLD_SIZE": "4"}, "The environment has RANK='one' and WORLD_SIZE='4': "),
         ({"RANK": "", "WORLD_SIZE": ""}, "The environment has RANK='' and WORLD_SIZE='': "),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "World(rank=4, num_replicas=4): rank must be in 0..3."),
-        ({"RANK": "0", "WORLD_SIZE": "0"}, "World(num_replicas=0): must be at least 1."),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "num_replicas=0 must be an integer >= 1."),
     ],
 )
 def test_half_or_broken_environments_are_config_errors(environ: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         World.from_environ(environ)
     assert message in str(caught.value)
+
+
+def test_a_grid_lists_every_place_rank_by_rank() -> None:
+    assert World.grid(2, 3) == [World(r, 2, w, 3) for r in range(2) for w in range(3)]
+    assert [world.pipeline for world in World.grid(2, 3)] == list(range(6))

@@ -166,7 +166,7 @@ def test_set_fixes_the_epoch_of_running_workers_and_of_new_ones(method: str, sta
 @pytest.mark.parametrize("epoch", [-1, 1.0, "1", None, True])
 def test_set_refuses_what_is_no_epoch(epoch: Any) -> None:
     counter = EpochCounter()
-    with pytest.raises(ConfigError, match=r"^set_epoch\(.*\): must be an integer >= 0\.$") as caught:
+    with pytest.raises(ConfigError, match=r"^set_epoch: epoch=.* must be an integer >= 0\.$") as caught:
         counter.set(epoch)
     assert repr(epoch) in str(caught.value)
     assert counter.begin(None) == 0  # Nothing was fixed.

@@ -286,7 +286,7 @@ def test_workers_that_come_and_go_advance_after_a_break_and_obey_set_epoch(
 
 @pytest.mark.parametrize("epoch", [-1, "3", 1.5, None])
 def test_set_epoch_refuses_what_is_no_epoch(epoch: Any, data_root: Path) -> None:
-    with pytest.raises(ConfigError, match=r"set_epoch\(.*\): must be an integer >= 0"):
+    with pytest.raises(ConfigError, match=r"set_epoch: epoch=.* must be an integer >= 0"):
         training_dataset(data_root).set_epoch(epoch)
 
 

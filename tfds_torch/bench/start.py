@@ -23,8 +23,9 @@ from rich.table import Table
 
 from tfds_torch import demo
 from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.plain_loader import make_plain_loader
+from tfds_torch.torch_data.plain_loader import image_size, make_plain_loader
 
 _NUM_PHOTOS, _NUM_SHARDS = 2048, 8
 _PACKAGES = ("tensorflow-cpu", "tensorflow-datasets", "torch")
@@ -45,11 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=6, help="epoch 0 starts the workers and is listed apart")
     options = parser.parse_args(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    os.environ.update(QUIET_ENVIRON | os.environ)
     root = demo.prepare("photos", num_examples=_NUM_PHOTOS, num_shards=_NUM_SHARDS)
     source = ParserTfds(root, "photos", is_training=True, batch_size=options.batch_size)
-    dataset = ImageDataset(source, transform=_size, fields=("image", "label"))
+    dataset = ImageDataset(source, transform=image_size, fields=("image", "label"))
     figures, memory = _measure(make_plain_loader(dataset, options.workers, collate_fn=len), options.epochs)
     _print(options, figures, memory, len(dataset))
     return 0
@@ -108,7 +108,3 @@ def _memory_megabytes() -> dict[str, float]:
 def _pss_megabytes(pid: int) -> float:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
-def _size(image: Any) -> tuple[int, int]:
-    return image.size  # type: ignore[no-any-return]

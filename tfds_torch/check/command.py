@@ -15,6 +15,7 @@ from tfds_torch.check.reading import expectation, read_rank
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.plan.world import World
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -28,9 +29,7 @@ dataset."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the check and returns its exit code: 0 all kept, 1 a promise broken, 2 wrong usage or no such dataset."""
     options = _parse(arguments)
-    # tensorflow's C++ code writes to stderr unless told not to before it is loaded; its workers inherit these.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    os.environ.update(QUIET_ENVIRON | os.environ)
     logging.getLogger("absl").setLevel(logging.ERROR)
     console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
     try:

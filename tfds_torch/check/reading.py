@@ -6,10 +6,11 @@ from typing import Any
 
 from tfds_torch.check.expected_ids import expected_ids
 from tfds_torch.check.ledger import Entry, Expectation, RankEpoch
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.plain_loader import make_plain_loader
+from tfds_torch.torch_data.plain_loader import image_size, make_plain_loader
 
 
 def read_rank(
@@ -27,9 +28,8 @@ def read_rank(
     Raises:
         TfdsTorchError: as reading raises it.
     """
-    keys = [key for key, feature in (("image", parser.image_key), ("label", parser.target_key)) if feature]
-    fields = (*(key for key in keys if _has_field(parser, key)), "id", "index", "valid")
-    dataset = ImageDataset(parser, transform=_size, fields=fields, world=world)
+    fields = (*filter(parser.has_field, DEFAULT_FIELDS), *LEDGER_FIELDS)
+    dataset = ImageDataset(parser, transform=image_size, fields=fields, world=world)
     loader = make_plain_loader(dataset, num_workers, _Collate(fields))
     received = []
     for epoch in range(num_epochs):
@@ -43,11 +43,7 @@ def read_rank(
 
 def expectation(parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: int) -> Expectation:
     """Returns what must come from a world of `num_replicas` ranks with `num_workers` loader processes each."""
-    grid = [
-        World(rank, num_replicas, worker, max(1, num_workers))
-        for rank in range(num_replicas)
-        for worker in range(max(1, num_workers))
-    ]
+    grid = World.grid(num_replicas, max(1, num_workers))
     shares: dict[tuple[int, int], Counter[int]] = {}
     num_unread = num_repeated = 0
     for epoch in range(num_epochs):
@@ -69,15 +65,6 @@ def expectation(parser: ParserTfds, num_replicas: int, num_workers: int, num_epo
         num_unread=num_unread,
         num_repeated=num_repeated,
     )
-
-
-def _has_field(parser: ParserTfds, key: str) -> bool:
-    return key in parser.element_spec.fields or {"image": parser.image_key, "label": parser.target_key}[key] != key
-
-
-def _size(image: Any) -> tuple[int, int]:
-    """Stands for an image that was decoded: only its size travels to the parent."""
-    return image.size  # type: ignore[no-any-return]
 
 
 class _Collate:

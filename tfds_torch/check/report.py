@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfds_torch.check.ledger import Expectation, Promise, RankEpoch, count_epoch
+from tfds_torch.parsers.parser import LEDGER_FIELDS
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
@@ -31,8 +32,9 @@ def print_card(console: Console, parser: ParserTfds) -> None:
     if names:
         more = f" ... ({len(names)} classes)" if len(names) > _MOST_CLASSES else f" ({len(names)} classes)"
         table.add_row("classes", plain(", ".join(names[:_MOST_CLASSES]) + more))
-    ledger = ("valid", "index", "id")
-    features = [f"{key} {_describe(spec)}" for key, spec in parser.element_spec.fields.items() if key not in ledger]
+    features = [
+        f"{key} {_describe(spec)}" for key, spec in parser.element_spec.fields.items() if key not in LEDGER_FIELDS
+    ]
     table.add_row("features", plain("\n".join(features)))
     console.print(Panel(table, title=plain(parser.dataset_name), title_align="left", expand=False))
 
@@ -51,7 +53,7 @@ def print_plan(console: Console, parser: ParserTfds, num_replicas: int, num_work
     headings = ("rank", "worker", "batches", "examples", "fill") + (("in its files",) if mode == "files" else ())
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
-    grid = [World(r, num_replicas, w, pipelines) for r in range(num_replicas) for w in range(pipelines)]
+    grid = World.grid(num_replicas, pipelines)
     for world in grid[:_MOST_ROWS]:
         share = parser.share(world)
         numbers = (len(parser.plan(world).worker_batches()), share.num_valid, share.num_fill, share.num_available)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from shlex import quote
 
 
 def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> str:
@@ -13,16 +14,16 @@ def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> 
         data_dir: the root that was searched.
         registered: the datasets that TFDS knows how to build.
     """
-    if not data_dir.is_dir():
-        return f"The root {data_dir} of dataset {name!r} does not exist, or is no directory."
     prepared, incomplete = _found_under(data_dir)
     found = f" Prepared there: {', '.join(prepared)}." if prepared else " Nothing is prepared there."
     if incomplete:
         found += f" Incomplete, without a features.json: {', '.join(incomplete)}."
+    if not data_dir.is_dir():
+        found = f" The root {data_dir} does not exist, or is no directory."
     if name.partition("/")[0].partition(":")[0].lower() in registered:
         return (
             f"The dataset {name!r} is not prepared under {data_dir}. Prepare it with: tfds build {name} "
-            f"--data_dir={data_dir} (or pass download=True).{found}"
+            f"--data_dir={quote(str(data_dir))} (or pass download=True).{found}"
         )
     near = get_close_matches(name, [*registered, *(path.partition("/")[0].partition(":")[0] for path in prepared)], n=3)
     nearest = f" The nearest names are: {', '.join(dict.fromkeys(near))}." if near else ""

@@ -5,8 +5,9 @@ Datasets such as coco and voc have literal keys with a slash (`image/filename`),
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
+
+from tfds_torch.plan.arguments import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,7 @@ def list_keys(features: Any, prefix: str = "") -> Iterator[str]:
 def describe_missing(what: str, key: str, features: Any) -> str:
     """Returns a message about a key that does not exist: what is there, and the nearest one."""
     there = list(list_keys(features))
-    near = get_close_matches(key, there, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"There is no {what} {key!r}. The dataset's features are: {', '.join(there)}.{hint}"
+    return f"There is no {what} {key!r}. The dataset's features are: {', '.join(there)}.{did_you_mean(key, there)}"
 
 
 def _find(features: Any, parts: list[str], path: tuple[str, ...], sequence_depth: int) -> FoundFeature | None:

@@ -2,9 +2,10 @@
 
 import hashlib
 import importlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ from tensorflow_datasets.core import naming, read_only_builder
 from tensorflow_datasets.proto import tf_example_pb2
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers.builder_info import (
+    check_format,
+    dataset_name,
+    field_spec,
+    mean_example_bytes,
+    split_files,
+)
 from tfds_torch.parsers.dataset_names import describe_not_found
 from tfds_torch.parsers.feature_keys import FoundFeature, describe_missing, find_feature
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, ElementSpec, FieldSpec
@@ -24,6 +32,7 @@ from tfds_torch.pipeline import tensorflow_runtime
 from tfds_torch.pipeline.builder import RecordRun, is_local
 from tfds_torch.pipeline.columns import CHANNELS, Column, DenseColumn, ImageColumn, StructuredColumn
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.stream import Share
 from tfds_torch.plan.world import World
@@ -31,6 +40,7 @@ from tfds_torch.records.shard_check import check_shards
 from tfds_torch.records.tfrecord import read_records
 from tfds_torch.runtime import fresh_process
 
+_logger = logging.getLogger(__name__)
 _FILENAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
 
 
@@ -38,7 +48,7 @@ class ParserTfds:
     """Reads a split of a prepared TFDS dataset.
 
     Building one reads `dataset_info.json` and `features.json` only, and loads no tensorflow; `batches` loads it in the
-    process that calls it. Parsers are immutable, can be pickled, and may be used from several processes.
+    process that calls it. Parsers can be pickled, and may be used from several processes.
 
     Args:
         root: TFDS data directory, or the version directory of one dataset; None: TFDS's default data directory.
@@ -82,6 +92,10 @@ class ParserTfds:
     ) -> None:
         if is_training and batch_size is None:
             raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
+        if not isinstance(shuffle, bool | None):
+            raise ConfigError(f"shuffle={shuffle!r} must be True, False or None (as is_training).")
+        if not isinstance(read, ReadOptions | None):
+            raise ConfigError(f"read={read!r} must be ReadOptions, for example ReadOptions(mode='examples').")
         if image_mode not in CHANNELS:
             raise ConfigError(f"Unknown image_mode {image_mode!r}: choose 'RGB', 'L', 'RGBA' or None (as stored).")
         self.is_training = is_training
@@ -95,14 +109,15 @@ class ParserTfds:
         self.image_mode = image_mode
         self.split = split
         self._builder = _open(root, name, download)
-        _check_format(self._builder)
+        check_format(self._builder)
         self._stream = SplitStream(
             dataset=self.dataset_name,
             split=split,
-            files=_split_files(self._builder, split),
+            files=split_files(self._builder, split),
             read=read or ReadOptions(),
-            mean_example_bytes=_mean_example_bytes(self._builder),
+            mean_example_bytes=mean_example_bytes(self._builder),
         )
+        self._check_slices()
         self._check_explicit_keys()
         self.plan(World())  # What cannot work in any world is said now.
 
@@ -122,7 +137,7 @@ class ParserTfds:
     @property
     def dataset_name(self) -> str:
         """`name/config:version`, with what was found on disk."""
-        return _name(self._builder)
+        return dataset_name(self._builder)
 
     @property
     def data_dir(self) -> Path:
@@ -152,8 +167,8 @@ class ParserTfds:
 
     @property
     def element_spec(self) -> ElementSpec:
-        """The fields that can be asked for, with shape and dtype of one value."""
-        fields = {key: _field_spec(connector) for key, connector in sorted(self._builder.info.features.items())}
+        """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
+        fields = {key: field_spec(connector) for key, connector in sorted(self._builder.info.features.items())}
         ledger = {"valid": FieldSpec((), np.bool_), "index": FieldSpec((), np.int64), "id": FieldSpec((), np.object_)}
         return ElementSpec(fields | ledger)
 
@@ -202,9 +217,19 @@ class ParserTfds:
         """Returns which stretches of `files` the pipeline at this place of the world reads in an epoch."""
         return self._stream.share(self.plan(world), epoch)
 
+    def has_field(self, name: str) -> bool:
+        """Whether a field exists: `image` and `label` by image_key and target_key."""
+        try:
+            self.check_fields([name])
+        except ConfigError:
+            return False
+        return True
+
     def check_fields(self, fields: Sequence[str]) -> None:
         """Raises ConfigError when a field does not exist, or `image` or `label` names no suitable feature."""
         for name in fields:
+            if not isinstance(name, str):
+                raise ConfigError(f"fields={fields!r}: {name!r} is no field name.")
             if name not in LEDGER_FIELDS:
                 self._find_field(name)
 
@@ -234,8 +259,7 @@ class ParserTfds:
                 f"Evaluation with {world.num_workers} workers needs batch_size: a worker must know which batches are "
                 f"its own."
             )
-        if epoch < 0:
-            raise ConfigError(f"epoch={epoch} must be >= 0.")
+        epoch = check_integer("epoch", epoch, 0)
         self.check_fields(fields)
         plan = self.plan(world)
         plan.worker_batches(start_batch)
@@ -280,11 +304,10 @@ class ParserTfds:
         key = "/".join(found.path)
         names = []
         for run in self.files:
-            for number, record in enumerate(read_records(run.path)):
-                if run.skip <= number < run.skip + run.take:
-                    feature = tf_example_pb2.Example.FromString(record).features.feature[key]
-                    name = (*feature.bytes_list.value, *feature.int64_list.value)[0]
-                    names.append(name.decode(errors="replace") if isinstance(name, bytes) else str(name))
+            for record in islice(read_records(run.path), run.skip, run.skip + run.take):
+                feature = tf_example_pb2.Example.FromString(record).features.feature[key]
+                name = next(iter([*feature.bytes_list.value, *feature.int64_list.value]), "")
+                names.append(name.decode(errors="replace") if isinstance(name, bytes) else str(name))
         return names
 
     def _column(self, name: str) -> Column:
@@ -324,6 +347,15 @@ class ParserTfds:
             )
         return found
 
+    def _check_slices(self) -> None:
+        """A slice such as [10:5] would make TFDS read a negative number of examples, and [10:9] all of them."""
+        for part in tfds.core.ReadInstruction.from_spec(self.split).to_absolute(self._builder.info.splits):
+            if part.from_ is not None and part.to is not None and part.from_ > part.to:
+                raise ConfigError(
+                    f"{self.dataset_name}: split {self.split!r} has a slice of {part.splitname!r} that begins at "
+                    f"example {part.from_} and ends before it, at {part.to}."
+                )
+
     def _check_explicit_keys(self) -> None:
         """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
         for name, key in (("image", self.image_key), ("label", self.target_key)):
@@ -354,65 +386,10 @@ def _is_stored_as_it_is(connector: Any) -> bool:
     return None not in connector.shape and (stored.shape, stored.np_dtype) == (connector.shape, connector.np_dtype)
 
 
-def _field_spec(connector: Any) -> Any:
-    return _tensor_spec(connector.get_tensor_info())
-
-
-def _tensor_spec(info: Any) -> Any:
-    if isinstance(info, dict):
-        return {key: _tensor_spec(inner) for key, inner in sorted(info.items())}
-    return FieldSpec(tuple(info.shape), info.np_dtype)
-
-
-def _name(builder: Any) -> str:
-    info = builder.info
-    config = f"/{info.config_name}" if info.config_name else ""
-    return f"{info.name}{config}:{info.version}"
-
-
-def _mean_example_bytes(builder: Any) -> int:
-    splits = builder.info.splits.values()
-    num_bytes, num_examples = (
-        sum(int(getattr(split, key)) for split in splits) for key in ("num_bytes", "num_examples")
-    )
-    return num_bytes // max(1, num_examples)
-
-
-def _check_format(builder: Any) -> None:
-    file_format = builder.info.file_format
-    if file_format is not None and file_format.value != "tfrecord":
-        raise ConfigError(
-            f"{_name(builder)} is stored as {file_format.value!r}; only 'tfrecord' can be streamed. Convert it "
-            f"with: tfds convert_format --dataset_dir={os.fspath(builder.data_path)} --out_file_format=tfrecord "
-            f"--out_path=..."
-        )
-
-
-def _split_files(builder: Any, split: str) -> tuple[RecordRun, ...]:
-    if not isinstance(split, str):
-        raise ConfigError(f"split={split!r} must be a TFDS split expression, such as 'train' or 'train[:10%]'.")
-    there = {name: info.num_examples for name, info in builder.info.splits.items()}
-    try:
-        instructions = builder.info.splits[split].file_instructions
-    except (ValueError, KeyError, AssertionError) as error:
-        bare = split.partition("[")[0].strip()
-        near = [] if bare in there else get_close_matches(bare, there, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        listed = ", ".join(f"{name} ({number} examples)" for name, number in there.items())
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{_name(builder)}: split {split!r}: {reason} It has {listed}.{hint}") from None
-    runs: list[RecordRun] = []
-    first_index = 0
-    for item in instructions:
-        take = item.examples_in_shard - item.skip if item.take == -1 else item.take
-        if take:
-            runs.append(RecordRun(os.fspath(item.filename), item.skip, take, first_index, item.examples_in_shard))
-        first_index += take
-    return tuple(runs)
-
-
 def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], download: bool) -> Any:
     """Returns the builder of a prepared dataset, read from its files alone (no dataset code is imported)."""
+    if not isinstance(name, str | os.PathLike):
+        raise ConfigError(f"name={name!r} must be a dataset's name, or the path of a version directory.")
     root = None if root is None else os.path.expanduser(root)
     if _is_version_directory(name):
         return _load(tfds.builder_from_directory, name)
@@ -443,7 +420,7 @@ def _open_directory(root: str, name: str, parsed_name: str, arguments: dict[str,
     found = {"config": builder.info.config_name or "", "version": str(builder.info.version)}
     if parsed_name != builder.info.name or any(found.get(key) != value for key, value in arguments.items()):
         raise DatasetNotFoundError(
-            f"The root {root} is the version directory of {_name(builder)}, which is not {name!r}."
+            f"The root {root} is the version directory of {dataset_name(builder)}, which is not {name!r}."
         )
     return builder
 
@@ -461,11 +438,12 @@ def _load(load: Callable[..., Any], where: str | os.PathLike[str], **arguments: 
     except tfds.core.DatasetNotFoundError:
         raise
     except Exception as error:  # TFDS reads its metadata unchecked: anything may come out of a damaged file.
-        place = arguments.get("data_dir") or where
-        reason = (str(error).splitlines() or [""])[0]
+        what = f"The dataset {os.fspath(where)!r} under {arguments.get('data_dir') or where}"
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        if isinstance(error, OSError) or type(error).__module__.startswith("tensorflow."):
+            raise DatasetNotFoundError(f"{what} cannot be read ({reason}).") from None
         raise DatasetNotFoundError(
-            f"The dataset {os.fspath(where)!r} under {place} cannot be opened: its dataset_info.json or features.json "
-            f"is damaged ({type(error).__name__}: {reason}). Prepare it again."
+            f"{what} cannot be opened: its dataset_info.json or features.json is damaged ({reason}). Prepare it again."
         ) from error
 
 
@@ -477,6 +455,7 @@ def _prepare(root: str | os.PathLike[str] | None, name: str, registered_name: st
     data_dir.mkdir(parents=True, exist_ok=True)
     module = tfds.builder_cls(registered_name).__module__
     lock_name = "".join(letter if letter.isalnum() else "_" for letter in name)
+    _logger.warning("Preparing %s under %s, or waiting for the process that does.", name, data_dir)
     with FileLock(data_dir / f".{lock_name}.prepare.lock"):
         fresh_process.call(_download_and_prepare, module, name, str(data_dir))
 

@@ -120,11 +120,27 @@ def _encoded(tf: Any, spec: StreamSpec) -> Any:
     is_shuffled = spec.shuffle_buffer > 1
     stream = _records(tf, spec, spec.runs, cycle_length=spec.cycle_length if is_shuffled else 1)
     if is_shuffled and spec.runs:
-        stream = stream.shuffle(spec.shuffle_buffer, seed=spec.seed, reshuffle_each_iteration=False)
+        stream = _shuffle(tf, stream, spec.shuffle_buffer, spec.seed)
     if spec.fill:
         fill = _records(tf, spec, spec.fill, cycle_length=1)
         stream = stream.concatenate(fill) if spec.runs else fill
     return stream.skip(spec.num_skipped) if spec.num_skipped else stream
+
+
+def _shuffle(tf: Any, stream: Any, buffer_size: int, seed: int) -> Any:
+    """Returns `stream.shuffle(...)`, but with an order that does not depend on `tf.random.set_seed`."""
+    flat_spec = tf.nest.flatten(stream.element_spec)
+    variant = tf.raw_ops.ShuffleDatasetV3(
+        input_dataset=tf.data.experimental.to_variant(stream),
+        buffer_size=buffer_size,
+        seed=seed,
+        seed2=buffer_size,  # Two zeros would mean a random seed.
+        seed_generator=tf.raw_ops.DummySeedGenerator(),
+        output_types=[spec.dtype for spec in flat_spec],
+        output_shapes=[spec.shape for spec in flat_spec],
+        reshuffle_each_iteration=False,
+    )
+    return tf.data.experimental.from_variant(variant, stream.element_spec)
 
 
 def _records(tf: Any, spec: StreamSpec, runs: Sequence[RecordRun], *, cycle_length: int) -> Any:
@@ -172,6 +188,13 @@ def _decode(tf: Any, spec: StreamSpec, serialized: Any) -> dict[str, tuple[Any, 
 
 def _explain(tf: Any, error: Any, spec: StreamSpec, num_delivered: int) -> TfdsTorchError:
     """Returns our own error for one of tensorflow's, which no process without tensorflow could unpickle."""
+    reason = _WHERE_IN_GRAPH.sub("", str(error.message).splitlines()[0])
+    is_early_end = _ENDS_EARLY in str(error.message)
+    if isinstance(error, tf.errors.InvalidArgumentError) and not is_early_end:
+        return CorruptRecordError(
+            f"{_find_undecodable(tf, spec, num_delivered)} of {spec.dataset} cannot be decoded, though its checksum is "
+            f"right: it was written that way. tensorflow says: {reason}"
+        )
     num_in_shard = {run.path: run.num_in_shard for run in [*spec.runs, *spec.fill]}
     for path in filter(is_local, num_in_shard):
         try:
@@ -181,15 +204,9 @@ def _explain(tf: Any, error: Any, spec: StreamSpec, num_delivered: int) -> TfdsT
         if found != num_in_shard[path]:
             return ShardError(f"{path} holds {found} of {num_in_shard[path]} examples: it changed while it was read.")
     for path, expected in num_in_shard.items():
-        if f"{_ENDS_EARLY}{path}]" in str(error.message):
+        if is_early_end and f"{_ENDS_EARLY}{path}]" in str(error.message):
             return ShardError(f"{path} holds fewer than the {expected} examples that dataset_info.json promises.")
-    reason = _WHERE_IN_GRAPH.sub("", str(error.message).splitlines()[0])
-    if not isinstance(error, tf.errors.InvalidArgumentError):
-        return ShardError(f"The shards of {spec.dataset} could not be read. tensorflow says: {reason}")
-    return CorruptRecordError(
-        f"{_find_undecodable(tf, spec, num_delivered)} of {spec.dataset} cannot be decoded, though its checksum is "
-        f"right: it was written that way. tensorflow says: {reason}"
-    )
+    return ShardError(f"The shards of {spec.dataset} could not be read. tensorflow says: {reason}")
 
 
 def _find_undecodable(tf: Any, spec: StreamSpec, num_delivered: int) -> str:

@@ -2,10 +2,10 @@
 
 import os
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer, did_you_mean
 
 READ_MODES = ("auto", "files", "examples")
 _MAX_THREADS = 8
@@ -14,7 +14,10 @@ _MAX_SHUFFLE_BYTES = 2 * 2**30
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How examples are read. The defaults suit a training machine; nothing here changes which examples come.
+    """How examples are read. The defaults suit a training machine.
+
+    `mode`, `cycle_length`, `shuffle_buffer` and `ram_budget_bytes` take part in the order of a shuffled stream; the
+    others change speed and memory only.
 
     Attributes:
         mode: `files` deals whole shards to the pipelines (training only), `examples` deals consecutive cuts of exactly
@@ -42,8 +45,7 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         if self.mode not in READ_MODES:
-            near = get_close_matches(str(self.mode), READ_MODES, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(self.mode, READ_MODES)
             raise ConfigError(f"Unknown read mode {self.mode!r}: the modes are {', '.join(READ_MODES)}.{hint}")
         for name in ("num_threads", "cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches"):
             self._check_number(name)
@@ -53,8 +55,7 @@ class ReadOptions:
         value = getattr(self, name)
         if value is None and name in ("num_threads", "ram_budget_bytes"):
             return
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"ReadOptions({name}={value!r}): must be an integer >= 1.")
+        object.__setattr__(self, name, check_integer(f"ReadOptions: {name}", value, 1))
 
     def threads_of_worker(self, num_workers: int) -> int:
         """Returns the size of a worker's private thread pool."""

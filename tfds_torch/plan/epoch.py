@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import Int64Array, order_at
 from tfds_torch.plan.world import World
 
@@ -85,12 +86,7 @@ class EpochPlan:
 
     def __post_init__(self) -> None:
         for name, least in (("num_examples", 0), ("batch_size", 1), ("repeats", 0), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise ConfigError(f"{name}={value!r} must be an integer >= {least}.")
-            if value < least:
-                raise ConfigError(f"{name}={value} must be >= {least}.")
-            object.__setattr__(self, name, int(value))  # A small numpy integer would overflow in products.
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
         for name, kind in (("remainder", Remainder), ("delivery", Delivery)):
             object.__setattr__(self, name, _to_member(kind, name, getattr(self, name)))
         if self.remainder is Remainder.KEEP and self.world.num_replicas > 1:
@@ -169,7 +165,7 @@ class EpochPlan:
         Raises:
             ConfigError: start_batch lies outside 0..num_batches.
         """
-        if not 0 <= start_batch <= self.num_batches:
+        if not isinstance(start_batch, int | np.integer) or not 0 <= start_batch <= self.num_batches:
             raise ConfigError(f"start_batch={start_batch} must be in 0..{self.num_batches}, the batches of an epoch.")
         return range(start_batch + self.world.worker, self.num_batches, self.world.num_workers)
 

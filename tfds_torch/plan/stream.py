@@ -5,7 +5,8 @@ A split is a row of *files* (TFDS's file instructions: a shard, or a cut of one)
 downstream needs to repeat, truncate or count.
 
 When the plan shuffles, the row of files is permuted anew in every pass, before it is dealt: shards move between ranks
-and workers from epoch to epoch.
+and workers from epoch to epoch. The row of examples begins at another place in every pass, so that neither the cuts
+between pipelines nor what is cut off at the end are always the same examples, even of a single shard.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.plan.order import epoch_order
+from tfds_torch.plan.order import epoch_order, order_at
 from tfds_torch.plan.world import World
 
 
@@ -76,6 +77,9 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> S
         plan: the epoch plan; its world names the pipeline.
         file_lengths: examples in each file of the split, with sum `plan.num_examples`.
         epoch: which epoch, >= 0.
+
+    Returns:
+        The pipeline's share.
     """
     counts = np.array([pipeline_counts(replace(plan, world=world)) for world in _pipelines_until(plan)], dtype=np.int64)
     (valid_start, fill_start), (num_valid, num_fill) = counts[:-1].sum(axis=0).tolist(), counts[-1].tolist()
@@ -89,13 +93,16 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> S
 def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Share:
     """Returns the share of the plan's pipeline in mode `files`: every num_pipelines-th file of the (shuffled) row.
 
-    What its files hold beyond the planned number is left unread; what they lack comes from the files dealt to it in
-    the next pass.
+    Of its last file it reads only what is still wanted, beginning anywhere in the file; what its files lack comes from
+    the files dealt to it in the next pass.
 
     Args:
         plan: the epoch plan; its world names the pipeline.
         file_lengths: examples in each file, none of them empty, at least as many as there are pipelines.
         epoch: which epoch, >= 0.
+
+    Returns:
+        The pipeline's share, without fill: what a wrap adds is among its own examples.
     """
     wanted = sum(pipeline_counts(plan))
     first_pass = epoch * plan.num_passes
@@ -108,9 +115,13 @@ def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Shar
     pass_number = first_pass
     while wanted > 0:
         for file in dealt(pass_number):
-            take = min(file_lengths[file], wanted)
-            stretches += [Stretch(file, 0, take)] if take else []
-            wanted -= take
+            length = file_lengths[file]
+            if wanted >= length:
+                stretches.append(Stretch(file, 0, length))
+            elif wanted > 0:
+                begin = _rotation(plan, length, pass_number, file)
+                stretches += [Stretch(file, start, stop) for start, stop in _window(begin, wanted, length)]
+            wanted -= length
         pass_number += 1
     return Share(tuple(stretches), (), num_available=available)
 
@@ -127,19 +138,39 @@ def _cut(
     plan: EpochPlan, file_lengths: Sequence[int], pass_number: int, start: int, count: int, *, same_pass: bool = False
 ) -> Iterator[Stretch]:
     """Yields the stretches of `count` examples, from position `start` of the passes from `pass_number` on."""
-    if not count:
-        return
-    skipped, start = divmod(start, plan.num_examples)
-    pass_number += 0 if same_pass else skipped
     while count > 0:
-        for file in _file_order(plan, len(file_lengths), pass_number):
-            length = file_lengths[file]
-            stop = min(length, start + count)
-            if start < stop:
-                yield Stretch(file, start, stop)
-                count -= stop - start
-            start = max(0, start - length)
-        pass_number += 0 if same_pass else 1
+        skipped, start = divmod(start, plan.num_examples)
+        pass_number += 0 if same_pass else skipped
+        taken = min(count, plan.num_examples - start)
+        files = _file_order(plan, len(file_lengths), pass_number)
+        begin = (start + _rotation(plan, plan.num_examples, pass_number)) % plan.num_examples
+        for window in _window(begin, taken, plan.num_examples):
+            yield from _stretches(files, file_lengths, *window)
+        start += taken
+        count -= taken
+
+
+def _stretches(files: Sequence[int], file_lengths: Sequence[int], start: int, stop: int) -> Iterator[Stretch]:
+    """Yields the stretches of positions start..stop-1 of a row of files."""
+    first = 0
+    for file in files:
+        begin, end = max(start - first, 0), min(stop - first, file_lengths[file])
+        if begin < end:
+            yield Stretch(file, begin, end)
+        first += file_lengths[file]
+
+
+def _window(begin: int, count: int, length: int) -> list[tuple[int, int]]:
+    """Returns `count` consecutive positions from `begin` on a ring of `length` as (start, stop) pairs."""
+    over = begin + count - length
+    return [(begin, begin + count)] if over <= 0 else [(begin, length), (0, over)]
+
+
+def _rotation(plan: EpochPlan, length: int, pass_number: int, number: int = 0) -> int:
+    """Returns where a ring of examples begins in a pass: without it, the same examples would always be cut off."""
+    if not plan.shuffle:
+        return 0
+    return int(order_at(np.array([number % length]), length, plan.seed, pass_number)[0])
 
 
 def _file_order(plan: EpochPlan, num_files: int, pass_number: int) -> list[int]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from operator import index
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,11 @@ class World:
 
     def __post_init__(self) -> None:
         for position, size in (("rank", "num_replicas"), ("worker", "num_workers")):
-            at, count = getattr(self, position), getattr(self, size)
-            if not (_is_integer(at) and _is_integer(count)):
-                raise ConfigError(f"World takes integers: got {position}={at!r}, {size}={count!r}.")
-            if count < 1:
-                raise ConfigError(f"World({size}={count}): must be at least 1.")
-            if not 0 <= at < count:
+            at, count = check_integer(position, getattr(self, position), 0), check_integer(size, getattr(self, size), 1)
+            if at >= count:
                 raise ConfigError(f"World({position}={at}, {size}={count}): {position} must be in 0..{count - 1}.")
-            object.__setattr__(self, position, index(at))  # A small numpy integer would overflow in products.
-            object.__setattr__(self, size, index(count))
+            object.__setattr__(self, position, at)
+            object.__setattr__(self, size, count)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "World":
@@ -59,6 +55,15 @@ class World:
         except ValueError as error:
             raise ConfigError(f"The environment has RANK={rank!r} and WORLD_SIZE={size!r}: {error}") from None
 
+    @classmethod
+    def grid(cls, num_replicas: int, num_workers: int) -> "list[World]":
+        """Returns every place of a grid, rank by rank."""
+        return [
+            cls(rank, num_replicas, worker, num_workers)
+            for rank in range(num_replicas)
+            for worker in range(num_workers)
+        ]
+
     @property
     def num_pipelines(self) -> int:
         """Number of (rank, worker) pairs."""
@@ -72,11 +77,3 @@ class World:
     def at_worker(self, worker: int, num_workers: int) -> "World":
         """Returns the place of one of `num_workers` workers of this rank."""
         return replace(self, worker=worker, num_workers=num_workers)
-
-
-def _is_integer(value: object) -> bool:
-    try:
-        index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return False
-    return not isinstance(value, bool)

@@ -101,9 +101,10 @@ def _store(cache: Path, new: _Counts) -> None:
 
 def _replace(target: Path, text: str) -> None:
     """Writes a file such that readers see all of it or the old one."""
-    with NamedTemporaryFile("w", dir=target.parent, suffix=".tmp", delete=False) as file:
-        file.write(text)
+    file = NamedTemporaryFile("w", dir=target.parent, suffix=".tmp", delete=False)  # noqa: SIM115
     try:
+        with file:
+            file.write(text)
         os.replace(file.name, target)
     except OSError:
         os.unlink(file.name)

@@ -5,7 +5,7 @@ from multiprocessing import get_context
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer
 
 _NOT_SET = -1
 _NUM_REMEMBERED = 16
@@ -35,8 +35,7 @@ class EpochCounter:
         Raises:
             ConfigError: epoch is no integer >= 0.
         """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-            raise ConfigError(f"set_epoch({epoch!r}): must be an integer >= 0.")
+        epoch = check_integer("set_epoch: epoch", epoch, 0)
         with self._numbers.get_lock():
             self._numbers[_FIXED] = epoch
 

@@ -11,7 +11,7 @@ import torch.utils.data
 from PIL import Image
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, Batch, Parser
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, Parser
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.epoch_counter import EpochCounter
 
@@ -39,7 +39,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             environment (`RANK`, `WORLD_SIZE`), else one replica. Workers are found out by themselves.
 
     Raises:
-        ConfigError: a field that does not exist, no fields, or an environment that makes no sense.
+        ConfigError: a field that does not exist, or no fields. An environment that makes no sense (`RANK` without
+            `WORLD_SIZE`) is reported by `len` and iteration, since the rank may become known after construction.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         super().__init__()
         if isinstance(fields, str) or not fields:
             raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
+        if not isinstance(world, World | None):
+            raise ConfigError(f"world={world!r} must be a World, for example World(rank=0, num_replicas=2), or None.")
         parser.check_fields(fields)
         self.parser = parser
         self.transform = transform
@@ -106,7 +109,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         elif field == "label":
             targets = batch.features["label"] if batch.label is None else batch.label.tolist()
             yield from map(self.target_transform, targets) if self.target_transform else targets
-        elif field in ("valid", "index", "id"):
+        elif field in LEDGER_FIELDS:
             values = getattr(batch, field)
             yield from values if field == "id" else values.tolist()
         else:

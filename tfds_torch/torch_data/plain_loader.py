@@ -25,3 +25,8 @@ def make_plain_loader(
         persistent_workers=num_workers > 0,
         collate_fn=collate_fn,
     )
+
+
+def image_size(image: Any) -> tuple[int, int]:
+    """Stands for a PIL image that was decoded: only its (width, height) travels to the parent."""
+    return image.size  # type: ignore[no-any-return]
