@@ -65,7 +65,7 @@ def test_a_prepared_dataset_is_opened_in_silence(demo_root: Path, capfd: pytest.
     ("arguments", "message"),
     [
         (["digit"], "There is no demo dataset 'digit'. Did you mean 'digits'?"),
-        (["photos", "--num-examples", "0"], "num_examples must be an int of at least 1, not 0."),
+        (["photos", "--num-examples", "0"], "num_examples=0 must be an integer >= 1."),
         (["photos", "--num-examples", "3"], "num_shards=8 is more than num_examples=3"),
         (["digits", "--num-examples", "3"], "num_examples=3 cannot be chosen for 'digits'"),
         (["photos", "--root", "/dev/null/x"], "cannot be prepared under root='/dev/null/x'"),

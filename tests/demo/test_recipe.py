@@ -26,13 +26,13 @@ def test_the_folder_name_holds_every_parameter() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("photos", 0), "num_examples must be an int of at least 1, not 0."),
-        (("photos", 2.0), "num_examples must be an int of at least 1, not 2.0."),
-        (("photos", True), "num_examples must be an int of at least 1, not True."),
-        (("photos", None, 0), "num_shards must be an int of at least 1, not 0."),
-        (("photos", None, "8"), "num_shards must be an int of at least 1, not '8'."),
-        (("photos", None, None, -1), "seed must be an int of at least 0, not -1."),
-        (("photos", None, None, None), "seed must be an int of at least 0, not None."),
+        (("photos", 0), "num_examples=0 must be an integer >= 1."),
+        (("photos", 2.0), "num_examples=2.0 must be an integer >= 1."),
+        (("photos", True), "num_examples=True must be an integer >= 1."),
+        (("photos", None, 0), "num_shards=0 must be an integer >= 1."),
+        (("photos", None, "8"), "num_shards='8' must be an integer >= 1."),
+        (("photos", None, None, -1), "seed=-1 must be an integer >= 0."),
+        (("photos", None, None, None), "seed=None must be an integer >= 0."),
         (
             ("photos", 4, 5),
             "num_shards=5 is more than num_examples=4 of 'photos': TFDS writes no empty shards. "

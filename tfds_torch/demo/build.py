@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from tfds_torch.demo.recipe import NUM_DIGITS_TEST, Recipe
+from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 
 
 def build(recipe: Recipe, data_dir: str, *, progress: bool) -> None:
@@ -33,8 +34,7 @@ def build(recipe: Recipe, data_dir: str, *, progress: bool) -> None:
 
 
 def _silence_tensorflow() -> None:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # It announces itself at any log level, and nothing is computed here.
+    os.environ.update(QUIET_ENVIRON)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # A build needs no GPU; tensorflow would take all of its memory.
     import tensorflow_datasets as tfds
 

@@ -1,10 +1,10 @@
 """Recipe: the parameters that say which demo dataset is meant, checked once."""
 
-import difflib
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.plan.arguments import check_integer, did_you_mean
 
 DEMO_NAMES = ("digits", "photos")
 VERSION = "1.0.0"
@@ -47,9 +47,9 @@ class Recipe:
         default_examples, default_shards = {"digits": (NUM_DIGITS_TRAIN, 1), "photos": (512, 8)}[name]
         recipe = cls(
             name,
-            _check_at_least(1, "num_examples", default_examples if num_examples is None else num_examples),
-            _check_at_least(1, "num_shards", default_shards if num_shards is None else num_shards),
-            _check_at_least(0, "seed", seed),
+            check_integer("num_examples", default_examples if num_examples is None else num_examples, 1),
+            check_integer("num_shards", default_shards if num_shards is None else num_shards, 1),
+            check_integer("seed", seed, 0),
         )
         if recipe.num_shards > recipe.num_examples:
             raise ConfigError(
@@ -72,12 +72,5 @@ class Recipe:
 
 
 def _describe_unknown(name: object) -> str:
-    near = difflib.get_close_matches(str(name), DEMO_NAMES, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    hint = did_you_mean(name, DEMO_NAMES)
     return f"There is no demo dataset {name!r}.{hint} There are {' and '.join(map(repr, DEMO_NAMES))}."
-
-
-def _check_at_least(minimum: int, name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ConfigError(f"{name} must be an int of at least {minimum}, not {value!r}.")
-    return value

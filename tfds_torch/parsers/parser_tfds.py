@@ -87,14 +87,14 @@ class ParserTfds:
         image_key: str | None = "image",
         target_key: str | None = "label",
         image_mode: str | None = "RGB",
-        read: ReadOptions | None = None,
+        read: ReadOptions = ReadOptions(),
         download: bool = False,
     ) -> None:
         if is_training and batch_size is None:
             raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
         if not isinstance(shuffle, bool | None):
             raise ConfigError(f"shuffle={shuffle!r} must be True, False or None (as is_training).")
-        if not isinstance(read, ReadOptions | None):
+        if not isinstance(read, ReadOptions):
             raise ConfigError(f"read={read!r} must be ReadOptions, for example ReadOptions(mode='examples').")
         if image_mode not in CHANNELS:
             raise ConfigError(f"Unknown image_mode {image_mode!r}: choose 'RGB', 'L', 'RGBA' or None (as stored).")
@@ -114,7 +114,7 @@ class ParserTfds:
             dataset=self.dataset_name,
             split=split,
             files=split_files(self._builder, split),
-            read=read or ReadOptions(),
+            read=read,
             mean_example_bytes=mean_example_bytes(self._builder),
         )
         self._check_slices()

@@ -170,7 +170,12 @@ class EpochPlan:
         return range(start_batch + self.world.worker, self.num_batches, self.world.num_workers)
 
     def batch(self, epoch: int, number: int) -> PlannedBatch:
-        """Returns the examples of this rank's batch `number` (0 <= number < num_batches) of an epoch."""
+        """Returns the examples of this rank's batch `number` of an epoch >= 0.
+
+        Raises:
+            ConfigError: there is no such batch or epoch.
+        """
+        check_integer("epoch", epoch, 0)
         if not 0 <= number < self.num_batches:
             raise ConfigError(f"batch {number} must be in 0..{self.num_batches - 1}.")
         first = number * self.global_batch_size + self.world.rank * self.batch_size
