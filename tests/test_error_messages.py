@@ -121,7 +121,7 @@ BAD = {
     "nonsense in a slice": bad(CONFIG, "'train[a:b]'", *SHARD_NAMES, split="train[a:b]"),
     "empty split name": bad(CONFIG, "split ''", *SHARD_NAMES, split=""),
     "split is no text": bad(CONFIG, "split=3", "'train[:10%]'", split=3),
-    "slice that ends before it begins": bad(CONFIG, "'train[10:5]'", "10", "5", split="train[10:5]+test"),
+    "slice that ends before it begins": bad(CONFIG, "'train[10:5]+test'", "10", "5", split="train[10:5]+test"),
     "slice that TFDS takes for everything": bad(CONFIG, "'train[10:9]'", "10", "9", split="train[10:9]"),
     "shuffle is no bool": bad(CONFIG, "shuffle='no'", shuffle="no"),
     "read is no ReadOptions": bad(CONFIG, "read='files'", "ReadOptions(mode=", read="files"),

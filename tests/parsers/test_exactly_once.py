@@ -252,8 +252,8 @@ class TestOrder:
 
     def test_the_order_is_shuffled_within_a_pipeline(self, epochs: Epochs, mode: str) -> None:
         for part in epochs.pipelines(self.case(mode)):
-            indices = np.concatenate([batch.index for batch in part])
-            steps = np.diff(indices)
+            # The last batch may end with wrapped examples, which are in order.
+            steps = np.diff(np.concatenate([batch.index for batch in part[:-1]]))
             assert (steps != 1).mean() > 0.8, "neighbours on disk must not stay neighbours"
 
     def test_shards_move_between_workers_from_epoch_to_epoch(self, epochs: Epochs, mode: str) -> None:

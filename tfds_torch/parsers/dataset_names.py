@@ -18,16 +18,16 @@ def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> 
     found = f" Prepared there: {', '.join(prepared)}." if prepared else " Nothing is prepared there."
     if incomplete:
         found += f" Incomplete, without a features.json: {', '.join(incomplete)}."
-    if not data_dir.is_dir():
-        found = f" The root {data_dir} does not exist, or is no directory."
     if name.partition("/")[0].partition(":")[0].lower() in registered:
-        return (
-            f"The dataset {name!r} is not prepared under {data_dir}. Prepare it with: tfds build {name} "
-            f"--data_dir={quote(str(data_dir))} (or pass download=True).{found}"
-        )
-    near = get_close_matches(name, [*registered, *(path.partition("/")[0].partition(":")[0] for path in prepared)], n=3)
-    nearest = f" The nearest names are: {', '.join(dict.fromkeys(near))}." if near else ""
-    return f"There is no dataset {name!r}, neither prepared under {data_dir} nor known to TFDS.{nearest}{found}"
+        problem = f"The dataset {name!r} is not prepared under {data_dir}."
+        advice = f" Prepare it with: tfds build {name} --data_dir={quote(str(data_dir))} (or pass download=True)."
+    else:
+        problem = f"There is no dataset {name!r}, neither prepared under {data_dir} nor known to TFDS."
+        near = get_close_matches(name, [*registered, *(path.partition("/")[0].partition(":")[0] for path in prepared)])
+        advice = f" The nearest names are: {', '.join(dict.fromkeys(near))}." if near else ""
+    if not data_dir.is_dir():
+        return f"The root {data_dir} of dataset {name!r} does not exist, or is no directory.{advice}"
+    return problem + advice + found
 
 
 def _found_under(data_dir: Path) -> tuple[list[str], list[str]]:
