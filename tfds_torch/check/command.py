@@ -2,7 +2,10 @@
 
 import argparse
 import logging
+import multiprocessing
 import os
+import threading
+import traceback
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -19,6 +22,7 @@ from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.plan.world import World
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
+_GRACE_S = 20.0
 
 _DESCRIPTION = """Reads a TFDS dataset through ParserTfds and ImageDataset, with every rank and real worker processes,
 and proves from the ids of the examples what came. Without --root, the names digits and photos stand for the embedded
@@ -34,8 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
     try:
         return _check(options, console)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         errors.print("Interrupted.")
+        _release_workers(interrupt)
         return INTERRUPTED
     except (ConfigError, DatasetNotFoundError) as error:
         errors.print("[bold red]error:[/]", report.plain(str(error)), soft_wrap=True)
@@ -117,6 +122,25 @@ def _read(parser: ParserTfds, options: argparse.Namespace, num_batches: int) -> 
             world = World(rank, options.replicas)
             received += read_rank(parser, world, options.workers, options.epochs, lambda: progress.advance(task))
     return received
+
+
+def _release_workers(interrupt: KeyboardInterrupt) -> None:
+    """Ends the loader of an interrupted reading.
+
+    torch asks its workers to stop under a lock that an interrupted worker may hold for ever: where it does, the workers
+    and this process end at once.
+    """
+    watchdog = threading.Timer(_GRACE_S, _end_at_once)
+    watchdog.daemon = True
+    watchdog.start()
+    traceback.clear_frames(interrupt.__traceback__)
+    watchdog.cancel()
+
+
+def _end_at_once() -> None:
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    os._exit(INTERRUPTED)
 
 
 def _last_message(error: TfdsTorchError) -> str:
