@@ -155,6 +155,16 @@ class ParserTfds:
         return self._stream.num_examples
 
     @property
+    def read(self) -> ReadOptions:
+        """How examples are read."""
+        return self._stream.read
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """Mean size of an encoded example over all splits of the dataset."""
+        return self._stream.mean_example_bytes
+
+    @property
     def class_names(self) -> list[str] | None:
         """Names of the target's classes, by label; None when the target has no classes."""
         found = self._target
@@ -407,7 +417,7 @@ def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], dow
         _prepare(root, os.fspath(name), str(parsed))
         builder = _open_prepared(root, str(parsed), arguments)
     if builder is None:
-        raise DatasetNotFoundError(describe_not_found(os.fspath(name), _data_dir(root), _registered_names()))
+        raise DatasetNotFoundError(describe_not_found(os.fspath(name), _data_dir(root), registered_names()))
     return builder
 
 
@@ -449,7 +459,7 @@ def _load(load: Callable[..., Any], where: str | os.PathLike[str], **arguments: 
 
 def _prepare(root: str | os.PathLike[str] | None, name: str, registered_name: str) -> None:
     """Downloads and builds a dataset, in one process however many ask for it at the same time."""
-    if registered_name not in _registered_names():
+    if registered_name not in registered_names():
         return  # Said with the nearest names by the caller.
     data_dir = _data_dir(root)
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -465,7 +475,8 @@ def _download_and_prepare(module: str, name: str, data_dir: str) -> None:
     tfds.builder(name, data_dir=data_dir).download_and_prepare()  # Returns at once where it is prepared.
 
 
-def _registered_names() -> list[str]:
+def registered_names() -> list[str]:
+    """Returns the names of the datasets that TFDS knows how to build."""
     # Community datasets are listed by a server: asking it would load tensorflow and wait for the network.
     return list(tfds.list_builders(with_community_datasets=False))
 

@@ -1,0 +1,221 @@
+"""load_config: what a file may say, and how it is refused."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tfds_torch import demo
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.config import Config, load_config
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.options import ReadOptions
+
+EVERYTHING = """
+name = "voc/2007:4.0.0"
+split = "train+validation"
+is_training = true
+batch_size = 64
+shuffle = false
+repeats = 2
+seed = 7
+remainder = "drop"
+image_key = "picture"
+target_key = "labels"
+image_mode = "L"
+
+[read]
+mode = "examples"
+num_threads = 3
+cycle_length = 4
+read_buffer_bytes = 4096
+shuffle_buffer = 100
+prefetch_batches = 5
+ram_budget_bytes = 1000000
+
+[loader]
+num_workers = 6
+"""
+
+
+@pytest.fixture(scope="session")
+def demo_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of the embedded digits."""
+    return demo.prepare("digits", root=tmp_path_factory.mktemp("digits"), progress=False)
+
+
+def write(directory: Path, text: str) -> Path:
+    path = directory / "config.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(directory: Path, text: str) -> str:
+    path = write(directory, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    message = str(caught.value)
+    assert message.startswith(f"The config {str(path)!r}")
+    assert "\n" not in message
+    return message.removeprefix(f"The config {str(path)!r}")
+
+
+def test_every_key_reaches_its_field(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, EVERYTHING))
+    read = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000)
+    assert config == Config(
+        "voc/2007:4.0.0", "train+validation", True, 64, False, 2, 7, "drop", "picture", "labels", "L", read, 6
+    )
+    default = Config("x")
+    assert all(getattr(config, field.name) != getattr(default, field.name) for field in fields(Config))
+    assert all(getattr(read, field.name) != getattr(default.read, field.name) for field in fields(ReadOptions))
+
+
+def test_what_a_file_leaves_out_has_the_defaults_of_the_parser(tmp_path: Path, demo_digits: Path) -> None:
+    parser = load_config(write(tmp_path, "name = 'digits'")).make_parser(demo_digits)
+    plain = ParserTfds(demo_digits, "digits")
+    names = ("split", "is_training", "shuffle", "batch_size", "repeats", "seed", "remainder", "image_key", "target_key")
+    assert [getattr(parser, name) for name in names] == [getattr(plain, name) for name in names]
+    assert (parser.image_mode, parser.read) == (plain.image_mode, plain.read)
+
+
+def test_the_parser_is_the_one_that_the_file_describes(tmp_path: Path, demo_digits: Path) -> None:
+    text = """name = "digits"\nsplit = "test[:100]"\nis_training = true\nbatch_size = 10\nseed = 3\nremainder = "drop"
+shuffle = false\nimage_mode = "L"\n[read]\nshuffle_buffer = 50"""
+    parser = load_config(write(tmp_path, text)).make_parser(demo_digits)
+    assert (parser.split, parser.is_training, parser.batch_size, parser.seed) == ("test[:100]", True, 10, 3)
+    assert (parser.remainder, parser.shuffle, parser.image_mode) == ("drop", False, "L")
+    assert (parser.num_examples, parser.read.shuffle_buffer) == (100, 50)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = 'x'\nbach_size = 3", ": unknown key 'bach_size'. Did you mean 'batch_size'? The keys are: batch_size, "),
+        ("name = 'x'\n[raed]\nmode = 'files'", ": unknown key 'raed'. Did you mean 'read'? The keys are: "),
+        ("[read]\nmod = 'files'", ": unknown key 'mod' in [read]. Did you mean 'mode'? The keys in [read] are: "),
+        ("[loader]\nworkers = 2", ": unknown key 'workers' in [loader]. Did you mean 'num_workers'?"),
+        ("name = 'x'\nnum_workers = 3", ": unknown key 'num_workers'. It belongs to [loader]."),
+        ("[read]\nbatch_size = 3", ": unknown key 'batch_size' in [read]. It belongs to the top of the file."),
+        ("[read]\nread = 3", ": unknown key 'read' in [read]."),
+        ("root = '/'", ": unknown key 'root'."),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_right_one(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, text).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = 3", ": name = 3 must be a string."),
+        ("name = 'x'\nbatch_size = '256'", ": batch_size = '256' must be an integer."),
+        ("name = 'x'\nbatch_size = true", ": batch_size = true must be an integer."),
+        ("name = 'x'\nbatch_size = 2.0", ": batch_size = 2.0 must be an integer."),
+        ("name = 'x'\nis_training = 1", ": is_training = 1 must be true or false."),
+        ("name = 'x'\nshuffle = 'yes'", ": shuffle = 'yes' must be true or false."),
+        ("name = 'x'\nsplit = ['train']", ": split = ['train'] must be a string."),
+        ("name = 'x'\nsplit = 1979-05-27", ": split = datetime.date(1979, 5, 27) must be a string."),
+        (f"name = 'x'\nseed = '{'9' * 1000}'", f": seed = '{'9' * 39}... must be an integer."),
+        ("name = 'x'\n[read]\nnum_threads = 1.5", ": [read] num_threads = 1.5 must be an integer."),
+        ("name = 'x'\n[loader]\nnum_workers = '2'", ": [loader] num_workers = '2' must be an integer."),
+        ("name = 'x'\nread = 3", ": read = 3 must be a table: a line [read], and its keys below it."),
+        ("name = 'x'\n[[loader]]", ": loader = [{}] must be a table: a line [loader], and its keys below it."),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, text) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batch_size = 0", ": batch_size = 0 must be in 1..65536."),
+        ("batch_size = 65537", ": batch_size = 65537 must be in 1..65536."),
+        ("seed = -1", f": seed = -1 must be in 0..{2**63 - 1}."),
+        ("repeats = 10001", ": repeats = 10001 must be in 0..10000."),
+        ("[loader]\nnum_workers = -1", ": [loader] num_workers = -1 must be in 0..1024."),
+        ("[loader]\nnum_workers = 1025", ": [loader] num_workers = 1025 must be in 0..1024."),
+        ("[read]\nshuffle_buffer = 100000001", ": [read] shuffle_buffer = 100000001 must be in 1..100000000."),
+        ("[read]\nread_buffer_bytes = 1073741825", ": [read] read_buffer_bytes = 1073741825 must be in 1..1073741824."),
+        ("[read]\nmode = 'fils'", ": Unknown read mode 'fils': the modes are auto, files, examples. Did you mean 'fi"),
+    ],
+)
+def test_sizes_are_bounded(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, f"name = 'x'\n{text}").startswith(message)
+
+
+def test_every_number_has_a_bound(tmp_path: Path) -> None:
+    """A key that is added later cannot be forgotten."""
+    lines = EVERYTHING.splitlines()
+    numbers = [number for number, line in enumerate(lines) if line.rpartition(" = ")[2].isdigit()]
+    assert len(numbers) == 10
+    for number in numbers:
+        key = lines[number].partition(" = ")[0]
+        broken = [*lines[:number], f"{key} = {2**63}", *lines[number + 1 :]]
+        assert f"{key} = {2**63} must be in " in refusal(tmp_path, "\n".join(broken))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", " does not say which dataset it is about: it needs a line such as name = 'cifar10'."),
+        ("a =", " is no valid TOML: Invalid value"),
+        ("name = 'x'\nname = 'y'", " is no valid TOML: Cannot overwrite a value"),
+        ("a = " + "[" * 3000, " is nested too deeply."),
+        (f"# {'x' * 2**16}", " is larger than 64 KiB: that is no config."),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, text).startswith(message)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"name = '\xff'")
+    with pytest.raises(ConfigError, match="is no UTF-8 text"):
+        load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("cifr10.toml", "does not exist. Did you mean 'cifar10.toml'? In that folder are: cifar10.toml, mnist.toml."),
+        ("nowhere/x.toml", "does not exist. That folder holds no .toml file."),
+        ("", "cannot be read: [Errno 21] Is a directory"),
+        ("a\0b", "cannot be read: embedded null byte."),
+        ("../cifar10.toml", "leads out of its folder by '..'. Give the path of a config without '..'."),
+        ("x/../../../etc/passwd", "leads out of its folder by '..'"),
+        ("cifar10.toml/..", "leads out of its folder by '..'"),
+    ],
+)
+def test_a_path_that_leads_to_no_config_is_refused(tmp_path: Path, path: str, message: str) -> None:
+    for name in ("cifar10.toml", "mnist.toml"):
+        (tmp_path / name).write_text("name = 'x'")
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / path)
+    assert message in str(caught.value)
+
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+
+
+def test_the_recipes_are_there() -> None:
+    assert [path.stem for path in CONFIGS] == ["cifar10", "digits", "imagenet2012_eval", "imagenet2012_train"]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_recipe_can_be_read_and_its_header_tells_command_hardware_and_figures(path: Path) -> None:
+    config = load_config(path)
+    assert path.stem.startswith(config.name)
+    assert config.batch_size is not None
+    header = path.read_text().partition("\n\n")[0]
+    for word in (f"# Command:   python -m tfds_torch.check --config configs/{path.name}", "# Hardware: ", "# Expected: "):
+        assert word in header
+    assert any(character.isdigit() for character in header.partition("# Expected: ")[2])
+
+
+def test_the_digits_recipe_reads_the_digits(demo_digits: Path) -> None:
+    (path,) = (path for path in CONFIGS if path.stem == "digits")
+    parser = load_config(path).make_parser(demo_digits)
+    assert (parser.num_examples, parser.batch_size, parser.is_training) == (1437, 32, True)

@@ -1,0 +1,181 @@
+"""Config: what to read and how, from a TOML file such as those in `configs/`."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_type_hints
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.arguments import did_you_mean
+
+_MAX_FILE_BYTES = 64 * 2**10
+_BOUNDS = {
+    "batch_size": (1, 2**16),
+    "repeats": (0, 10_000),
+    "seed": (0, 2**63 - 1),
+    "num_workers": (0, 1024),
+    "num_threads": (1, 1024),
+    "cycle_length": (1, 4096),
+    "read_buffer_bytes": (1, 2**30),
+    "shuffle_buffer": (1, 10**8),
+    "prefetch_batches": (1, 1024),
+    "ram_budget_bytes": (1, 2**40),
+}
+_SHOWN_TYPES = {"str": "a string", "int": "an integer", "bool": "true or false"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """A recipe: which dataset is read, and how.
+
+    In the file, `read` is a table `[read]` with the fields of ReadOptions, and `num_workers` stands in the table
+    `[loader]`; the other keys stand at the top. A key that is left out has the default of ParserTfds.
+
+    Attributes:
+        name: the dataset, `name`, `name/config`, `name:version` or `name/config:version`.
+        split: a TFDS split expression.
+        is_training: whether the examples are for training.
+        batch_size: examples of a rank's batch.
+        shuffle: whether the order is shuffled; None: as `is_training`.
+        repeats: passes over the split in one epoch.
+        seed: of the order.
+        remainder: `wrap`, `drop`, `pad` or `keep`; None: the usual one.
+        image_key: feature that holds the image.
+        target_key: feature that holds the target.
+        image_mode: `RGB`, `L` or `RGBA`.
+        read: how examples are read.
+        num_workers: loader processes of a rank.
+    """
+
+    name: str
+    split: str = "train"
+    is_training: bool = False
+    batch_size: int | None = None
+    shuffle: bool | None = None
+    repeats: int = 0
+    seed: int = 42
+    remainder: str | None = None
+    image_key: str | None = "image"
+    target_key: str | None = "label"
+    image_mode: str | None = "RGB"
+    read: ReadOptions = ReadOptions()
+    num_workers: int = 2
+
+    def make_parser(self, root: str | os.PathLike[str] | None = None, *, download: bool = False) -> ParserTfds:
+        """Returns the parser that reads it.
+
+        Args:
+            root: TFDS data directory; None: TFDS's default.
+            download: whether to prepare a dataset that is not there.
+
+        Raises:
+            ConfigError: values that cannot work together, or not with this dataset.
+            DatasetNotFoundError: the dataset is not prepared under `root`.
+        """
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "num_workers"}
+        return ParserTfds(root, download=download, **given)
+
+
+def load_config(path: str | os.PathLike[str]) -> Config:
+    """Reads a config file.
+
+    Args:
+        path: a TOML file, at most 64 KiB. A path with `..` is refused: a name that comes from a job's settings must not
+            lead out of the folder it is looked up in.
+
+    Raises:
+        ConfigError: no such file, no valid TOML, an unknown key (with the nearest one), a value of the wrong type or
+            out of bounds.
+    """
+    source = f"The config {os.fspath(path)!r}"
+    content = _parse(_read(Path(path), source), source)
+    tables: dict[str, Mapping[str, Any]] = {"read": {}, "loader": {}}
+    for name in tables:
+        table = content.pop(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{source}: {name} = {table!r} must be a table: a line [{name}], and its keys below it.")
+        tables[name] = table
+    keys = {name: set(get_type_hints(owner)) for name, owner in (("", Config), ("read", ReadOptions))}
+    keys["loader"] = {"num_workers"}
+    keys[""] -= {"read", "num_workers"}
+    for name, table in {"": content, **tables}.items():
+        _check_keys(source, name, table, keys)
+    top = _checked(source, "", content, Config) | _checked(source, "loader", tables["loader"], Config)
+    read = _checked(source, "read", tables["read"], ReadOptions)
+    if "name" not in top:
+        raise ConfigError(f"{source} does not say which dataset it is about: it needs a line such as name = 'cifar10'.")
+    try:
+        return Config(**top, read=ReadOptions(**read))
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def _read(path: Path, source: str) -> bytes:
+    if ".." in path.parts:
+        raise ConfigError(f"{source} leads out of its folder by '..'. Give the path of a config without '..'.")
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        there = sorted(found.name for found in path.parent.glob("*.toml"))
+        listed = f" In that folder are: {', '.join(there)}." if there else " That folder holds no .toml file."
+        raise ConfigError(f"{source} does not exist.{did_you_mean(path.name, there)}{listed}") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path.
+        raise ConfigError(f"{source} cannot be read: {error}.") from None
+    if len(content) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{source} is larger than {_MAX_FILE_BYTES // 2**10} KiB: that is no config.")
+    return content
+
+
+def _parse(content: bytes, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{source} is no UTF-8 text: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is no valid TOML: {error}.") from None
+    except RecursionError:
+        raise ConfigError(f"{source} is nested too deeply.") from None
+
+
+def _check_keys(source: str, table: str, given: Mapping[str, Any], keys: Mapping[str, set[str]]) -> None:
+    known = keys[table] if table else keys[table] | (keys.keys() - {""})
+    for key in given:
+        if key in known:
+            continue
+        where = f" in [{table}]" if table else ""
+        elsewhere = [f"[{other}]" if other else "the top of the file" for other in keys if key in keys[other]]
+        hint = f" It belongs to {elsewhere[0]}." if elsewhere else did_you_mean(key, known)
+        raise ConfigError(
+            f"{source}: unknown key {key!r}{where}.{hint} The keys{where} are: {', '.join(sorted(known))}."
+        )
+
+
+def _checked(source: str, table: str, given: Mapping[str, Any], owner: type) -> dict[str, Any]:
+    """Returns the given values, each of the type that its field has in `owner`, and within its bounds."""
+    hints = get_type_hints(owner)
+    for key, value in given.items():
+        allowed = get_args(hints[key]) if isinstance(hints[key], UnionType) else (hints[key],)
+        shown = " ".join(filter(None, (f"[{table}]" if table else "", key)))
+        if type(value) not in allowed:  # Not isinstance: a boolean is no number.
+            kind = next(_SHOWN_TYPES[item.__name__] for item in allowed if item.__name__ in _SHOWN_TYPES)
+            raise ConfigError(f"{source}: {shown} = {_shown(value)} must be {kind}.")
+        if key in _BOUNDS and not _BOUNDS[key][0] <= value <= _BOUNDS[key][1]:
+            least, most = _BOUNDS[key]
+            raise ConfigError(f"{source}: {shown} = {value} must be in {least}..{most}.")
+    return dict(given)
+
+
+def _shown(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
