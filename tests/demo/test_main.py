@@ -27,7 +27,7 @@ def read_terminal(descriptor: int) -> str:
 
 def test_in_a_terminal_it_shows_progress_and_then_how_to_open(tmp_path: Path) -> None:
     terminal, terminal_of_child = pty.openpty()
-    arguments = ["digits", "--root", str(tmp_path), "--num-shards", "2", "--seed", "5"]
+    arguments = ["digits", "--root", str(tmp_path), "--shards", "2", "--seed", "5"]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     with subprocess.Popen(
         [sys.executable, "-m", "tfds_torch.demo", *arguments],
@@ -54,7 +54,7 @@ def test_in_a_terminal_it_shows_progress_and_then_how_to_open(tmp_path: Path) ->
 
 
 def test_a_prepared_dataset_is_opened_in_silence(demo_root: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    numbers = [f"--{key.replace('_', '-')}={value}" for key, value in PHOTOS.items()]
+    numbers = [f"--{key.removeprefix('num_')}={value}" for key, value in PHOTOS.items()]
     assert command.main(["photos", "--root", str(demo_root), *numbers]) == 0
     printed = capfd.readouterr()
     assert f"tfds_torch.ParserTfds({str(demo_root)!r}, 'photos')" in printed.out
@@ -65,9 +65,18 @@ def test_a_prepared_dataset_is_opened_in_silence(demo_root: Path, capfd: pytest.
     ("arguments", "message"),
     [
         (["digit"], "There is no demo dataset 'digit'. Did you mean 'digits'?"),
-        (["photos", "--num-examples", "0"], "num_examples=0 must be an integer >= 1."),
-        (["photos", "--num-examples", "3"], "num_shards=8 is more than num_examples=3"),
-        (["digits", "--num-examples", "3"], "num_examples=3 cannot be chosen for 'digits'"),
+        (["photos", "--examples", "0"], "num_examples=0 must be an integer >= 1."),
+        (["photos", "--examples", "3"], "num_shards=8 is more than num_examples=3"),
+        (["digits", "--examples", "3"], "num_examples=3 cannot be chosen for 'digits'"),
+        (["mnist"], "prepare_fake, or --fake N, makes up the content of any other."),
+        (["mnsit", "--fake", "3"], "TFDS has no dataset 'mnsit'. Did you mean 'mnist'?"),
+        (["digits", "--fake", "3"], "TFDS has no dataset 'digits'. prepare('digits') has it."),
+        (["mnist", "--fake", "0"], "num_examples=0 must be an integer >= 1."),
+        (["mnist", "--fake", "3", "--shards", "4"], "num_shards=4 is more than num_examples=3"),
+        (["mnist", "--fake", "3", "--split", "train[:1]"], "The split 'train[:1]'"),
+        (["mnist", "--fake", "3", "--examples", "4"], "--examples 4 is for photos; --fake 3 already says how many."),
+        (["photos", "--split", "test"], "--split chooses what --fake writes"),
+        (["mnist", "--fake", "3", "--root", "/dev/null/x"], "cannot be prepared under root='/dev/null/x'"),
         (["photos", "--root", "/dev/null/x"], "cannot be prepared under root='/dev/null/x'"),
     ],
 )
@@ -82,7 +91,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert printed.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["photos", "--shards", "3"], ["photos", "--num-shards", "many"]])
+@pytest.mark.parametrize("arguments", [[], ["photos", "--num-shards", "3"], ["photos", "--shards", "many"]])
 def test_arguments_that_do_not_parse_are_exit_code_2(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         command.main(arguments)
@@ -91,7 +100,7 @@ def test_arguments_that_do_not_parse_are_exit_code_2(arguments: list[str], capfd
 
 
 def test_a_failed_build_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    def fail(**options: Any) -> NoReturn:
+    def fail(name: str, **options: Any) -> NoReturn:
         raise WorkerError("no space left on device")
 
     monkeypatch.setattr(command, "prepare", fail)

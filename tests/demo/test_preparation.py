@@ -13,7 +13,7 @@ from conftest import RunPython
 
 from demo.conftest import DIGITS, PHOTOS
 from tfds_torch.demo import prepare
-from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError, WorkerError
+from tfds_torch.errors import ConfigError, DatasetNotFoundError, WorkerError
 from tfds_torch.runtime import fresh_process
 
 HEAVY = ("tensorflow", "tensorflow_datasets", "torch")
@@ -109,30 +109,6 @@ def test_a_dataset_of_somebody_else_is_left_alone(photos_copy: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_build")
-def test_a_damaged_dataset_says_where_and_what_to_do(photos_copy: Path) -> None:
-    folder = photos_copy / "photos" / "1.0.0"
-    first, second = sorted(folder.glob("photos-train*"))[:2]
-    total = sum(shard.stat().st_size for shard in folder.glob("photos-train*"))
-    with first.open("rb+") as file:
-        file.truncate(first.stat().st_size - 1)
-    remedy = "Delete that folder and prepare the dataset again."
-    with pytest.raises(ShardError) as caught:
-        prepare("photos", root=photos_copy, **PHOTOS)
-    assert str(caught.value) == (
-        f"The demo dataset in {folder} is damaged: split 'train' has 5 shard(s) with {total - 1} bytes, "
-        f"and should have 5 with {total}. {remedy}"
-    )
-    second.unlink()
-    with pytest.raises(ShardError, match=r"split 'train' has 4 shard\(s\) .* and should have 5 with"):
-        prepare("photos", root=photos_copy, **PHOTOS)
-    (folder / "dataset_info.json").unlink()
-    with pytest.raises(
-        ShardError, match=r"is damaged: dataset_info\.json cannot be read \(.*No such file.*\)\. Delete"
-    ):
-        prepare("photos", root=photos_copy, **PHOTOS)
-
-
-@pytest.mark.usefixtures("no_build")
 def test_a_root_that_cannot_be_a_folder_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for root in (tmp_path / "file", tmp_path / "file" / "below"):
@@ -152,7 +128,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 BEFORE_THE_RENAME = (
-    "import os, tfds_torch.demo.preparation as p; p._flush_to_disk = lambda path: os.kill(os.getpid(), 9); "
+    "import os, tfds_torch.demo.installation as p; p._flush_to_disk = lambda path: os.kill(os.getpid(), 9); "
 )
 
 
@@ -220,7 +196,7 @@ def test_preparing_loads_no_tensorflow_in_the_calling_process(race: Race) -> Non
     ("code", "loaded"),
     [
         ("import tfds_torch.demo", []),
-        ("from tfds_torch.demo import DEMO_NAMES, prepare", []),
+        ("from tfds_torch.demo import DEMO_NAMES, is_fake, prepare, prepare_fake", []),
         ("import tfds_torch.demo.builders", ["tensorflow_datasets"]),  # The check can fail.
     ],
 )
@@ -232,7 +208,8 @@ def test_importing_the_room_loads_nothing_heavy(run_python: RunPython, code: str
 def test_the_room_lists_what_it_offers() -> None:
     import tfds_torch.demo
 
-    assert dir(tfds_torch.demo) == ["DEMO_NAMES", "prepare"]
+    assert dir(tfds_torch.demo) == ["DEMO_NAMES", "is_fake", "prepare", "prepare_fake"]
+    assert tfds_torch.demo.__all__ == dir(tfds_torch.demo)
     with pytest.raises(AttributeError, match="no attribute 'prepared'"):
         _ = tfds_torch.demo.prepared
 

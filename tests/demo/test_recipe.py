@@ -62,4 +62,5 @@ def test_a_number_that_cannot_be_is_a_config_error(arguments: tuple[Any, ...], m
 def test_an_unknown_name_says_the_nearest(name: str, message: str) -> None:
     with pytest.raises(DatasetNotFoundError) as caught:
         check(name)
-    assert str(caught.value) == message
+    others = "; prepare_fake, or --fake N, makes up the content of any other."
+    assert str(caught.value) == message.removesuffix(".") + others

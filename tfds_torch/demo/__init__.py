@@ -1,28 +1,34 @@
 """Datasets that need no network, written by TFDS as real TFDS datasets.
 
-`prepare("digits")` or `prepare("photos")` returns the folder to give to `ParserTfds`. Importing this room loads
-neither tensorflow nor torch nor tensorflow_datasets, and neither does preparing: TFDS runs in a process of its own.
+`prepare("digits")` or `prepare("photos")` returns the folder to give to `ParserTfds`; `prepare_fake("cifar10",
+num_examples=5000)` does so for any dataset that TFDS knows, with the real features and label names and made-up
+content. Importing this room loads neither tensorflow nor torch nor tensorflow_datasets. TFDS builds in a process of
+its own.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfds_torch.demo.fake_preparation import is_fake, prepare_fake
     from tfds_torch.demo.preparation import prepare
     from tfds_torch.demo.recipe import DEMO_NAMES
 
-__all__ = ["DEMO_NAMES", "prepare"]
+__all__ = ["DEMO_NAMES", "is_fake", "prepare", "prepare_fake"]
+
+_HOMES = {
+    "DEMO_NAMES": "recipe",
+    "is_fake": "fake_preparation",
+    "prepare": "preparation",
+    "prepare_fake": "fake_preparation",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "prepare":
-        from tfds_torch.demo.preparation import prepare
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return prepare
-    if name == "DEMO_NAMES":
-        from tfds_torch.demo.recipe import DEMO_NAMES
-
-        return DEMO_NAMES
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+from tfds_torch.demo.fake_recipe import FakeRecipe
 from tfds_torch.demo.recipe import NUM_DIGITS_TEST, Recipe
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 
@@ -19,18 +22,50 @@ def build(recipe: Recipe, data_dir: str, *, progress: bool) -> None:
         data_dir: an empty folder to become TFDS's data dir.
         progress: show on standard error how far the build is.
     """
-    with _show_progress(recipe, progress) as on_example:
+    total = recipe.num_examples + (NUM_DIGITS_TEST if recipe.name == "digits" else 0)
+    with _show_progress(recipe, recipe.name, total, progress) as on_example:
         _silence_tensorflow()
         from tfds_torch.demo.builders import BUILDERS, DemoConfig
 
-        config = DemoConfig(
-            num_shards=recipe.num_shards,
-            num_train_examples=recipe.num_examples,
-            try_download_gcs=False,  # No network.
-        )
-        builder = BUILDERS[recipe.name](recipe, data_dir=data_dir, on_example=on_example)
-        with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints where it writes: here a temporary folder.
-            builder.download_and_prepare(download_config=config, file_format="tfrecord")
+        config = DemoConfig(num_shards=recipe.num_shards, num_train_examples=recipe.num_examples)
+        _write(BUILDERS[recipe.name](recipe, data_dir=data_dir, on_example=on_example), config)
+
+
+def build_fake(recipe: FakeRecipe, data_dir: str, existing: str, *, progress: bool) -> str:
+    """Writes a fake dataset with TFDS. Call it in a fresh process only, as `build`.
+
+    Args:
+        recipe: what to build.
+        data_dir: an empty folder to become TFDS's data dir.
+        existing: nothing is written where this data dir has the version directory already.
+        progress: show on standard error how far the build is.
+
+    Returns:
+        The version directory, relative to the data dir: `voc/2007/5.0.0`.
+
+    Raises:
+        ConfigError: an unknown config or version, a builder that does not start, or a feature for which nothing can
+            be made up.
+    """
+    with _show_progress(recipe, recipe.full_name, recipe.num_examples * len(recipe.splits), progress) as on_example:
+        _silence_tensorflow()
+        _cut_network()
+        import tensorflow_datasets as tfds
+
+        from tfds_torch.demo.fake_builder import make_builder, open_real_builder
+
+        real = open_real_builder(recipe, data_dir)
+        version_dir = Path(real.data_dir).relative_to(data_dir)
+        if not Path(existing, version_dir).exists():
+            builder = make_builder(real, recipe, data_dir=data_dir, on_example=on_example)
+            _write(builder, tfds.download.DownloadConfig(num_shards=recipe.num_shards))
+    return os.fspath(version_dir)
+
+
+def _write(builder: Any, config: Any) -> None:
+    config.try_download_gcs = False  # No network.
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints where it writes: here a temporary folder.
+        builder.download_and_prepare(download_config=config, file_format="tfrecord")
 
 
 def _silence_tensorflow() -> None:
@@ -42,8 +77,20 @@ def _silence_tensorflow() -> None:
     logging.getLogger("absl").setLevel(logging.ERROR)
 
 
+def _cut_network() -> None:
+    """Some builders would ask a bucket for their features.
+
+    A proxy that no resolver knows fails at once in Python's and in tensorflow's HTTP clients; one that refuses the
+    connection would be tried again for minutes.
+    """
+    for variable in ("http_proxy", "https_proxy", "all_proxy"):
+        os.environ[variable] = os.environ[variable.upper()] = "http://no-network.invalid:9"
+    for variable in ("no_proxy", "NO_PROXY"):
+        os.environ.pop(variable, None)
+
+
 @contextlib.contextmanager
-def _show_progress(recipe: Recipe, progress: bool) -> Iterator[Callable[[], None]]:
+def _show_progress(recipe: object, name: str, total: int, progress: bool) -> Iterator[Callable[[], None]]:
     """Yields a function to be called once per example."""
     if not progress:
         yield lambda: None
@@ -63,7 +110,6 @@ def _show_progress(recipe: Recipe, progress: bool) -> Iterator[Callable[[], None
             return False
 
     columns = (TextColumn("building {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    total = recipe.num_examples + (NUM_DIGITS_TEST if recipe.name == "digits" else 0)
     with Progress(*columns, console=CursorKeeper(stderr=True), transient=True) as bar:
-        task = bar.add_task(recipe.name, total=total)
+        task = bar.add_task(name, total=total)
         yield lambda: bar.advance(task)

@@ -73,4 +73,7 @@ class Recipe:
 
 def _describe_unknown(name: object) -> str:
     hint = did_you_mean(name, DEMO_NAMES)
-    return f"There is no demo dataset {name!r}.{hint} There are {' and '.join(map(repr, DEMO_NAMES))}."
+    return (
+        f"There is no demo dataset {name!r}.{hint} There are {' and '.join(map(repr, DEMO_NAMES))}; prepare_fake, or "
+        f"--fake N, makes up the content of any other."
+    )
