@@ -91,7 +91,7 @@ shuffle = false\nimage_mode = "L"\n[read]\nshuffle_buffer = 50"""
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name = 'x'\nbach_size = 3", ": unknown key 'bach_size'. Did you mean 'batch_size'? The keys are: batch_size, "),
+        ("name = 'x'\nbach_size = 3", ": unknown key 'bach_size'. Did you mean 'batch_size'? The keys are: batch_size"),
         ("name = 'x'\n[raed]\nmode = 'files'", ": unknown key 'raed'. Did you mean 'read'? The keys are: "),
         ("[read]\nmod = 'files'", ": unknown key 'mod' in [read]. Did you mean 'mode'? The keys in [read] are: "),
         ("[loader]\nworkers = 2", ": unknown key 'workers' in [loader]. Did you mean 'num_workers'?"),
@@ -210,7 +210,8 @@ def test_a_recipe_can_be_read_and_its_header_tells_command_hardware_and_figures(
     assert path.stem.startswith(config.name)
     assert config.batch_size is not None
     header = path.read_text().partition("\n\n")[0]
-    for word in (f"# Command:   python -m tfds_torch.check --config configs/{path.name}", "# Hardware: ", "# Expected: "):
+    command = f"# Command:   python -m tfds_torch.check --config configs/{path.name}"
+    for word in (command, "# Hardware: ", "# Expected: "):
         assert word in header
     assert any(character.isdigit() for character in header.partition("# Expected: ")[2])
 
