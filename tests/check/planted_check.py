@@ -1,8 +1,8 @@
 """Runs `tfds_torch.check` with faults planted into what the parser yields; test_command.py starts it as a script.
 
-Standard input: a line for each check, JSON [fault, arguments, width of the terminal]. Standard output: a line for each,
-JSON [exit code, stdout, stderr]; a check that raises has its traceback in the place of the exit code. Workers inherit
-the fault because they are forked.
+Standard input: a line for each check, JSON [fault, arguments, width and encoding of the output, whether it goes to a
+terminal]. Standard output: a line for each, JSON [exit code, stdout, stderr]; a check that raises has its traceback in
+the place of the exit code. Workers inherit the fault because they are forked.
 """
 
 import contextlib
@@ -100,12 +100,28 @@ def interrupt_reading(parser: Any, world: World, num_workers: int, num_epochs: i
     return READ_RANK(parser, world, num_workers, num_epochs, on_batch_then_interrupt)
 
 
-def run(fault: str, arguments: Sequence[str], width: int) -> tuple[object, str, str]:
+class Output(io.TextIOWrapper):
+    """Takes what is printed, as a terminal or a file of some encoding does."""
+
+    def __init__(self, encoding: str, is_terminal: bool) -> None:
+        super().__init__(io.BytesIO(), encoding=encoding, newline="\n")
+        self.is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+    def read_all(self) -> str:
+        """Returns what was printed."""
+        self.seek(0)
+        return self.read()
+
+
+def run(fault: str, arguments: Sequence[str], width: int, encoding: str, is_terminal: bool) -> tuple[object, str, str]:
     """Returns exit code, standard output and standard error of a check."""
-    output, errors = io.StringIO(), io.StringIO()
+    output, errors = Output(encoding, is_terminal), Output(encoding, is_terminal)
     with (
         mock.patch.object(ParserTfds, "batches", FAULTS[fault]),
-        mock.patch.dict(os.environ, COLUMNS=str(width)),
+        mock.patch.dict(os.environ, COLUMNS=str(width), TERM="xterm"),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(errors),
     ):
@@ -115,7 +131,7 @@ def run(fault: str, arguments: Sequence[str], width: int) -> tuple[object, str, 
             code = end.code
         except Exception:
             code = traceback.format_exc()
-    return code, output.getvalue(), errors.getvalue()
+    return code, output.read_all(), errors.read_all()
 
 
 if __name__ == "__main__":

@@ -1,180 +1,37 @@
 """`python -m tfds_torch.check`, end to end: what it prints, and its exit code."""
 
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
+from PIL import Image, ImageDraw
 
-from tfds_torch import demo
-from tfds_torch.records.tfrecord import read_records
+from check.machine import (
+    NUM_PHOTOS,
+    NUM_SHARDS,
+    PLANTED_CHECK,
+    ROOT,
+    Checked,
+    Checker,
+    FakeCheck,
+    Machine,
+    cut,
+    no_control_characters,
+    row,
+)
+from check.report_file import load
+from tfds_torch.check.contact_sheet import save_contact_sheet
+from tfds_torch.parsers.parser_tfds import ParserTfds
 
-PLANTED_CHECK = Path(__file__).with_name("planted_check.py")
-ROOT = Path(__file__).parents[2]
-NUM_PHOTOS, NUM_SHARDS = 100, 8
 DEADLINE_S = 120
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What a check left behind."""
-
-    code: object
-    output: str
-    errors: str
-
-    @property
-    def promises(self) -> dict[str, tuple[bool, str]]:
-        """Promise -> (kept, detail)."""
-        promises: dict[str, tuple[bool, str]] = {}
-        panel = self.output.partition("─ Promises ─")[2]
-        for line in panel.splitlines():
-            if row := re.fullmatch(r"│ (kept|BROKEN) {2,}(\S.*?) {2,}(\S.*?) *│", line):
-                promises[row[2]] = (row[1] == "kept", row[3])
-            elif goes_on := re.fullmatch(r"│ {8,}(\S.*?) *│", line):
-                name, (kept, detail) = list(promises.items())[-1]
-                promises[name] = (kept, f"{detail} {goes_on[1]}")
-        return promises
-
-    @property
-    def broken(self) -> dict[str, str]:
-        """Broken promise -> detail."""
-        return {name: detail for name, (kept, detail) in self.promises.items() if not kept}
-
-    def detail(self, word: str) -> str:
-        """Returns the detail of the one broken promise with this word in its name."""
-        (detail,) = [detail for name, detail in self.broken.items() if word in name]
-        return detail
-
-    @property
-    def tables(self) -> list[list[dict[str, str]]]:
-        """The plan and the ledger: rows, by heading."""
-        tables: list[list[dict[str, str]]] = []
-        headings: list[str] = []
-        for line in self.output.splitlines():
-            if line.startswith("┃"):
-                headings = [cell.strip() for cell in line.strip("┃").split("┃")]
-                tables.append([])
-            elif line.startswith("└"):
-                headings = []
-            elif headings and line.startswith("│"):
-                cells = [cell.strip().replace(",", "") for cell in line.strip("│").split("│")]
-                tables[-1].append(dict(zip(headings, cells, strict=True)))
-        return tables
-
-    @property
-    def plan(self) -> list[dict[str, str]]:
-        return self.tables[0]
-
-    @property
-    def ledger(self) -> list[dict[str, str]]:
-        return self.tables[1]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A user of their own: an empty cache folder, an empty default data directory, a wide terminal that is a pipe."""
-
-    home: Path
-
-    @property
-    def environ(self) -> dict[str, str]:
-        ours = {"XDG_CACHE_HOME": self.home / "cache", "TFDS_DATA_DIR": self.home / "data", "COLUMNS": "200"}
-        dropped = {"RANK", "WORLD_SIZE", "TF_CPP_MIN_LOG_LEVEL", "FORCE_COLOR", "TTY_COMPATIBLE"}
-        inherited = {name: value for name, value in os.environ.items() if name not in dropped}
-        return {**inherited, **{name: str(value) for name, value in ours.items()}, "PYTHONPATH": str(ROOT)}
-
-    def start(self, *command: str | Path, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
-        """Starts this interpreter in a session of its own."""
-        return subprocess.Popen(
-            [sys.executable, *command],
-            cwd=self.home,
-            env=self.environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            start_new_session=True,
-            # A shell's background jobs, CI among them, ignore Ctrl-C, and so would what they start.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-
-    def check(self, *arguments: str | Path) -> Checked:
-        process = self.start("-m", "tfds_torch.check", *arguments)
-        output, errors = process.communicate()
-        return Checked(process.returncode, output, errors)
-
-
-@dataclass(frozen=True)
-class Checker:
-    """A process that checks without workers, again and again: tensorflow is loaded once."""
-
-    process: "subprocess.Popen[str]"
-
-    def check_planted(self, fault: str, arguments: Sequence[str | Path], width: int = 200) -> Checked:
-        """Returns what a check with a fault of planted_check.py left behind."""
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write(json.dumps([fault, list(map(str, arguments)), width]) + "\n")
-        self.process.stdin.flush()
-        return Checked(*json.loads(self.process.stdout.readline()))
-
-    def check(self, *arguments: str | Path) -> Checked:
-        return self.check_planted("none", arguments)
-
-
-@pytest.fixture(scope="session")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    home = tmp_path_factory.mktemp("home")
-    (home / "data").mkdir()
-    return Machine(home)
-
-
-@pytest.fixture(scope="session")
-def checker(machine: Machine, digits: Path) -> Iterator[Checker]:
-    with machine.start(PLANTED_CHECK, stderr=subprocess.DEVNULL) as process:
-        yield Checker(process)
-        process.stdin.close()
-
-
-@pytest.fixture(scope="session")
-def first_check(machine: Machine) -> Checked:
-    """`python -m tfds_torch.check` on a machine that has never seen it."""
-    return machine.check()
-
-
-@pytest.fixture(scope="session")
-def digits(machine: Machine, first_check: Checked) -> Path:
-    (info,) = (machine.home / "cache").glob("tfds_torch/demo/*/digits/*/dataset_info.json")
-    return info.parent
-
-
-@pytest.fixture(scope="session")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("photos")
-    return demo.prepare("photos", root=root, num_examples=NUM_PHOTOS, num_shards=NUM_SHARDS, progress=False)
-
-
-@pytest.fixture
-def own_digits(digits: Path, tmp_path: Path) -> Path:
-    """A copy of the digits to be damaged: its version directory."""
-    return Path(shutil.copytree(digits, tmp_path / "digits" / "1.0.0"))
-
-
-def row(**figures: object) -> dict[str, str]:
-    return {name: str(value) for name, value in figures.items()}
-
-
-def no_control_characters(text: str) -> bool:
-    return all(character.isprintable() or character == "\n" for character in text)
+UNFAKEABLE = "wmt_translate"
+"""TFDS lists it, but only as a base of others: its builder has no version."""
 
 
 def test_the_digits_are_checked_from_nothing(first_check: Checked) -> None:
@@ -253,6 +110,165 @@ def test_photos_in_eight_shards_over_three_epochs(machine: Machine, photos: Path
     assert len(checked.promises) == 7
 
 
+def test_labels_speed_and_memory_are_shown(first_check: Checked) -> None:
+    assert list(first_check.labels) == [str(digit) for digit in range(10)]
+    assert sum(first_check.labels.values()) == 1437
+    (rank,) = first_check.throughput
+    assert rank["rank"] == "0"
+    assert float(rank["first batch s"]) > 0
+    assert float(rank["later first batch s"]) >= 0
+    assert int(rank["examples/s"]) > 0
+    assert float(rank["tail s"]) >= 0
+    assert "Images: all 8x8" in first_check.output.splitlines()
+    memory = re.search(r"^Memory \(PSS, MB\): this process (\d+), its children (.*)$", first_check.output, re.MULTILINE)
+    assert memory
+    assert len(memory[2].split(" + ")) >= 2
+    advice = " ".join(first_check.advice)
+    assert "train lies in 1 shard, fewer than the 2 pipelines (1 rank x 2 workers)" in advice
+    assert "Prepared anew with --shards 8" in advice
+
+
+def test_the_order_of_what_is_shown(first_check: Checked) -> None:
+    starts = ["╭─ digits:1.0.0 ", "Training: ", "Ledger: ", "╭─ Promises ", "╭─ Labels ", "Throughput: ", "Images: "]
+    starts += ["Memory ", "╭─ Advice ", "All 7 promises kept."]
+    lines = first_check.output.splitlines()
+    found = [number for start in starts for number, line in enumerate(lines) if line.startswith(start)]
+    assert found == sorted(found)
+    assert len(found) == len(starts)
+
+
+# Made-up content.
+
+
+def test_a_fake_is_checked_from_nothing(fake: FakeCheck) -> None:
+    checked = fake.checked
+    assert checked.code == 0, (checked.code, checked.errors)
+    assert (checked.broken, len(checked.promises)) == ({}, 7)
+    assert "│ content    made up: its form is the dataset's, its images and labels mean nothing" in checked.output
+    assert "train: 60 examples in 4 shards" in checked.output
+    assert str(fake.root) in checked.output
+    figures = {"batches": "3 on each of 3", "valid": 60, "padded": 12, "missing": 0, "twice": 0, "unknown": 0}
+    assert checked.ledger == [row(epoch=epoch, **figures) for epoch in range(2)]
+    assert list(checked.labels.values()) == [6] * 10
+    assert "Images: all 32x32" in checked.output.splitlines()
+    assert f"Contact sheet: {fake.images}" in checked.output.splitlines()
+    assert no_control_characters(checked.output)
+    assert len(list(fake.root.glob("cifar10/3.*/cifar10-train.tfrecord-*-of-00004"))) == 4
+    with Image.open(fake.images) as sheet:
+        assert sheet.format == "PNG"
+        assert len(sheet.getcolors(2**20) or ()) > 1000  # Pictures, not paper.
+
+
+def test_a_fake_is_built_once_and_shows_what_it_is_without_the_flag(checker: Checker, fake: FakeCheck) -> None:
+    again = checker.check_line("--name cifar10 --fake 60 --shards 4 --workers 0 --eval --epochs 1")
+    assert (again.code, again.errors.strip(), again.broken) == (0, "", {})
+    plain = checker.check_line(f"--name cifar10 --root {fake.root} --workers 0 --eval --epochs 1")
+    assert (plain.code, plain.errors.strip(), plain.broken) == (0, "", {})
+    assert "made up" in plain.output
+    assert "made up" not in checker.check_line("--workers 0 --eval --epochs 1").output
+
+
+@pytest.mark.parametrize("num_bytes", [0, 20], ids=["on a boundary", "inside a record"])
+def test_a_cut_shard_of_a_fake_is_named(checker: Checker, fake: FakeCheck, tmp_path: Path, num_bytes: int) -> None:
+    shutil.copytree(fake.root, tmp_path / "root")
+    shard = sorted((tmp_path / "root").glob("cifar10/*/cifar10-train*"))[2]
+    cut(shard, 7, num_bytes)
+    reads = ["--name", "cifar10", "--root", tmp_path / "root", "--workers", "0"]
+    for line in ([], ["--eval"], ["--replicas", "3", "--eval"], ["--read-mode", "files"], ["--fake", "60"]):
+        checked = checker.check(*reads, *line, *(["--shards", "4"] if "--fake" in line else []))
+        reason = "inside record 7" if num_bytes else "holds 7 of 15 examples"
+        assert_names_the_damage(checked, shard, reason)
+
+
+def test_an_output_that_cannot_be_written_is_said_before_anything_is_built(checker: Checker, machine: Machine) -> None:
+    for output in ("--json /nowhere/x.json", "--images /nowhere/x.png"):
+        checked = checker.check_line(f"--name cifar10 --fake 61 --workers 0 {output}")
+        assert (checked.code, checked.output) == (2, "")
+        assert list((machine.home / "cache").rglob("*61x*")) == []
+
+
+# A config file.
+
+
+def test_a_config_file_is_checked_and_flags_beat_it(checker: Checker, digits: Path, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text("name = 'digits'\nsplit = 'test'\nbatch_size = 50\nimage_key = 'image'\n[loader]\nnum_workers = 0")
+    alone = checker.check("--config", path)
+    assert (alone.code, alone.broken, alone.errors.strip()) == (0, {}, "")
+    assert alone.plan == [row(rank=0, worker="-", batches=8, examples=360, fill=0)]
+    beaten = checker.check("--config", path, "--split", "test[:100]", "--batch-size", "7", "--epochs", "1")
+    assert beaten.plan == [row(rank=0, worker="-", batches=15, examples=100, fill=0)]
+    assert len(beaten.ledger) == 1
+
+
+@pytest.mark.parametrize("remainder", ["drop", "wrap"])
+def test_evaluation_over_a_training_config_reads_every_example_once(
+    checker: Checker, digits: Path, tmp_path: Path, remainder: str
+) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(
+        f"name = 'digits'\nis_training = true\nbatch_size = 100\nrepeats = 2\nremainder = '{remainder}'\n"
+        f"shuffle = true\n[read]\nmode = 'files'\n[loader]\nnum_workers = 0"
+    )
+    training = checker.check("--config", path, "--epochs", "1")
+    assert (training.code, training.broken) == (0, {}), training.errors
+    evaluation = checker.check("--config", path, "--eval", "--epochs", "1")
+    assert (evaluation.code, evaluation.broken, evaluation.errors.strip()) == (0, {}, "")
+    assert "Evaluation: " in evaluation.output
+    figures = row(epoch=0, batches=15, valid=1437, padded=0, missing=0, twice=0, unknown=0)
+    assert evaluation.ledger == [figures]
+
+
+def test_the_recipes_that_come_with_the_project_can_be_read(checker: Checker) -> None:
+    recipes = sorted((ROOT / "configs").glob("*.toml"))
+    assert len(recipes) >= 4
+    for path in recipes:
+        checked = checker.check("--config", path, "--workers", "0", "--epochs", "1")
+        if path.stem == "digits":
+            assert (checked.code, checked.broken) == (0, {}), checked.errors
+        else:  # Not prepared: the message names both ways on.
+            assert (checked.code, checked.output) == (2, "")
+            assert "tfds build" in checked.errors
+            assert "--fake 1000" in checked.errors
+
+
+# Terminals.
+
+
+def test_a_bar_shows_the_progress_on_a_terminal_and_goes_away(checker: Checker, digits: Path) -> None:
+    line = ["--workers", "0", "--eval", "--epochs", "3", "--batch-size", "1"]
+    shown = checker.check_planted("none", line, is_terminal=True)
+    assert shown.code == 0
+    assert "rank 0" in shown.errors
+    assert "examples/s" in shown.errors
+    assert re.search(r"\d+/1080", shown.errors)
+    assert shown.errors.count("\x1b[?25l") == shown.errors.count("\x1b[?25h")  # The cursor came back.
+    assert "\x1b[2K" in shown.errors  # The bar was wiped away.
+    assert "rank 0" not in shown.output.partition("Labels")[2].partition("Throughput")[0]
+    assert checker.check(*line).errors.strip() == ""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_what_the_output_cannot_show_does_not_end_the_check(checker: Checker, own_digits: Path, encoding: str) -> None:
+    """A log file on Windows, or a terminal of old: names and bars may look poor, but they are there."""
+    (own_digits / "label.labels.txt").write_text("\n".join(["猫", "ñ", *"23456789"]) + "\n", encoding="utf-8")
+    line = ["--root", own_digits, "--workers", "0", "--eval", "--epochs", "1"]
+    checked = checker.check_planted("none", line, encoding=encoding)
+    assert checked.code == 0, str(checked.code)[-300:]
+    assert "All 6 promises kept." in checked.output
+
+
+def test_in_a_narrow_terminal_every_table_is_whole(checker: Checker, fake: FakeCheck) -> None:
+    line = ["--name", "cifar10", "--root", fake.root, "--workers", "0", "--replicas", "3", "--eval", "--epochs", "1"]
+    checked = checker.check_planted("none", line, width=50)
+    assert (checked.code, checked.errors.strip()) == (0, "")
+    assert "…" not in checked.output
+    everything = re.sub(r"[│\s]", "", checked.output)
+    assert str(fake.root) in everything
+    assert "batch_size20wouldmakeit0." in everything
+    assert max(map(len, checked.panel("Labels"))) <= 50
+
+
 def digits_ids(split: str, *records: int) -> list[str]:
     return [f"digits-{split}.tfrecord-00000-of-00001__{record}" for record in records]
 
@@ -324,12 +340,6 @@ def test_a_reason_is_printed_whole_in_a_narrow_terminal(checker: Checker, digits
 
 
 # Damage.
-
-
-def cut(shard: Path, num_records: int, num_bytes: int = 0) -> None:
-    """Leaves some records, and some bytes of the next."""
-    size = sum(16 + len(record) for record, _ in zip(read_records(shard), range(num_records), strict=False))
-    os.truncate(shard, size + num_bytes)
 
 
 def flip(shard: Path) -> None:
@@ -415,6 +425,24 @@ TYPOS = {
     "--workers -1": "--workers -1: must be at least 0",
     "--replicas 0": "--replicas 0: must be at least 1",
     "--epochs 0": "--epochs 0: must be at least 1",
+    "--fake 0 --name cifar10": "--fake 0: must be at least 1",
+    "--fake -5 --name cifar10": "--fake -5: must be at least 1",
+    "--fake 5": "'digits' is embedded, with real content. Drop --fake.",
+    "--fake 5 --name cifar11": "cifar10",
+    "--fake 5 --name cifar10 --shards 6": "num_shards=6 is more than num_examples=5",
+    "--shards 0": "--shards 0: must be at least 1",
+    "--shards 1438": "num_shards=1438 is more than num_examples=1437",
+    "--shards 3 --name mnist": "--shards is for datasets that are built here",
+    "--name cifar10": "python -m tfds_torch.check --name cifar10 --fake 1000",
+    "--name cifar10:3.0.2": "tfds build cifar10:3.0.2",
+    "--config nowhere.toml": "'nowhere.toml' does not exist",
+    "--config ../x.toml": "leads out of its folder by '..'",
+    "--json /nowhere/x.json": "--json '/nowhere/x.json' cannot be written: No such file or directory",
+    "--json /dev/null": "--json '/dev/null' names something else than a file",
+    "--json=": "--json '.' names something else than a file",
+    "--images x.jpg": "end its name with .png",
+    "--images /nowhere/x.png": "--images '/nowhere/x.png' cannot be written",
+    "--json x.png --images x.png": "name the same file x.png",
     "--read-mode index": "auto, files, examples",
     "--read-mode file": "Did you mean 'files'?",
     "--read-mode files": "1 non-empty file",
@@ -424,7 +452,10 @@ MISUSE = {
     "--batch-size many": "invalid int value: 'many'",
     "--workers 2.5": "invalid int value: '2.5'",
     "--epochs": "expected one argument",
-    "--shards 8": "unrecognized arguments: --shards 8",
+    "--fake": "expected one argument",
+    "--fake many": "invalid int value: 'many'",
+    "--shards 1.5": "invalid int value: '1.5'",
+    "--nam cifar10": "unrecognized arguments: --nam cifar10",
     "photos": "unrecognized arguments: photos",
 }
 
@@ -450,8 +481,9 @@ def test_a_typo_says_nothing_else(machine: Machine, digits: Path) -> None:
 def test_help_names_every_argument(checker: Checker) -> None:
     checked = checker.check("--help")
     assert checked.code == 0
-    for argument in ("name", "root", "split", "batch-size", "workers", "replicas", "eval", "read-mode", "epochs"):
-        assert f"--{argument}" in checked.output
+    names = "name root split config fake shards batch-size workers replicas eval read-mode epochs json images"
+    for name in names.split():
+        assert f"--{name} " in checked.output
 
 
 # Odd datasets.
@@ -467,6 +499,7 @@ def test_markup_in_names_is_printed_as_it_is(checker: Checker, own_digits: Path,
     bad = checker.check(*arguments, "--split", "[red]:smile:")
     assert good.code == 0, good.errors
     assert ", ".join(names[:8]) in good.output
+    assert list(good.labels) == [*names[:8], r"\x1b[31mred", "9"]
     assert str(root) in good.output
     assert no_control_characters(good.output)
     assert bad.code == 2
@@ -565,3 +598,129 @@ def test_a_reader_that_goes_away_is_no_traceback(machine: Machine, digits: Path)
         process.stdout.readline()
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
+
+
+# What the command was asked to do, with real workers.
+
+
+DONE_WHEN = {
+    "cifar10": "--name cifar10 --fake 5000 --replicas 3 --workers 2 --eval",
+    "mnist": "--name mnist --fake 5000 --replicas 3 --workers 2 --eval",
+    "imagenet2012": "--name imagenet2012 --fake 200",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DONE_WHEN)
+def test_made_up_content_is_checked_and_a_cut_of_it_is_found(machine: Machine, tmp_path: Path, name: str) -> None:
+    own = Machine(tmp_path)
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "r.json"
+    line = [*DONE_WHEN[name].split(), "--json", path]
+    checked = own.check(*line)
+    assert (checked.code, checked.broken) == (0, {}), checked.errors
+    assert checked.errors.count("\n") == 1
+    assert checked.errors.startswith(f"tfds_torch: building the demo dataset '{name}' (fake)")
+    assert len(checked.promises) == 7
+    report = load(path)
+    assert (report["exit_code"], report["dataset"]["is_fake"]) == (0, True)
+    for epoch in report["epochs"]:
+        assert epoch["num_unknown"] == 0
+        if "--eval" in line:
+            figures = (epoch["num_valid"], epoch["num_missing"], epoch["num_twice"], epoch["num_padded"])
+            assert figures == (5000, 0, 0, -5000 % 96)
+    num_labelled = sum(count["num_examples"] for count in report["labels"])
+    assert num_labelled == report["dataset"]["num_examples"] - report["epochs"][0]["num_missing"]
+    assert all(len(rank["processes"]) >= 3 for rank in report["throughput"])
+    num_records = report["dataset"]["num_examples"] // 8
+    shard = sorted(Path(report["dataset"]["data_dir"]).glob(f"{name}-train*"))[5]
+    whole = shard.read_bytes()
+    for num_bytes, reason in ((0, f"holds {num_records - 3} of {num_records} examples"), (20, "inside record")):
+        shard.write_bytes(whole)
+        cut(shard, num_records - 3, num_bytes)
+        damaged = own.check(*line)
+        assert_names_the_damage(damaged, shard, reason)
+        report = load(path)
+        assert report["exit_code"] == 1
+        assert shard.name in report["error"]["message"]
+
+
+@pytest.mark.slow
+def test_a_worker_finds_the_cut_of_a_fake(machine: Machine, fake: FakeCheck, tmp_path: Path) -> None:
+    """Without --fake nothing is looked at before it is read."""
+    shutil.copytree(fake.root, tmp_path / "root")
+    shard = sorted((tmp_path / "root").glob("cifar10/*/cifar10-train*"))[3]
+    cut(shard, 9, 30)
+    line = ["--name", "cifar10", "--root", tmp_path / "root", "--replicas", "3", "--workers", "2", "--eval"]
+    assert_names_the_damage(machine.check(*line), shard, "inside record 9")
+
+
+@pytest.mark.slow
+def test_the_contact_sheet_of_a_fake_names_its_classes(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = f"--name imagenet2012 --fake 12 --eval --workers 0 --epochs 1 --root {tmp_path / 'root'}"
+    checked = machine.check(*line.split(), "--images", tmp_path / "sheet.png")
+    assert (checked.code, checked.broken) == (0, {}), checked.errors
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.format == "PNG"
+    written: list[str] = []
+    draw = ImageDraw.ImageDraw.text
+
+    def text(self: ImageDraw.ImageDraw, position: object, text: str, *args: object, **kwargs: object) -> None:
+        written.append(text)
+        draw(self, position, text, *args, **kwargs)
+
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
+    parser = ParserTfds(tmp_path / "root", "imagenet2012")
+    save_contact_sheet(parser, tmp_path / "again.png", "title")
+    assert (tmp_path / "again.png").stat().st_size > 20_000
+    title, *captions = written
+    assert (title, len(captions)) == ("title", 12)
+    assert parser.class_names
+    assert set(captions) <= set(parser.class_names)
+    assert captions == [name for name in captions if re.fullmatch(r"n\d{8}", name)]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_faked_is_named(machine: Machine) -> None:
+    checked = machine.check("--name", UNFAKEABLE, "--fake", "4")
+    assert (checked.code, checked.output) == (2, "")
+    *_, message = checked.errors.splitlines()
+    assert message.startswith("error: ")
+    assert f"'{UNFAKEABLE}'" in message
+    assert "choose another dataset" in message
+
+
+@pytest.mark.slow
+def test_the_shards_of_an_embedded_dataset_can_be_chosen(machine: Machine) -> None:
+    checked = machine.check("--shards", "8", "--workers", "2", "--epochs", "1")
+    assert (checked.code, checked.broken) == (0, {}), checked.errors
+    assert "1,437 examples in 8 shards" in checked.output
+    assert not any("lies in" in sentence for sentence in checked.advice)
+
+
+@pytest.mark.slow
+def test_advice_for_an_embedded_dataset_can_be_followed(machine: Machine) -> None:
+    """The test split of the digits lies in one shard, whatever --shards says."""
+    checked = machine.check("--shards", "8", "--workers", "2", "--eval", "--epochs", "1")
+    assert checked.code == 0, checked.errors
+    assert not any("--shards 8" in sentence for sentence in checked.advice), checked.advice
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_a_fake_is_built_leaves_nothing_half_built(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    process = machine.start(
+        "-m", "tfds_torch.check", "--name", "mnist", "--fake", "100000", "--json", tmp_path / "r.json"
+    )
+    assert process.stderr
+    assert process.stderr.readline().startswith("tfds_torch: building the demo dataset 'mnist' (fake)")
+    (workplace,) = (tmp_path / "cache" / "tfds_torch" / "demo").glob("fake-mnist-*/.mnist.building-*")
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert family
+    os.killpg(process.pid, signal.SIGINT)
+    assert_interrupted(process, family)
+    assert not workplace.exists()
+    assert [path.name for path in workplace.parent.iterdir() if path.suffix != ".lock"] == []
+    assert not (tmp_path / "r.json").exists()

@@ -81,12 +81,12 @@ def test_options_are_a_frozen_value() -> None:
 def test_threads_of_a_worker_are_its_share_of_at_most_eight_cores(
     monkeypatch: pytest.MonkeyPatch, num_cores: int, num_workers: int, expected: int
 ) -> None:
-    monkeypatch.setattr(options, "_num_cores", lambda: num_cores)
+    monkeypatch.setattr(options, "num_cores", lambda: num_cores)
     assert ReadOptions().threads_of_worker(num_workers) == expected == max(1, min(8, num_cores) // num_workers)
 
 
 def test_an_explicit_number_of_threads_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_num_cores", lambda: 2)
+    monkeypatch.setattr(options, "num_cores", lambda: 2)
     assert ReadOptions(num_threads=20).threads_of_worker(8) == 20
 
 

@@ -1,127 +1,164 @@
-"""The command line of `python -m tfds_torch.check`."""
+"""The command `python -m tfds_torch.check`."""
 
-import argparse
+import io
 import logging
 import multiprocessing
 import os
+import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tfds_torch import demo
 from tfds_torch.check import report
-from tfds_torch.check.ledger import RankEpoch, judge
-from tfds_torch.check.reading import expectation, read_rank
+from tfds_torch.check.advice import Facts, advise
+from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
+from tfds_torch.check.content import count_labels, first_epoch, measure_images
+from tfds_torch.check.findings import Findings
+from tfds_torch.check.json_report import save_report
+from tfds_torch.check.ledger import count_epoch, judge
+from tfds_torch.check.opening import is_built_here, open_parser
+from tfds_torch.check.reading import RankReading, expectation, read_rank
+from tfds_torch.check.settings import Settings, check_writable, parse_arguments, resolve
+from tfds_torch.check.throughput import measure
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.builder import is_local
+from tfds_torch.pipeline.columns import CHANNELS
+from tfds_torch.pipeline.options import num_cores
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.memory import available_bytes
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
 _GRACE_S = 20.0
 
-_DESCRIPTION = """Reads a TFDS dataset through ParserTfds and ImageDataset, with every rank and real worker processes,
-and proves from the ids of the examples what came. Without --root, the names digits and photos stand for the embedded
-datasets, which are built at their first use. Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such
-dataset."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the check and returns its exit code: 0 all kept, 1 a promise broken, 2 wrong usage or no such dataset."""
-    options = _parse(arguments)
+    """Runs the check and returns its exit code.
+
+    Args:
+        arguments: what follows the command's name; None: those of this process.
+
+    Returns:
+        0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted.
+    """
+    flags = parse_arguments(arguments)
     os.environ.update(QUIET_ENVIRON | os.environ)
     logging.getLogger("absl").setLevel(logging.ERROR)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # What a log file's encoding lacks, such as a class's name, is escaped.
+            stream.reconfigure(errors="backslashreplace")
     console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
+    started = time.time()
+    findings = Findings()
+    json_path = None
     try:
-        return _check(options, console)
+        if flags.json is not None:
+            check_writable("--json", flags.json)
+            json_path = flags.json
+        settings = resolve(flags)
+        code = _check(settings, console, findings)
     except KeyboardInterrupt as interrupt:
         errors.print("Interrupted.")
         _release_workers(interrupt)
         return INTERRUPTED
-    except (ConfigError, DatasetNotFoundError) as error:
-        errors.print("[bold red]error:[/]", report.plain(str(error)), soft_wrap=True)
-        return USAGE
     except TfdsTorchError as error:
-        errors.print("[bold red]BROKEN:[/]", report.plain(_last_message(error)), soft_wrap=True)
-        return BROKEN
+        is_usage = isinstance(error, ConfigError | DatasetNotFoundError)
+        code = BROKEN if findings.is_broken or not is_usage else USAGE
+        headline = "error:" if is_usage else "BROKEN:"
+        findings.error = type(error)(_last_message(error))
+        errors.print(f"[bold red]{headline}[/]", report.plain(str(findings.error)), soft_wrap=True)
+    if json_path is not None:
+        command = sys.argv[1:] if arguments is None else list(arguments)
+        try:
+            save_report(json_path, findings, command, started, code)
+        except ConfigError as error:
+            errors.print("[bold red]error:[/]", report.plain(str(error)), soft_wrap=True)
+            return code or USAGE
+    return code
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tfds_torch.check", description=_DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("--name", default="digits", help="dataset: name, name/config, name:version (%(default)s)")
-    parser.add_argument("--root", help="TFDS data directory, or a version directory (TFDS's default)")
-    parser.add_argument(
-        "--split", help="TFDS split expression, such as train[:10%%] (train; with --eval: test, validation or train)"
+def _check(settings: Settings, console: Console, findings: Findings) -> int:
+    parser = open_parser(settings)
+    if settings.images_path is not None:
+        check_has_images(parser)
+    num_workers = settings.config.num_workers
+    findings.parser, findings.num_workers = parser, num_workers
+    findings.is_fake = demo.is_fake(parser.data_dir)
+    expected = findings.expected = expectation(parser, settings.num_replicas, num_workers, settings.num_epochs)
+    report.print_card(console, parser, findings.is_fake)
+    report.print_plan(console, parser, settings.num_replicas, num_workers, expected.mode)
+    readings = findings.readings = _read(parser, settings, expected.plan.num_batches)
+    received = [epoch for reading in readings for epoch in reading.epochs]
+    findings.counts = [count_epoch(expected, [r for r in received if r.epoch == epoch]) for epoch in expected.epochs]
+    findings.promises = judge(expected, received)
+    examples = first_epoch(received)
+    findings.labels = count_labels(examples, parser.class_names)
+    findings.image_sizes = measure_images(examples)
+    findings.throughputs = [measure(reading) for reading in readings]
+    findings.advice = advise(_facts(findings, parser, is_built_here(settings)))
+    report.print_findings(console, findings)
+    if settings.images_path is not None:
+        made_up = ", made-up content" if findings.is_fake else ""
+        save_contact_sheet(parser, settings.images_path, f"{parser.dataset_name}  {parser.split}{made_up}")
+        findings.images_path = settings.images_path
+        console.print("Contact sheet:", report.plain(str(settings.images_path)), soft_wrap=True)
+    report.print_verdict(console, findings.promises)
+    return OK if findings.is_kept else BROKEN
+
+
+def _read(parser: ParserTfds, settings: Settings, num_batches: int) -> list[RankReading]:
+    readings = []
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
     )
-    parser.add_argument("--batch-size", type=int, default=32, metavar="B", help="per rank (%(default)s)")
-    parser.add_argument("--workers", type=int, default=2, metavar="W", help="loader processes per rank (%(default)s)")
-    parser.add_argument("--replicas", type=int, default=1, metavar="R", help="ranks (%(default)s)")
-    parser.add_argument("--eval", action="store_true", help="evaluation: every example exactly once")
-    parser.add_argument("--read-mode", default="auto", metavar="M", help="auto, files or examples (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=2, metavar="E", help="epochs to read (%(default)s)")
-    return parser.parse_args(arguments)
-
-
-def _check(options: argparse.Namespace, console: Console) -> int:
-    for name, least in (("workers", 0), ("replicas", 1), ("epochs", 1)):
-        if getattr(options, name) < least:
-            raise ConfigError(f"--{name} {getattr(options, name)}: must be at least {least}.")
-    parser = _open(options)
-    expected = expectation(parser, options.replicas, options.workers, options.epochs)
-    report.print_card(console, parser)
-    report.print_plan(console, parser, options.replicas, options.workers, expected.mode)
-    received = _read(parser, options, expected.plan.num_batches)
-    report.print_ledger(console, expected, received)
-    promises = judge(expected, received)
-    report.print_promises(console, promises)
-    broken = [promise.name for promise in promises if not promise.kept]
-    if broken:
-        console.print(f"[bold red]{len(broken)} of {len(promises)} promises broken.[/]")
-        return BROKEN
-    console.print(f"[bold green]All {len(promises)} promises kept.[/]")
-    return OK
-
-
-def _open(options: argparse.Namespace) -> ParserTfds:
-    root, base_name = options.root, options.name.partition(":")[0]
-    if root is None and base_name in demo.DEMO_NAMES:
-        root = demo.prepare(base_name)
-    try:
-        there = ParserTfds.split_names(root, options.name)
-    except DatasetNotFoundError as error:
-        if options.root is not None:
-            raise
-        raise DatasetNotFoundError(f"{error} Embedded: {' and '.join(demo.DEMO_NAMES)}.") from None
-    return ParserTfds(
-        root,
-        options.name,
-        split=_usual_split(there, options.eval) if options.split is None else options.split,
-        is_training=not options.eval,
-        batch_size=options.batch_size,
-        read=ReadOptions(mode=options.read_mode),
-    )
-
-
-def _usual_split(there: Sequence[str], is_evaluation: bool) -> str:
-    wanted = ("test", "validation", "train") if is_evaluation else ("train",)
-    return next((split for split in wanted if split in there), next(iter(there), "train"))
-
-
-def _read(parser: ParserTfds, options: argparse.Namespace, num_batches: int) -> list[RankEpoch]:
-    received = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("batches", total=num_batches * options.replicas * options.epochs)
-        for rank in range(options.replicas):
+        total = num_batches * settings.num_replicas * settings.num_epochs
+        task = progress.add_task("batches", total=total, rate="")
+
+        def on_batch() -> None:
+            progress.advance(task)
+            speed = progress.tasks[task].speed
+            progress.update(task, rate=f"{speed * (parser.batch_size or 1):,.0f} examples/s" if speed else "")
+
+        for rank in range(settings.num_replicas):
             progress.update(task, description=f"rank {rank}")
-            world = World(rank, options.replicas)
-            received += read_rank(parser, world, options.workers, options.epochs, lambda: progress.advance(task))
-    return received
+            world = World(rank, settings.num_replicas)
+            readings.append(read_rank(parser, world, settings.config.num_workers, settings.num_epochs, on_batch))
+    return readings
+
+
+def _facts(findings: Findings, parser: ParserTfds, is_built_here: bool) -> Facts:
+    if findings.expected is None:
+        raise ConfigError("Advice needs what was expected.")
+    sizes = findings.image_sizes
+    num_channels = CHANNELS[parser.image_mode] or 3
+    return Facts(
+        dataset=parser.dataset_name,
+        split=parser.split,
+        plan=findings.expected.plan,
+        read=parser.read,
+        is_built_here=is_built_here,
+        num_files=len({run.path for run in parser.files}),
+        is_remote=not all(is_local(run.path) for run in parser.files),
+        mean_example_bytes=parser.mean_example_bytes,
+        mean_image_bytes=sizes.mean_pixels * num_channels if sizes else None,
+        available_bytes=available_bytes(),
+        num_cores=num_cores(),
+    )
 
 
 def _release_workers(interrupt: KeyboardInterrupt) -> None:

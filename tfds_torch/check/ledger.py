@@ -14,12 +14,21 @@ _FEWEST_TO_JUDGE = 10  # Fewer examples have the same shuffled order twice by ch
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One example as it arrived in the training process."""
+    """One example as it arrived in the training process.
+
+    Attributes:
+        id: `<shard file>__<record>`.
+        index: its position in the split.
+        valid: False for padding.
+        label: what the dataset has as target; None when it has none.
+        image_size: width and height of the decoded image, pixels; None without an image.
+    """
 
     id: str
     index: int
     valid: bool
     label: object = None
+    image_size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

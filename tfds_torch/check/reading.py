@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tfds_torch.check.expected_ids import expected_ids
@@ -9,20 +10,43 @@ from tfds_torch.check.ledger import Entry, Expectation, RankEpoch
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.epoch_times import EpochTimer, EpochTimes
+from tfds_torch.runtime.memory import tree_pss_bytes
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.plain_loader import image_size, make_plain_loader
 
 
+@dataclass(frozen=True)
+class RankReading:
+    """What came of reading with one rank.
+
+    Attributes:
+        epochs: what came, epoch by epoch.
+        times: how long each epoch took.
+        memory: pid -> proportional set size, bytes, in the middle of the last epoch: this process first, then the
+            loader's; empty where the system does not tell.
+    """
+
+    epochs: tuple[RankEpoch, ...]
+    times: tuple[EpochTimes, ...]
+    memory: dict[int, int]
+
+    @property
+    def rank(self) -> int:
+        """Which rank."""
+        return self.epochs[0].rank
+
+
 def read_rank(
     parser: ParserTfds, world: World, num_workers: int, num_epochs: int, on_batch: Callable[[], None]
-) -> list[RankEpoch]:
-    """Returns what a rank receives from a DataLoader.
+) -> RankReading:
+    """Returns what a rank receives from a DataLoader, and how fast.
 
     Args:
         parser: what is read.
         world: the rank.
         num_workers: loader processes; 0 reads in this process.
-        num_epochs: epochs, with the same workers.
+        num_epochs: epochs, >= 1, with the same workers.
         on_batch: called for every batch.
 
     Raises:
@@ -31,14 +55,18 @@ def read_rank(
     fields = (*filter(parser.has_field, DEFAULT_FIELDS), *LEDGER_FIELDS)
     dataset = ImageDataset(parser, transform=image_size, fields=fields, world=world)
     loader = make_plain_loader(dataset, num_workers, _Collate(fields))
-    received = []
+    timer = EpochTimer()
+    epochs = []
+    memory: dict[int, int] = {}
     for epoch in range(num_epochs):
-        batches = []
-        for batch in loader:
+        batches: list[list[Entry]] = []
+        for batch in timer.time(loader):
             batches.append(batch)
             on_batch()
-        received.append(RankEpoch(world.rank, epoch, batches, len(loader)))
-    return received
+            if epoch == num_epochs - 1 and len(batches) == (len(loader) + 1) // 2:
+                memory = tree_pss_bytes()
+        epochs.append(RankEpoch(world.rank, epoch, batches, len(loader)))
+    return RankReading(tuple(epochs), tuple(timer.epochs), memory)
 
 
 def expectation(parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: int) -> Expectation:
@@ -75,4 +103,4 @@ class _Collate:
 
     def __call__(self, rows: list[tuple[Any, ...]]) -> list[Entry]:
         named = [dict(zip(self.fields, row, strict=True)) for row in rows]
-        return [Entry(row["id"], row["index"], row["valid"], row.get("label")) for row in named]
+        return [Entry(row["id"], row["index"], row["valid"], row.get("label"), row.get("image")) for row in named]

@@ -1,30 +1,40 @@
-"""What the check prints: the dataset's card, the plan, the ledger, the promises."""
+"""What the check prints: the dataset's card, the plan, then what was found."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tfds_torch.check.ledger import Expectation, Promise, RankEpoch, count_epoch
+from tfds_torch.check.content import ImageSizes, LabelCount
+from tfds_torch.check.findings import Findings
+from tfds_torch.check.ledger import EpochCounts, Promise
+from tfds_torch.check.printable import printable
+from tfds_torch.check.throughput import Throughput
 from tfds_torch.parsers.parser import LEDGER_FIELDS
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
 _MOST_ROWS = 24
 _MOST_CLASSES = 10
+_NUM_EXTREME_LABELS = 5
+_LABEL_WIDTH = 32
+_BAR_WIDTH = 40
 
 
 def plain(text: str) -> Text:
     """Returns text from a dataset or a user as it is: no markup, no emoji codes, control characters made visible."""
-    return Text("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
+    return Text(printable(text))
 
 
-def print_card(console: Console, parser: ParserTfds) -> None:
+def print_card(console: Console, parser: ParserTfds, is_fake: bool) -> None:
     """Prints what the dataset is."""
     table = _grid(2)
+    if is_fake:
+        table.add_row("content", Text("made up: its form is the dataset's, its images and labels mean nothing"))
     shards = _plural(len({run.path for run in parser.files}), "shard")
     table.add_row("split", plain(f"{parser.split}: {_plural(parser.num_examples, 'example')} in {shards}"))
     table.add_row("directory", plain(str(parser.data_dir)))
@@ -49,10 +59,8 @@ def print_plan(console: Console, parser: ParserTfds, num_replicas: int, num_work
         f"{kind}: {_plural(plan.num_batches, 'batch')} of {plan.batch_size} on {ranks}, "
         f"remainder {plan.remainder.value!r}, read mode {mode!r}"
     )
-    table = Table()
     headings = ("rank", "worker", "batches", "examples", "fill") + (("in its files",) if mode == "files" else ())
-    for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
+    table = _table(*headings)
     grid = World.grid(num_replicas, pipelines)
     for world in grid[:_MOST_ROWS]:
         share = parser.share(world)
@@ -65,27 +73,114 @@ def print_plan(console: Console, parser: ParserTfds, num_replicas: int, num_work
     console.print(table)
 
 
-def print_ledger(console: Console, expected: Expectation, received: Sequence[RankEpoch]) -> None:
-    """Prints what came, epoch by epoch."""
-    console.print(f"Ledger: dataset_info.json promises {_plural(len(expected.ids), 'example')} per pass")
-    table = Table()
-    for heading in ("epoch", "batches", "valid", "padded", "missing", "twice", "unknown"):
-        table.add_column(heading, justify="right", overflow="fold")
-    for epoch in sorted({rank.epoch for rank in received}):
-        counts = count_epoch(expected, [rank for rank in received if rank.epoch == epoch])
+def print_findings(console: Console, findings: Findings) -> None:
+    """Prints everything that was found out by reading."""
+    num_expected = len(findings.expected.ids) if findings.expected else 0
+    console.print(f"Ledger: dataset_info.json promises {_plural(num_expected, 'example')} per pass")
+    console.print(_ledger(findings.counts))
+    console.print(_promises(findings.promises))
+    if findings.labels:
+        console.print(_labels(findings.labels, console.width))
+    how = "whole images, no transform" if findings.image_sizes else "no images"
+    console.print(f"Throughput: {how}, each rank alone on this machine")
+    console.print(_throughput(findings.throughputs))
+    for line in (_images(findings.image_sizes), _memory(findings.throughputs)):
+        if line:
+            console.print(line)
+    if findings.advice:
+        console.print(Panel(_advice(findings.advice), title="Advice", title_align="left", expand=False))
+
+
+def print_verdict(console: Console, promises: Sequence[Promise]) -> None:
+    """Prints how many promises were kept."""
+    broken = sum(not promise.kept for promise in promises)
+    if broken:
+        console.print(f"[bold red]{broken} of {len(promises)} promises broken.[/]")
+    else:
+        console.print(f"[bold green]All {len(promises)} promises kept.[/]")
+
+
+def _ledger(epochs: Sequence[EpochCounts]) -> Table:
+    table = _table("epoch", "batches", "valid", "padded", "missing", "twice", "unknown")
+    for number, counts in enumerate(epochs):
         lengths = [len(ids) for ids in (counts.missing, counts.twice, counts.unknown)]
         numbers = (counts.num_valid, counts.num_padded, *lengths)
-        table.add_row(str(epoch), _per_rank(counts.batches), *(f"{number:,}" for number in numbers))
-    console.print(table)
+        table.add_row(str(number), _per_rank(counts.batches), *(f"{figure:,}" for figure in numbers))
+    return table
 
 
-def print_promises(console: Console, promises: Sequence[Promise]) -> None:
-    """Prints which promises were kept."""
+def _promises(promises: Sequence[Promise]) -> Panel:
     table = _grid(3)
     for promise in promises:
         mark = "[green]kept[/]" if promise.kept else "[bold red]BROKEN[/]"
         table.add_row(mark, plain(promise.name), plain(promise.detail))
-    console.print(Panel(table, title="Promises", title_align="left", expand=False))
+    return Panel(table, title="Promises", title_align="left", expand=False)
+
+
+def _labels(labels: Sequence[LabelCount], width: int) -> Panel:
+    """A bar for each label; of many labels the most frequent and the rarest."""
+    most = max(count.num_examples for count in labels)
+    shown = list(labels)
+    note = ""
+    if len(labels) > _MOST_ROWS:
+        by_number = sorted(labels, key=lambda count: -count.num_examples)
+        shown = [*by_number[:_NUM_EXTREME_LABELS], *by_number[-_NUM_EXTREME_LABELS:]]
+        absent = sum(not count.num_examples for count in labels)
+        note = f"the {_NUM_EXTREME_LABELS} most frequent and the {_NUM_EXTREME_LABELS} rarest of {len(labels):,} labels"
+        note += f"; {absent:,} do not occur" if absent else ""
+    name_width = min(_LABEL_WIDTH, max(cell_len(printable(count.name)) for count in shown))
+    bar_width = max(1, min(_BAR_WIDTH, width - name_width - len(f"{most:,}") - 10))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(overflow="fold", max_width=_LABEL_WIDTH)
+    table.add_column(justify="right")
+    table.add_column()
+    for count in shown:
+        length = round(bar_width * count.num_examples / max(1, most))
+        bar = "█" * length or ("▏" if count.num_examples else "")
+        table.add_row(plain(count.name), f"{count.num_examples:,}", Text(bar, style="cyan"))
+    return Panel(Group(table, Text(note)) if note else table, title="Labels", title_align="left", expand=False)
+
+
+def _throughput(ranks: Sequence[Throughput]) -> Table:
+    table = _table("rank", "first batch s", "later first batch s", "examples/s", "tail s")
+    for rank in ranks[:_MOST_ROWS]:
+        later = "-" if rank.later_first_batch_s is None else f"{rank.later_first_batch_s:.2f}"
+        speed = f"{rank.examples_per_s:,.0f}"
+        table.add_row(str(rank.rank), f"{rank.first_batch_s:.2f}", later, speed, f"{rank.tail_s:.3f}")
+    if len(ranks) > _MOST_ROWS:
+        table.caption = f"and {len(ranks) - _MOST_ROWS} more ranks"
+    return table
+
+
+def _images(sizes: ImageSizes | None) -> str:
+    if sizes is None:
+        return ""
+    smallest, median, largest = (f"{width}x{height}" for width, height in (sizes.smallest, sizes.median, sizes.largest))
+    return f"Images: all {median}" if smallest == largest else f"Images: {smallest} to {largest}, median {median}"
+
+
+def _memory(ranks: Sequence[Throughput]) -> str:
+    """The processes of the rank that took most."""
+    heaviest = max(ranks, key=lambda rank: sum(rank.memory.values()))
+    if not heaviest.memory:
+        return ""
+    parent, *children = heaviest.memory.values()
+    listed = " + ".join(f"{size / 1e6:,.0f}" for size in sorted(children, reverse=True))
+    return f"Memory (PSS, MB): this process {parent / 1e6:,.0f}" + (f", its children {listed}" if children else "")
+
+
+def _advice(sentences: Sequence[str]) -> Table:
+    table = _grid(2)
+    for sentence in sentences:
+        table.add_row("-", plain(sentence))
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table()
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
 
 
 def _grid(num_columns: int) -> Table:

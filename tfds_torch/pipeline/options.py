@@ -59,7 +59,7 @@ class ReadOptions:
 
     def threads_of_worker(self, num_workers: int) -> int:
         """Returns the size of a worker's private thread pool."""
-        return self.num_threads or max(1, min(_MAX_THREADS, _num_cores()) // num_workers)
+        return self.num_threads or max(1, min(_MAX_THREADS, num_cores()) // num_workers)
 
     def shuffle_buffer_of_worker(self, num_workers: int, mean_example_bytes: int) -> int:
         """Returns the encoded examples in a worker's shuffle buffer, within its memory budget."""
@@ -78,7 +78,8 @@ def tf_data_options(tf: Any, num_threads: int) -> Any:
     return options
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """Returns the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux: what this process may use, not what the machine has.
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

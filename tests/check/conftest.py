@@ -1,0 +1,59 @@
+"""One machine for all checks: the datasets that they read are built once."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from check.machine import NUM_PHOTOS, NUM_SHARDS, PLANTED_CHECK, Checked, Checker, FakeCheck, Machine
+from tfds_torch import demo
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    home = tmp_path_factory.mktemp("home")
+    (home / "data").mkdir()
+    return Machine(home)
+
+
+@pytest.fixture(scope="session")
+def checker(machine: Machine, digits: Path) -> Iterator[Checker]:
+    with machine.start(PLANTED_CHECK, stderr=subprocess.DEVNULL) as process:
+        yield Checker(process)
+        process.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def first_check(machine: Machine) -> Checked:
+    """`python -m tfds_torch.check` on a machine that has never seen it."""
+    return machine.check()
+
+
+@pytest.fixture(scope="session")
+def digits(machine: Machine, first_check: Checked) -> Path:
+    (info,) = (machine.home / "cache").glob("tfds_torch/demo/*/digits/*/dataset_info.json")
+    return info.parent
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("photos")
+    return demo.prepare("photos", root=root, num_examples=NUM_PHOTOS, num_shards=NUM_SHARDS, progress=False)
+
+
+@pytest.fixture
+def own_digits(digits: Path, tmp_path: Path) -> Path:
+    """A copy of the digits to be damaged: its version directory."""
+    return Path(shutil.copytree(digits, tmp_path / "digits" / "1.0.0"))
+
+
+@pytest.fixture(scope="session")
+def fake(machine: Machine, checker: Checker) -> FakeCheck:
+    """CIFAR-10, made up: 60 examples in 4 shards on 3 ranks, with every output."""
+    report, images = machine.home / "fake.json", machine.home / "fake.png"
+    line = f"--name cifar10 --fake 60 --shards 4 --replicas 3 --workers 0 --eval --batch-size 8 --json {report}"
+    checked = checker.check_line(f"{line} --images {images}")
+    (root,) = (machine.home / "cache" / "tfds_torch" / "demo").glob("fake-cifar10-60x4-*")
+    return FakeCheck(checked, root, report, images)

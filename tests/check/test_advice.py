@@ -1,0 +1,366 @@
+"""Advice: each sentence exactly when it is true, its figures checked by brute force."""
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tfds_torch.check.advice import Facts, advise
+from tfds_torch.errors import ConfigError
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.world import World
+
+GIB = 2**30
+PLAN = {"num_examples", "batch_size", "remainder", "is_training", "shuffle", "repeats"}
+"""Arguments of `facts` that belong to the plan."""
+
+
+def facts(num_replicas: int = 1, num_workers: int = 2, **changes: Any) -> Facts:
+    """Returns facts of which nothing is to be said, and changes of them."""
+    world = World(0, num_replicas, 0, num_workers)
+    is_training = changes.get("is_training", True)
+    plan = EpochPlan(
+        **{
+            "num_examples": 6400,
+            "world": world,
+            "batch_size": 32,
+            "remainder": EpochPlan.default_remainder(is_training, world),
+            "is_training": is_training,
+            "shuffle": is_training,
+            **{name: value for name, value in changes.items() if name in PLAN},
+        }
+    )
+    good = Facts(
+        dataset="cats:1.0.0",
+        split="train",
+        plan=plan,
+        read=ReadOptions(),
+        is_built_here=False,
+        num_files=64,
+        is_remote=False,
+        mean_example_bytes=100_000,
+        mean_image_bytes=500_000.0,
+        available_bytes=8 * GIB,
+        num_cores=8,
+    )
+    return replace(good, **{name: value for name, value in changes.items() if name not in PLAN})
+
+
+def said(word: str, **changes: Any) -> str:
+    """Returns the one sentence with a word in it; nothing when it is not said."""
+    found = [sentence for sentence in advise(facts(**changes)) if word in sentence]
+    assert len(found) <= 1, found
+    return next(iter(found), "")
+
+
+def test_where_all_is_well_nothing_is_said() -> None:
+    assert advise(facts()) == []
+    assert advise(facts(is_training=False)) == []
+    assert advise(facts(num_replicas=3, num_workers=4, num_examples=9600, is_training=False)) == []
+    assert advise(facts(mean_image_bytes=None)) == []
+    assert advise(facts(available_bytes=None)) == []
+
+
+def test_an_empty_split_divides_by_nothing() -> None:
+    empty = {"num_examples": 0, "num_files": 0, "is_training": False, "mean_image_bytes": None, "num_workers": 1}
+    assert advise(facts(**empty, mean_example_bytes=0)) == []
+    assert advise(facts(**empty, mean_example_bytes=0, num_replicas=3, available_bytes=0)) == []
+    assert advise(facts(**empty, num_replicas=3)) == []
+
+
+def test_everything_at_once_is_a_sentence_each_the_weightiest_first() -> None:
+    sentences = advise(
+        facts(
+            num_replicas=2,
+            num_workers=16,
+            num_examples=1100,
+            batch_size=512,
+            num_files=1,
+            is_remote=True,
+            available_bytes=100,
+            mean_image_bytes=0.01,
+            read=ReadOptions(ram_budget_bytes=1),
+        )
+    )
+    starts = ["shuffle_buffer=", "The buffers of 2 ranks", "train lies in 1 shard,", "batch_size 512", "A rank has 2 "]
+    starts += ["The shards are remote", "All decoded images"]
+    assert [sentence[: len(start)] for sentence, start in zip(sentences, starts, strict=True)] == starts
+    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in sentences)
+
+
+# The shuffle buffer against its own budget.
+
+
+def test_a_shuffle_buffer_within_its_budget_is_not_spoken_of() -> None:
+    """4096 examples of a worker, of 100 kB each: 409.6 MB."""
+    for budget, is_said in ((409_600_000, False), (409_599_999, True)):
+        sentence = said("shuffle_buffer=", num_examples=64_000, read=ReadOptions(ram_budget_bytes=budget))
+        assert bool(sentence) is is_said, budget
+
+
+def test_a_shuffle_buffer_that_is_cut_is_told_with_what_is_held() -> None:
+    sentence = said("shuffle_buffer=", num_examples=64_000, read=ReadOptions(ram_budget_bytes=100_000_000))
+    assert sentence == (
+        "shuffle_buffer=8192 would take 819 MB on each rank, more than its memory budget: 2,000 examples are held. "
+        "ReadOptions(ram_budget_bytes=...), per worker, raises it."
+    )
+
+
+def test_a_buffer_larger_than_the_split_asks_for_the_split_only() -> None:
+    read = ReadOptions(ram_budget_bytes=320_000_000)  # 3,200 examples of a worker.
+    assert said("shuffle_buffer=", num_examples=6400, read=read) == ""
+    assert "640 MB" in said("shuffle_buffer=", num_examples=6402, read=read)
+    assert said("shuffle_buffer=", num_examples=12_800, num_replicas=2, read=read) == ""
+
+
+def test_without_shuffling_no_buffer_is_spoken_of() -> None:
+    read = ReadOptions(ram_budget_bytes=1)
+    assert said("shuffle_buffer=", num_examples=64_000, read=read) != ""
+    assert said("shuffle_buffer=", num_examples=64_000, read=read, shuffle=False) == ""
+    assert said("shuffle_buffer=", num_examples=64_000, read=read, is_training=False) == ""
+
+
+@given(st.integers(1, 40), st.integers(1, 20_000), st.integers(1, 100_000))
+def test_a_buffer_that_only_does_not_divide_among_the_workers_is_not_spoken_of(
+    num_workers: int, buffer: int, num_examples: int
+) -> None:
+    read = ReadOptions(shuffle_buffer=buffer, ram_budget_bytes=2**40)
+    assert said("shuffle_buffer=", num_workers=num_workers, num_examples=num_examples, read=read) == ""
+
+
+# The buffers against the machine's memory.
+
+
+def test_buffers_larger_than_the_memory_are_told_from_the_first_byte() -> None:
+    """Shuffled 6,400 x 100 kB, ready 2 batches x 32 images x 2 workers x 500 kB."""
+    needed = 640_000_000 + 64_000_000
+    for available, is_said in ((needed, False), (needed - 1, True), (None, False)):
+        assert bool(said("The buffers", available_bytes=available)) is is_said
+        twice = said("The buffers", num_replicas=2, num_examples=12_800, available_bytes=available and 2 * available)
+        assert bool(twice) is is_said
+
+
+def test_buffers_larger_than_the_memory_are_told_apart() -> None:
+    assert said("The buffers", num_replicas=2, num_examples=12_800, available_bytes=10**9) == (
+        "The buffers of 2 ranks would hold 1.41 GB (shuffle_buffer 640 MB and prefetch_batches 64 MB each), and 1 GB "
+        "of memory are free here: make them, batch_size or the number of workers smaller."
+    )
+
+
+def test_in_evaluation_only_the_batches_that_are_ready_take_memory() -> None:
+    for available, is_said in ((64_000_000, False), (63_999_999, True)):
+        assert bool(said("The buffers", is_training=False, available_bytes=available)) is is_said
+    without_images = {"is_training": False, "mean_image_bytes": None, "available_bytes": 12_799_999}
+    assert "12.8 MB" in said("The buffers", **without_images)
+
+
+# Shards.
+
+
+@pytest.mark.parametrize(("num_files", "is_said"), [(1, True), (5, True), (6, False), (7, False)])
+def test_fewer_shards_than_pipelines_are_told(num_files: int, is_said: bool) -> None:
+    sentence = said("lies in", num_replicas=2, num_workers=3, num_files=num_files)
+    assert bool(sentence) is is_said
+    if is_said:
+        assert (
+            f"lies in {num_files} shard{'s' * (num_files > 1)}, fewer than the 6 pipelines (2 ranks x 3 wor" in sentence
+        )
+
+
+def test_the_way_to_more_shards_is_the_datasets_own() -> None:
+    command = "tfds build cats/big --num_shards=8 --overwrite"
+    assert f"Prepared anew with {command}, each" in said("lies in", num_files=1, dataset="cats/big:1.0.0")
+    assert "Prepared anew with --shards 8, each" in said("lies in", num_files=1, is_built_here=True)
+
+
+def test_more_pipelines_than_examples_are_not_cured_by_shards() -> None:
+    few = {"num_workers": 4, "num_files": 1, "batch_size": 1}
+    assert said("lies in", num_examples=3, **few) == ""
+    assert said("lies in", num_examples=4, **few) != ""
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 60), st.integers(1, 60), st.booleans())
+def test_the_advised_number_of_shards_can_be_prepared_and_is_enough(
+    num_replicas: int, num_workers: int, num_examples: int, num_files: int, is_built_here: bool
+) -> None:
+    """TFDS writes no empty shards, so --shards refuses more shards than there are examples."""
+    assume(num_files <= num_examples)
+    places = {"num_replicas": num_replicas, "num_workers": num_workers, "is_built_here": is_built_here}
+    sentence = said("lies in", **places, num_examples=num_examples, num_files=num_files, batch_size=1)
+    assert bool(sentence) is (num_files < num_replicas * num_workers <= num_examples)
+    if sentence:
+        num_shards = int(re.search(r"--(?:num_)?shards[ =](\d+)", sentence)[1])  # type: ignore[index]
+        assert num_replicas * num_workers <= num_shards <= num_examples
+
+
+# The remainder.
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "is_said"), [(3047, True), (3048, False), (3200, False), (3201, True), (3600, False)]
+)
+def test_a_remainder_of_more_than_a_twentieth_is_told(num_examples: int, is_said: bool) -> None:
+    """A global batch has 400 examples; 3048 lack 152, and a twentieth of them are 152.4."""
+    sentence = said("every epoch", num_examples=num_examples, batch_size=200, num_replicas=2)
+    assert bool(sentence) is is_said
+
+
+def test_each_remainder_is_told_in_its_own_words() -> None:
+    changes = {"num_examples": 45, "num_replicas": 2, "batch_size": 20}
+    assert said("every epoch", **changes) == (
+        "batch_size 20: 35 examples of the next pass fill up every epoch (78% of it). batch_size 12 would make it 3."
+    )
+    assert said("every epoch", **changes, remainder=Remainder.DROP) == (
+        "batch_size 20: 5 examples are dropped from every epoch (11% of it). batch_size 11 would make it 1."
+    )
+    assert said("every epoch", **changes, is_training=False).startswith("batch_size 20: 35 padded examples fill up ev")
+    assert said("every epoch", **changes, repeats=3).startswith("batch_size 20: 25 examples of the next pass fill up")
+    kept = {"num_examples": 45, "batch_size": 20, "is_training": False}
+    assert said("every epoch", **kept) == ""
+    assert "padded" in said("every epoch", **kept, remainder=Remainder.PAD)
+
+
+def test_where_no_batch_size_is_better_none_is_named() -> None:
+    """3 examples on 2 ranks: 1 is wasted with batch_size 2 and with 1."""
+    sentence = said("every epoch", num_examples=3, num_replicas=2, batch_size=2, num_workers=1)
+    assert sentence == "batch_size 2: 1 examples of the next pass fill up every epoch (33% of it)."
+
+
+plans = st.builds(
+    dict,
+    num_examples=st.integers(1, 400),
+    num_replicas=st.integers(1, 5),
+    batch_size=st.integers(1, 80),
+    repeats=st.integers(1, 3),
+    remainder=st.sampled_from([Remainder.DROP, Remainder.WRAP, Remainder.PAD]),
+)
+
+
+@given(plans)
+def test_the_better_batch_size_is_the_largest_not_below_half_that_wastes_least(changes: dict[str, Any]) -> None:
+    batch_size, ranks = changes["batch_size"], changes["num_replicas"]
+    total = changes["num_examples"] * changes["repeats"]
+    is_drop = changes["remainder"] is Remainder.DROP
+    try:
+        sentence = said("every epoch", **changes, num_workers=1)
+    except ConfigError:
+        assert is_drop, changes
+        assert total < batch_size * ranks
+        return
+    wasted = {
+        size: total % (size * ranks) if is_drop else -total % (size * ranks)
+        for size in range(math.ceil(batch_size / 2), batch_size + 1)
+        if not is_drop or size * ranks <= total
+    }
+    assert bool(sentence) is (wasted[batch_size] > 0.05 * total)
+    if not sentence:
+        return
+    assert sentence.startswith(f"batch_size {batch_size}: {wasted[batch_size]:,} ")
+    named = re.search(r"batch_size (\d+) would make it ([\d,]+)\.$", sentence)
+    best = max(size for size in wasted if wasted[size] == min(wasted.values()))
+    if best == batch_size or wasted[best] == wasted[batch_size]:
+        assert named is None
+    else:
+        assert named is not None, (sentence, best)
+        assert (int(named[1]), int(named[2].replace(",", ""))) == (best, wasted[best])
+
+
+# Workers.
+
+
+def test_workers_without_a_batch_are_told() -> None:
+    idle = {"num_examples": 64, "batch_size": 32}
+    assert said("workers", **idle, num_workers=2) == ""
+    assert said("workers", **idle, num_workers=5) == (
+        "A rank has 2 batches per epoch and 5 workers: 3 of them have nothing to do."
+    )
+    assert said("nothing to do", num_examples=32, num_workers=2) == (
+        "A rank has 1 batch per epoch and 2 workers: 1 of them have nothing to do."
+    )
+
+
+def test_an_empty_split_leaves_every_worker_idle_but_one_is_not_too_many() -> None:
+    empty = {"num_examples": 0, "num_files": 0, "is_training": False}
+    assert said("nothing to do", **empty, num_workers=1) == ""
+    assert "0 batches per epoch and 2 workers: 2 of them" in said("nothing to do", **empty, num_workers=2)
+
+
+@pytest.mark.parametrize(("num_workers", "is_said"), [(1, False), (7, False), (8, False), (9, True)])
+def test_more_workers_than_cores_are_told(num_workers: int, is_said: bool) -> None:
+    wanted = "9 workers share 8 cores: they would decode faster with fewer." if is_said else ""
+    assert said("share", num_workers=num_workers) == wanted
+    assert "share 1 core:" in said("share", num_workers=2, num_cores=1)
+
+
+def test_idle_workers_are_not_also_told_that_they_are_too_many() -> None:
+    sentences = [s for s in advise(facts(num_workers=20, num_examples=320, num_cores=2)) if "workers" in s]
+    assert len(sentences) == 1
+    assert "nothing to do" in sentences[0]
+
+
+# Caches.
+
+
+def test_a_cache_helps_where_all_decoded_images_are_a_quarter_of_the_free_memory() -> None:
+    """6,400 images of 500 kB: 3.2 GB."""
+    for available, is_said in ((12_800_000_000, True), (12_799_999_999, False), (None, False)):
+        assert bool(said("cache", available_bytes=available)) is is_said
+    assert said("cache", available_bytes=12_800_000_000) == (
+        "All decoded images of the split are 3.2 GB, and 12.8 GB of memory are free here: a cache would help. Decoded "
+        "once into a list, they would cost nothing in later epochs."
+    )
+
+
+def test_a_cache_does_not_help_without_images_or_later_epochs() -> None:
+    much = 10**15
+    assert said("cache", available_bytes=much) != ""
+    assert said("cache", available_bytes=much, mean_image_bytes=None) == ""
+    assert said("cache", available_bytes=much, mean_image_bytes=0.0) == ""
+    assert said("cache", available_bytes=much, is_training=False) == ""
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_remote_shards_are_told_with_what_is_transferred(is_training: bool) -> None:
+    assert said("remote", is_remote=False, is_training=is_training) == ""
+    assert said("remote", is_remote=True, is_training=is_training).startswith(
+        "The shards are remote, and every epoch transfers 640 MB anew: "
+    )
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (1, "1 byte"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (1234, "1.23 kB"),
+        (12_345, "12.3 kB"),
+        (999_400, "999 kB"),
+        (999_600, "1 MB"),
+        (999_999_999, "1 GB"),
+        (5_000_000_000_000, "5 TB"),
+        (5_000_000_000_000_000, "5,000 TB"),
+    ],
+)
+def test_sizes_are_shown_in_three_digits_of_their_unit(size: int, shown: str) -> None:
+    sentence = said("remote", is_remote=True, num_examples=1, num_files=1, mean_example_bytes=size, batch_size=1)
+    assert f"transfers {shown} anew" in sentence
+
+
+@given(st.integers(1, 10**15))
+def test_sizes_are_shown_without_powers_and_within_a_hundredth(size: int) -> None:
+    sentence = said("remote", is_remote=True, num_examples=1, num_files=1, mean_example_bytes=size, batch_size=1)
+    shown = re.search(r"transfers ([\d.,]+) (bytes?|kB|MB|GB|TB) anew", sentence)
+    assert shown is not None, sentence
+    power = ("byte", "kB", "MB", "GB", "TB").index(shown[2].removesuffix("s"))
+    number = float(shown[1].replace(",", ""))
+    assert number * 1000**power == pytest.approx(size, rel=0.01)
+    assert number < 1000 or power == 4

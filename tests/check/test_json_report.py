@@ -1,0 +1,319 @@
+"""The report for machines: the same figures as are printed, in a form that stays."""
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from check.machine import Checked, Checker, FakeCheck, cut
+from check.report_file import SCHEMA, load
+from tfds_torch.check import json_report
+from tfds_torch.check.findings import Findings
+from tfds_torch.check.json_report import save_report
+from tfds_torch.check.ledger import EpochCounts, Promise
+from tfds_torch.errors import ConfigError, ShardError
+
+
+def save(path: Path, findings: Findings, exit_code: int = 0) -> dict[str, Any]:
+    save_report(path, findings, ["--json", str(path)], time.time(), exit_code)
+    return load(path)
+
+
+# The form.
+
+
+def objects(schema: Any, where: str = "$") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields every part of a schema that describes an object with given keys."""
+    if isinstance(schema, dict):
+        if "properties" in schema and isinstance(schema["properties"], dict):
+            yield where, schema
+        for key, inner in schema.items():
+            yield from objects(inner, f"{where}.{key}")
+    elif isinstance(schema, list):
+        for number, inner in enumerate(schema):
+            yield from objects(inner, f"{where}[{number}]")
+
+
+def test_the_schema_is_one_and_leaves_nothing_open() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    found = dict(objects(SCHEMA))
+    assert len(found) >= 12
+    for where, schema in found.items():
+        if where.endswith("machine.properties.packages"):
+            continue
+        assert schema["additionalProperties"] is False, where
+        assert sorted(schema["required"]) == sorted(schema["properties"]), where
+
+
+def test_every_key_is_documented() -> None:
+    """By its name, in the text that stands above the code."""
+    described = set(re.findall(r"\w+", json_report.__doc__ or ""))
+    names = {name for where, schema in objects(SCHEMA) for name in schema["properties"] if "packages" not in where}
+    known_by_example = {"label", "smallest", "median", "largest", "mean_pixels", "num_missing", "num_twice"}
+    known_by_example |= {"num_unknown", "whole_s", "pid", "pss_bytes"}
+    assert names - described <= known_by_example
+
+
+def test_a_check_that_knows_nothing_has_every_key(tmp_path: Path) -> None:
+    report = save(tmp_path / "r.json", Findings(error=ConfigError("no such thing")), 2)
+    assert list(report) == list(SCHEMA["required"])
+    assert report["error"] == {"type": "ConfigError", "message": "no such thing"}
+    assert (report["dataset"], report["plan"], report["images"]) == (None, None, None)
+    assert [report[key] for key in ("epochs", "labels", "throughput", "promises", "advice")] == [[]] * 5
+    assert report["exit_code"] == 2
+
+
+def test_of_many_ids_the_number_and_the_first_hundred_are_given(tmp_path: Path) -> None:
+    ids = [f"x__{number}" for number in range(101)]
+    counts = EpochCounts((3, 3), ids, ids[:100], ids[:99], 10, 2)
+    (epoch,) = save(tmp_path / "r.json", Findings(counts=[counts]))["epochs"]
+    assert epoch == {
+        "epoch": 0,
+        "num_batches": [3, 3],
+        "num_valid": 10,
+        "num_padded": 2,
+        "num_missing": 101,
+        "num_twice": 100,
+        "num_unknown": 99,
+        "missing": ids[:100],
+        "twice": ids[:100],
+        "unknown": ids[:99],
+    }
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred\x07", "\x7f\x9b", "\u202ex\u2028", "猫 ñ", '"\\/', "\udc80", "a\nb\r\0"])
+def test_any_text_is_kept_and_harmless(tmp_path: Path, text: str) -> None:
+    findings = Findings(
+        promises=[Promise("p", False, text)], advice=[text], error=ShardError(text), images_path=Path(f"/{text}")
+    )
+    report = save(tmp_path / "r.json", findings, 1)
+    assert report["promises"] == [{"name": "p", "kept": False, "detail": text}]
+    assert (report["advice"], report["error"]["message"]) == ([text], text)
+
+
+def test_what_is_no_number_is_no_report(tmp_path: Path, fake: FakeCheck) -> None:
+    """Rather none than one that a parser of JSON stumbles over."""
+    path = tmp_path / "r.json"
+    path.write_text("old")
+    promise = Promise("p", float("nan"), "")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="JSON"):
+        save_report(path, Findings(promises=[promise]), [], time.time(), 0)
+    assert (os.listdir(tmp_path), path.read_text()) == (["r.json"], "old")
+
+
+# The file.
+
+
+def test_the_mode_of_a_new_file_is_the_users_own(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        save(tmp_path / "r.json", Findings())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "r.json").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "r.json"
+    path.write_text("old")
+    path.chmod(mode)
+    save(path, Findings())
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_a_file_that_cannot_be_replaced_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "r.json"
+    (folder / "inside").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"The report .*r\.json cannot be written: "):
+        save_report(folder, Findings(), [], time.time(), 0)
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_a_folder_that_went_away_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere/r\.json cannot be written: "):
+        save_report(tmp_path / "nowhere" / "r.json", Findings(), [], time.time(), 0)
+
+
+# Every way in which a check ends.
+
+
+def figures(report: dict[str, Any]) -> tuple[int, str | None]:
+    """Returns the exit code and the type of the error."""
+    return report["exit_code"], report["error"] and report["error"]["type"]
+
+
+def assert_says_what_was_printed(report: dict[str, Any], checked: Checked) -> None:
+    """Every number that is printed is in the report, as far as it was printed whole."""
+    assert report["exit_code"] == checked.code
+    pipelines = [
+        {
+            "rank": str(pipeline["rank"]),
+            "worker": "-" if report["plan"]["num_workers"] == 0 else str(pipeline["worker"]),
+            "batches": str(pipeline["num_batches"]),
+            "examples": str(pipeline["num_examples"]),
+            "fill": str(pipeline["num_fill"]),
+        }
+        for pipeline in report["plan"]["pipelines"]
+    ]
+    assert pipelines == [{key: row[key] for key in pipelines[0]} for row in checked.plan]
+    for epoch, row in zip(report["epochs"], checked.ledger, strict=True):
+        shown = {name: str(epoch[f"num_{name}"]) for name in ("valid", "padded", "missing", "twice", "unknown")}
+        assert {**shown, "epoch": str(epoch["epoch"]), "batches": row["batches"]} == row
+        assert row["batches"].split()[0] == str(epoch["num_batches"][0])
+        for name in ("missing", "twice", "unknown"):
+            assert len(epoch[name]) == min(100, epoch[f"num_{name}"])
+    assert {promise["name"]: promise["kept"] for promise in report["promises"]} == {
+        name: kept for name, (kept, _) in checked.promises.items()
+    }
+    for promise in report["promises"]:
+        shown = checked.promises[promise["name"]][1]
+        assert re.sub(r"\s", "", shown) == re.sub(r"\s", "", promise["detail"])
+    assert {count["name"]: count["num_examples"] for count in report["labels"]} == checked.labels
+    for rank, row in zip(report["throughput"], checked.throughput, strict=True):
+        later = rank["later_first_batch_s"]
+        assert row == {
+            "rank": str(rank["rank"]),
+            "first batch s": f"{rank['first_batch_s']:.2f}",
+            "later first batch s": "-" if later is None else f"{later:.2f}",
+            "examples/s": f"{rank['examples_per_s']:.0f}",
+            "tail s": f"{rank['tail_s']:.3f}",
+        }
+        assert [epoch["num_batches"] for epoch in rank["epochs"]] == [report["plan"]["num_batches"]] * len(
+            rank["epochs"]
+        )
+        assert all(epoch["first_batch_s"] <= epoch["whole_s"] for epoch in rank["epochs"])
+        assert len(rank["epochs"]) == len(report["epochs"])
+    assert [re.sub(r"\s", "", text) for text in report["advice"]] == [
+        re.sub(r"\s", "", text) for text in checked.advice
+    ]
+    assert report["dataset"]["name"] in checked.output
+    assert report["dataset"]["data_dir"] in checked.output
+
+
+def test_a_check_that_keeps_every_promise(checker: Checker, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    line = ["--workers", "0", "--replicas", "2", "--json", str(path)]
+    checked = checker.check(*line)
+    report = load(path)
+    assert figures(report) == (0, None)
+    assert_says_what_was_printed(report, checked)
+    assert report["command"] == line
+    dataset, plan = report["dataset"], report["plan"]
+    assert (dataset["name"], dataset["split"], dataset["is_fake"]) == ("digits:1.0.0", "train", False)
+    assert (dataset["num_examples"], dataset["num_shards"]) == (1437, 1)
+    assert dataset["class_names"] == [str(digit) for digit in range(10)]
+    assert dataset["features"] == {
+        "image": {"dtype": "uint8", "shape": [8, 8, 1]},
+        "label": {"dtype": "int64", "shape": []},
+    }
+    assert dataset["image_sizes"] == {"smallest": [8, 8], "median": [8, 8], "largest": [8, 8], "mean_pixels": 64.0}
+    assert {key: plan[key] for key in plan if key != "pipelines"} == {
+        "is_training": True,
+        "shuffle": True,
+        "seed": 42,
+        "remainder": "wrap",
+        "read_mode": "examples",
+        "batch_size": 32,
+        "num_batches": 23,
+        "num_replicas": 2,
+        "num_workers": 0,
+    }
+    assert sum(count["num_examples"] for count in report["labels"]) == 1437
+    assert report["images"] is None
+    assert [rank["rank"] for rank in report["throughput"]] == [0, 1]
+    processes = [rank["processes"] for rank in report["throughput"]]
+    assert [members[0]["pid"] for members in processes] == [checker.process.pid] * 2
+    heaviest = max(processes, key=lambda members: sum(process["pss_bytes"] for process in members))
+    assert f"this process {heaviest[0]['pss_bytes'] / 1e6:,.0f}" in checked.output
+    assert datetime.fromisoformat(report["started"]).utcoffset() == timedelta(0)
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_a_check_of_made_up_content(fake: FakeCheck) -> None:
+    report = load(fake.json)
+    assert figures(report) == (0, None)
+    assert_says_what_was_printed(report, fake.checked)
+    assert report["dataset"]["is_fake"]
+    assert report["images"] == str(fake.images)
+    assert report["dataset"]["num_shards"] == 4
+
+
+def test_a_check_that_breaks_a_promise(checker: Checker, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    line = ["--eval", "--workers", "0", "--epochs", "1", "--json", path]
+    checked = checker.check_planted("replacement", line)
+    report = load(path)
+    assert figures(report) == (1, None)
+    assert_says_what_was_printed(report, checked)
+    assert [promise["name"] for promise in report["promises"] if not promise["kept"]] == list(checked.broken)
+    (epoch,) = report["epochs"]
+    assert epoch["missing"] == ["digits-test.tfrecord-00000-of-00001__1"]
+    assert epoch["twice"] == ["digits-test.tfrecord-00000-of-00001__0"]
+
+
+def test_a_damaged_shard(checker: Checker, own_digits: Path, tmp_path: Path) -> None:
+    (shard,) = own_digits.glob("digits-test*")
+    cut(shard, 300)
+    path = tmp_path / "r.json"
+    checked = checker.check("--root", own_digits, "--eval", "--workers", "0", "--json", path)
+    report = load(path)
+    assert figures(report) == (1, "ShardError")
+    assert checked.code == 1
+    assert f"BROKEN: {report['error']['message']}" == checked.errors.strip()
+    assert str(shard) in report["error"]["message"]
+    assert report["dataset"]["num_examples"] == 360
+    assert report["plan"]["num_batches"] == 12
+    assert [report[key] for key in ("epochs", "labels", "throughput", "promises", "advice")] == [[]] * 5
+
+
+def test_a_wrong_split(checker: Checker, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    checked = checker.check("--split", "trian\x1b", "--workers", "0", "--json", path)
+    report = load(path)
+    assert figures(report) == (2, "ConfigError")
+    assert checked.code == 2
+    assert "Did you mean 'train'?" in report["error"]["message"]
+    assert (report["dataset"], report["plan"]) == (None, None)
+
+
+def test_a_dataset_that_is_not_there(checker: Checker, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    checker.check("--name", "cifar10", "--root", tmp_path, "--json", path)
+    report = load(path)
+    assert figures(report) == (2, "DatasetNotFoundError")
+    assert "--fake" in report["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--workers", "-1"], ["--config", "nowhere.toml"], ["--fake", "0"], ["--images", "sheet.jpg"]]
+)
+def test_arguments_that_cannot_be(checker: Checker, tmp_path: Path, arguments: list[str]) -> None:
+    """The report of an earlier check must not pass for this one's."""
+    path = tmp_path / "r.json"
+    path.write_text("earlier")
+    checked = checker.check(*arguments, "--json", path)
+    assert checked.code == 2
+    assert figures(load(path)) == (2, "ConfigError")
+
+
+def test_labels_with_control_characters_are_kept_in_the_report(
+    checker: Checker, own_digits: Path, tmp_path: Path
+) -> None:
+    names = ["\x1b[31mred", "[bold]", "猫", "\x7f", *"456789"]
+    (own_digits / "label.labels.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+    path = tmp_path / "r.json"
+    checked = checker.check("--root", own_digits, "--eval", "--workers", "0", "--epochs", "1", "--json", path)
+    assert checked.code == 0, checked.errors
+    report = load(path)
+    assert report["dataset"]["class_names"] == names
+    assert [count["name"] for count in report["labels"]] == names
+    assert [count["num_examples"] for count in report["labels"]] == list(checked.labels.values())

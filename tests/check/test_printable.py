@@ -1,0 +1,44 @@
+"""printable: nothing that it returns can move a cursor, colour a terminal or turn a line around."""
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfds_torch.check.printable import printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("airplane", "airplane"),
+        ('it\'s "9" \\ [bold]', 'it\'s "9" \\ [bold]'),
+        ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),
+        ("\x1b]8;;http://x\x07link", r"\x1b]8;;http://x\x07link"),
+        ("a\rb\tc\x08d\x00\x7f", r"a\rb\tc\x08d\x00\x7f"),
+        ("\x9b31m", r"\x9b31m"),
+        ("\u202egnp.exe\u2066\u200b", r"\u202egnp.exe\u2066\u200b"),
+        ("\u2028line", r"\u2028line"),
+        ("\ufeff\U000e0041", r"\ufeff\U000e0041"),
+        ("\udc80", r"\udc80"),
+        ("two\nlines", "two\nlines"),
+        ("飛行機 Flugzeug avión ✈ עברית", "飛行機 Flugzeug avión ✈ עברית"),
+    ],
+)
+def test_what_is_not_printable_becomes_its_escape(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters(codec=None)))
+def test_nothing_but_line_breaks_controls_a_terminal(text: str) -> None:
+    shown = printable(text)
+    assert all(character.isprintable() or character == "\n" for character in shown)
+    assert printable(shown) == shown
+    shown.encode("utf-8")
+
+
+@given(st.text(st.characters(codec=None, exclude_characters="\\'\n")))
+def test_nothing_is_left_out(text: str) -> None:
+    assert ast.literal_eval(f"'{printable(text)}'") == text

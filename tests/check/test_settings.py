@@ -1,0 +1,248 @@
+"""What the command line asks for: flags beat the config file, and what cannot work is said before any work."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfds_torch.check.settings import Settings, parse_arguments, resolve
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.config import Config
+from tfds_torch.pipeline.options import ReadOptions
+
+RECIPE = """
+name = "mnist"
+split = "test"
+is_training = true
+batch_size = 7
+seed = 5
+image_mode = "L"
+
+[read]
+mode = "examples"
+shuffle_buffer = 99
+
+[loader]
+num_workers = 6
+"""
+IN_FILE = Config(
+    name="mnist",
+    split="test",
+    is_training=True,
+    batch_size=7,
+    seed=5,
+    image_mode="L",
+    read=ReadOptions(mode="examples", shuffle_buffer=99),
+    num_workers=6,
+)
+
+
+def settings(*arguments: str | Path) -> Settings:
+    return resolve(parse_arguments(list(map(str, arguments))))
+
+
+def refusal(*arguments: str | Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        settings(*arguments)
+    return str(caught.value)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_without_arguments_the_digits_are_trained_on() -> None:
+    assert settings() == Settings(
+        config=Config(name="digits", is_training=True, batch_size=32, num_workers=2),
+        root=None,
+        has_split=False,
+        num_replicas=1,
+        num_epochs=2,
+        num_fake=None,
+        num_shards=None,
+        json_path=None,
+        images_path=None,
+    )
+
+
+def test_a_config_file_alone_is_what_it_says(recipe: Path) -> None:
+    found = settings("--config", recipe)
+    assert found.config == IN_FILE
+    assert found.has_split
+    assert (found.num_replicas, found.num_epochs, found.root) == (1, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        (["--name", "cifar10"], {"name": "cifar10"}),
+        (["--split", "train[:9]"], {"split": "train[:9]"}),
+        (["--batch-size", "1"], {"batch_size": 1}),
+        (["--workers", "0"], {"num_workers": 0}),
+        (["--eval"], {"is_training": False}),
+        (["--read-mode", "auto"], {"read": ReadOptions(mode="auto", shuffle_buffer=99)}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_flag_beats_the_config_file_and_leaves_the_rest(
+    recipe: Path, arguments: list[str], changed: dict[str, Any]
+) -> None:
+    for line in ([*arguments, "--config", str(recipe)], ["--config", str(recipe), *arguments]):
+        config = settings(*line).config
+        assert vars(config) == vars(IN_FILE) | changed
+        assert config != IN_FILE
+
+
+def test_a_flag_that_repeats_a_default_beats_the_config_file_too(recipe: Path) -> None:
+    line = ["--name", "digits", "--split", "train", "--batch-size", "32", "--workers", "2", "--read-mode", "auto"]
+    config = settings("--config", recipe, *line).config
+    assert (config.name, config.split, config.batch_size, config.num_workers) == ("digits", "train", 32, 2)
+    assert config.read.mode == "auto"
+
+
+def test_every_flag_reaches_its_setting(tmp_path: Path) -> None:
+    line = ["--replicas", "3", "--epochs", "4", "--fake", "5", "--shards", "2", "--root", "/data", "--split", "test"]
+    line += ["--json", str(tmp_path / "r.json"), "--images", str(tmp_path / "s.PNG")]
+    found = settings(*line)
+    assert (found.num_replicas, found.num_epochs, found.num_fake, found.num_shards) == (3, 4, 5, 2)
+    assert (found.root, found.has_split) == ("/data", True)
+    assert (found.json_path, found.images_path) == (tmp_path / "r.json", tmp_path / "s.PNG")
+    assert os.listdir(tmp_path) == []
+
+
+def test_evaluation_over_a_training_config_is_an_evaluation(tmp_path: Path) -> None:
+    """What a file says about training only, no flag could take back: `--eval` promises every example exactly once."""
+    path = tmp_path / "train.toml"
+    path.write_text(
+        "name = 'digits'\nis_training = true\nbatch_size = 7\nshuffle = true\nrepeats = 3\nremainder = 'drop'\n"
+        "[read]\nmode = 'files'\ncycle_length = 3"
+    )
+    config = settings("--config", path, "--eval").config
+    assert (config.is_training, config.shuffle, config.repeats, config.remainder) == (False, None, 0, None)
+    assert config.read == ReadOptions(cycle_length=3)
+    assert settings("--config", path, "--eval", "--read-mode", "files").config.read.mode == "files"
+
+
+def test_evaluation_over_an_evaluation_config_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "eval.toml"
+    path.write_text("name = 'digits'\nbatch_size = 7\nshuffle = true\nremainder = 'drop'\n[read]\nmode = 'examples'")
+    assert settings("--config", path, "--eval") == settings("--config", path)
+
+
+@pytest.mark.parametrize("name", ["--workers", "--replicas", "--epochs", "--fake", "--shards"])
+def test_numbers_have_a_least_value(name: str) -> None:
+    least = 0 if name == "--workers" else 1
+    settings(name, str(least))
+    for number in (least - 1, -1, -(10**30)):
+        assert refusal(name, str(number)) == f"{name} {number}: must be at least {least}."
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("bach_size = 3", "unknown key 'bach_size'. Did you mean 'batch_size'?"),
+        ("batch_size = '3'", "batch_size = '3' must be an integer."),
+        ("is_training = 1", "is_training = 1 must be true or false."),
+        ("[loader]\nnum_workers = -1", "[loader] num_workers = -1 must be in 0..1024."),
+        ("name = ", "is no valid TOML"),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    message = refusal("--config", path, "--name", "digits")
+    assert message.startswith(f"The config {str(path)!r}")
+    assert reason in message
+
+
+def test_a_config_outside_its_folder_is_refused(recipe: Path) -> None:
+    outside = f"{recipe.parent}/inside/../recipe.toml"
+    (recipe.parent / "inside").mkdir()
+    assert Path(outside).is_file()
+    assert "leads out of its folder by '..'" in refusal("--config", outside)
+    assert "does not exist" in refusal("--config", recipe.parent / "recpie.toml")
+    assert "Did you mean 'recipe.toml'?" in refusal("--config", recipe.parent / "recpie.toml")
+
+
+# Outputs.
+
+
+UNWRITABLE: dict[str, Callable[[Path], Path]] = {
+    "in no folder": lambda folder: folder / "nowhere" / "x.png",
+    "below a file": lambda folder: folder / "file.png" / "x.png",
+    "a folder": lambda folder: folder / "folder.png",
+    "a link to a folder": lambda folder: folder / "link.png",
+    "a device": lambda folder: folder / "null.png",
+    "no path": lambda folder: folder / "x\0.png",
+    "too long": lambda folder: folder / f"{'x' * 300}.png",
+}
+
+
+@pytest.mark.parametrize("flag", ["--json", "--images"])
+@pytest.mark.parametrize("where", UNWRITABLE)
+def test_an_output_that_cannot_be_written_is_refused_with_its_flag(tmp_path: Path, flag: str, where: str) -> None:
+    (tmp_path / "file.png").write_text("old")
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "link.png").symlink_to("folder.png")
+    (tmp_path / "null.png").symlink_to("/dev/null")
+    before = sorted(tmp_path.rglob("*"))
+    path = UNWRITABLE[where](tmp_path)
+    message = refusal(flag, path)
+    assert message.startswith(f"{flag} {os.fspath(path)!r} ")
+    assert " Give " in message
+    assert "\0" not in message
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("flag", ["--json", "--images"])
+def test_an_output_in_a_folder_without_permission_is_refused(
+    tmp_path: Path, flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Played, because the superuser may write everywhere."""
+
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    message = refusal(flag, tmp_path / "x.png")
+    assert message == (
+        f"{flag} {os.fspath(tmp_path / 'x.png')!r} cannot be written: Permission denied. Give a file in a folder that "
+        f"exists and may be written."
+    )
+
+
+@pytest.mark.parametrize("flag", ["--json", "--images"])
+def test_asking_for_an_output_writes_nothing_yet(tmp_path: Path, flag: str) -> None:
+    old = tmp_path / "old.png"
+    old.write_text("old")
+    settings(flag, old)
+    settings(flag, tmp_path / "new.png")
+    assert os.listdir(tmp_path) == ["old.png"]
+    assert old.read_text() == "old"
+
+
+def test_an_output_may_lie_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = settings("--json", "report", "--images", "sheet.png")
+    assert (found.json_path, found.images_path) == (Path("report"), Path("sheet.png"))
+
+
+@pytest.mark.parametrize("name", ["sheet.jpg", "sheet", "png", ".png", "sheet.png.gz"])
+def test_a_contact_sheet_is_a_png(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    assert refusal("--images", path) == (f"--images {path}: the contact sheet is a PNG file; end its name with .png.")
+
+
+@pytest.mark.parametrize("other", ["x.png", "./x.png", "sub/../x.png"])
+def test_two_outputs_in_one_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "x.png").write_text("old")
+    assert "the same file" in refusal("--images", "x.png", "--json", other)
+    assert "the same file" in refusal("--json", tmp_path / "x.png", "--images", other)

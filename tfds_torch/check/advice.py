@@ -1,0 +1,161 @@
+"""What a user could do better, a sentence each. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+
+_LARGE_REMAINDER = 0.05
+_SMALL_SHARE_OF_MEMORY = 0.25
+_SHARDS_PER_PIPELINE = 4  # The shares of two pipelines then differ by a quarter at most.
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the advice is drawn from.
+
+    Attributes:
+        dataset: the dataset's name, with config and version.
+        split: the split expression.
+        plan: the epoch plan of a worker of rank 0; its world tells the numbers of ranks and workers.
+        read: how examples are read.
+        is_built_here: whether the check builds the dataset: it is embedded or made up.
+        num_files: shards of the split that hold examples.
+        is_remote: whether the shards have a URL scheme.
+        mean_example_bytes: size of an encoded example.
+        mean_image_bytes: size of a decoded image; None without images.
+        available_bytes: memory that may still be taken; None where the system does not tell.
+        num_cores: processors that this process may use.
+    """
+
+    dataset: str
+    split: str
+    plan: EpochPlan
+    read: ReadOptions
+    is_built_here: bool
+    num_files: int
+    is_remote: bool
+    mean_example_bytes: int
+    mean_image_bytes: float | None
+    available_bytes: int | None
+    num_cores: int
+
+
+def advise(facts: Facts) -> list[str]:
+    """Returns sentences, the weightiest first; none when there is nothing to be said."""
+    return [*_memory(facts), *_shards(facts), *_remainder(facts), *_workers(facts), *_cache(facts)]
+
+
+def _memory(facts: Facts) -> Iterator[str]:
+    world, read = facts.plan.world, facts.read
+    num_workers, size = world.num_workers, max(1, facts.mean_example_bytes)
+    asked = min(read.shuffle_buffer, -(-facts.plan.num_examples // world.num_replicas))
+    held = num_workers * read.shuffle_buffer_of_worker(num_workers, size)
+    if facts.plan.shuffle and held < asked // num_workers * num_workers:
+        yield (
+            f"shuffle_buffer={read.shuffle_buffer} would take {_bytes(asked * size)} on each rank, more than its "
+            f"memory budget: {held:,} examples are held. ReadOptions(ram_budget_bytes=...), per worker, raises it."
+        )
+    buffered = min(asked, held) * size if facts.plan.shuffle else 0
+    image_bytes = facts.mean_image_bytes or facts.mean_example_bytes
+    ready = read.prefetch_batches * facts.plan.batch_size * num_workers * image_bytes
+    needed = (buffered + ready) * world.num_replicas
+    if facts.available_bytes is not None and needed > facts.available_bytes:
+        yield (
+            f"The buffers of {_number(world.num_replicas, 'rank')} would hold {_bytes(needed)} (shuffle_buffer "
+            f"{_bytes(buffered)} and prefetch_batches {_bytes(ready)} each), and {_bytes(facts.available_bytes)} of "
+            f"memory are free here: make them, batch_size or the number of workers smaller."
+        )
+
+
+def _shards(facts: Facts) -> Iterator[str]:
+    world = facts.plan.world
+    if not facts.plan.is_training:
+        return
+    if facts.num_files >= world.num_pipelines or facts.plan.num_examples < world.num_pipelines:
+        return
+    num_shards = min(_SHARDS_PER_PIPELINE * world.num_pipelines, facts.plan.num_examples)  # TFDS writes no empty ones.
+    again = f"tfds build {facts.dataset.partition(':')[0]} --num_shards={num_shards} --overwrite"
+    yield (
+        f"{facts.split} lies in {_number(facts.num_files, 'shard')}, fewer than the {world.num_pipelines} pipelines "
+        f"({_number(world.num_replicas, 'rank')} x {_number(world.num_workers, 'worker')}): each reads its cut of a "
+        f"file that others read as well, and whole files cannot be shuffled. Prepared anew with "
+        f"{f'--shards {num_shards}' if facts.is_built_here else again}, each would have files of its own."
+    )
+
+
+def _remainder(facts: Facts) -> Iterator[str]:
+    plan = facts.plan
+    wasted = _num_wasted(plan)
+    if not plan.num_examples or wasted <= _LARGE_REMAINDER * plan.num_examples * plan.num_passes:
+        return
+    what = {
+        Remainder.DROP: "examples are dropped from",
+        Remainder.WRAP: "examples of the next pass fill up",
+        Remainder.PAD: "padded examples fill up",
+    }[plan.remainder]
+    share = wasted / (plan.num_examples * plan.num_passes)
+    yield f"batch_size {plan.batch_size}: {wasted:,} {what} every epoch ({share:.0%} of it).{_better_batch_size(plan)}"
+
+
+def _better_batch_size(plan: EpochPlan) -> str:
+    """Returns a sentence about the largest batch size, not below half of today's, that wastes least."""
+    wasted = {}
+    for batch_size in range(plan.batch_size, (plan.batch_size - 1) // 2, -1):
+        try:
+            wasted[batch_size] = _num_wasted(replace(plan, batch_size=batch_size))
+        except ConfigError:  # Leaves no batch.
+            continue
+    best = min(wasted, key=lambda size: wasted[size], default=plan.batch_size)
+    return "" if best == plan.batch_size else f" batch_size {best} would make it {wasted[best]:,}."
+
+
+def _num_wasted(plan: EpochPlan) -> int:
+    """Returns how many examples an epoch computes too many, or leaves out."""
+    if plan.remainder is Remainder.KEEP:
+        return 0
+    return abs(plan.num_batches * plan.global_batch_size - plan.num_examples * plan.num_passes)
+
+
+def _workers(facts: Facts) -> Iterator[str]:
+    num_workers, num_batches = facts.plan.world.num_workers, facts.plan.num_batches
+    if num_workers > max(1, num_batches):
+        yield (
+            f"A rank has {_number(num_batches, 'batch', 'batches')} per epoch and {num_workers} workers: "
+            f"{num_workers - num_batches} of them have nothing to do."
+        )
+    elif num_workers > facts.num_cores:
+        yield f"{num_workers} workers share {_number(facts.num_cores, 'core')}: they would decode faster with fewer."
+
+
+def _cache(facts: Facts) -> Iterator[str]:
+    encoded = facts.mean_example_bytes * facts.plan.num_examples
+    if facts.is_remote:
+        yield (
+            f"The shards are remote, and every epoch transfers {_bytes(encoded)} anew: a copy on a local disk would "
+            f"be read at its speed."
+        )
+    if facts.mean_image_bytes is None or facts.available_bytes is None or not facts.plan.is_training:
+        return
+    decoded = facts.mean_image_bytes * facts.plan.num_examples
+    if 0 < decoded <= _SMALL_SHARE_OF_MEMORY * facts.available_bytes:
+        yield (
+            f"All decoded images of the split are {_bytes(decoded)}, and {_bytes(facts.available_bytes)} of memory are "
+            f"free here: a cache would help. Decoded once into a list, they would cost nothing in later epochs."
+        )
+
+
+def _number(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _bytes(number: float) -> str:
+    rounded = float(f"{number:.3g}")  # First, so that 999.6 kB are 1 MB.
+    power = min(4, max(0, len(f"{rounded:.0f}") - 1) // 3)
+    if power == 0:
+        return _number(round(rounded), "byte")
+    size = rounded / 1000**power
+    shown = f"{size:,.0f}" if size >= 1000 else f"{size:.3g}"
+    return f"{shown} {('kB', 'MB', 'GB', 'TB')[power - 1]}"

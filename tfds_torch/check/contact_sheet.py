@@ -1,0 +1,128 @@
+"""A sheet of decoded images with their labels, so that a user sees what a model will see."""
+
+import io
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+from tfds_torch.check.printable import printable
+from tfds_torch.check.whole_file import write_whole
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import DEFAULT_FIELDS
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.plan.world import World
+from tfds_torch.runtime import fresh_process
+
+_NUM_COLUMNS, _NUM_ROWS = 8, 5
+_CELL, _GAP, _MARGIN = 144, 12, 24
+_CAPTION_SIZE, _TITLE_SIZE = 14, 22
+_INK, _FAINT, _PAPER, _FRAME = "#1c1c1e", "#48484a", "#ffffff", "#f2f2f4"
+
+
+def save_contact_sheet(parser: ParserTfds, path: Path, title: str) -> None:
+    """Writes a PNG with the first images of epoch 0, each with its class's name, its label or its id.
+
+    The images are decoded in a process of its own: this one does not load tensorflow.
+
+    Args:
+        parser: where the images come from.
+        path: a PNG file; it is written whole or not at all.
+        title: what stands above the images.
+
+    Raises:
+        ConfigError: the dataset has no image, or the file cannot be written.
+        TfdsTorchError: as reading raises it.
+    """
+    pictures = fresh_process.call(_read_pictures, parser, _NUM_COLUMNS * _NUM_ROWS)
+    sheet = _draw(title, [(Image.open(io.BytesIO(png)), caption) for png, caption in pictures])
+    try:
+        file = io.BytesIO()
+        sheet.save(file, "PNG")
+        write_whole(path, file.getvalue())
+    except OSError as error:
+        raise ConfigError(f"The contact sheet {path} cannot be written: {error}.") from None
+
+
+def check_has_images(parser: ParserTfds) -> None:
+    """Raises ConfigError when the dataset has no images to show."""
+    if parser.image_key is None or not parser.has_field("image"):
+        raise ConfigError(
+            f"--images: {parser.dataset_name} has no image feature {parser.image_key!r} (image_key, in a config)."
+        )
+
+
+def _read_pictures(parser: ParserTfds, number: int) -> list[tuple[bytes, str]]:
+    """Returns (PNG file of a cell's size at most, caption) of the first examples of epoch 0."""
+    return list(islice(_pictures(parser), number))
+
+
+def _pictures(parser: ParserTfds) -> Iterator[tuple[bytes, str]]:
+    names = parser.class_names
+    fields = tuple(filter(parser.has_field, DEFAULT_FIELDS))
+    shown: set[int] = set()  # The last batch may be filled up with examples that are on the sheet already.
+    for batch in parser.batches(World(), fields=fields):
+        for i, pixels in enumerate(batch.image or ()):
+            index = int(batch.index[i])
+            if not batch.valid[i] or index in shown:
+                continue
+            shown.add(index)
+            label = None if batch.label is None else int(batch.label[i])
+            known = names is not None and label is not None and 0 <= label < len(names)
+            caption = names[label] if known else batch.id[i] if label is None else str(label)  # type: ignore[index]
+            file = io.BytesIO()
+            _fit(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)).save(file, "PNG")
+            yield file.getvalue(), caption
+
+
+def _fit(image: Image.Image) -> Image.Image:
+    """Returns the image as RGB, as large as a cell allows; small ones are enlarged by whole factors, unsmoothed."""
+    if image.has_transparency_data:
+        paper = Image.new("RGBA", image.size, _PAPER)
+        image = Image.alpha_composite(paper, image.convert("RGBA"))
+    image = image.convert("RGB")
+    longest = max(image.size)
+    if longest <= _CELL // 2:
+        factor = _CELL // longest
+        return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    scale = min(1.0, _CELL / longest)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    return image.resize(size, Image.Resampling.LANCZOS)
+
+
+def _draw(title: str, pictures: list[tuple[Image.Image, str]]) -> Image.Image:
+    num_rows = -(-len(pictures) // _NUM_COLUMNS) or 1
+    line = _CAPTION_SIZE + 10
+    width = 2 * _MARGIN + _NUM_COLUMNS * (_CELL + _GAP) - _GAP
+    top = _MARGIN + _TITLE_SIZE + 18
+    height = top + num_rows * (_CELL + line + _GAP) - _GAP + _MARGIN
+    sheet = Image.new("RGB", (width, height), _PAPER)
+    pen = ImageDraw.Draw(sheet)
+    heading = _shorten(pen, printable(title), _font(_TITLE_SIZE), width - 2 * _MARGIN)
+    pen.text((_MARGIN, _MARGIN), heading, fill=_INK, font=_font(_TITLE_SIZE))
+    if not pictures:
+        pen.text((_MARGIN, top), "no examples", fill=_FAINT, font=_font(_CAPTION_SIZE))
+    for number, (image, caption) in enumerate(pictures):
+        row, column = divmod(number, _NUM_COLUMNS)
+        x, y = _MARGIN + column * (_CELL + _GAP), top + row * (_CELL + line + _GAP)
+        pen.rectangle((x, y, x + _CELL - 1, y + _CELL - 1), fill=_FRAME)
+        sheet.paste(image, (x + (_CELL - image.width) // 2, y + (_CELL - image.height) // 2))
+        text = _shorten(pen, printable(caption), _font(_CAPTION_SIZE), _CELL)
+        pen.text((x + _CELL / 2, y + _CELL + 5), text, fill=_FAINT, font=_font(_CAPTION_SIZE), anchor="ma")
+    return sheet
+
+
+def _shorten(pen: ImageDraw.ImageDraw, text: str, font: Any, width: int) -> str:
+    """Returns the text, cut and ended by three dots where it is wider than `width` pixels."""
+    text = " ".join(text[:width].splitlines())  # A letter is wider than a pixel.
+    if pen.textlength(text, font=font) <= width:
+        return text
+    while text and pen.textlength(f"{text}...", font=font) > width:
+        text = text[:-1]
+    return f"{text}..."
+
+
+def _font(size: int) -> Any:
+    return ImageFont.load_default(size)

@@ -1,0 +1,187 @@
+"""The check's findings as JSON, for machines.
+
+The form is stable: keys may be added, and what is there keeps its name, unit and meaning while `schema_version` is 1.
+Keys that end in `_s` are seconds, in `_bytes` bytes; `num_` counts. What a check did not get to know, because an error
+ended it, is null or empty.
+
+    schema_version  1
+    command         arguments of `python -m tfds_torch.check`
+    started         UTC, ISO 8601;  duration_s
+    exit_code       0 all promises kept, 1 one broken or a shard damaged, 2 wrong usage or no such dataset
+    error           null, or {type, message}
+    machine         python, platform, num_cores, packages {name: version}
+    dataset         name, split, data_dir, is_fake, num_examples, num_shards, class_names, fingerprint,
+                    mean_example_bytes, features {key: {dtype, shape} or nested}, image_sizes
+    plan            is_training, shuffle, seed, remainder, read_mode, batch_size, num_batches, num_replicas, num_workers
+                    (0: a rank reads by itself), pipelines [{rank, worker, num_batches, num_examples, num_fill,
+                    num_available}] of epoch 0
+    epochs          [{epoch, num_batches of each rank, num_valid, num_padded, and for missing, twice and unknown ids
+                    their number and the first 100}]
+    labels          [{label, name, num_examples}]
+    throughput      [{rank, first_batch_s, later_first_batch_s, examples_per_s, tail_s, epochs, processes}]
+    promises        [{name, kept, detail}]
+    advice          sentences
+    images          path of the contact sheet, or null
+"""
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tfds_torch
+from tfds_torch.check.findings import Findings
+from tfds_torch.check.ledger import EpochCounts
+from tfds_torch.check.whole_file import write_whole
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import LEDGER_FIELDS, FieldSpec
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.options import num_cores
+from tfds_torch.plan.world import World
+
+SCHEMA_VERSION = 1
+_PACKAGES = ("numpy", "pillow", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "torch")
+_NUM_IDS = 100
+
+
+def save_report(path: Path, findings: Findings, command: Sequence[str], started: float, exit_code: int) -> None:
+    """Writes the report; the file is there whole or not at all.
+
+    Args:
+        path: where to.
+        findings: what is known.
+        command: the arguments of the check.
+        started: when it began, seconds since 1970.
+        exit_code: how it ended.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    content = json.dumps(_report(findings, command, started, exit_code), indent=2, allow_nan=False) + "\n"
+    try:
+        write_whole(path, content.encode())
+    except OSError as error:
+        raise ConfigError(f"The report {path} cannot be written: {error}.") from None
+
+
+def _report(findings: Findings, command: Sequence[str], started: float, exit_code: int) -> dict[str, Any]:
+    error = findings.error
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "command": list(command),
+        "started": datetime.fromtimestamp(started, timezone.utc).isoformat(timespec="seconds"),
+        "duration_s": round(time.time() - started, 3),
+        "exit_code": exit_code,
+        "error": None if error is None else {"type": type(error).__name__, "message": str(error)},
+        "machine": _machine(),
+        "dataset": None if findings.parser is None else _dataset(findings, findings.parser),
+        "plan": None if findings.parser is None else _plan(findings, findings.parser),
+        "epochs": [_epoch(number, counts) for number, counts in enumerate(findings.counts)],
+        "labels": [asdict(count) for count in findings.labels],
+        "throughput": _throughput(findings),
+        "promises": [asdict(promise) for promise in findings.promises],
+        "advice": list(findings.advice),
+        "images": None if findings.images_path is None else str(findings.images_path),
+    }
+
+
+def _machine() -> dict[str, Any]:
+    packages = {"tfds-torch": tfds_torch.__version__}
+    for name in _PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "platform": f"{sys.platform}-{platform.machine()}",
+        "num_cores": num_cores(),
+        "packages": packages,
+    }
+
+
+def _dataset(findings: Findings, parser: ParserTfds) -> dict[str, Any]:
+    features = {key: spec for key, spec in parser.element_spec.fields.items() if key not in LEDGER_FIELDS}
+    return {
+        "name": parser.dataset_name,
+        "split": parser.split,
+        "data_dir": str(parser.data_dir),
+        "is_fake": findings.is_fake,
+        "num_examples": parser.num_examples,
+        "num_shards": len({run.path for run in parser.files}),
+        "class_names": parser.class_names,
+        "fingerprint": parser.fingerprint,
+        "mean_example_bytes": parser.mean_example_bytes,
+        "features": {key: _feature(spec) for key, spec in features.items()},
+        "image_sizes": None if findings.image_sizes is None else asdict(findings.image_sizes),
+    }
+
+
+def _feature(spec: Any) -> dict[str, Any]:
+    """Returns {dtype, shape} with null for a size that varies, or one of these for every nested key."""
+    if not isinstance(spec, FieldSpec):
+        return {key: _feature(inner) for key, inner in spec.items()}
+    is_text = spec.dtype in (object, str, bytes)
+    return {"dtype": "string" if is_text else np.dtype(spec.dtype).name, "shape": list(spec.shape)}
+
+
+def _plan(findings: Findings, parser: ParserTfds) -> dict[str, Any] | None:
+    if findings.expected is None:
+        return None
+    plan = findings.expected.plan
+    pipelines = []
+    for world in World.grid(plan.world.num_replicas, plan.world.num_workers):
+        share = parser.share(world)
+        pipelines.append(
+            {
+                "rank": world.rank,
+                "worker": world.worker,
+                "num_batches": len(parser.plan(world).worker_batches()),
+                "num_examples": share.num_valid,
+                "num_fill": share.num_fill,
+                "num_available": share.num_available,
+            }
+        )
+    return {
+        "is_training": plan.is_training,
+        "shuffle": plan.shuffle,
+        "seed": plan.seed,
+        "remainder": plan.remainder.value,
+        "read_mode": findings.expected.mode,
+        "batch_size": plan.batch_size,
+        "num_batches": plan.num_batches,
+        "num_replicas": plan.world.num_replicas,
+        "num_workers": findings.num_workers,
+        "pipelines": pipelines,
+    }
+
+
+def _epoch(number: int, counts: EpochCounts) -> dict[str, Any]:
+    ids = {"missing": counts.missing, "twice": counts.twice, "unknown": counts.unknown}
+    return {
+        "epoch": number,
+        "num_batches": list(counts.batches),
+        "num_valid": counts.num_valid,
+        "num_padded": counts.num_padded,
+        **{f"num_{name}": len(found) for name, found in ids.items()},
+        **{name: found[:_NUM_IDS] for name, found in ids.items()},
+    }
+
+
+def _throughput(findings: Findings) -> list[dict[str, Any]]:
+    ranks = []
+    for figures, reading in zip(findings.throughputs, findings.readings, strict=True):
+        rank = asdict(figures)
+        memory = rank.pop("memory")
+        rank["epochs"] = [asdict(times) for times in reading.times]
+        rank["processes"] = [{"pid": pid, "pss_bytes": size} for pid, size in memory.items()]
+        ranks.append(rank)
+    return ranks

@@ -1,0 +1,85 @@
+"""Opens the dataset that is to be checked: prepared, embedded or made up."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tfds_torch import demo
+from tfds_torch.check.settings import Settings
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers.parser_tfds import ParserTfds, registered_names
+
+_FAKE_HINT = 1000
+
+
+def open_parser(settings: Settings) -> ParserTfds:
+    """Returns the parser, building an embedded or made-up dataset first where it is asked for.
+
+    Raises:
+        ConfigError: arguments that cannot work, or not together.
+        DatasetNotFoundError: no such dataset, or it is not prepared; the message says both ways on.
+        ShardError: an embedded or made-up dataset was damaged since it was built.
+        WorkerError: the dataset could not be built.
+    """
+    config, root = settings.config, settings.root
+    base_name = _base_name(settings)
+    is_embedded = _is_embedded(settings)
+    if settings.num_fake is not None:
+        if is_embedded:
+            raise ConfigError(f"--fake {settings.num_fake}: {base_name!r} is embedded, with real content. Drop --fake.")
+        root = str(
+            demo.prepare_fake(
+                config.name,
+                num_examples=settings.num_fake,
+                num_shards=settings.num_shards,
+                splits=_splits_to_fake(config.split) if settings.has_split else ("train",),
+                root=root,
+            )
+        )
+    elif is_embedded:
+        root = str(demo.prepare(base_name, num_shards=settings.num_shards))
+    elif settings.num_shards is not None:
+        raise ConfigError(
+            f"--shards {settings.num_shards}: {config.name!r} has the shards that it was prepared with. --shards is "
+            f"for datasets that are built here: with --fake, or {' and '.join(demo.DEMO_NAMES)}."
+        )
+    try:
+        if not settings.has_split:
+            config = replace(config, split=_usual_split(ParserTfds.split_names(root, config.name), config.is_training))
+        return config.make_parser(root)
+    except DatasetNotFoundError as error:
+        raise DatasetNotFoundError(f"{error}{_ways_on(settings)}") from None
+
+
+def is_built_here(settings: Settings) -> bool:
+    """Whether `open_parser` builds the dataset where it is not there yet: it is embedded or made up."""
+    return settings.num_fake is not None or _is_embedded(settings)
+
+
+def _is_embedded(settings: Settings) -> bool:
+    return settings.root is None and _base_name(settings) in demo.DEMO_NAMES
+
+
+def _base_name(settings: Settings) -> str:
+    return settings.config.name.partition(":")[0]
+
+
+def _ways_on(settings: Settings) -> str:
+    name = settings.config.name
+    if name.partition("/")[0].partition(":")[0] in registered_names():
+        return (
+            f" Or try it with made-up content of the same form: "
+            f"python -m tfds_torch.check --name {shlex.quote(name)} --fake {_FAKE_HINT}"
+        )
+    return f" Embedded: {' and '.join(demo.DEMO_NAMES)}." if settings.root is None else ""
+
+
+def _usual_split(there: Sequence[str], is_training: bool) -> str:
+    wanted = ("train",) if is_training else ("test", "validation", "train")
+    return next((split for split in wanted if split in there), next(iter(there), "train"))
+
+
+def _splits_to_fake(expression: str) -> tuple[str, ...]:
+    """Returns `train` and the splits that an expression such as `validation[:10%]+test` names."""
+    named = [part.partition("[")[0].strip() for part in expression.split("+")]
+    return tuple(dict.fromkeys(["train", *(name for name in named if name != "all")]))

@@ -1,0 +1,139 @@
+"""What the command line of `python -m tfds_torch.check` asks for."""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.config import Config, load_config
+
+_DEFAULTS = Config(name="digits", is_training=True, batch_size=32, num_workers=2)
+
+_DESCRIPTION = """Reads a TFDS dataset through ParserTfds and ImageDataset, with every rank and real worker processes,
+proves from the ids of the examples what came, and says how fast it came. Without --root, the names digits and photos
+stand for the embedded datasets, which are built at their first use; --fake builds made-up content for any other name.
+Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is to be checked.
+
+    Attributes:
+        config: the dataset and how it is read; flags of the command line beat the config file.
+        root: TFDS data directory; None: TFDS's default, or the embedded datasets' own.
+        has_split: whether a split was asked for; else the usual one is taken.
+        num_replicas: ranks, read one after the other.
+        num_epochs: epochs of each rank.
+        num_fake: examples per split of a made-up dataset; None: the dataset is there.
+        num_shards: shards per split of an embedded or made-up dataset; None: its default.
+        json_path: where the report goes as JSON.
+        images_path: where the contact sheet goes as PNG.
+    """
+
+    config: Config
+    root: str | None
+    has_split: bool
+    num_replicas: int
+    num_epochs: int
+    num_fake: int | None
+    num_shards: int | None
+    json_path: Path | None
+    images_path: Path | None
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Returns the flags, None where one was not given; a misuse that argparse sees ends the process with code 2."""
+    parser = argparse.ArgumentParser(prog="python -m tfds_torch.check", description=_DESCRIPTION, allow_abbrev=False)
+    what, how, output = map(parser.add_argument_group, ("what is read", "how it is read", "what is written"))
+    what.add_argument("--name", help="dataset: name, name/config, name:version (digits)")
+    what.add_argument("--root", help="TFDS data directory, or a version directory (TFDS's default)")
+    what.add_argument(
+        "--split", help="TFDS split expression, such as train[:10%%] (train; with --eval: test, validation or train)"
+    )
+    what.add_argument("--config", metavar="FILE.toml", help="a recipe, such as those in configs/; flags beat it")
+    what.add_argument("--fake", type=int, metavar="N", help="build the dataset with N made-up examples per split")
+    what.add_argument("--shards", type=int, metavar="K", help="shards of a split that is built here")
+    how.add_argument("--batch-size", type=int, metavar="B", help="per rank (32)")
+    how.add_argument("--workers", type=int, metavar="W", help="loader processes per rank (2)")
+    how.add_argument("--replicas", type=int, default=1, metavar="R", help="ranks (%(default)s)")
+    how.add_argument("--eval", action="store_true", help="evaluation: every example exactly once")
+    how.add_argument("--read-mode", metavar="M", help="auto, files or examples (auto)")
+    how.add_argument("--epochs", type=int, default=2, metavar="E", help="epochs to read (%(default)s)")
+    output.add_argument("--json", type=Path, metavar="FILE", help="everything that is printed, for machines")
+    output.add_argument("--images", type=Path, metavar="FILE.png", help="a contact sheet of decoded images")
+    return parser.parse_args(arguments)
+
+
+def resolve(flags: argparse.Namespace) -> Settings:
+    """Returns what the flags and their config file ask for.
+
+    Raises:
+        ConfigError: a number out of range, a config that cannot be read, or an output that cannot be written.
+    """
+    for name, least in (("workers", 0), ("replicas", 1), ("epochs", 1), ("fake", 1), ("shards", 1)):
+        number = getattr(flags, name)
+        if number is not None and number < least:
+            raise ConfigError(f"--{name} {number}: must be at least {least}.")
+    config = _DEFAULTS if flags.config is None else load_config(flags.config)
+    if flags.eval and config.is_training:
+        # What a file says about training only, no other flag could take back.
+        mode = "auto" if config.read.mode == "files" else config.read.mode
+        config = replace(config, shuffle=None, repeats=0, remainder=None, read=replace(config.read, mode=mode))
+    given = {
+        "name": flags.name,
+        "split": flags.split,
+        "batch_size": flags.batch_size,
+        "num_workers": flags.workers,
+        "is_training": False if flags.eval else None,
+        "read": None if flags.read_mode is None else replace(config.read, mode=flags.read_mode),
+    }
+    config = replace(config, **{name: value for name, value in given.items() if value is not None})
+    if flags.images is not None and flags.images.suffix.lower() != ".png":
+        raise ConfigError(f"--images {flags.images}: the contact sheet is a PNG file; end its name with .png.")
+    if (
+        flags.images is not None
+        and flags.json is not None
+        and os.path.abspath(flags.images) == os.path.abspath(flags.json)
+    ):
+        raise ConfigError(f"--json and --images name the same file {flags.json}: give two.")
+    for name in ("json", "images"):
+        if getattr(flags, name) is not None:
+            check_writable(f"--{name}", getattr(flags, name))
+    return Settings(
+        config=config,
+        root=flags.root,
+        has_split=flags.split is not None or flags.config is not None,
+        num_replicas=flags.replicas,
+        num_epochs=flags.epochs,
+        num_fake=flags.fake,
+        num_shards=flags.shards,
+        json_path=flags.json,
+        images_path=flags.images,
+    )
+
+
+def check_writable(flag: str, path: Path) -> None:
+    """Finds out before the work whether a file can be put there afterwards."""
+    try:
+        is_taken = _exists(path) and not path.is_file()
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            probe.write(b"?")
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path.
+        raise ConfigError(
+            f"{flag} {os.fspath(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}. Give a file "
+            f"in a folder that exists and may be written."
+        ) from None
+    if is_taken:
+        raise ConfigError(f"{flag} {os.fspath(path)!r} names something else than a file. Give the path of a file.")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,42 @@
+"""How fast a rank read. Pure."""
+
+import statistics
+from dataclasses import dataclass
+
+from tfds_torch.check.reading import RankReading
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """The speed of one rank that read alone on the machine.
+
+    Attributes:
+        rank: which rank.
+        first_batch_s: to the first batch of epoch 0: the workers start and load tensorflow.
+        later_first_batch_s: to the first batch of a later epoch, median; None when there was one epoch only.
+        examples_per_s: of whole epochs, from asking for the first batch to the end of the loop: the median of the later
+            ones, or that of epoch 0 when there was no other.
+        tail_s: from the last batch to the end of the epoch, the longest.
+        memory: pid -> proportional set size, bytes; this process first, then its loader processes.
+    """
+
+    rank: int
+    first_batch_s: float
+    later_first_batch_s: float | None
+    examples_per_s: float
+    tail_s: float
+    memory: dict[int, int]
+
+
+def measure(reading: RankReading) -> Throughput:
+    """Returns the figures of a rank."""
+    rates = [len(epoch.entries) / times.whole_s for epoch, times in zip(reading.epochs, reading.times, strict=True)]
+    later = reading.times[1:]
+    return Throughput(
+        rank=reading.rank,
+        first_batch_s=reading.times[0].first_batch_s,
+        later_first_batch_s=statistics.median(times.first_batch_s for times in later) if later else None,
+        examples_per_s=statistics.median(rates[1:] or rates),
+        tail_s=max(times.tail_s for times in reading.times),
+        memory=reading.memory,
+    )
