@@ -94,9 +94,18 @@ class Parser(Protocol):
         """Returns the arithmetic of an epoch at a place in the world."""
 
     def batches(
-        self, world: World, epoch: int = 0, start_batch: int = 0, *, fields: Sequence[str] = DEFAULT_FIELDS
+        self,
+        world: World,
+        epoch: int = 0,
+        start_batch: int = 0,
+        *,
+        fields: Sequence[str] = DEFAULT_FIELDS,
+        in_pieces: bool = False,
     ) -> Iterator[Batch]:
-        """Yields the batches of one worker of one rank, from the rank's batch `start_batch` on."""
+        """Yields the batches of one worker of one rank, from the rank's batch `start_batch` on.
+
+        With `in_pieces` a batch may come as several, one after the other, each as soon as it is decoded.
+        """
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example, in the order of `index`."""

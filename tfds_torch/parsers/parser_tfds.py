@@ -27,7 +27,7 @@ from tfds_torch.parsers.builder_info import (
 from tfds_torch.parsers.dataset_names import describe_not_found
 from tfds_torch.parsers.feature_keys import FoundFeature, describe_missing, find_feature
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, ElementSpec, FieldSpec
-from tfds_torch.parsers.split_stream import SplitStream
+from tfds_torch.parsers.split_stream import SplitStream, join_pieces
 from tfds_torch.pipeline import tensorflow_runtime
 from tfds_torch.pipeline.builder import RecordRun, is_local
 from tfds_torch.pipeline.columns import CHANNELS, Column, DenseColumn, ImageColumn, StructuredColumn
@@ -250,6 +250,7 @@ class ParserTfds:
         start_batch: int = 0,
         *,
         fields: Sequence[str] = DEFAULT_FIELDS,
+        in_pieces: bool = False,
     ) -> Iterator[Batch]:
         """Yields the batches of one worker of one rank.
 
@@ -258,6 +259,7 @@ class ParserTfds:
             epoch: which epoch, >= 0.
             start_batch: the rank's batch at which to begin; earlier ones are passed over without being decoded.
             fields: what to decode: `image`, `label`, and any feature of the dataset; the rest costs nothing.
+            in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded.
 
         Raises:
             ConfigError: fields that do not exist, or a world in which the plan cannot work.
@@ -275,10 +277,11 @@ class ParserTfds:
         plan.worker_batches(start_batch)
         self._stream.read_mode(plan)
         if tensorflow_runtime.has_inherited_runtime():
-            return fresh_process.iterate(_batches_of, self, world, epoch, start_batch, tuple(fields))
+            return fresh_process.iterate(_batches_of, self, world, epoch, start_batch, tuple(fields), in_pieces)
         columns = {name: self._column(name) for name in fields if name not in LEDGER_FIELDS}
         has_label = "label" in columns and self._has_integer_target
-        return self._stream.batches(plan, epoch, start_batch, columns, has_label=has_label)
+        pieces = self._stream.pieces(plan, epoch, start_batch, columns, has_label=has_label)
+        return pieces if in_pieces else join_pieces(pieces)
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example, in the order of `index`, without loading tensorflow.
@@ -385,9 +388,9 @@ class ParserTfds:
 
 
 def _batches_of(
-    parser: ParserTfds, world: World, epoch: int, start_batch: int, fields: Sequence[str]
+    parser: ParserTfds, world: World, epoch: int, start_batch: int, fields: Sequence[str], in_pieces: bool
 ) -> Iterator[Batch]:
-    return parser.batches(world, epoch, start_batch, fields=fields)
+    return parser.batches(world, epoch, start_batch, fields=fields, in_pieces=in_pieces)
 
 
 def _is_stored_as_it_is(connector: Any) -> bool:

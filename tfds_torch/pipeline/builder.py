@@ -103,14 +103,17 @@ def is_local(path: str) -> bool:
 
 def _decoded(tf: Any, spec: StreamSpec) -> Any:
     """Returns a dataset of (index int64 [n], column name -> tensors)."""
+    # Calls beyond the threads would only take turns with the first one, and so delay it.
+    num_parallel = min(spec.prefetch_chunks, spec.num_threads + 1)
     return (
         _encoded(tf, spec)
         .batch(spec.chunk_size)
         .prefetch(1)  # Reading goes on while a chunk is decoded; what waits here is still encoded.
         .map(
             tf.autograph.experimental.do_not_convert(lambda index, serialized: (index, _decode(tf, spec, serialized))),
-            num_parallel_calls=spec.prefetch_chunks,  # A parallel map holds its results ready: no prefetch after it.
+            num_parallel_calls=num_parallel,
         )
+        .prefetch(spec.prefetch_chunks - num_parallel)  # The parallel map holds as many results ready as it has calls.
         .with_options(tf_data_options(tf, spec.num_threads))
     )
 

@@ -97,7 +97,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return self._examples(world, self._epoch_counter.begin(loader_seed))
 
     def _examples(self, world: World, epoch: int) -> Iterator[tuple[Any, ...]]:
-        for batch in self.parser.batches(world, epoch, fields=self.fields):
+        for batch in self.parser.batches(world, epoch, fields=self.fields, in_pieces=True):
             columns = [self._values(batch, field) for field in self.fields]
             yield from zip(*columns, strict=True)
 
