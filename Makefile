@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+INSTALLED_BENCH := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow lint bench clean
@@ -30,7 +31,12 @@ lint: $(INSTALLED) ## style, format, types, import order
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(INSTALLED) ## measure this machine
+$(INSTALLED_BENCH): $(INSTALLED)
+	@echo "Installing what tfds_torch is measured against (minutes, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]' && touch $@ \
+		|| echo "That failed: peers that are not there will be reported as missing"
+
+bench: $(INSTALLED_BENCH) ## measure this machine, against timm and others
 	@$(BIN)/python -m tfds_torch.bench
 
 clean: ## remove the environment, caches and build outputs

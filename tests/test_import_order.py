@@ -50,6 +50,11 @@ def test_the_contracts_are_kept(root: Path) -> None:
         ("pipeline/planted.py", "import tensorflow_datasets as tfds", TFDS),
         ("parsers/planted.py", "from tensorflow_datasets.core import units", TFDS),
         ("torch_data/planted.py", "import tensorflow_datasets", TFDS),
+        ("bench/planted.py", "import torch", TORCH),
+        ("bench/suites.py", "import torch", TORCH),
+        ("bench/planted.py", "import tensorflow_datasets", TFDS),
+        ("bench/peers/planted.py", "import tensorflow_datasets", TFDS),
+        ("parsers/planted.py", "import tfds_torch.bench.peers.ours", LAYERS),
     ],
 )
 def test_a_forbidden_import_breaks_its_contract(package_copy: Path, module: str, planted: str, contract: str) -> None:
@@ -66,6 +71,8 @@ def test_a_forbidden_import_breaks_its_contract(package_copy: Path, module: str,
     [
         ("torch_data/planted.py", "import torch"),
         ("demo/planted.py", "import tensorflow_datasets"),
+        ("bench/peers/planted.py", "import torch"),
+        ("bench/peers/tfds_as_numpy.py", "import tensorflow_datasets"),
         ("pipeline/planted.py", "import tfds_torch.plan"),
     ],
 )

@@ -1,1 +1,1 @@
-"""`python -m tfds_torch.bench`: measures this machine."""
+"""`python -m tfds_torch.bench`: measures this package against its peers, on this machine."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from tfds_torch.bench.start import main
+from tfds_torch.bench.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,64 @@
+"""Figures and outcomes that nobody measured."""
+
+from collections.abc import Sequence
+
+from tfds_torch.bench.figures import EpochFigures, Memory, Outcome
+from tfds_torch.bench.report import Report
+from tfds_torch.bench.suites import SUITES
+from tfds_torch.bench.task import PEERS, Peer
+from tfds_torch.runtime.epoch_times import EpochTimes
+
+PEER_OF = {peer.name: peer for peer in PEERS}
+
+
+def epoch(
+    whole_s: float = 2.0,
+    *,
+    num_examples: int = 100,
+    first_batch_s: float = 0.5,
+    tail_s: float = 0.01,
+    start_s: float | None = None,
+) -> EpochFigures:
+    return EpochFigures(EpochTimes(first_batch_s, tail_s, whole_s, num_batches=4), num_examples, start_s, 0.0)
+
+
+def outcome(
+    peer: str | Peer,
+    speeds: Sequence[float] = (100.0, 200.0, 150.0),
+    *,
+    first_batch_s: float = 0.5,
+    tail_s: float = 0.01,
+    memory_bytes: tuple[int, ...] | None = (100_000_000, 200_000_000, 300_000_000),
+    missing: str | None = None,
+) -> Outcome:
+    """A contestant with an epoch of each of the speeds, examples per second."""
+    return Outcome(
+        PEER_OF[peer] if isinstance(peer, str) else peer,
+        [] if missing else [epoch(5.0, start_s=4.0), epoch(6.0, start_s=3.0)],
+        [] if missing else [epoch(100 / speed, first_batch_s=first_batch_s, tail_s=tail_s) for speed in speeds],
+        None if memory_bytes is None or missing else Memory(memory_bytes[0], memory_bytes[1:], num_samples=9),
+        missing,
+    )
+
+
+def report(suite_name: str, outcomes: Sequence[Outcome]) -> Report:
+    (suite,) = (suite for suite in SUITES if suite.name == suite_name)
+    return Report(
+        suite=suite.name,
+        title=suite.title,
+        method=suite.method,
+        command=f"python -m tfds_torch.bench {suite.name}",
+        date="2026-01-02T03:04:05Z",
+        machine={
+            "cpu": "A fine one",
+            "num_cores": 2,
+            "ram_bytes": 8 * 2**30,
+            "kernel": "Linux 6.1",
+            "architecture": "x86_64",
+            "load_before": 0.25,
+        },
+        versions={"python": "3.11.0", "timm": None},
+        settings={"photos": 4096, "batch_size": 128, "workers": 2, "repeats": 3, "timeout_s": 300.0, "shards": 8},
+        outcomes=outcomes,
+        targets=suite.judge(outcomes),
+    )

@@ -1,0 +1,34 @@
+"""Runs `tfds_torch.bench` with planted contestants in the place of the real ones.
+
+    planted_bench.py NAMES ARGUMENTS...
+
+NAMES: functions of planted_contestants.py, separated by commas; `ours=steady` gives one the name of a peer. The
+photographs are not made: the data dir, where contestants tell their pids, is the current folder.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from bench import planted_contestants as planted
+
+from tfds_torch import demo
+from tfds_torch.bench import command
+
+
+def main(names: str, *arguments: str) -> int:
+    peers = []
+    for item in names.split(","):
+        name, _, function = item.rpartition("=")
+        peers.append(planted.peer(getattr(planted, function), name or None))
+
+    def prepare(*args: Any, **kwargs: Any) -> Path:
+        return Path.cwd()
+
+    with mock.patch.object(command, "PEERS", tuple(peers)), mock.patch.object(demo, "prepare", prepare):
+        return command.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

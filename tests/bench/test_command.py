@@ -1,0 +1,166 @@
+"""The command, with planted contestants: exit codes, wrong usage, and that it leaves no process behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of
+
+TESTS = Path(__file__).parents[1]
+SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def command_line(names: str, arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "bench.planted_bench", names, *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "error"}
+
+
+@pytest.fixture
+def run_bench(tmp_path: Path) -> Run:
+    def run(names: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command_line(names, arguments), cwd=tmp_path, env=environment(), capture_output=True, text=True
+        )
+
+    return run
+
+
+def read_report(folder: Path, suite: str) -> Any:
+    return json.loads((folder / "out" / f"{suite}.json").read_text())
+
+
+def test_both_suites_run_and_report_and_a_missed_target_is_exit_code_1(run_bench: Run, tmp_path: Path) -> None:
+    done = run_bench("ours=steady,timm=steady,fails_at_once", *SMALL)
+    assert done.returncode == 1, done.stderr  # Nobody is twice as fast as himself.
+    sample, start = read_report(tmp_path, "sample"), read_report(tmp_path, "start")
+    for report in (sample, start):
+        assert report["command"].endswith("--out out")
+        assert [len(contestant["epochs"]) for contestant in report["contestants"]] == [2, 2, 0]
+        assert report["contestants"][2]["missing"] == "KeyError: 'lost\\nand more lines'"
+        assert report["settings"]["photos"] == 8
+    assert [len(contestant["warm_ups"]) for contestant in sample["contestants"]] == [1, 1, 0]
+    assert [len(contestant["warm_ups"]) for contestant in start["contestants"]] == [2, 2, 0]
+    ours = start["contestants"][0]
+    assert ours["memory"]["total_bytes"] > 1e6
+    assert ours["warm_ups"][0]["start_s"] > 0
+    assert ours["epochs"][0]["num_examples"] == 8
+    assert "the fails_at_once one is missing: KeyError" in done.stdout
+    assert "MISSED" in done.stdout
+    assert (tmp_path / "out" / "sample.md").exists()
+
+
+def test_a_target_that_cannot_be_judged_is_exit_code_1_but_not_with_only(run_bench: Run, tmp_path: Path) -> None:
+    without_timm = run_bench("ours=steady,timm=not_installed", "sample", *SMALL)
+    assert without_timm.returncode == 1, without_timm.stderr
+    (target,) = read_report(tmp_path, "sample")["targets"]
+    assert target["found"].startswith("cannot be judged: timm is missing: No module named")
+    assert not (tmp_path / "out" / "start.json").exists()
+    chosen = run_bench("ours=steady,timm=not_installed", "sample", "--only", "ours", *SMALL)
+    assert chosen.returncode == 0, chosen.stderr
+    assert [contestant["name"] for contestant in read_report(tmp_path, "sample")["contestants"]] == ["ours"]
+
+
+def test_waiting_contestants_use_no_processor_time(run_bench: Run, tmp_path: Path) -> None:
+    run_bench("busy,steady", "sample", "--only", "busy,steady", *SMALL)
+    busy, steady = read_report(tmp_path, "sample")["contestants"]
+    assert busy["missing"] is None
+    assert [epoch["waiting_cpu_s"] for epoch in busy["warm_ups"]] == [None]
+    # A signal takes effect within a tick or two of the clock; while others had their turns it would be far more.
+    assert all(epoch["waiting_cpu_s"] < 0.2 for epoch in busy["epochs"])
+    assert len(steady["epochs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["smaple"], "There is no suite 'smaple': choose from sample, start. Did you mean 'sample'?"),
+        (["--only", "our"], "There is no peer 'our': choose from ours, timm. Did you mean 'ours'?"),
+        (["--only", ""], "There is no peer '': choose from ours, timm."),
+        (["--repeats", "0"], "--repeats 0: must be at least 1."),
+        (["--workers", "-1"], "--workers -1: must be at least 0."),
+        (["--batch-size", "0"], "--batch-size 0: must be at least 1."),
+        (["--photos", "7", "--batch-size", "4"], "--photos 7: 2 workers with batches of 4 need at least 8."),
+        (["--timeout", "0"], "--timeout 0: must be more than 0 s."),
+        (["--out", "taken"], "The reports cannot be written to taken: "),
+    ],
+)
+def test_wrong_usage_is_said_before_anything_is_done(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_process: Any
+) -> None:
+    (tmp_path / "taken").write_text("")
+    assert in_process(arguments) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture
+def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command in this process, which must not come as far as preparing photographs."""
+    from tfds_torch import demo
+    from tfds_torch.bench import command
+    from tfds_torch.bench.task import Peer
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "PEERS", (Peer("ours", "Ours", "no:where"), Peer("timm", "timm", "no:where")))
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(demo, "prepare", None)
+    for name in command.QUIET_ENVIRON:
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    return command.main
+
+
+def test_the_help_states_the_exit_codes(run_bench: Run) -> None:
+    done = run_bench("ours=steady", "--help")
+    text = " ".join(done.stdout.split())
+    assert "1 when one was missed or could not be judged (never with --only)" in text
+    assert "130 interrupted" in text
+
+
+# Nobody is left behind
+
+
+def start_bench(folder: Path) -> "subprocess.Popen[bytes]":
+    """A run whose first contestant is stopped, with a child of its own, while the second one hangs with a child."""
+    return subprocess.Popen(
+        command_line("busy,hangs", ["sample", *SMALL]),
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
+    with start_bench(tmp_path) as runner:
+        try:
+            stopped, running = read_pids(tmp_path, "busy"), read_pids(tmp_path, "hangs")
+            assert {state_of(pid) for pid in stopped} == {"T"}
+            handles = open_pids(stopped + running)
+            assert len(handles) == 4
+            runner.send_signal(number)
+            _, errors = runner.communicate(timeout=WATCHDOG_S)
+        finally:
+            runner.kill()
+    assert_all_end(handles)
+    assert runner.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+    if number != signal.SIGKILL:
+        assert b"Interrupted; all contestants have ended." in errors
+        assert b"Traceback" not in errors
+
+
+def test_a_hung_contestant_is_ended_and_reported(run_bench: Run, tmp_path: Path) -> None:
+    done = run_bench("hangs,steady", "sample", "--timeout", "2", *SMALL)
+    assert done.returncode == 1
+    assert "the hangs one is missing: epoch 0 was not over after 2 s" in done.stdout
+    assert len(read_report(tmp_path, "sample")["contestants"][1]["epochs"]) == 2
+    assert_all_end(open_pids(read_pids(tmp_path, "hangs")))

@@ -1,0 +1,120 @@
+"""Real processes: their figures, their rest between turns, and every way in which they can fail."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from bench import planted_contestants as planted
+from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of, wait_for
+
+from tfds_torch.bench.contestant_process import ContestantProcess
+from tfds_torch.bench.task import Peer, Task
+from tfds_torch.errors import StallError, WorkerError
+
+
+@contextmanager
+def contestant(peer: Peer, folder: Path, timeout_s: float = WATCHDOG_S) -> Iterator[ContestantProcess]:
+    process = ContestantProcess(peer, Task(str(folder), None, num_photos=10, batch_size=4, num_workers=0), timeout_s)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def test_an_epoch_has_its_figures(tmp_path: Path) -> None:
+    with contestant(planted.peer(planted.steady), tmp_path) as process:
+        first, second = process.run_epoch(), process.run_epoch()
+    assert [figures.num_examples for figures in (first, second)] == [10, 10]
+    assert [figures.times.num_batches for figures in (first, second)] == [3, 3]
+    assert 0 < first.times.first_batch_s <= first.times.whole_s
+    assert first.examples_per_s == 10 / first.times.whole_s
+
+
+def test_the_start_counts_from_the_process_and_only_once(tmp_path: Path) -> None:
+    with contestant(planted.peer(planted.steady), tmp_path) as process:
+        first, second = process.run_epoch(), process.run_epoch()
+    assert first.start_s is not None
+    assert first.start_s > first.times.first_batch_s  # The interpreter and its imports come first.
+    assert (second.start_s, first.waiting_cpu_s) == (None, None)
+
+
+def test_all_its_processes_are_stopped_between_epochs(tmp_path: Path) -> None:
+    with contestant(planted.peer(planted.busy), tmp_path) as process:
+        process.run_epoch()
+        pids = read_pids(tmp_path, "busy")
+        assert len(pids) == 2
+        wait_for(lambda: {state_of(pid) for pid in pids} == {"T"})
+        assert process.run_epoch().num_examples == 10
+        wait_for(lambda: {state_of(pid) for pid in pids} == {"T"})
+        handles = open_pids(pids)
+    assert_all_end(handles)
+
+
+def test_memory_is_that_of_all_its_processes(tmp_path: Path) -> None:
+    with contestant(planted.peer(planted.large), tmp_path) as process:
+        process.run_epoch()
+        memory = process.measure_memory()
+    assert memory is not None
+    assert memory.training_bytes > 25e6
+    assert len(memory.worker_bytes) == 1
+    assert memory.worker_bytes[0] > 25e6
+    assert memory.total_bytes == memory.training_bytes + memory.worker_bytes[0]
+    assert memory.num_samples >= 1
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (
+            planted.not_installed,
+            r"^No module named 'a_package_that_is_not_there' \(pip install 'tfds-torch\[bench\]'\)$",
+        ),
+        (planted.fails_at_once, r"^KeyError: 'lost\\nand more lines'$"),
+        (planted.small_images, r"^ValueError: a batch is uint8 \[4, 3, 32, 32\], and should be uint8 \[B, 3, 224, 224"),
+        (planted.floats, r"^ValueError: a batch is float32 \[4, 3, 224, 224\], and should be uint8"),
+        (planted.empty, r"^ValueError: no batch came in epoch 0$"),
+    ],
+)
+def test_one_that_cannot_do_the_work_says_why(function: planted.Epochs, reason: str, tmp_path: Path) -> None:
+    with contestant(planted.peer(function), tmp_path) as process, pytest.raises(WorkerError, match=reason):
+        process.run_epoch()
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (planted.fails_in_epoch_1, r"^OSError: the disk is gone$"),
+        (planted.leaves_in_epoch_1, r"^its process ended with exit code 3: the last words$"),
+        (planted.is_killed_in_epoch_1, r"^its process was killed by SIGKILL \(out of memory\?\)$"),
+    ],
+)
+def test_one_that_fails_later_says_why(function: planted.Epochs, reason: str, tmp_path: Path) -> None:
+    with contestant(planted.peer(function), tmp_path) as process:
+        assert process.run_epoch().num_examples == 10
+        with pytest.raises(WorkerError, match=reason):
+            process.run_epoch()
+
+
+def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    with contestant(planted.peer(planted.hangs), tmp_path, timeout_s=2) as process:
+        with pytest.raises(StallError, match=r"^epoch 0 was not over after 2 s$"):
+            process.run_epoch()
+        assert_all_end(open_pids(read_pids(tmp_path, "hangs")))
+
+
+def test_one_that_cannot_be_started_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    with (
+        contestant(planted.peer(planted.steady), tmp_path) as process,
+        pytest.raises(WorkerError, match=r"^its process could not be started: .*No such file"),
+    ):
+        process.run_epoch()
+
+
+def test_ending_again_or_before_the_start_does_nothing(tmp_path: Path) -> None:
+    with contestant(planted.peer(planted.steady), tmp_path) as process:
+        process.end()
+        process.run_epoch()
+        process.end()
+        process.end()

@@ -1,0 +1,97 @@
+"""The same photographs in other formats, byte by byte."""
+
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from tensorflow_datasets.proto import tf_example_pb2
+
+from tfds_torch.bench.conversion import converted, decode_record
+from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.records.tfrecord import read_records
+
+NUM_PHOTOS, NUM_SHARDS = 64, 2
+
+
+def source_photographs(data_dir: Path) -> Iterator[tuple[bytes, int]]:
+    for shard in sorted((data_dir / "photos" / "1.0.0").glob("*.tfrecord-*")):
+        for record in read_records(shard):
+            feature = tf_example_pb2.Example.FromString(record).features.feature
+            yield feature["image"].bytes_list.value[0], feature["label"].int64_list.value[0]
+
+
+def tar_photographs(folder: Path) -> Iterator[tuple[bytes, int]]:
+    for path in sorted(folder.glob("*.tar")):
+        with tarfile.open(path) as archive:
+            members = archive.getmembers()
+            for image, label in zip(members[::2], members[1::2], strict=True):
+                assert image.name.removesuffix(".jpg") == label.name.removesuffix(".cls")
+                yield archive.extractfile(image).read(), int(archive.extractfile(label).read())  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module")
+def tars(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return converted(photos, "tar", tmp_path_factory.mktemp("converted"))
+
+
+def test_tar_files_hold_the_same_bytes_in_the_same_order(photos: Path, tars: Path) -> None:
+    assert len(list(tars.glob("*.tar"))) == NUM_SHARDS
+    found = list(tar_photographs(tars))
+    assert len(found) == NUM_PHOTOS
+    assert found == list(source_photographs(photos))
+
+
+def test_array_records_hold_the_same_bytes_in_the_same_order(photos: Path, tmp_path: Path) -> None:
+    if find_spec("array_record") is None:
+        with pytest.raises(WorkerError, match="No module named 'array_record"):
+            converted(photos, "array_record", tmp_path)
+        return
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    records = []
+    for path in sorted(converted(photos, "array_record", tmp_path).glob("*.array_record")):
+        reader = ArrayRecordReader(str(path))
+        records += reader.read_all()
+        reader.close()
+    expected = list(source_photographs(photos))
+    assert [record[8:] for record in records] == [jpeg for jpeg, _ in expected]
+    image, label = decode_record(records[1])
+    assert (image.mode, label) == ("RGB", expected[1][1])
+    assert isinstance(image, Image.Image)
+
+
+def test_what_was_converted_is_kept(photos: Path, tars: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tars.iterdir()}
+    assert converted(photos, "tar", tars.parents[1]) == tars
+    assert {path: path.stat().st_mtime_ns for path in tars.iterdir()} == before
+
+
+def test_a_changed_source_is_converted_again(photos: Path, tars: Path, tmp_path: Path) -> None:
+    copy = tmp_path / photos.name
+    shutil.copytree(photos, copy)
+    cache = tmp_path / "cache"
+    shutil.copytree(tars.parents[1], cache)
+    (cache / photos.name / "tar" / "left-from-before.tar").write_text("")
+    shard = next((copy / "photos" / "1.0.0").glob("*.tfrecord-*"))
+    os.utime(shard, ns=(1, 1))
+    folder = converted(copy, "tar", cache)
+    assert not (folder / "left-from-before.tar").exists()
+    assert list(tar_photographs(folder)) == list(source_photographs(photos))
+    assert sorted(path.name for path in folder.parent.iterdir()) == [".tar.lock", "tar"]
+
+
+def test_a_failed_conversion_leaves_nothing(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(WorkerError, match="KeyError: 'papyrus'"):
+        converted(photos, "papyrus", tmp_path)
+    assert [path.name for path in (tmp_path / photos.name).iterdir()] == [".papyrus.lock"]
+
+
+def test_a_folder_that_cannot_be_written_is_said(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / photos.name).write_text("")
+    with pytest.raises(ConfigError, match="cannot be converted to tar in"):
+        converted(photos, "tar", tmp_path)

@@ -1,0 +1,62 @@
+"""memory: what a tree of processes takes, each shared page counted once."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tfds_torch.runtime import memory
+from tfds_torch.runtime.memory import available_bytes, tree_pss_bytes
+
+NUM_BYTES = 50_000_000
+CHILD = f"data = bytearray(b'x') * {NUM_BYTES}; print(flush=True); input()"
+FORKED = f"""
+import os
+data = bytearray(b'x') * {NUM_BYTES}
+pid = os.fork()
+if pid == 0:
+    print(flush=True)
+    os.read(0, 1)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+def start(code: str) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_a_child_s_memory_is_counted_to_the_tree_and_this_process_comes_first() -> None:
+    with start(CHILD) as process:
+        sizes = tree_pss_bytes()
+        process.communicate(b"\n")
+    assert next(iter(sizes)) == os.getpid()
+    assert NUM_BYTES < sizes[process.pid] < 2 * NUM_BYTES
+
+
+def test_pages_shared_after_a_fork_are_counted_once() -> None:
+    with start(FORKED) as process:
+        sizes = tree_pss_bytes(process.pid)
+        process.communicate(b"\n")
+    assert len(sizes) == 2
+    assert NUM_BYTES < sum(sizes.values()) < 1.5 * NUM_BYTES
+
+
+def test_a_process_that_is_not_there_takes_nothing() -> None:
+    assert tree_pss_bytes(2**22 + 1) == {}
+
+
+def test_there_is_memory_left() -> None:
+    found = available_bytes()
+    assert found is not None
+    assert 0 < found < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_where_the_system_does_not_tell_there_are_no_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setattr(memory, "_PROC", tmp_path)
+    assert tree_pss_bytes() == {}
+    assert available_bytes() is None

@@ -1,0 +1,123 @@
+"""The command line of `python -m tfds_torch.bench`."""
+
+import argparse
+import logging
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tfds_torch.bench import output, suites
+from tfds_torch.bench.suites import SUITES, Settings
+from tfds_torch.bench.task import PEERS, Peer
+from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
+from tfds_torch.plan.arguments import did_you_mean
+
+_WIDTH_OF_A_FILE = 120
+OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+_DESCRIPTION = """Measures this package against its peers, all in the same run: `sample` (examples a second of whole
+epochs) and `start` (how training and epochs begin and end, and memory). Writes <suite>.json, .md and .png. Peers come
+with the extra `bench`; one that is not there is reported as missing. Exit code: 0 when all of our own targets were
+kept; 1 when one was missed or could not be judged (never with --only); 2 wrong usage; 130 interrupted."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parse(typed)
+    os.environ.update(QUIET_ENVIRON | os.environ)
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH_OF_A_FILE
+    signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process ends the contestants, too.
+    try:
+        return _bench(options, typed, console, errors)
+    except KeyboardInterrupt:
+        errors.print("Interrupted; all contestants have ended.")
+        return INTERRUPTED
+    except ConfigError as error:
+        errors.print("[bold red]error:[/]", Text(str(error)), soft_wrap=True)
+        return USAGE
+    except TfdsTorchError as error:
+        errors.print("[bold red]error:[/]", Text(str(error)), soft_wrap=True)
+        return MISSED
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tfds_torch.bench", description=_DESCRIPTION, allow_abbrev=False)
+    names = ", ".join(suite.name for suite in SUITES)
+    peers = ",".join(peer.name for peer in PEERS)
+    parser.add_argument("suites", nargs="*", metavar="suite", help=f"{names} (all)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="measured epochs of each (%(default)s)")
+    parser.add_argument("--photos", type=int, default=4096, metavar="N", help="examples of an epoch (%(default)s)")
+    parser.add_argument("--batch-size", type=int, default=128, metavar="B", help="(%(default)s)")
+    parser.add_argument("--workers", type=int, default=2, metavar="W", help="loader processes of each (%(default)s)")
+    parser.add_argument("--only", metavar="PEERS", help=f"some of {peers} (all)")
+    parser.add_argument("--timeout", type=float, default=300, metavar="S", help="of an epoch, seconds (%(default)s)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="for the reports (results/ beside the code, else ./bench_results)"
+    )
+    return parser.parse_args(arguments)
+
+
+def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, errors: Console) -> int:
+    chosen = _choose("suite", options.suites, SUITES)
+    peers: list[Peer] = _choose("peer", options.only.split(",") if options.only is not None else [], PEERS)
+    for name, least in (("repeats", 1), ("batch_size", 1), ("workers", 0)):
+        if getattr(options, name) < least:
+            raise ConfigError(f"--{name.replace('_', '-')} {getattr(options, name)}: must be at least {least}.")
+    if options.photos < options.batch_size * max(1, options.workers):
+        raise ConfigError(
+            f"--photos {options.photos}: {max(1, options.workers)} workers with batches of {options.batch_size} need "
+            f"at least {options.batch_size * max(1, options.workers)}."
+        )
+    if options.timeout <= 0:
+        raise ConfigError(f"--timeout {options.timeout:g}: must be more than 0 s.")
+    folder = output.default_folder() if options.out is None else options.out
+    output.check_folder(folder, [suite.name for suite in chosen])
+    settings = Settings(options.photos, options.batch_size, options.workers, options.repeats, options.timeout)
+    all_kept = True
+    for suite in chosen:
+        command = shlex.join(["python", "-m", "tfds_torch.bench", *typed])
+        with errors.status(suite.name) as status:
+            report = suites.run(
+                suite,
+                peers,
+                settings,
+                command,
+                lambda text: status.update(Text(f"{suite.name}, {text}")),  # noqa: B023 (called in this round only)
+            )
+        output.show(report, console)
+        for note in output.write(report, folder):
+            console.print(Text(note), soft_wrap=True)
+        all_kept &= all(target.kept for target in report.targets)
+    console.print(Text(f"Reports are in {folder}."), soft_wrap=True)
+    return OK if all_kept or options.only is not None else MISSED
+
+
+def _choose(kind: str, wanted: Sequence[str], there: Sequence[Any]) -> list[Any]:
+    """Returns those of `there` that are wanted, in the order of `there`; all when none is named.
+
+    Raises:
+        ConfigError: there is none of a name.
+    """
+    names = [item.name for item in there]
+    for name in wanted:
+        if name not in names:
+            raise ConfigError(
+                f"There is no {kind} {name!r}: choose from {', '.join(names)}.{did_you_mean(name, names)}"
+            )
+    return [item for item in there if not wanted or item.name in wanted]
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,75 @@
+"""The contestant's side: a fresh interpreter that loads one contestant and runs an epoch whenever it is told to.
+
+Its process group is its own, so that all its processes can be stopped, continued and ended together. When the runner
+is gone, also by SIGKILL, the group ends: a running one sees the end of the pipe, and one that is stopped is hung up and
+continued by the system, because its group has become an orphan.
+"""
+
+import importlib
+import os
+import queue
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tfds_torch.bench.task import IMAGE_SHAPE, Task
+from tfds_torch.runtime.epoch_times import EpochTimer
+
+
+def serve(descriptor: int, loader: str, task: dict[str, Any]) -> None:
+    """Runs epochs until the pipe ends; every command is answered by a dictionary of figures, or by an error.
+
+    Args:
+        descriptor: of the pipe's end.
+        loader: `module:function`, see `Peer`.
+        task: the fields of a Task.
+    """
+    connection = Connection(descriptor)
+    commands: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, commands), daemon=True).start()
+    try:
+        module, _, function = loader.partition(":")
+        batches_of = getattr(importlib.import_module(module), function)(Task(**task))
+        timer = EpochTimer()
+        while True:
+            epoch = commands.get()
+            connection.send(_run_epoch(batches_of, epoch, timer))
+    except BaseException as error:
+        traceback.print_exc()
+        connection.send({"error": _describe(error)})
+        commands.get()  # The runner has the last word: it ends the whole group.
+
+
+def _receive(connection: Connection, commands: "queue.SimpleQueue[Any]") -> None:
+    try:
+        while True:
+            commands.put(connection.recv())
+    except (EOFError, OSError):
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _run_epoch(batches_of: Callable[[int], Iterable[Any]], epoch: int, timer: EpochTimer) -> dict[str, Any]:
+    num_examples = 0
+    first_batch_at = None
+    for images in timer.time(batches_of(epoch)):
+        if first_batch_at is None:
+            first_batch_at = time.monotonic()  # Comparable between processes; the runner knows when this one began.
+        shape, dtype = tuple(images.shape), str(images.dtype).removeprefix("torch.")
+        if shape[1:] != IMAGE_SHAPE or dtype != "uint8":
+            raise ValueError(f"a batch is {dtype} {list(shape)}, and should be uint8 [B, 3, 224, 224]")
+        num_examples += shape[0]
+    if not num_examples:
+        raise ValueError(f"no batch came in epoch {epoch}")
+    return {"times": asdict(timer.epochs[-1]), "num_examples": num_examples, "first_batch_at": first_batch_at}
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error} (pip install 'tfds-torch[bench]')"
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,45 @@
+"""A process and all that it started, as Linux lists them in `/proc`."""
+
+import os
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def process_tree(pid: int | None = None) -> list[int]:
+    """Returns a process (this one) and its descendants, parents before their children.
+
+    Where the system does not tell (no `/proc`), it is the process alone.
+    """
+    members = [os.getpid() if pid is None else pid]
+    for member in members:  # Grows while it is walked.
+        for children in _PROC.glob(f"{member}/task/*/children"):
+            try:
+                members += map(int, children.read_text().split())
+            except OSError:  # It has just ended.
+                continue
+    return members
+
+
+def cpu_s(pids: list[int]) -> float | None:
+    """Returns the processor time that processes have used so far, seconds; those that have ended are left out.
+
+    Where the system does not tell (no `/proc`), it is None.
+    """
+    found = [fields for fields in map(_stat_fields, pids) if fields]
+    ticks = [int(fields[11]) + int(fields[12]) for fields in found]  # utime, stime
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and has not ended; one that has ended but was not waited for does not run."""
+    fields = _stat_fields(pid)
+    return bool(fields) and fields[0] not in "ZX"
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Returns the fields of `/proc/<pid>/stat` that follow the name, from the state on; empty without a process."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
