@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow lint bench clean
@@ -13,7 +14,7 @@ help: ## list the targets
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing tfds_torch and its tools into $(VENV) (minutes, once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
 demo: $(INSTALLED) ## read the embedded handwritten digits and check every promise
@@ -33,8 +34,10 @@ lint: $(INSTALLED) ## style, format, types, import order
 
 $(INSTALLED_BENCH): $(INSTALLED)
 	@echo "Installing what tfds_torch is measured against (minutes, once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]' && touch $@ \
-		|| echo "That failed: peers that are not there will be reported as missing"
+	@$(INSTALL) -e '.[dev,bench]' || { echo "That failed: installing them one by one"; \
+		$(BIN)/python -c "from importlib.metadata import requires as r; print(*(x.split(';')[0] for x in r('tfds-torch') if 'bench' in x.partition(';')[2]), sep='\n')" \
+		| while read -r peer; do $(INSTALL) "$$peer" </dev/null || echo "$$peer will be reported as missing"; done; }
+	@touch $@
 
 bench: $(INSTALLED_BENCH) ## measure this machine, against timm and others
 	@$(BIN)/python -m tfds_torch.bench

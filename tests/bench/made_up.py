@@ -58,7 +58,14 @@ def report(suite_name: str, outcomes: Sequence[Outcome]) -> Report:
             "load_before": 0.25,
         },
         versions={"python": "3.11.0", "timm": None},
-        settings={"photos": 4096, "batch_size": 128, "workers": 2, "repeats": 3, "timeout_s": 300.0, "shards": 8},
+        settings={
+            "num_photos": 4096,
+            "batch_size": 128,
+            "num_workers": 2,
+            "num_repeats": 3,
+            "timeout_s": 300.0,
+            "num_shards": 8,
+        },
         outcomes=outcomes,
         targets=suite.judge(outcomes),
     )

@@ -47,7 +47,7 @@ def test_both_suites_run_and_report_and_a_missed_target_is_exit_code_1(run_bench
         assert report["command"].endswith("--out out")
         assert [len(contestant["epochs"]) for contestant in report["contestants"]] == [2, 2, 0]
         assert report["contestants"][2]["missing"] == "KeyError: 'lost\\nand more lines'"
-        assert report["settings"]["photos"] == 8
+        assert report["settings"]["num_photos"] == 8
     assert [len(contestant["warm_ups"]) for contestant in sample["contestants"]] == [1, 1, 0]
     assert [len(contestant["warm_ups"]) for contestant in start["contestants"]] == [2, 2, 0]
     ours = start["contestants"][0]

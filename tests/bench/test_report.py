@@ -156,11 +156,15 @@ def test_a_folder_that_cannot_be_written_is_said(obstacle: str, tmp_path: Path) 
 
 
 def test_a_checkout_has_its_own_folder_for_results() -> None:
-    folder = output.default_folder()
+    folder = output.default_folder(is_full=True)
     assert folder.parts[-3:] == ("tfds_torch", "bench", "results")
 
 
 def test_elsewhere_results_go_into_the_current_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed = tmp_path / "site-packages" / "tfds_torch" / "bench" / "output.py"
     monkeypatch.setattr(output, "__file__", str(installed))
-    assert output.default_folder() == Path("bench_results")
+    assert output.default_folder(is_full=True) == Path("bench_results")
+
+
+def test_a_partial_run_does_not_replace_the_results_of_a_checkout() -> None:
+    assert output.default_folder(is_full=False) == Path("bench_results")

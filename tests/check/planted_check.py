@@ -74,6 +74,12 @@ def rename(batch: Batch) -> Batch:
     return replace(batch, id=["[bold]no-such-shard__0", *batch.id[1:]])
 
 
+def die(self: ParserTfds, world: World, *args: Any, **kwargs: Any) -> Iterator[Batch]:
+    """Ends the worker that reads, as a machine without memory does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield from BATCHES(self, world, *args, **kwargs)
+
+
 FAULTS: dict[str, Callable[..., Iterator[Batch]]] = {
     "none": BATCHES,
     "duplicate": edit_first_batch(lambda batch: take(batch, [0, *range(len(batch))])),
@@ -83,6 +89,7 @@ FAULTS: dict[str, Callable[..., Iterator[Batch]]] = {
     "swapped ranks": swap_ranks,
     "same epoch": stay_in_epoch_0,
     "valid padding": trust_padding,
+    "killed worker": die,
 }
 
 

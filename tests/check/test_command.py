@@ -1,5 +1,6 @@
 """`python -m tfds_torch.check`, end to end: what it prints, and its exit code."""
 
+import json
 import os
 import re
 import shutil
@@ -328,6 +329,18 @@ def test_faults_planted_into_real_workers_break_their_promises(
         process.communicate()
     assert checked.code == 1, checked.errors
     assert reason in checked.detail(promise)
+
+
+def test_a_worker_that_is_killed_is_one_message_and_a_report(machine: Machine, photos: Path, tmp_path: Path) -> None:
+    arguments = ["--name", "photos", "--root", photos, "--json", tmp_path / "report.json"]
+    with machine.start(PLANTED_CHECK) as process:
+        checked = Checker(process).check_planted("killed worker", arguments)
+        process.communicate()
+    assert checked.code == 1, checked.code
+    assert checked.errors.startswith("BROKEN: DataLoader worker (pid")
+    assert "the memory did not suffice: try fewer workers, or a smaller batch_size." in checked.errors
+    assert len(checked.errors.strip().splitlines()) == 1
+    assert json.loads((tmp_path / "report.json").read_text())["error"]["type"] == "WorkerError"
 
 
 def test_a_reason_is_printed_whole_in_a_narrow_terminal(checker: Checker, digits: Path) -> None:

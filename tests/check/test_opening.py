@@ -1,6 +1,7 @@
 """Which dataset is opened, and what is built for it; nothing is really built here."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,8 +116,19 @@ def test_without_a_split_the_usual_one_is_read(
 def test_the_split_of_a_config_file_is_kept(builds: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "train.toml"
     path.write_text("name = 'digits'\nis_training = true\nbatch_size = 9")
+    assert open_parser(settings("--config", path)).split == "train"
+    assert open_parser(settings("--config", path, "--eval")).split == "test"
+    path.write_text("name = 'digits'\nis_training = true\nbatch_size = 9\nsplit = 'train'")
     assert open_parser(settings("--config", path, "--eval")).split == "train"
     assert open_parser(settings("--config", path, "--eval", "--split", "test")).split == "test"
+
+
+def test_made_up_content_is_not_put_beside_real_data(builds: dict[str, Any], digits: Path, tmp_path: Path) -> None:
+    """Later it would be found there under a real name."""
+    shutil.copytree(digits, tmp_path / "digits" / "1.0.0")
+    with pytest.raises(ConfigError, match=r"holds a real dataset \(1.0.0 in .*made-up content must not lie beside it"):
+        open_parser(settings("--name", "cifar10", "--fake", "7", "--root", tmp_path))
+    assert builds == {}
 
 
 def test_only_what_is_embedded_or_fake_is_built_here(digits: Path) -> None:

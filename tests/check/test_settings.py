@@ -61,7 +61,6 @@ def test_without_arguments_the_digits_are_trained_on() -> None:
     assert settings() == Settings(
         config=Config(name="digits", is_training=True, batch_size=32, num_workers=2),
         root=None,
-        has_split=False,
         num_replicas=1,
         num_epochs=2,
         num_fake=None,
@@ -74,7 +73,6 @@ def test_without_arguments_the_digits_are_trained_on() -> None:
 def test_a_config_file_alone_is_what_it_says(recipe: Path) -> None:
     found = settings("--config", recipe)
     assert found.config == IN_FILE
-    assert found.has_split
     assert (found.num_replicas, found.num_epochs, found.root) == (1, 2, None)
 
 
@@ -111,7 +109,7 @@ def test_every_flag_reaches_its_setting(tmp_path: Path) -> None:
     line += ["--json", str(tmp_path / "r.json"), "--images", str(tmp_path / "s.PNG")]
     found = settings(*line)
     assert (found.num_replicas, found.num_epochs, found.num_fake, found.num_shards) == (3, 4, 5, 2)
-    assert (found.root, found.has_split) == ("/data", True)
+    assert (found.root, found.config.split) == ("/data", "test")
     assert (found.json_path, found.images_path) == (tmp_path / "r.json", tmp_path / "s.PNG")
     assert os.listdir(tmp_path) == []
 

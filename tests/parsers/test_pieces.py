@@ -1,17 +1,18 @@
 """Large batches are decoded in pieces: together they are the batches, whatever the size of the pieces."""
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from unittest import mock
 
 import numpy as np
 import pytest
 from tfds_fixtures import Datasets, grid
 
+from tfds_torch.errors import CorruptRecordError
 from tfds_torch.parsers import split_stream
 from tfds_torch.parsers.parser import Batch
 from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.parsers.split_stream import SplitStream
+from tfds_torch.parsers.split_stream import SplitStream, join_pieces
 from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import fresh_process
@@ -108,6 +109,28 @@ def test_a_chunk_is_part_of_a_large_batch_or_several_small_ones(
 ) -> None:
     stream = SplitStream("x", "train", (), ReadOptions(), mean_example_bytes)
     assert stream._chunk_size(batch_size) == chunk_size
+
+
+def piece(number: int, size: int) -> Batch:
+    index = np.arange(size)
+    return Batch([None] * size, None, index >= 0, index, ["id"] * size, {"a": index}, 0, number)
+
+
+def test_a_batch_is_joined_before_the_next_is_asked_for() -> None:
+    """An error in a batch does not swallow the one before it."""
+
+    def pieces() -> Iterator[Batch]:
+        yield from (piece(0, 2), piece(0, 3), piece(2, 5))
+        raise CorruptRecordError("in the batch after")
+
+    batches = join_pieces(pieces(), 5)
+    assert [(batch.batch, len(batch), len(batch.image)) for batch in islice(batches, 2)] == [(0, 5, 5), (2, 5, 5)]
+    with pytest.raises(CorruptRecordError):
+        next(batches)
+
+
+def test_a_last_batch_may_be_short() -> None:
+    assert [len(batch) for batch in join_pieces(iter([piece(0, 5), piece(1, 2), piece(1, 1)]), 5)] == [5, 3]
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 2**30])

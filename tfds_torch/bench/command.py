@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import math
 import os
 import shlex
 import signal
@@ -19,6 +20,7 @@ from tfds_torch.bench.task import PEERS, Peer
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.printable import printable
 
 _WIDTH_OF_A_FILE = 120
 OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -30,7 +32,14 @@ kept; 1 when one was missed or could not be judged (never with --only); 2 wrong 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
+    """Runs the command and returns its exit code.
+
+    Args:
+        arguments: what follows the command's name; None: those of this process.
+
+    Returns:
+        0 all of our targets kept, 1 one missed or not judged, 2 wrong usage, 130 interrupted.
+    """
     typed = list(sys.argv[1:] if arguments is None else arguments)
     options = _parse(typed)
     os.environ.update(QUIET_ENVIRON | os.environ)
@@ -38,18 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH_OF_A_FILE
-    signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process ends the contestants, too.
+    before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process ends the contestants, too.
     try:
         return _bench(options, typed, console, errors)
     except KeyboardInterrupt:
         errors.print("Interrupted; all contestants have ended.")
         return INTERRUPTED
     except ConfigError as error:
-        errors.print("[bold red]error:[/]", Text(str(error)), soft_wrap=True)
+        errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
         return USAGE
     except TfdsTorchError as error:
-        errors.print("[bold red]error:[/]", Text(str(error)), soft_wrap=True)
+        errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
         return MISSED
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -64,7 +75,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", metavar="PEERS", help=f"some of {peers} (all)")
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="of an epoch, seconds (%(default)s)")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="for the reports (results/ beside the code, else ./bench_results)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="for the reports (./bench_results; without any argument: results/ of a checkout)",
     )
     return parser.parse_args(arguments)
 
@@ -80,9 +94,9 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
             f"--photos {options.photos}: {max(1, options.workers)} workers with batches of {options.batch_size} need "
             f"at least {options.batch_size * max(1, options.workers)}."
         )
-    if options.timeout <= 0:
-        raise ConfigError(f"--timeout {options.timeout:g}: must be more than 0 s.")
-    folder = output.default_folder() if options.out is None else options.out
+    if not (math.isfinite(options.timeout) and options.timeout > 0):
+        raise ConfigError(f"--timeout {options.timeout:g}: must be a number of seconds, more than 0.")
+    folder = output.default_folder(is_full=not typed) if options.out is None else options.out
     output.check_folder(folder, [suite.name for suite in chosen])
     settings = Settings(options.photos, options.batch_size, options.workers, options.repeats, options.timeout)
     all_kept = True

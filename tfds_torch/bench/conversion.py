@@ -14,6 +14,7 @@ from typing import Any
 from filelock import FileLock
 from PIL import Image
 
+from tfds_torch.demo.recipe import VERSION
 from tfds_torch.errors import ConfigError
 from tfds_torch.records.tfrecord import read_records
 from tfds_torch.runtime import fresh_process
@@ -34,10 +35,11 @@ def converted(data_dir: Path, file_format: str, cache_dir: Path | None = None) -
         cache_dir: where converted data is kept; None: in the user's cache folder.
 
     Raises:
-        ConfigError: the folder cannot be written.
-        WorkerError: the conversion failed: its package is not installed, for example.
+        ConfigError: the folder cannot be written, or the format's package is not installed.
+        ShardError: a shard of the source is damaged.
+        WorkerError: the conversion failed.
     """
-    source = data_dir / "photos" / "1.0.0"
+    source = data_dir / "photos" / VERSION
     target = (cache_dir or _default_cache_dir()) / data_dir.name / file_format
     stamp = _describe_source(source)
     try:
@@ -88,7 +90,10 @@ def _write_tar(path: Path, photographs: Iterator[tuple[bytes, int]]) -> None:
 
 
 def _write_array_record(path: Path, photographs: Iterator[tuple[bytes, int]]) -> None:
-    from array_record.python.array_record_module import ArrayRecordWriter
+    try:
+        from array_record.python.array_record_module import ArrayRecordWriter
+    except ImportError as error:
+        raise ConfigError(f"{error} (pip install 'tfds-torch[bench]')") from None
 
     # A group of one for random access, as TFDS writes it; JPEG does not get smaller by another compression.
     writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")

@@ -8,6 +8,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tfds_torch.pipeline.options import num_cores
+
 _ALWAYS = ("tfds-torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow", "protobuf")
 
 
@@ -18,7 +20,7 @@ def describe_machine() -> dict[str, Any]:
     """
     return {
         "cpu": _cpu_model(),
-        "num_cores": _num_cores(),
+        "num_cores": num_cores(),
         "ram_bytes": _ram_bytes(),
         "kernel": _kernel(),
         "architecture": platform.machine(),
@@ -48,12 +50,6 @@ def _cpu_model() -> str | None:
         return platform.processor() or None
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return found[1].strip() if found else None
-
-
-def _num_cores() -> int | None:
-    if hasattr(os, "sched_getaffinity"):  # Linux: what this process may use, not what the machine has.
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
 
 
 def _ram_bytes() -> int | None:

@@ -14,13 +14,22 @@ from tfds_torch.bench import report as reports
 from tfds_torch.bench.chart import draw_chart
 from tfds_torch.bench.report import Report
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.printable import printable
+from tfds_torch.runtime.whole_file import write_whole
 
 _ENDINGS = ("json", "md", "png")
 
 
-def default_folder() -> Path:
-    """Returns the results' folder of a checkout that can be written, else `bench_results` in the current folder."""
+def default_folder(is_full: bool) -> Path:
+    """Returns where reports go unless told otherwise.
+
+    Args:
+        is_full: whether all suites run with all peers and all settings as they are; only such a run replaces the
+            reports of a checkout. Any other goes to `bench_results` in the current folder.
+    """
     package = Path(__file__).parent
+    if not is_full:
+        return Path("bench_results")
     is_checkout = (package.parents[1] / "pyproject.toml").is_file()
     return package / "results" if is_checkout and os.access(package, os.W_OK) else Path("bench_results")
 
@@ -49,8 +58,8 @@ def write(report: Report, folder: Path) -> list[str]:
     try:
         picture.unlink(missing_ok=True)  # No old chart beside new figures.
         notes = _draw(report, picture)
-        data.write_text(json.dumps(reports.as_dict(report), indent=1) + "\n", encoding="utf-8")
-        page.write_text(reports.markdown(report, None if notes else picture.name), encoding="utf-8")
+        write_whole(data, (json.dumps(reports.as_dict(report), indent=1) + "\n").encode())
+        write_whole(page, reports.markdown(report, None if notes else picture.name).encode())
     except OSError as error:
         raise ConfigError(f"The reports cannot be written to {folder}: {error}.") from error
     return notes
@@ -66,7 +75,7 @@ def show(report: Report, console: Console) -> None:
         figures.add_row(*map(Text, row))
     console.print(figures)
     for reason in reports.missing(report):
-        console.print(Text(reason), soft_wrap=True)
+        console.print(Text(printable(reason)), soft_wrap=True)
     targets = Table(title="Targets", title_justify="left")
     for heading in ("", "target", "wanted", "found"):
         targets.add_column(heading, overflow="fold")

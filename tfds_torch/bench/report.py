@@ -113,8 +113,9 @@ def facts(report: Report) -> list[str]:
     return [
         f"{report.command}, begun {report.date}",
         f"{where}, {machine['kernel']}, load before: {load}",
-        f"{settings['photos']:,} photographs in {settings['shards']} shards, batches of {settings['batch_size']}, "
-        f"{settings['workers']} workers, {settings['repeats']} repeats",
+        f"{settings['num_photos']:,} photographs in {settings['num_shards']} shards, "
+        f"batches of {settings['batch_size']}, "
+        f"{settings['num_workers']} workers, {settings['num_repeats']} repeats",
         ", ".join(f"{name} {version or 'not installed'}" for name, version in report.versions.items()),
         "how each contestant is configured, and why: the modules of tfds_torch.bench.peers",
     ]
@@ -130,7 +131,7 @@ def markdown(report: Report, chart: str | None) -> str:
     headings, rows = table(report)
     lines = [f"# {report.suite}: {report.title}", "", report.method, ""]
     lines += [_row(headings), "|---|" + "---:|" * (len(headings) - 1), *map(_row, rows), ""]
-    lines += [line for reason in missing(report) for line in (f"{reason}.", "")]
+    lines += [line for reason in missing(report) for line in (f"{reason.rstrip('.')}.", "")]
     lines += [f"![{report.title}]({chart})", ""] if chart else []
     lines += ["## Targets", "", _row(["target", "wanted", "found", ""]), "|---|---|---|---|"]
     for target in report.targets:

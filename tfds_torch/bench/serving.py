@@ -2,7 +2,8 @@
 
 Its process group is its own, so that all its processes can be stopped, continued and ended together. When the runner
 is gone, also by SIGKILL, the group ends: a running one sees the end of the pipe, and one that is stopped is hung up and
-continued by the system, because its group has become an orphan.
+continued by the system when its group has become an orphan (which it has not where the process that adopts it belongs
+to the same session, as a container's first process may).
 """
 
 import importlib

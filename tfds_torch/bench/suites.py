@@ -30,17 +30,17 @@ class Settings:
     """How much is measured.
 
     Attributes:
-        photos: examples of an epoch.
+        num_photos: examples of an epoch.
         batch_size: examples of a batch.
-        workers: loader processes of a contestant.
-        repeats: measured epochs, or fresh processes.
+        num_workers: loader processes of a contestant.
+        num_repeats: measured epochs, or fresh processes.
         timeout_s: what an epoch may take, seconds.
     """
 
-    photos: int
+    num_photos: int
     batch_size: int
-    workers: int
-    repeats: int
+    num_workers: int
+    num_repeats: int
     timeout_s: float
 
 
@@ -99,14 +99,16 @@ def run(suite: Suite, peers: Sequence[Peer], settings: Settings, command: str, s
     """
     found = machine.describe_machine()  # First: the load before the start.
     date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    data_dir = demo.prepare("photos", num_examples=settings.photos, num_shards=min(_NUM_SHARDS, settings.photos))
+    data_dir = demo.prepare(
+        "photos", num_examples=settings.num_photos, num_shards=min(_NUM_SHARDS, settings.num_photos)
+    )
     tasks, refused = _prepare(peers, data_dir, settings, say)
 
     def begin(peer: Peer) -> ContestantProcess:
         return ContestantProcess(peer, tasks[peer], settings.timeout_s)
 
     able = [peer for peer in peers if peer in tasks]
-    done = {outcome.peer: outcome for outcome in suite.measure(able, begin, settings.repeats, say)}
+    done = {outcome.peer: outcome for outcome in suite.measure(able, begin, settings.num_repeats, say)}
     outcomes = [done.get(peer) or Outcome(peer, missing=refused[peer]) for peer in peers]
     return Report(
         suite=suite.name,
@@ -116,7 +118,7 @@ def run(suite: Suite, peers: Sequence[Peer], settings: Settings, command: str, s
         date=date,
         machine=found,
         versions=machine.describe_versions(name for peer in peers for name in peer.distributions),
-        settings=asdict(settings) | {"shards": min(_NUM_SHARDS, settings.photos)},
+        settings=asdict(settings) | {"num_shards": min(_NUM_SHARDS, settings.num_photos)},
         outcomes=outcomes,
         targets=suite.judge(outcomes),
     )
@@ -134,5 +136,5 @@ def _prepare(
         except TfdsTorchError as error:
             refused[peer] = str(error).strip().splitlines()[-1]
         else:
-            tasks[peer] = Task(str(data_dir), folder, settings.photos, settings.batch_size, settings.workers)
+            tasks[peer] = Task(str(data_dir), folder, settings.num_photos, settings.batch_size, settings.num_workers)
     return tasks, refused

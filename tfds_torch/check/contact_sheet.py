@@ -8,13 +8,13 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from tfds_torch.check.printable import printable
-from tfds_torch.check.whole_file import write_whole
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime.printable import printable
+from tfds_torch.runtime.whole_file import write_whole
 
 _NUM_COLUMNS, _NUM_ROWS = 8, 5
 _CELL, _GAP, _MARGIN = 144, 12, 24

@@ -40,12 +40,12 @@ import numpy as np
 import tfds_torch
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
-from tfds_torch.check.whole_file import write_whole
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import LEDGER_FIELDS, FieldSpec
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.pipeline.options import num_cores
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.whole_file import write_whole
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("numpy", "pillow", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "torch")

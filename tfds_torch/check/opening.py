@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from tfds_torch import demo
 from tfds_torch.check.settings import Settings
@@ -27,12 +28,13 @@ def open_parser(settings: Settings) -> ParserTfds:
     if settings.num_fake is not None:
         if is_embedded:
             raise ConfigError(f"--fake {settings.num_fake}: {base_name!r} is embedded, with real content. Drop --fake.")
+        _check_holds_no_real_data(root)
         root = str(
             demo.prepare_fake(
                 config.name,
                 num_examples=settings.num_fake,
                 num_shards=settings.num_shards,
-                splits=_splits_to_fake(config.split) if settings.has_split else ("train",),
+                splits=_splits_to_fake(config.split or "train"),
                 root=root,
             )
         )
@@ -44,11 +46,24 @@ def open_parser(settings: Settings) -> ParserTfds:
             f"for datasets that are built here: with --fake, or {' and '.join(demo.DEMO_NAMES)}."
         )
     try:
-        if not settings.has_split:
+        if config.split is None:
             config = replace(config, split=_usual_split(ParserTfds.split_names(root, config.name), config.is_training))
         return config.make_parser(root)
     except DatasetNotFoundError as error:
         raise DatasetNotFoundError(f"{error}{_ways_on(settings)}") from None
+
+
+def _check_holds_no_real_data(root: str | None) -> None:
+    """Made-up content must not be found later under a real name, among the user's own datasets."""
+    if root is None:
+        return
+    infos = (path for depth in ("*/*", "*/*/*") for path in Path(root).expanduser().glob(f"{depth}/dataset_info.json"))
+    real = next((path.parent for path in infos if not demo.is_fake(path.parent)), None)
+    if real is not None:
+        raise ConfigError(
+            f"--fake with --root {root}: that folder holds a real dataset ({real.name} in {real.parent}), and made-up "
+            f"content must not lie beside it. Leave out --root, or give a folder of its own."
+        )
 
 
 def is_built_here(settings: Settings) -> bool:

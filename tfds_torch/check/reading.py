@@ -1,12 +1,13 @@
 """Reads a split with every rank and worker of a world: ranks one after the other, workers as real processes."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tfds_torch.check.expected_ids import expected_ids
 from tfds_torch.check.ledger import Entry, Expectation, RankEpoch
+from tfds_torch.errors import TfdsTorchError, WorkerError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
@@ -14,6 +15,8 @@ from tfds_torch.runtime.epoch_times import EpochTimer, EpochTimes
 from tfds_torch.runtime.memory import tree_pss_bytes
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.plain_loader import image_size, make_plain_loader
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,8 @@ class RankReading:
     Attributes:
         epochs: what came, epoch by epoch.
         times: how long each epoch took.
-        memory: pid -> proportional set size, bytes, in the middle of the last epoch: this process first, then the
-            loader's; empty where the system does not tell.
+        memory: pid -> proportional set size, bytes, in the middle of epoch 0: this process first, then its
+            children; empty where the system does not tell.
     """
 
     epochs: tuple[RankEpoch, ...]
@@ -60,10 +63,11 @@ def read_rank(
     memory: dict[int, int] = {}
     for epoch in range(num_epochs):
         batches: list[list[Entry]] = []
-        for batch in timer.time(loader):
+        for batch in _explained(timer.time(loader)):
             batches.append(batch)
             on_batch()
-            if epoch == num_epochs - 1 and len(batches) == (len(loader) + 1) // 2:
+            # In the first epoch: looking takes time, and speed is that of the later ones.
+            if epoch == 0 and len(batches) == (len(loader) + 1) // 2:
                 memory = tree_pss_bytes()
         epochs.append(RankEpoch(world.rank, epoch, batches, len(loader)))
     return RankReading(tuple(epochs), tuple(timer.epochs), memory)
@@ -93,6 +97,21 @@ def expectation(parser: ParserTfds, num_replicas: int, num_workers: int, num_epo
         num_unread=num_unread,
         num_repeated=num_repeated,
     )
+
+
+def _explained(batches: Iterator[T]) -> Iterator[T]:
+    """Yields the batches; a worker that died, for torch a bare RuntimeError, is a WorkerError."""
+    try:
+        yield from batches
+    except TfdsTorchError:
+        raise
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise WorkerError(
+            f"{str(error).splitlines()[0].rstrip('.')}. Where nobody ended it, the memory did not suffice: try fewer "
+            f"workers, or a smaller batch_size."
+        ) from error
 
 
 class _Collate:

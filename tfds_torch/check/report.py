@@ -12,11 +12,11 @@ from rich.text import Text
 from tfds_torch.check.content import ImageSizes, LabelCount
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts, Promise
-from tfds_torch.check.printable import printable
 from tfds_torch.check.throughput import Throughput
 from tfds_torch.parsers.parser import LEDGER_FIELDS
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import printable
 
 _MOST_ROWS = 24
 _MOST_CLASSES = 10

@@ -23,9 +23,9 @@ class Settings:
     """What is to be checked.
 
     Attributes:
-        config: the dataset and how it is read; flags of the command line beat the config file.
+        config: the dataset and how it is read; flags of the command line beat the config file. Without a split the
+            usual one is read.
         root: TFDS data directory; None: TFDS's default, or the embedded datasets' own.
-        has_split: whether a split was asked for; else the usual one is taken.
         num_replicas: ranks, read one after the other.
         num_epochs: epochs of each rank.
         num_fake: examples per split of a made-up dataset; None: the dataset is there.
@@ -36,7 +36,6 @@ class Settings:
 
     config: Config
     root: str | None
-    has_split: bool
     num_replicas: int
     num_epochs: int
     num_fake: int | None
@@ -106,7 +105,6 @@ def resolve(flags: argparse.Namespace) -> Settings:
     return Settings(
         config=config,
         root=flags.root,
-        has_split=flags.split is not None or flags.config is not None,
         num_replicas=flags.replicas,
         num_epochs=flags.epochs,
         num_fake=flags.fake,

@@ -8,6 +8,7 @@ from pathlib import Path
 from tfds_torch.demo.fake_preparation import prepare_fake
 from tfds_torch.demo.preparation import prepare
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
+from tfds_torch.runtime.printable import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,15 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         root = _prepare(options)
     except (ConfigError, DatasetNotFoundError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        print(f"{parser.prog}: {printable(str(error))}", file=sys.stderr)
         return 2
     except TfdsTorchError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        print(f"{parser.prog}: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted; nothing was left behind", file=sys.stderr)
         return 130
-    print(f"{options.name} is in {root}; this opens it:")
+    print(f"{printable(options.name)} is in {printable(str(root))}; this opens it:")
     split = f", split={options.split[0]!r}" if options.split else ""
     print(f"  parser = tfds_torch.ParserTfds({str(root)!r}, {options.name!r}{split})")
     return 0

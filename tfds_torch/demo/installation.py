@@ -70,10 +70,11 @@ def describe_conflict(recipe: Named, folder: Path, found: object) -> str:
         folder: the version directory.
         found: the recipe of what lies there; None: it is not ours.
     """
+    there = found or "a dataset that tfds_torch.demo did not write"
+    remedy = ", or delete that folder" if found else ""
     return (
-        f"Asked for the demo dataset {recipe}, but {folder} already holds "
-        f"{found or 'a dataset that tfds_torch.demo did not write'}. "
-        "Choose another root (root=None keeps a folder for each combination), or delete that folder."
+        f"Asked for the demo dataset {recipe}, but {folder} already holds {there}. "
+        f"Choose another root (root=None keeps a folder for each combination){remedy}."
     )
 
 

@@ -43,7 +43,7 @@ class Config:
 
     Attributes:
         name: the dataset, `name`, `name/config`, `name:version` or `name/config:version`.
-        split: a TFDS split expression.
+        split: a TFDS split expression; None: `train`.
         is_training: whether the examples are for training.
         batch_size: examples of a rank's batch.
         shuffle: whether the order is shuffled; None: as `is_training`.
@@ -58,7 +58,7 @@ class Config:
     """
 
     name: str
-    split: str = "train"
+    split: str | None = None
     is_training: bool = False
     batch_size: int | None = None
     shuffle: bool | None = None
@@ -83,6 +83,7 @@ class Config:
             DatasetNotFoundError: the dataset is not prepared under `root`.
         """
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "num_workers"}
+        given["split"] = self.split or "train"
         return ParserTfds(root, download=download, **given)
 
 

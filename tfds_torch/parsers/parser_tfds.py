@@ -281,7 +281,7 @@ class ParserTfds:
         columns = {name: self._column(name) for name in fields if name not in LEDGER_FIELDS}
         has_label = "label" in columns and self._has_integer_target
         pieces = self._stream.pieces(plan, epoch, start_batch, columns, has_label=has_label)
-        return pieces if in_pieces else join_pieces(pieces)
+        return pieces if in_pieces else join_pieces(pieces, plan.batch_size)
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example, in the order of `index`, without loading tensorflow.

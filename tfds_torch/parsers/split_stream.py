@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -157,14 +157,21 @@ class SplitStream:
         return np.array([run.first_index for run in self.files], np.int64)
 
 
-def join_pieces(pieces: Iterator[Batch]) -> Iterator[Batch]:
-    """Yields whole batches, each from its consecutive pieces."""
-    for _, parts in groupby(pieces, key=lambda piece: piece.batch):
-        first, *others = parts
-        yield _join([first, *others]) if others else first
+def join_pieces(pieces: Iterator[Batch], batch_size: int) -> Iterator[Batch]:
+    """Yields whole batches, each from its consecutive pieces, as soon as its last one is there."""
+    parts: list[Batch] = []
+    for piece in pieces:
+        parts.append(piece)
+        if sum(map(len, parts)) == batch_size:
+            yield _join(parts)
+            parts = []
+    if parts:  # A last batch that is kept short.
+        yield _join(parts)
 
 
 def _join(parts: list[Batch]) -> Batch:
+    if len(parts) == 1:
+        return parts[0]
     columns = {name: _concatenate([getattr(part, name) for part in parts]) for name in ("valid", "index", "id")}
     for name in ("image", "label"):
         columns[name] = (

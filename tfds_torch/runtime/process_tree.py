@@ -11,13 +11,14 @@ def process_tree(pid: int | None = None) -> list[int]:
 
     Where the system does not tell (no `/proc`), it is the process alone.
     """
+    children: dict[int, list[int]] = {}
+    for child in _all_processes():
+        fields = _stat_fields(child)
+        if fields:
+            children.setdefault(int(fields[1]), []).append(child)
     members = [os.getpid() if pid is None else pid]
     for member in members:  # Grows while it is walked.
-        for children in _PROC.glob(f"{member}/task/*/children"):
-            try:
-                members += map(int, children.read_text().split())
-            except OSError:  # It has just ended.
-                continue
+        members += children.get(member, [])
     return members
 
 
@@ -35,6 +36,13 @@ def is_running(pid: int) -> bool:
     """Whether a process exists and has not ended; one that has ended but was not waited for does not run."""
     fields = _stat_fields(pid)
     return bool(fields) and fields[0] not in "ZX"
+
+
+def _all_processes() -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir(_PROC) if name.isdigit())
+    except OSError:
+        return []
 
 
 def _stat_fields(pid: int) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfds_torch.check.printable import printable
+from tfds_torch.runtime.printable import printable
 
 
 @pytest.mark.parametrize(

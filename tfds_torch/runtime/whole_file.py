@@ -12,6 +12,7 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         OSError: it cannot be written; what was there is still there.
     """
+    path = path.resolve()  # A link stays, and its target is replaced.
     beside = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         beside.write_bytes(content)
