@@ -170,7 +170,7 @@ def test_parsers_plan_and_yield_batches_as_designed() -> None:
         arguments = defaults(parser.batches, POSITIONAL)
         assert list(arguments) == ["world", "epoch", "start_batch"]
         assert (arguments["epoch"], arguments["start_batch"]) == (0, 0)
-        assert defaults(parser.batches, KEYWORD_ONLY) == {"fields": ("image", "label")}
+        assert defaults(parser.batches, KEYWORD_ONLY) == {"fields": ("image", "label"), "in_pieces": False}
 
 
 @pytest.mark.parametrize("name", ["num_examples", "class_names", "class_to_idx", "element_spec", "fingerprint"])
