@@ -90,7 +90,8 @@ def test_waiting_contestants_use_no_processor_time(run_bench: Run, tmp_path: Pat
         (["--workers", "-1"], "--workers -1: must be at least 0."),
         (["--batch-size", "0"], "--batch-size 0: must be at least 1."),
         (["--photos", "7", "--batch-size", "4"], "--photos 7: 2 workers with batches of 4 need at least 8."),
-        (["--timeout", "0"], "--timeout 0: must be more than 0 s."),
+        (["--timeout", "0"], "--timeout 0: must be a number of seconds, more than 0."),
+        (["--timeout", "nan"], "--timeout nan: must be a number of seconds, more than 0."),
         (["--out", "taken"], "The reports cannot be written to taken: "),
     ],
 )
@@ -136,6 +137,8 @@ def start_bench(folder: Path) -> "subprocess.Popen[bytes]":
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        # A shell's background jobs, CI among them, ignore Ctrl-C, and so would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 

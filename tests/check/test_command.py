@@ -208,8 +208,8 @@ def test_evaluation_over_a_training_config_reads_every_example_once(
 ) -> None:
     path = tmp_path / "train.toml"
     path.write_text(
-        f"name = 'digits'\nis_training = true\nbatch_size = 100\nrepeats = 2\nremainder = '{remainder}'\n"
-        f"shuffle = true\n[read]\nmode = 'files'\n[loader]\nnum_workers = 0"
+        f"name = 'digits'\nsplit = 'train'\nis_training = true\nbatch_size = 100\nrepeats = 2\n"
+        f"remainder = '{remainder}'\nshuffle = true\n[read]\nmode = 'files'\n[loader]\nnum_workers = 0"
     )
     training = checker.check("--config", path, "--epochs", "1")
     assert (training.code, training.broken) == (0, {}), training.errors

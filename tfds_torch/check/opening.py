@@ -34,7 +34,7 @@ def open_parser(settings: Settings) -> ParserTfds:
                 config.name,
                 num_examples=settings.num_fake,
                 num_shards=settings.num_shards,
-                splits=_splits_to_fake(config.split or "train"),
+                splits=_splits_to_fake("train" if config.split is None else config.split),
                 root=root,
             )
         )

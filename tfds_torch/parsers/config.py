@@ -83,7 +83,7 @@ class Config:
             DatasetNotFoundError: the dataset is not prepared under `root`.
         """
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "num_workers"}
-        given["split"] = self.split or "train"
+        given["split"] = "train" if self.split is None else self.split
         return ParserTfds(root, download=download, **given)
 
 
