@@ -10,6 +10,7 @@ from tfds_torch.bench.report import Report
 from tfds_torch.bench.task import OURS
 
 _OURS_COLOR, _PEER_COLOR, _WORKER_COLOR = "#1f6f8b", "#b9c4cc", "#7f93a0"
+_UNKNOWN = "not known"
 _TEXT_COLOR = "#333333"
 _SIZE = {"sample": (8.0, 3.6), "start": (11.0, 3.6)}  # inches
 
@@ -40,8 +41,8 @@ def draw_chart(report: Report, path: Path) -> None:
     )
     settings = report.settings
     figure.supxlabel(
-        f"{settings['photos']:,} photographs, batches of {settings['batch_size']}, {settings['workers']} workers, "
-        f"{machine['num_cores']} cores; median of {settings['repeats']}, whiskers from least to greatest",
+        f"{settings['num_photos']:,} photographs, batches of {settings['batch_size']}, {settings['num_workers']} workers, "
+        f"{machine['num_cores']} cores; median of {settings['num_repeats']}, whiskers from least to greatest",
         fontsize=8,
         color=_TEXT_COLOR,
         x=0.01,
@@ -58,7 +59,7 @@ def _draw_spreads(axes: Any, shown: Sequence[Outcome], spreads: Sequence[Spread 
     error = {"ecolor": _TEXT_COLOR, "elinewidth": 1, "capsize": 3}
     axes.barh([o.peer.title for o in shown], medians, xerr=[below, above], color=colors, height=0.62, error_kw=error)
     ends = [median + over for median, over in zip(medians, above, strict=True)]
-    _finish(axes, ends, [form.format(median) for median in medians], label)
+    _finish(axes, ends, [form.format(spread.median) if spread else _UNKNOWN for spread in spreads], label)
 
 
 def _draw_memory(axes: Any, shown: Sequence[Outcome]) -> None:
@@ -68,7 +69,8 @@ def _draw_memory(axes: Any, shown: Sequence[Outcome]) -> None:
     colors = [_OURS_COLOR if outcome.peer.name == OURS else _PEER_COLOR for outcome in shown]
     axes.barh(titles, total, color=colors, height=0.62)
     axes.barh(titles, training, color=_WORKER_COLOR, height=0.62, label="training process")
-    _finish(axes, total, [f"{size:.1f}" for size in total], "memory of all processes, GB")
+    texts = [f"{size:.1f}" if outcome.memory else _UNKNOWN for size, outcome in zip(total, shown, strict=True)]
+    _finish(axes, total, texts, "memory of all processes, GB")
     if any(training):
         axes.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=_TEXT_COLOR)
 
