@@ -41,8 +41,9 @@ def draw_chart(report: Report, path: Path) -> None:
     )
     settings = report.settings
     figure.supxlabel(
-        f"{settings['num_photos']:,} photographs, batches of {settings['batch_size']}, {settings['num_workers']} workers, "
-        f"{machine['num_cores']} cores; median of {settings['num_repeats']}, whiskers from least to greatest",
+        f"{settings['num_photos']:,} photographs, batches of {settings['batch_size']}, "
+        f"{settings['num_workers']} workers, {machine['num_cores']} cores; "
+        f"median of {settings['num_repeats']}, whiskers from least to greatest",
         fontsize=8,
         color=_TEXT_COLOR,
         x=0.01,
