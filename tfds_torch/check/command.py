@@ -17,7 +17,7 @@ from tfds_torch import demo
 from tfds_torch.check import report
 from tfds_torch.check.advice import Facts, advise
 from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
-from tfds_torch.check.content import count_labels, first_epoch, measure_images
+from tfds_torch.check.content import ImageSizes, count_labels, first_epoch, measure_images
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.json_report import save_report
 from tfds_torch.check.ledger import count_epoch, judge
@@ -31,6 +31,7 @@ from tfds_torch.pipeline.builder import is_local
 from tfds_torch.pipeline.columns import CHANNELS
 from tfds_torch.pipeline.options import num_cores
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
+from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.memory import available_bytes
 
@@ -51,9 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.update(QUIET_ENVIRON | os.environ)
     logging.getLogger("absl").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, io.TextIOWrapper
-        ):  # What a log file's encoding lacks, such as a class's name, is escaped.
+        # What a log file's encoding lacks, such as a class's name, is escaped.
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
     started = time.time()
@@ -103,7 +103,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.labels = count_labels(examples, parser.class_names)
     findings.image_sizes = measure_images(examples)
     findings.throughputs = [measure(reading) for reading in readings]
-    findings.advice = advise(_facts(findings, parser, is_built_here(settings)))
+    findings.advice = advise(_facts(parser, expected.plan, findings.image_sizes, is_built_here(settings)))
     report.print_findings(console, findings)
     if settings.images_path is not None:
         made_up = ", made-up content" if findings.is_fake else ""
@@ -141,18 +141,15 @@ def _read(parser: ParserTfds, settings: Settings, num_batches: int) -> list[Rank
     return readings
 
 
-def _facts(findings: Findings, parser: ParserTfds, is_built_here: bool) -> Facts:
-    if findings.expected is None:
-        raise ConfigError("Advice needs what was expected.")
-    sizes = findings.image_sizes
+def _facts(parser: ParserTfds, plan: EpochPlan, sizes: ImageSizes | None, is_built_here: bool) -> Facts:
     num_channels = CHANNELS[parser.image_mode] or 3
     return Facts(
         dataset=parser.dataset_name,
         split=parser.split,
-        plan=findings.expected.plan,
+        plan=plan,
         read=parser.read,
         is_built_here=is_built_here,
-        num_files=len({run.path for run in parser.files}),
+        num_files=parser.num_shards,
         is_remote=not all(is_local(run.path) for run in parser.files),
         mean_example_bytes=parser.mean_example_bytes,
         mean_image_bytes=sizes.mean_pixels * num_channels if sizes else None,

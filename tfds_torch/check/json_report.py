@@ -116,7 +116,7 @@ def _dataset(findings: Findings, parser: ParserTfds) -> dict[str, Any]:
         "data_dir": str(parser.data_dir),
         "is_fake": findings.is_fake,
         "num_examples": parser.num_examples,
-        "num_shards": len({run.path for run in parser.files}),
+        "num_shards": parser.num_shards,
         "class_names": parser.class_names,
         "fingerprint": parser.fingerprint,
         "mean_example_bytes": parser.mean_example_bytes,

@@ -35,7 +35,7 @@ def print_card(console: Console, parser: ParserTfds, is_fake: bool) -> None:
     table = _grid(2)
     if is_fake:
         table.add_row("content", Text("made up: its form is the dataset's, its images and labels mean nothing"))
-    shards = _plural(len({run.path for run in parser.files}), "shard")
+    shards = _plural(parser.num_shards, "shard")
     table.add_row("split", plain(f"{parser.split}: {_plural(parser.num_examples, 'example')} in {shards}"))
     table.add_row("directory", plain(str(parser.data_dir)))
     names = parser.class_names

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tfds_torch.demo.recipe import check_num_shards
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 
@@ -65,11 +66,7 @@ class FakeRecipe:
             _check_splits(splits),
             check_integer("seed", seed, 0),
         )
-        if recipe.num_shards > num_examples:
-            raise ConfigError(
-                f"num_shards={recipe.num_shards} is more than num_examples={num_examples} of '{recipe.full_name}': "
-                f"TFDS writes no empty shards. Ask for at most {num_examples} shards."
-            )
+        check_num_shards(recipe.full_name, recipe.num_shards, num_examples)
         return recipe
 
     @classmethod
@@ -93,13 +90,11 @@ class FakeRecipe:
         """The name of this recipe's own folder in the cache: `fake-cifar10-5000x8-train-0`."""
         name = self.full_name.replace("/", "-").replace(":", "-")
         full = f"fake-{name}-{self.num_examples}x{self.num_shards}-{'+'.join(self.splits)}-{self.seed}"
+        if len(full) <= _MAX_FOLDER_NAME and "/" not in self.full_name:
+            return full
         # Two recipes may differ where they were cut, or in what was replaced: the digest tells them apart.
         digest = hashlib.blake2b(repr(self).encode(), digest_size=6).hexdigest()
-        return (
-            full
-            if len(full) <= _MAX_FOLDER_NAME and "/" not in self.full_name
-            else (f"{full[: _MAX_FOLDER_NAME - 13]}-{digest}")
-        )
+        return f"{full[: _MAX_FOLDER_NAME - 13]}-{digest}"
 
     def __str__(self) -> str:
         return (

@@ -51,11 +51,7 @@ class Recipe:
             check_integer("num_shards", default_shards if num_shards is None else num_shards, 1),
             check_integer("seed", seed, 0),
         )
-        if recipe.num_shards > recipe.num_examples:
-            raise ConfigError(
-                f"num_shards={recipe.num_shards} is more than num_examples={recipe.num_examples} of '{name}': "
-                f"TFDS writes no empty shards. Ask for at most {recipe.num_examples} shards."
-            )
+        check_num_shards(name, recipe.num_shards, recipe.num_examples)
         return recipe
 
     @property
@@ -69,6 +65,15 @@ class Recipe:
 
     def __str__(self) -> str:
         return f"'{self.name}' with num_examples={self.num_examples}, num_shards={self.num_shards}, seed={self.seed}"
+
+
+def check_num_shards(name: str, num_shards: int, num_examples: int) -> None:
+    """Raises ConfigError when a dataset is to have more shards than examples."""
+    if num_shards > num_examples:
+        raise ConfigError(
+            f"num_shards={num_shards} is more than num_examples={num_examples} of '{name}': TFDS writes no empty "
+            f"shards. Ask for at most {num_examples} shards."
+        )
 
 
 def _describe_unknown(name: object) -> str:

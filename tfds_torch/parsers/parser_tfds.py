@@ -150,6 +150,11 @@ class ParserTfds:
         return self._stream.files
 
     @property
+    def num_shards(self) -> int:
+        """Files of the split that hold examples of it."""
+        return len({run.path for run in self.files})
+
+    @property
     def num_examples(self) -> int:
         """Examples of the split."""
         return self._stream.num_examples
