@@ -8,6 +8,7 @@ from pathlib import Path
 from tfds_torch import demo
 from tfds_torch.check.settings import Settings
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers.dataset_names import base_name
 from tfds_torch.parsers.parser_tfds import ParserTfds, registered_names
 
 _FAKE_HINT = 1000
@@ -23,11 +24,11 @@ def open_parser(settings: Settings) -> ParserTfds:
         WorkerError: the dataset could not be built.
     """
     config, root = settings.config, settings.root
-    base_name = _base_name(settings)
+    name = _unversioned_name(settings)
     is_embedded = _is_embedded(settings)
     if settings.num_fake is not None:
         if is_embedded:
-            raise ConfigError(f"--fake {settings.num_fake}: {base_name!r} is embedded, with real content. Drop --fake.")
+            raise ConfigError(f"--fake {settings.num_fake}: {name!r} is embedded, with real content. Drop --fake.")
         _check_holds_no_real_data(root)
         root = str(
             demo.prepare_fake(
@@ -39,7 +40,7 @@ def open_parser(settings: Settings) -> ParserTfds:
             )
         )
     elif is_embedded:
-        root = str(demo.prepare(base_name, num_shards=settings.num_shards))
+        root = str(demo.prepare(name, num_shards=settings.num_shards))
     elif settings.num_shards is not None:
         raise ConfigError(
             f"--shards {settings.num_shards}: {config.name!r} has the shards that it was prepared with. --shards is "
@@ -72,16 +73,16 @@ def is_built_here(settings: Settings) -> bool:
 
 
 def _is_embedded(settings: Settings) -> bool:
-    return settings.root is None and _base_name(settings) in demo.DEMO_NAMES
+    return settings.root is None and _unversioned_name(settings) in demo.DEMO_NAMES
 
 
-def _base_name(settings: Settings) -> str:
+def _unversioned_name(settings: Settings) -> str:
     return settings.config.name.partition(":")[0]
 
 
 def _ways_on(settings: Settings) -> str:
     name = settings.config.name
-    if name.partition("/")[0].partition(":")[0] in registered_names():
+    if base_name(name) in registered_names():
         return (
             f" Or try it with made-up content of the same form: "
             f"python -m tfds_torch.check --name {shlex.quote(name)} --fake {_FAKE_HINT}"

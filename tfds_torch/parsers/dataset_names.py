@@ -6,6 +6,11 @@ from pathlib import Path
 from shlex import quote
 
 
+def base_name(name: str) -> str:
+    """Returns a dataset's name without config and version."""
+    return name.partition("/")[0].partition(":")[0]
+
+
 def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> str:
     """Returns a message: what was asked, what is there, what to do.
 
@@ -18,12 +23,12 @@ def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> 
     found = f" Prepared there: {', '.join(prepared)}." if prepared else " Nothing is prepared there."
     if incomplete:
         found += f" Incomplete, without a features.json: {', '.join(incomplete)}."
-    if name.partition("/")[0].partition(":")[0].lower() in registered:
+    if base_name(name).lower() in registered:
         problem = f"The dataset {name!r} is not prepared under {data_dir}."
         advice = f" Prepare it with: tfds build {name} --data_dir={quote(str(data_dir))} (or pass download=True)."
     else:
         problem = f"There is no dataset {name!r}, neither prepared under {data_dir} nor known to TFDS."
-        near = get_close_matches(name, [*registered, *(path.partition("/")[0].partition(":")[0] for path in prepared)])
+        near = get_close_matches(name, [*registered, *map(base_name, prepared)])
         advice = f" The nearest names are: {', '.join(dict.fromkeys(near))}." if near else ""
     if not data_dir.is_dir():
         return f"The root {data_dir} of dataset {name!r} does not exist, or is no directory.{advice}"
