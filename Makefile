@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED_CORE := $(VENV)/.installed-core
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -11,13 +12,18 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(INSTALLED): pyproject.toml constraints.txt
-	@echo "Installing tfds_torch and its tools into $(VENV) (minutes, once)"
+$(INSTALLED_CORE): pyproject.toml constraints.txt
+	@echo "Installing tfds_torch into $(VENV) (minutes, once)"
 	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) -e .
+	@touch $@
+
+$(INSTALLED): $(INSTALLED_CORE)
+	@echo "Installing what the tests need (minutes, once)"
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
-demo: $(INSTALLED) ## read the embedded handwritten digits and check every promise
+demo: $(INSTALLED_CORE) ## read the embedded handwritten digits and check every promise
 	@$(BIN)/python -m tfds_torch.check
 
 test: $(INSTALLED) ## the quick tests

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tfds_torch.pipeline.options import ReadOptions
     from tfds_torch.plan.epoch import EpochPlan, Remainder
     from tfds_torch.plan.world import World
+    from tfds_torch.torch_data.exact_metrics import MaskedMean
     from tfds_torch.torch_data.image_dataset import ImageDataset, IterableImageDataset
 
 __version__ = "0.1.0"
@@ -22,6 +23,7 @@ _ROOMS = {
     "EpochPlan": "plan.epoch",
     "ImageDataset": "torch_data.image_dataset",
     "IterableImageDataset": "torch_data.image_dataset",
+    "MaskedMean": "torch_data.exact_metrics",
     "Parser": "parsers.parser",
     "ParserTfds": "parsers.parser_tfds",
     "ReadOptions": "pipeline.options",
@@ -34,6 +36,7 @@ __all__ = [
     "EpochPlan",
     "ImageDataset",
     "IterableImageDataset",
+    "MaskedMean",
     "Parser",
     "ParserTfds",
     "ReadOptions",

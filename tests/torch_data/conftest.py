@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
@@ -82,5 +84,43 @@ def run_scenario(root: Path, run_python: Callable[..., Any]) -> Callable[..., An
         _, alive = psutil.wait_procs(reading.marked_processes(mark), timeout=_DEADLINE_S)
         assert alive == []
         return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture
+def run_ranks(root: Path, tmp_path: Path) -> Callable[..., list[Any]]:
+    """`run_ranks(function, num_replicas, *args)`: runs a function of scenarios.py on ranks started as torchrun does.
+
+    Each gets the path of a file store before the arguments. Returns their JSON results, rank by rank; all must succeed
+    and leave no process.
+    """
+
+    def run(function: Callable[..., Any], num_replicas: int, *args: object) -> list[Any]:
+        mark, store = uuid.uuid4().hex, tmp_path / f"store-{uuid.uuid4().hex}"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "WORLD_SIZE": str(num_replicas),
+            reading.MARK: mark,
+        }
+        command = [sys.executable, scenarios.__file__, function.__name__, str(store), *map(str, args)]
+        ranks = [
+            subprocess.Popen(
+                command,
+                cwd=tmp_path,
+                env={**environment, "RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(num_replicas)
+        ]
+        outputs = [process.communicate() for process in ranks]
+        assert [process.returncode for process in ranks] == [0] * num_replicas, outputs
+        assert psutil.wait_procs(reading.marked_processes(mark), timeout=_DEADLINE_S)[1] == []
+        return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
 
     return run

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from multiprocessing.connection import Connection
+from threading import Thread
 from typing import Any
 from unittest import mock
 
@@ -12,6 +13,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, World
+from tfds_torch.errors import ConfigError
 
 LEDGER = ("index", "label", "valid", "id")
 """Fields that default collation takes, and that tell examples and padding apart."""
@@ -92,6 +94,26 @@ def size_of(image: Image.Image) -> tuple[str, tuple[int, int]]:
 def name_of(label: Any) -> str:
     """A target transform."""
     return f"class {label}"
+
+
+def take_from_two_threads(iterable: Iterable[Any]) -> tuple[list[Any], list[str]]:
+    """Returns what the first thread got, and what another one was told that asked in the middle."""
+    taken, told = [], []
+    iterator = iter(iterable)
+
+    def intrude() -> None:
+        try:
+            taken.append(next(iterator))
+        except ConfigError as error:
+            told.append(str(error))
+
+    for number, item in enumerate(iterator):
+        taken.append(item)
+        if number == 1:
+            thread = Thread(target=intrude)
+            thread.start()
+            thread.join()
+    return taken, told
 
 
 def serve(requests: Connection) -> None:

@@ -1,15 +1,19 @@
 """Lives of whole processes, run as scripts: `scenarios.py FUNCTION ARGUMENTS...` prints the result as JSON."""
 
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch.distributed
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from tfds_torch import ImageDataset, ParserTfds, World, errors
+from tfds_torch import ImageDataset, MaskedMean, ParserTfds, World, errors
 
 if __name__ == "__main__":
     # As a script, this folder is on the path; the package of the tests is one up. Spawned workers inherit the path.
@@ -107,6 +111,109 @@ def train_as_rank(root: str, rank: str, num_replicas: str, store: str, method: s
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     return result
+
+
+def join_ranks(store: str) -> int:
+    """Initialises torch.distributed as the environment says, and returns the rank."""
+    rank, num_replicas = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_replicas)
+    return rank
+
+
+def average_numbers(store: str) -> dict[str, Any]:
+    """Means over what each rank holds: rank r has the numbers 0..r, one of them padding, and one batch of padding."""
+    rank = join_ranks(store)
+    mean, empty, summed = MaskedMean(), MaskedMean(), MaskedMean()
+    values = torch.arange(rank + 2, dtype=torch.float32)
+    mean.update(torch.cat([values, torch.tensor([float("nan")])]), torch.arange(rank + 3) < rank + 2)
+    mean.update(torch.full((3,), float("nan")), torch.zeros(3, dtype=torch.bool))
+    labels = torch.full((4,), -100) if rank else torch.tensor([0, 1, 2, -100])
+    logits = torch.arange(12, dtype=torch.float32).reshape(4, 3).sin()
+    summed.update_sum(F.cross_entropy(logits, labels, reduction="sum"), (labels != -100).sum())
+    alone = F.cross_entropy(logits[:3], torch.tensor([0, 1, 2])).item()
+    result = {
+        "sums": mean.sums(),
+        "mean": mean.compute(),
+        "empty": str(empty.compute()),
+        "loss": summed.compute(),
+        "loss alone": alone,
+    }
+    torch.distributed.destroy_process_group()
+    return result
+
+
+def evaluate_digits(root: str, num_workers: int) -> dict[str, Any]:
+    """Loss and accuracy of a fixed linear model on the test split of the digits, by MaskedMean, on this rank."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 10)
+    parser = ParserTfds(root, "digits", "test", batch_size=32, image_mode="L")
+    dataset = ImageDataset(parser, transform=_flatten, fields=("image", "label", "valid", "id"))
+    hits, losses, summed, ids = MaskedMean(), MaskedMean(), MaskedMean(), []
+    with torch.inference_mode():
+        for images, labels, valid, names in DataLoader(dataset, 32, num_workers=num_workers):
+            logits = model(images)
+            hits.update(logits.argmax(1) == labels, valid)
+            losses.update(F.cross_entropy(logits, labels, reduction="none"), valid)
+            summed.update_sum(F.cross_entropy(logits, labels, reduction="sum"), valid.sum())
+            ids += [name for name, is_valid in zip(names, valid.tolist(), strict=True) if is_valid]
+    return {"hits": hits.sums(), "loss": losses.compute(), "summed": summed.compute(), "ids": ids}
+
+
+def evaluate_digits_as_rank(store: str, root: str, num_workers: str) -> dict[str, Any]:
+    """The same on a rank of torch.distributed."""
+    join_ranks(store)
+    result = evaluate_digits(root, int(num_workers))
+    torch.distributed.destroy_process_group()
+    return result
+
+
+def evaluate_digits_alone(root: str, num_workers: str) -> dict[str, Any]:
+    """The same on one rank."""
+    return evaluate_digits(root, int(num_workers))
+
+
+def _flatten(image: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(image, np.float32)).flatten() / 16
+
+
+def compare_ranks(store: str, root: str) -> dict[str, str]:
+    """What `check_ranks` says on this rank, of several ways to differ."""
+    rank = join_ranks(store)
+
+    def make(**arguments: Any) -> ParserTfds:
+        return ParserTfds(root, **{"name": "photos", "is_training": True, "batch_size": 8, **arguments})
+
+    ways: dict[str, Callable[[], ImageDataset]] = {
+        "equal": lambda: ImageDataset(make()),
+        "seed": lambda: ImageDataset(make(seed=rank)),
+        "batch size": lambda: ImageDataset(make(batch_size=8 + 8 * rank)),
+        "split": lambda: ImageDataset(make(split=f"train[:{60 - rank}]")),
+        "dataset": lambda: ImageDataset(make(name=["photos", "digits"][rank])),
+        "remainder": lambda: ImageDataset(make(remainder=["drop", "wrap"][rank])),
+        "a plan that fails on rank 1": lambda: ImageDataset(make(remainder="drop", batch_size=[8, 48][rank])),
+        "one world for both": lambda: ImageDataset(make(), world=World(0, 2)),
+        "worlds of other sizes": lambda: ImageDataset(make(), world=World(0, 1 + rank)),
+        "each by itself": lambda: ImageDataset(make(), world=World()),
+        "another environment": lambda: _in_environment(ImageDataset(make()), rank),
+    }
+    said = {way: _complaint(lambda make=make: make().check_ranks(30.0)) for way, make in ways.items()}
+    # The last one leaves rank 0 alone: the group is no longer in step afterwards.
+    said["rank 1 does not come"] = "" if rank else _complaint(lambda: ImageDataset(make()).check_ranks(1.0))
+    return said
+
+
+def _in_environment(dataset: ImageDataset, rank: int) -> ImageDataset:
+    if rank:
+        os.environ["RANK"] = "0"
+    return dataset
+
+
+def _complaint(function: Callable[[], None]) -> str:
+    try:
+        function()
+    except errors.TfdsTorchError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
 
 
 if __name__ == "__main__":

@@ -306,6 +306,18 @@ def test_a_copy_has_its_own_epoch(
         assert rows == in_reader(reading.planned_rows, dataset.parser, World(), 0, epoch)
 
 
+# Threads
+
+
+def test_a_second_thread_is_refused_and_the_first_one_gets_everything(data_root: Path, in_reader: InReader) -> None:
+    dataset = training_dataset(data_root, fields=("index",))
+    for iterable, size in ((dataset, 64), (DataLoader(dataset, BATCH_SIZE), 8)):
+        taken, told = in_reader(reading.take_from_two_threads, iterable)
+        assert len(taken) == size
+        (message,) = told
+        assert message.startswith("Two threads take from the same iterator of ImageDataset(photos:1.0.0, train): ")
+
+
 # The rank
 
 
@@ -323,7 +335,7 @@ def test_the_environment_names_the_rank(data_root: Path, in_reader: InReader) ->
     assert (len_loader, len_dataset) == (8, 64)
 
 
-def test_an_explicit_world_beats_torch_distributed_which_beats_the_environment(
+def test_an_explicit_world_beats_torch_distributed_and_the_environment(
     data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, explicit = training_dataset(data_root), training_dataset(data_root, world=World(0, 2))
@@ -334,6 +346,10 @@ def test_an_explicit_world_beats_torch_distributed_which_beats_the_environment(
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    with pytest.raises(ConfigError, match="says rank 3 of 4"):
+        len(dataset)
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
     assert (len(dataset), len(explicit)) == (16, 32)
 
 

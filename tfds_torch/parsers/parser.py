@@ -68,6 +68,14 @@ class Parser(Protocol):
     """A source of examples. It is built without tensorflow, can be pickled, and reads nothing until asked to."""
 
     @property
+    def dataset_name(self) -> str:
+        """What the examples belong to, for messages: `name/config:version`."""
+
+    @property
+    def split(self) -> str:
+        """The split expression."""
+
+    @property
     def num_examples(self) -> int:
         """Examples of the split."""
 

@@ -2,18 +2,21 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
-import torch.distributed
 import torch.utils.data
 from PIL import Image
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, Parser
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.torch_data.epoch_counter import EpochCounter
+from tfds_torch.torch_data.rank_check import check_ranks
+from tfds_torch.torch_data.rank_world import find_rank
 
 
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
@@ -26,8 +29,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     `torch.manual_seed` with the same value before every epoch makes loaders indistinguishable: use `set_epoch` then.
 
     tensorflow is loaded where examples are read: in the loader's workers, or here when there are none. Under fork,
-    spawn and forkserver workers, persistent or not, every rank and worker reads its own share. A dataset may be
-    iterated by one thread at a time.
+    spawn and forkserver workers, persistent or not, every rank and worker reads its own share. An iterator belongs to
+    the thread that takes its first example.
 
     Args:
         parser: where the examples come from.
@@ -40,7 +43,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     Raises:
         ConfigError: a field that does not exist, or no fields. An environment that makes no sense (`RANK` without
-            `WORLD_SIZE`) is reported by `len` and iteration, since the rank may become known after construction.
+            `WORLD_SIZE`), or that contradicts torch.distributed, is reported by `len` and iteration, since the rank may
+            become known after construction.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.target_transform = target_transform
         self.fields = tuple(fields)
         self._world = world
-        self._parent_world: World | None = None
+        self._parent_world: tuple[int, World] | None = None  # The process that resolved it, and what it found.
         self._epoch_counter = EpochCounter()
 
     def set_epoch(self, epoch: int) -> None:
@@ -76,6 +80,21 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     def __len__(self) -> int:
         """Examples that this rank yields in an epoch; wrapped and padded ones count."""
         return len(self.parser.plan(self._rank_world()))
+
+    def check_ranks(self, timeout_s: float = 60.0) -> None:
+        """Compares dataset, split, seed, batch size, remainder and number of ranks with those of the other ranks.
+
+        Every rank must call it. One rank by itself has nothing to compare.
+
+        Args:
+            timeout_s: how long to wait for the other ranks, seconds.
+
+        Raises:
+            ConfigError: the ranks differ: raised on every one of them, with the values. Or there are several ranks and
+                torch.distributed is not initialised.
+            StallError: not all ranks came within timeout_s.
+        """
+        check_ranks(self.parser, self._rank_world, timeout_s)
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example of the split, in the order of the field `index`.
@@ -94,7 +113,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         world, loader_seed = self._rank_world(), None
         if worker is not None:
             world, loader_seed = world.at_worker(worker.id, worker.num_workers), worker.seed - worker.id
-        return self._examples(world, self._epoch_counter.begin(loader_seed))
+        examples = self._examples(world, self._epoch_counter.begin(loader_seed))
+        return OneThreadIterator(examples, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
     def _examples(self, world: World, epoch: int) -> Iterator[tuple[Any, ...]]:
         for batch in self.parser.batches(world, epoch, fields=self.fields, in_pieces=True):
@@ -119,14 +139,17 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """Returns the rank's world, resolved in the training process wherever this runs."""
         if self._world is not None:
             return self._world
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
-        return self._parent_world or World.from_environ(os.environ)
+        if self._parent_world is not None and torch.utils.data.get_worker_info() is not None:
+            resolver, world = self._parent_world
+            # A dataset may first have been handed to a training process, which then starts the workers.
+            if (parent := parent_process()) is not None and parent.pid == resolver:
+                return world
+        return find_rank(os.environ)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         if get_spawning_popen() is not None:  # A worker of spawn or forkserver inherits no process group.
-            state["_parent_world"] = self._rank_world()
+            state["_parent_world"] = (os.getpid(), self._rank_world())
         return state
 
 

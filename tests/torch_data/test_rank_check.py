@@ -1,0 +1,69 @@
+"""check_ranks: a difference between the ranks is an error on each of them, and never a wait without end."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfds_torch import ImageDataset, World
+from tfds_torch.errors import ConfigError
+from tfds_torch.torch_data.rank_check import find_differences
+from torch_data import scenarios
+
+EXPECTED = {
+    "equal": "nothing",
+    "seed": "ConfigError: The ranks do not read the same thing: seed is 0 on rank 0, 1 on rank 1.",
+    "batch size": "ConfigError: The ranks do not read the same thing: batch_size is 8 on rank 0, 16 on rank 1.",
+    "split": r"ConfigError: .*split is 'train\[:60\]' on rank 0, 'train\[:59\]' on rank 1; fingerprint is .*"
+    r"num_examples is 60 on rank 0, 59 on rank 1\.",
+    "dataset": "ConfigError: .*dataset is 'photos:1.0.0' on rank 0, 'digits:1.0.0' on rank 1; .*",
+    "remainder": "ConfigError: .*: remainder is 'drop' on rank 0, 'wrap' on rank 1.",
+    "a plan that fails on rank 1": "ConfigError: .*rank 1: .*remainder='drop' leaves no batch.*batch_size is 8 on .*",
+    "one world for both": r"ConfigError: .*of 2 shares, \[1\] are read by nobody .*read \[0, 0\]\).",
+    "worlds of other sizes": "ConfigError: .*num_replicas is 1 on rank 0, 2 on rank 1.",
+    "each by itself": "nothing",
+    "another environment": "ConfigError: .*rank 1: torch.distributed says rank 1 of 2, .*environment says RANK=0.*",
+}
+
+
+def test_every_rank_hears_of_every_difference(data_root: Path, run_ranks: Callable[..., list[Any]]) -> None:
+    results = run_ranks(scenarios.compare_ranks, 2, data_root)
+    for said in results:
+        assert [way for way, pattern in EXPECTED.items() if not re.fullmatch(pattern, said[way])] == [], said
+    alone = results[0]["rank 1 does not come"]
+    assert re.match(r"StallError: check_ranks: not all 2 ranks came within 1 s; this is rank 0\. .*torch says", alone)
+
+
+def facts(**changes: object) -> dict[str, object]:
+    return {"dataset": "photos:1.0.0", "seed": 42, "num_replicas": 2, "rank": 0} | changes
+
+
+def test_values_are_told_with_all_the_ranks_that_have_them() -> None:
+    ranks = [facts(seed=seed, rank=rank) for rank, seed in enumerate((1, 2, 1))]
+    assert find_differences(ranks) == ["seed is 1 on ranks 0, 2, 2 on rank 1"]
+
+
+def test_several_processes_may_share_a_rank_of_the_data() -> None:
+    assert find_differences([facts(rank=rank) for rank in (0, 0, 1, 1)]) == []
+
+
+def test_what_fails_on_every_rank_is_told_of_every_rank() -> None:
+    assert find_differences([{"error": "no"}, {"error": "no"}]) == ["rank 0: no", "rank 1: no"]
+
+
+def test_one_rank_has_nothing_to_compare(data_root: Path) -> None:
+    ImageDataset(scenarios.training_parser(data_root)).check_ranks()
+
+
+def test_ranks_that_cannot_talk_are_refused(data_root: Path) -> None:
+    dataset = ImageDataset(scenarios.training_parser(data_root), world=World(1, 2))
+    with pytest.raises(ConfigError, match=r"rank 1 of 2, .* is not initialised.*init_process_group"):
+        dataset.check_ranks()
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan")])
+def test_no_time_is_refused(timeout_s: float, data_root: Path) -> None:
+    with pytest.raises(ConfigError, match=r"timeout_s=.* must be more than 0 seconds"):
+        ImageDataset(scenarios.training_parser(data_root)).check_ranks(timeout_s)

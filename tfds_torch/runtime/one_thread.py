@@ -1,0 +1,48 @@
+"""Iterators that belong to one thread."""
+
+import threading
+from collections.abc import Iterator
+from typing import TypeVar
+
+from tfds_torch.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class OneThreadIterator(Iterator[T]):
+    """Yields the items of another iterator, to the thread that took the first one.
+
+    Two threads that take turns would each miss what the other got. The second one gets an error instead, and the first
+    one all the items.
+
+    Args:
+        items: what is yielded. Where it is a generator, closing this closes it.
+        name: what it is, for the message.
+    """
+
+    def __init__(self, items: Iterator[T], name: str) -> None:
+        self._items = items
+        self._name = name
+        self._owner: int | None = None
+        self._lock = threading.Lock()
+
+    def __next__(self) -> T:
+        thread = threading.get_ident()
+        if self._owner != thread:
+            self._claim(thread)
+        return next(self._items)
+
+    def _claim(self, thread: int) -> None:
+        with self._lock:
+            if self._owner is not None:
+                raise ConfigError(
+                    f"Two threads take from the same iterator of {self._name}: each would miss the other's items. "
+                    f"Give every thread an iterator of its own, or let one thread read and hand on."
+                )
+            self._owner = thread
+
+    def close(self) -> None:
+        """Ends the iteration, if the items can be closed."""
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()

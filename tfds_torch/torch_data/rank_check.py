@@ -1,0 +1,108 @@
+"""Finds out whether all ranks read the same thing, before one of them waits for ever for another."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed
+
+from tfds_torch.errors import ConfigError, StallError
+from tfds_torch.parsers.parser import Parser
+from tfds_torch.plan.world import World
+from tfds_torch.torch_data.rank_world import is_distributed
+
+
+def check_ranks(parser: Parser, find_world: Callable[[], World], timeout_s: float) -> None:
+    """Compares what this rank is about to read with what the others are.
+
+    Args:
+        parser: what this rank reads.
+        find_world: returns this rank, or raises ConfigError.
+        timeout_s: how long to wait for the other ranks, seconds, > 0.
+
+    Raises:
+        ConfigError: the ranks differ, on every rank; or there are several ranks and torch.distributed is not
+            initialised.
+        StallError: not all ranks came within timeout_s.
+    """
+    if not timeout_s > 0:
+        raise ConfigError(f"check_ranks: timeout_s={timeout_s} must be more than 0 seconds.")
+    if is_distributed():
+        differences = find_differences(_gather(_describe(parser, find_world), timeout_s))
+        if differences:
+            raise ConfigError("The ranks do not read the same thing: " + "; ".join(differences) + ".")
+        return
+    world = find_world()
+    if world.num_replicas > 1:
+        raise ConfigError(
+            f"check_ranks: this is rank {world.rank} of {world.num_replicas}, and torch.distributed is not "
+            f"initialised: there is no way to ask the others. Call torch.distributed.init_process_group() first."
+        )
+
+
+def find_differences(ranks: list[Mapping[str, object]]) -> list[str]:
+    """Returns what is wrong with what the processes say of themselves, a sentence each; empty when all agree.
+
+    Args:
+        ranks: what each process of torch.distributed says, in their order; `rank` is which share it reads.
+    """
+    found = [f"rank {process}: {facts['error']}" for process, facts in enumerate(ranks) if "error" in facts]
+    known = [facts for facts in ranks if "error" not in facts]
+    for name in dict.fromkeys(name for facts in ranks for name in facts if name not in ("rank", "error")):
+        values: dict[object, list[int]] = {}
+        for process, facts in enumerate(ranks):
+            if name in facts:
+                values.setdefault(facts[name], []).append(process)
+        if len(values) > 1:
+            found.append(
+                f"{name} is " + ", ".join(f"{value!r} on {_list(processes)}" for value, processes in values.items())
+            )
+    if found:
+        return found
+    num_replicas, read = known[0]["num_replicas"], [facts["rank"] for facts in known]
+    unread = [rank for rank in range(int(str(num_replicas))) if rank not in read]
+    return [f"of {num_replicas} shares, {unread} are read by nobody (the ranks of torch.distributed read {read})"] if unread else []
+
+
+def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, object]:
+    """Returns what must be equal on every rank, and which rank this is."""
+    facts: dict[str, object] = {
+        "dataset": parser.dataset_name,
+        "split": parser.split,
+        "fingerprint": parser.fingerprint,
+        "num_examples": parser.num_examples,
+        "batch_size": parser.batch_size,
+    }
+    try:
+        world = find_world()
+        plan = parser.plan(world)
+    except ConfigError as error:  # Where it raised here, the others would wait for this rank in vain.
+        return facts | {"error": str(error)}
+    names = ("is_training", "shuffle", "seed", "num_passes")
+    facts |= {name: getattr(plan, name) for name in names}
+    return facts | {"remainder": plan.remainder.value, "num_replicas": world.num_replicas, "rank": world.rank}
+
+
+def _gather(facts: dict[str, object], timeout_s: float) -> list[Mapping[str, object]]:
+    """Returns the facts of every process, by its number."""
+    num_processes = torch.distributed.get_world_size()
+    gathered: list[Any] = [None] * num_processes
+    group = None
+    try:
+        # A group of its own: the default one may wait for half an hour, or know only GPUs.
+        group = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        torch.distributed.all_gather_object(gathered, facts, group=group)
+    except RuntimeError as error:
+        raise StallError(
+            f"check_ranks: not all {num_processes} ranks came within {timeout_s:g} s; this is rank "
+            f"{torch.distributed.get_rank()}. Every rank must call it, for the same datasets in the same order; "
+            f"another rank may also have failed (torch says: {str(error).splitlines()[0]})."
+        ) from error
+    finally:
+        if group is not None:
+            torch.distributed.destroy_process_group(group)
+    return gathered
+
+
+def _list(processes: list[int]) -> str:
+    return ("rank " if len(processes) == 1 else "ranks ") + ", ".join(map(str, processes))
