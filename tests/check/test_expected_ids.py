@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from image_folder_fixtures import NUM_TEST, NUM_TRAIN, write_image_folder
 from tensorflow_datasets.core import naming
 
-from tfds_torch.check.expected_ids import expected_ids
+from tfds_torch.check.expected_ids import expected_ids, is_image_folder
 from tfds_torch.errors import ShardError
-from tfds_torch.pipeline.builder import RecordRun
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.record_files import RecordRun
 
 TRAIN, TEST = (3, 0, 2), (2,)
 
@@ -129,3 +131,40 @@ def test_records_that_do_not_exist_are_an_error(tmp_path: Path, instruction: Rec
         expected_ids(write_info(tmp_path), "train[:50%]", [instruction])
     assert message in str(caught.value)
     assert "'train[:50%]'" in str(caught.value)
+
+
+# Image folders
+
+
+@pytest.mark.parametrize(
+    "split", ["train", "test", "train+test", "test + train", "empty+test", "train[10:20]+test[3:]"]
+)
+def test_the_ids_of_an_image_folder_are_found_without_the_parser(tmp_path: Path, split: str) -> None:
+    """That the parser's own order is TFDS's is tested with the parser."""
+    parser = ParserTfds(write_image_folder(tmp_path / "root"), "image_folder", split)
+    assert expected_ids(tmp_path / "root", split, parser.files) == parser.filenames()
+
+
+def test_images_are_expected_that_the_parser_does_not_know(tmp_path: Path) -> None:
+    root = write_image_folder(tmp_path / "root")
+    parser = ParserTfds(root, "image_folder", "train+test")
+    (root / "train" / "circle" / "new.jpg").touch()
+    ids = expected_ids(root, "train+test", parser.files)
+    assert len(ids) == NUM_TRAIN + NUM_TEST + 1
+    assert set(ids) - set(parser.filenames()) == {"train/circle/new.jpg"}
+
+
+def test_images_that_do_not_exist_are_an_error(tmp_path: Path) -> None:
+    root = write_image_folder(tmp_path / "root")
+    for folder, number in (("test", NUM_TEST), ("notes", 0), ("nowhere", 0)):
+        instruction = RecordRun(str(root / folder), 0, NUM_TEST + 1, 0, NUM_TEST + 1)
+        with pytest.raises(ShardError) as caught:
+            expected_ids(root, "test[:50%]", [instruction])
+        assert str(caught.value) == (
+            f"Split 'test[:50%]' reads images 0..{NUM_TEST} of {root / folder}, and that folder holds {number} images."
+        )
+
+
+def test_only_what_has_no_dataset_info_is_an_image_folder(tmp_path: Path) -> None:
+    assert is_image_folder(tmp_path)
+    assert not is_image_folder(write_info(tmp_path))

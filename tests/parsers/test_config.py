@@ -22,8 +22,9 @@ repeats = 2
 seed = 7
 remainder = "drop"
 image_key = "picture"
-target_key = "labels"
+target_key = ["cat", "dog"]
 image_mode = "L"
+class_map = { cat = 1, dog = 0 }
 
 [read]
 mode = "examples"
@@ -65,7 +66,8 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, EVERYTHING))
     read = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000)
     assert config == Config(
-        "voc/2007:4.0.0", "train+validation", True, 64, False, 2, 7, "drop", "picture", "labels", "L", read, 6
+        *("voc/2007:4.0.0", "train+validation", True, 64, False, 2, 7, "drop", "picture", ("cat", "dog"), "L"),
+        *({"cat": 1, "dog": 0}, read, 6),
     )
     default = Config("x")
     assert all(getattr(config, field.name) != getattr(default, field.name) for field in fields(Config))
@@ -78,6 +80,7 @@ def test_what_a_file_leaves_out_has_the_defaults_of_the_parser(tmp_path: Path, d
     names = ("split", "is_training", "shuffle", "batch_size", "repeats", "seed", "remainder", "image_key", "target_key")
     assert [getattr(parser, name) for name in names] == [getattr(plain, name) for name in names]
     assert (parser.image_mode, parser.read) == (plain.image_mode, plain.read)
+    assert parser.class_to_idx == plain.class_to_idx
 
 
 def test_the_parser_is_the_one_that_the_file_describes(tmp_path: Path, demo_digits: Path) -> None:
@@ -87,6 +90,35 @@ shuffle = false\nimage_mode = "L"\n[read]\nshuffle_buffer = 50"""
     assert (parser.split, parser.is_training, parser.batch_size, parser.seed) == ("test[:100]", True, 10, 3)
     assert (parser.remainder, parser.shuffle, parser.image_mode) == ("drop", False, "L")
     assert (parser.num_examples, parser.read.shuffle_buffer) == (100, 50)
+
+
+EVEN = {str(digit): digit % 2 for digit in range(10)}
+
+
+def test_a_class_map_may_be_a_table_of_the_file(tmp_path: Path, demo_digits: Path) -> None:
+    table = ", ".join(f"{name} = {label}" for name, label in EVEN.items())
+    for text in (f"class_map = {{ {table} }}", "[class_map]\n" + table.replace(", ", "\n")):
+        parser = load_config(write(tmp_path, f"name = 'digits'\n{text}")).make_parser(demo_digits)
+        assert parser.class_to_idx == EVEN
+
+
+def test_a_class_map_is_looked_up_in_the_folder_of_the_config(tmp_path: Path, demo_digits: Path) -> None:
+    (tmp_path / "maps").mkdir()
+    file = tmp_path / "maps" / "reversed.txt"
+    file.write_text("\n".join(map(str, range(9, -1, -1))))
+    for path in ("maps/reversed.txt", file):
+        parser = load_config(write(tmp_path, f"name = 'digits'\nclass_map = '{path}'")).make_parser(demo_digits)
+        assert parser.class_to_idx == {str(digit): 9 - digit for digit in range(10)}
+        assert parser.class_names == list("9876543210")
+
+
+def test_a_target_key_may_be_a_list(tmp_path: Path, demo_digits: Path) -> None:
+    config = load_config(write(tmp_path, "name = 'digits'\ntarget_key = ['label']"))
+    assert config.make_parser(demo_digits).class_names == ["label"]
+    for text in ("'label,image'", "['label', 'image']"):
+        several = load_config(write(tmp_path, f"name = 'digits'\ntarget_key = {text}"))
+        with pytest.raises(ConfigError, match="the target field 'image' is no scalar number"):
+            several.make_parser(demo_digits)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +150,17 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(tmp_path: Path, te
         ("name = 'x'\nsplit = ['train']", ": split = ['train'] must be a string."),
         ("name = 'x'\nsplit = 1979-05-27", ": split = datetime.date(1979, 5, 27) must be a string."),
         (f"name = 'x'\nseed = '{'9' * 1000}'", f": seed = '{'9' * 39}... must be an integer."),
+        ("name = 'x'\ntarget_key = 3", ": target_key = 3 must be a string or a list of strings."),
+        ("name = 'x'\ntarget_key = ['a', 3]", ": target_key = ['a', 3] must be a string or a list of strings."),
+        ("name = 'x'\nclass_map = 3", ": class_map = 3 must be a string or a table of labels by class name."),
+        ("name = 'x'\nclass_map = ['a']", ": class_map = ['a'] must be a string or a table of labels by class name."),
+        ("name = 'x'\nclass_map = {}", ": class_map is empty: it needs a label for every class."),
+        ("name = 'x'\nclass_map = { a = -1 }", ": class_map maps 'a' to -1: labels are integers >= 0."),
+        ("name = 'x'\nclass_map = { a = '1' }", ": class_map maps 'a' to '1': labels are integers >= 0."),
+        (
+            "name = 'x'\nclass_map = '../a.txt'",
+            ": class_map = '../a.txt' leads out of the config's folder by '..'.",
+        ),
         ("name = 'x'\n[read]\nnum_threads = 1.5", ": [read] num_threads = 1.5 must be an integer."),
         ("name = 'x'\n[loader]\nnum_workers = '2'", ": [loader] num_workers = '2' must be an integer."),
         ("name = 'x'\nread = 3", ": read = 3 must be a table: a line [read], and its keys below it."),

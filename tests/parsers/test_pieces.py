@@ -10,6 +10,7 @@ from tfds_fixtures import Datasets, grid
 
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.parsers import split_stream
+from tfds_torch.parsers.example_files import RecordShards
 from tfds_torch.parsers.parser import Batch
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.parsers.split_stream import SplitStream, join_pieces
@@ -107,7 +108,7 @@ def test_pieces_are_the_whole_batches_cut(whole: list[list[Batch]], pieces: list
 def test_a_chunk_is_part_of_a_large_batch_or_several_small_ones(
     batch_size: int, mean_example_bytes: int, chunk_size: int
 ) -> None:
-    stream = SplitStream("x", "train", (), ReadOptions(), mean_example_bytes)
+    stream = SplitStream("train", RecordShards("x", (), mean_example_bytes), ReadOptions())
     assert stream._chunk_size(batch_size) == chunk_size
 
 

@@ -13,9 +13,10 @@ import pytest
 from tfds_fixtures import NUM_TRAIN, TRAIN_SHARDS, Datasets, record_offsets, shard_files
 
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.pipeline import builder
-from tfds_torch.pipeline.builder import INDEX, RecordRun, StreamSpec, read_stream
+from tfds_torch.pipeline import builder, record_files
+from tfds_torch.pipeline.builder import INDEX, StreamSpec, read_stream
 from tfds_torch.pipeline.columns import DenseColumn
+from tfds_torch.pipeline.record_files import RecordFiles, RecordRun
 from tfds_torch.pipeline.tensorflow_runtime import load_tensorflow
 from tfds_torch.runtime import fresh_process
 
@@ -53,21 +54,26 @@ def runs_of(directory: Path, scheme: str = "") -> list[RecordRun]:
 
 
 def spec_of(directory: Path, scheme: str = "", **changes: Any) -> StreamSpec:
-    spec = StreamSpec(
+    files = RecordFiles(
         dataset="shapes/1.0.0",
         runs=runs_of(directory, scheme),
         fill=[],
-        columns={"label": DenseColumn("label", "int64")},
-        chunk_size=8,
-        num_skipped=0,
         shuffle_buffer=64,
         seed=1,
         cycle_length=16,
         read_buffer_bytes=1 << 16,
+        num_threads=changes.get("num_threads", 4),
+    )
+    of_files = {field.name for field in dataclasses.fields(RecordFiles)} - {"num_threads"}
+    spec = StreamSpec(
+        source=dataclasses.replace(files, **{name: value for name, value in changes.items() if name in of_files}),
+        columns={"label": DenseColumn("label", "int64")},
+        chunk_size=8,
+        num_skipped=0,
         num_threads=4,
         prefetch_chunks=2,
     )
-    return dataclasses.replace(spec, **changes)
+    return dataclasses.replace(spec, **{name: value for name, value in changes.items() if name not in of_files})
 
 
 def indices(chunks: Iterator[dict[str, Any]]) -> list[int]:
@@ -138,7 +144,7 @@ def look(directory: Path, cut: Path) -> dict[str, Any]:
         "remote, missing": attempt(spec_of(cut, "file:///nowhere")),
         "local, cut": attempt(spec_of(cut)),
     }
-    builder.check_shards = lambda *_: None  # As if the file was cut after it had been checked.
+    record_files.check_shards = lambda *_: None  # As if the file was cut after it had been checked.
     seen["cut later"] = attempt(spec_of(cut))
     return seen
 

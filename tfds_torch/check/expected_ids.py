@@ -1,12 +1,16 @@
-"""The ids that a split must yield, from `dataset_info.json` alone: what is proven must not come from the plan."""
+"""The ids that a split must yield, from `dataset_info.json` alone: what is proven must not come from the plan.
+
+An image folder has no such file: there it is the folder itself, listed anew.
+"""
 
 import json
 import os
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
 from tfds_torch.errors import ShardError
-from tfds_torch.pipeline.builder import RecordRun
+from tfds_torch.pipeline.record_files import RecordRun
 
 _USUAL_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
@@ -15,16 +19,19 @@ def expected_ids(data_dir: Path, split: str, files: Sequence[RecordRun]) -> list
     """Returns the ids of a split's examples, `<shard file>__<record>`, by index.
 
     Whole splits, and sums of them, come from `dataset_info.json` alone. For slices, TFDS's file instructions say which
-    records are meant; every one of them is held against the file.
+    records are meant; every one of them is held against the file. The ids of an image folder are the paths of its
+    images.
 
     Args:
-        data_dir: the dataset's version directory.
+        data_dir: the dataset's version directory, or the root of an image folder.
         split: a TFDS split expression.
         files: TFDS's file instructions for it.
 
     Raises:
-        ShardError: an instruction names a shard or a record that `dataset_info.json` does not have.
+        ShardError: an instruction names a shard or a record that `dataset_info.json`, or the folder, does not have.
     """
+    if is_image_folder(data_dir):
+        return _expected_images(data_dir, split, files)
     shards = _shard_lengths(data_dir)
     names = [name.strip() for name in split.split("+")]
     if all(name in shards for name in names):
@@ -39,6 +46,41 @@ def expected_ids(data_dir: Path, split: str, files: Sequence[RecordRun]) -> list
                 f"gives it {lengths.get(file, 0)} examples."
             )
         ids += [f"{file}__{i}" for i in range(run.skip, run.skip + run.take)]
+    return ids
+
+
+def is_image_folder(data_dir: Path) -> bool:
+    """Whether a dataset is an image folder, without a `dataset_info.json`."""
+    return not (data_dir / "dataset_info.json").is_file()
+
+
+def _expected_images(root: Path, split: str, files: Sequence[RecordRun]) -> list[str]:
+    images = {folder.name: _ordered_images(folder) for folder in root.iterdir() if folder.is_dir()}
+    names = [name.strip() for name in split.split("+")]
+    if all(name in images for name in names):
+        return [id for name in names for id in images[name]]
+    ids: list[str] = []
+    for run in files:
+        there = images.get(os.path.basename(run.path), [])
+        if run.skip + run.take > len(there):
+            raise ShardError(
+                f"Split {split!r} reads images {run.skip}..{run.skip + run.take - 1} of {run.path}, and that folder "
+                f"holds {len(there)} images."
+            )
+        ids += there[run.skip : run.skip + run.take]
+    return ids
+
+
+def _ordered_images(split: Path) -> list[str]:
+    """Returns `<split>/<label>/<image>` in TFDS's order: as `tfds.ImageFolder` lists, sorts and shuffles them."""
+    is_image = (".jpg", ".jpeg", ".png")
+    labels = sorted(label.name for label in split.iterdir() if label.is_dir())
+    ids = [
+        f"{split.name}/{label}/{name}"
+        for label in labels
+        for name in sorted(name for name in os.listdir(split / label) if name.lower().endswith(is_image))
+    ]
+    random.Random(split.name).shuffle(ids)  # noqa: S311 (TFDS's order)
     return ids
 
 

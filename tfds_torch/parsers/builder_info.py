@@ -1,6 +1,7 @@
-"""What a TFDS builder says of a prepared dataset: its name, sizes, format, files and feature shapes.
+"""What a builder says of a dataset on disk: its name, sizes, format, files and feature shapes.
 
-The builder is TFDS's, passed in: this module does not import tensorflow_datasets.
+The builder is TFDS's, passed in, or the `ImageFolder` that has its shape: this module does not import
+tensorflow_datasets.
 """
 
 import os
@@ -8,8 +9,10 @@ from shlex import quote
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.example_files import ExampleFiles, RecordShards
+from tfds_torch.parsers.image_folder import FolderFiles, ImageFolder
 from tfds_torch.parsers.parser import FieldSpec
-from tfds_torch.pipeline.builder import RecordRun
+from tfds_torch.pipeline.record_files import RecordRun
 from tfds_torch.plan.arguments import did_you_mean
 
 
@@ -40,11 +43,11 @@ def check_format(builder: Any) -> None:
         )
 
 
-def split_files(builder: Any, split: str) -> tuple[RecordRun, ...]:
-    """Returns a split as runs of records, none of them empty, in the order of TFDS's file instructions.
+def split_files(builder: Any, split: str) -> ExampleFiles:
+    """Returns a split's files, with runs of records in the order of TFDS's file instructions.
 
     Args:
-        builder: of a prepared dataset.
+        builder: of a dataset on disk.
         split: a TFDS split expression.
 
     Raises:
@@ -52,6 +55,13 @@ def split_files(builder: Any, split: str) -> tuple[RecordRun, ...]:
     """
     if not isinstance(split, str):
         raise ConfigError(f"split={split!r} must be a TFDS split expression, such as 'train' or 'train[:10%]'.")
+    runs = _runs(builder, split)
+    if isinstance(builder, ImageFolder):
+        return FolderFiles(dataset_name(builder), runs, mean_example_bytes(builder), builder.listing)
+    return RecordShards(dataset_name(builder), runs, mean_example_bytes(builder))
+
+
+def _runs(builder: Any, split: str) -> tuple[RecordRun, ...]:
     there = {name: info.num_examples for name, info in builder.info.splits.items()}
     try:
         instructions = builder.info.splits[split].file_instructions

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -14,6 +14,7 @@ else:
     import tomli as tomllib
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.class_map import check_entries
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.plan.arguments import did_you_mean
@@ -31,7 +32,13 @@ _BOUNDS = {
     "prefetch_batches": (1, 1024),
     "ram_budget_bytes": (1, 2**40),
 }
-_SHOWN_TYPES = {"str": "a string", "int": "an integer", "bool": "true or false"}
+_SHOWN_TYPES = {
+    "str": "a string",
+    "int": "an integer",
+    "bool": "true or false",
+    "tuple": "a list of strings",
+    "dict": "a table of labels by class name",
+}
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,10 @@ class Config:
         seed: of the order.
         remainder: `wrap`, `drop`, `pad` or `keep`; None: the usual one.
         image_key: feature that holds the image.
-        target_key: feature that holds the target.
+        target_key: feature that holds the target; several, in the file a list of strings.
         image_mode: `RGB`, `L` or `RGBA`.
+        class_map: new labels for the target: in the file a table of labels by class name, or the path of a `.txt` or
+            `.pkl` file, seen from the folder of the config and without `..`.
         read: how examples are read.
         num_workers: loader processes of a rank.
     """
@@ -66,8 +75,9 @@ class Config:
     seed: int = 42
     remainder: str | None = None
     image_key: str | None = "image"
-    target_key: str | None = "label"
+    target_key: str | tuple[str, ...] | None = "label"
     image_mode: str | None = "RGB"
+    class_map: str | dict[str, int] | None = None
     read: ReadOptions = ReadOptions()
     num_workers: int = 2
 
@@ -113,12 +123,23 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         _check_keys(source, name, table, keys)
     top = _checked(source, "", content, Config) | _checked(source, "loader", tables["loader"], Config)
     read = _checked(source, "read", tables["read"], ReadOptions)
+    if isinstance(top.get("class_map"), dict):
+        check_entries(top["class_map"], f"{source}: class_map")
+    elif "class_map" in top:
+        top["class_map"] = _resolve(top["class_map"], Path(path), source)
     if "name" not in top:
         raise ConfigError(f"{source} does not say which dataset it is about: it needs a line such as name = 'cifar10'.")
     try:
         return Config(**top, read=ReadOptions(**read))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def _resolve(name: str, config: Path, source: str) -> str:
+    """Returns the path of a file that a config names: it lies in the config's folder, or in one below."""
+    if ".." in Path(name).parts:
+        raise ConfigError(f"{source}: class_map = {_shown(name)} leads out of the config's folder by '..'.")
+    return os.fspath(config.parent / Path(name).expanduser())
 
 
 def _read(path: Path, source: str) -> bytes:
@@ -165,16 +186,24 @@ def _check_keys(source: str, table: str, given: Mapping[str, Any], keys: Mapping
 def _checked(source: str, table: str, given: Mapping[str, Any], owner: type) -> dict[str, Any]:
     """Returns the given values, each of the type that its field has in `owner`, and within its bounds."""
     hints = get_type_hints(owner)
-    for key, value in given.items():
-        allowed = get_args(hints[key]) if isinstance(hints[key], UnionType) else (hints[key],)
+    values = {key: _as_tuple(value) for key, value in given.items()}
+    for key, value in values.items():
+        kinds = get_args(hints[key]) if isinstance(hints[key], UnionType) else (hints[key],)
+        allowed = [get_origin(kind) or kind for kind in kinds]
         shown = " ".join(filter(None, (f"[{table}]" if table else "", key)))
         if type(value) not in allowed:  # Not isinstance: a boolean is no number.
-            kind = next(_SHOWN_TYPES[item.__name__] for item in allowed if item.__name__ in _SHOWN_TYPES)
-            raise ConfigError(f"{source}: {shown} = {_shown(value)} must be {kind}.")
+            kind = " or ".join(_SHOWN_TYPES[item.__name__] for item in allowed if item.__name__ in _SHOWN_TYPES)
+            raise ConfigError(f"{source}: {shown} = {_shown(given[key])} must be {kind}.")
         if key in _BOUNDS and not _BOUNDS[key][0] <= value <= _BOUNDS[key][1]:
             least, most = _BOUNDS[key]
             raise ConfigError(f"{source}: {shown} = {value} must be in {least}..{most}.")
-    return dict(given)
+    return values
+
+
+def _as_tuple(value: Any) -> Any:
+    """Returns a list of strings as a tuple, which cannot be changed in a Config."""
+    is_of_strings = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return tuple(value) if is_of_strings else value
 
 
 def _shown(value: object) -> str:

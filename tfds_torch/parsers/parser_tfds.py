@@ -1,11 +1,11 @@
 """ParserTfds: a TFDS dataset on disk as batches of numpy arrays."""
 
+import copy
 import hashlib
 import importlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +17,29 @@ from tensorflow_datasets.core import naming, read_only_builder
 from tensorflow_datasets.proto import tf_example_pb2
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers import image_folder
 from tfds_torch.parsers.builder_info import (
     check_format,
     dataset_name,
     field_spec,
-    mean_example_bytes,
     split_files,
 )
+from tfds_torch.parsers.dataset_fields import DatasetFields
 from tfds_torch.parsers.dataset_names import describe_not_found
-from tfds_torch.parsers.feature_keys import FoundFeature, describe_missing, find_feature
+from tfds_torch.parsers.feature_keys import find_feature
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, ElementSpec, FieldSpec
 from tfds_torch.parsers.split_stream import SplitStream, join_pieces
+from tfds_torch.parsers.targets import class_names, make_class_map, parse_target_key
 from tfds_torch.pipeline import tensorflow_runtime
-from tfds_torch.pipeline.builder import RecordRun, is_local
-from tfds_torch.pipeline.columns import CHANNELS, Column, DenseColumn, ImageColumn, StructuredColumn
+from tfds_torch.pipeline.columns import CHANNELS
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.record_files import RecordRun
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.stream import Share
 from tfds_torch.plan.world import World
-from tfds_torch.records.shard_check import check_shards
-from tfds_torch.records.tfrecord import read_records
 from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime.one_thread import OneThreadIterator
 
 _logger = logging.getLogger(__name__)
 _FILENAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
@@ -51,8 +52,10 @@ class ParserTfds:
     process that calls it. Parsers can be pickled, and may be used from several processes.
 
     Args:
-        root: TFDS data directory, or the version directory of one dataset; None: TFDS's default data directory.
-        name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory.
+        root: TFDS data directory, or the version directory of one dataset; None: TFDS's default data directory. For
+            `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .jpeg, .png).
+        name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory; or
+            `image_folder`, read as `tfds.ImageFolder` reads it.
         split: any TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5:7shard]`.
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
@@ -61,9 +64,12 @@ class ParserTfds:
         seed: of the order, >= 0.
         remainder: `Remainder` or its name; None: `wrap` in training, in evaluation `pad` on several ranks, else `keep`.
         image_key: feature that holds the image; None: the dataset has none.
-        target_key: feature that holds the target; None: there is none. Keys are taken literally first, then with "/"
+        target_key: feature that holds the target; None: there is none. Several keys, also as "cat,dog", name numbers:
+            the label is the list of the positions of those that are > 0. Keys are taken literally first, then with "/"
             as nesting.
         image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
+        class_map: new labels for the target, by source label (int) or class name; or the path of such a dict (`.pkl`),
+            or of a text file (`.txt`) with a class name in each line. None: the target's own.
         read: how examples are read.
         download: whether to prepare (download and build) a dataset that is not there, once, in a process of its own.
 
@@ -85,8 +91,9 @@ class ParserTfds:
         seed: int = 42,
         remainder: Remainder | str | None = None,
         image_key: str | None = "image",
-        target_key: str | None = "label",
+        target_key: str | Sequence[str] | None = "label",
         image_mode: str | None = "RGB",
+        class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
         download: bool = False,
     ) -> None:
@@ -105,20 +112,16 @@ class ParserTfds:
         self.seed = seed
         self.remainder = remainder
         self.image_key = image_key
-        self.target_key = target_key
         self.image_mode = image_mode
         self.split = split
         self._builder = _open(root, name, download)
         check_format(self._builder)
-        self._stream = SplitStream(
-            dataset=self.dataset_name,
-            split=split,
-            files=split_files(self._builder, split),
-            read=read,
-            mean_example_bytes=mean_example_bytes(self._builder),
-        )
+        self._stream = SplitStream(split, split_files(self._builder, split), read)
         self._check_slices()
+        features = self._builder.info.features
+        self.target_key = parse_target_key(target_key, features)
         self._check_explicit_keys()
+        self._class_map = make_class_map(class_map, self.target_key, features, self.dataset_name, tfds.features)
         self.plan(World())  # What cannot work in any world is said now.
 
     def __repr__(self) -> str:
@@ -147,17 +150,17 @@ class ParserTfds:
     @property
     def files(self) -> tuple[RecordRun, ...]:
         """The split as runs of records, one per TFDS file instruction, in the order that `index` counts."""
-        return self._stream.files
+        return self._stream.files.runs
 
     @property
     def num_shards(self) -> int:
-        """Files of the split that hold examples of it."""
-        return len({run.path for run in self.files})
+        """Files of the split that hold examples of it; every image of an image folder is one."""
+        return self._stream.files.num_shards
 
     @property
     def num_examples(self) -> int:
         """Examples of the split."""
-        return self._stream.num_examples
+        return self._stream.files.num_examples
 
     @property
     def read(self) -> ReadOptions:
@@ -167,17 +170,20 @@ class ParserTfds:
     @property
     def mean_example_bytes(self) -> int:
         """Mean size of an encoded example over all splits of the dataset."""
-        return self._stream.mean_example_bytes
+        return self._stream.files.mean_example_bytes
 
     @property
     def class_names(self) -> list[str] | None:
-        """Names of the target's classes, by label; None when the target has no classes."""
-        found = self._target
-        return list(found.connector.names) if found and isinstance(found.connector, tfds.features.ClassLabel) else None
+        """Names of the classes, by label; None when the target has no classes, or not one name for each."""
+        if self._class_map is not None:
+            return self._class_map.class_names
+        return class_names(self.target_key, self._builder.info.features, tfds.features)
 
     @property
-    def class_to_idx(self) -> dict[str, int]:
-        """Class name -> label; empty when the target has no classes."""
+    def class_to_idx(self) -> dict[Any, int]:
+        """Class name -> label, or the class map; empty when the target has no classes."""
+        if self._class_map is not None:
+            return dict(self._class_map.entries)
         return {name: label for label, name in enumerate(self.class_names or [])}
 
     @property
@@ -189,13 +195,19 @@ class ParserTfds:
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples."""
-        runs = [(os.path.basename(run.path), run.skip, run.take, run.num_in_shard) for run in self.files]
-        return hashlib.blake2b(repr((self.dataset_name, self.split, runs)).encode(), digest_size=16).hexdigest()
+        """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples.
+
+        Of an image folder it tells file names and sizes.
+        """
+        identity = (self.dataset_name, self.split, self._stream.files.identity)
+        return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
 
     def ids(self, index: NDArray[np.int64]) -> list[str]:
-        """Returns TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n]."""
-        return self._stream.ids(index)
+        """Returns TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n].
+
+        The ids of an image folder are the paths below its root, `<split>/<label>/<image>`.
+        """
+        return self._stream.files.ids(index)
 
     def plan(self, world: World) -> EpochPlan:
         """Returns the arithmetic of an epoch for one place in the world.
@@ -216,6 +228,17 @@ class ParserTfds:
             )
         except ConfigError as error:
             raise ConfigError(f"{self.dataset_name}, split {self.split!r}: {error}") from None
+
+    def with_batch_size(self, batch_size: int) -> "ParserTfds":
+        """Returns this parser with another batch size.
+
+        Raises:
+            ConfigError: batch_size is no integer >= 1, or leaves no batch.
+        """
+        parser = copy.copy(self)
+        parser.batch_size = check_integer("batch_size", batch_size, 1)
+        parser.plan(World())
+        return parser
 
     def _remainder_in(self, world: World) -> Any:
         return EpochPlan.default_remainder(self.is_training, world) if self.remainder is None else self.remainder
@@ -246,7 +269,7 @@ class ParserTfds:
             if not isinstance(name, str):
                 raise ConfigError(f"fields={fields!r}: {name!r} is no field name.")
             if name not in LEDGER_FIELDS:
-                self._find_field(name)
+                self._fields.find(name)
 
     def batches(
         self,
@@ -257,7 +280,7 @@ class ParserTfds:
         fields: Sequence[str] = DEFAULT_FIELDS,
         in_pieces: bool = False,
     ) -> Iterator[Batch]:
-        """Yields the batches of one worker of one rank.
+        """Yields the batches of one worker of one rank, to one thread.
 
         Args:
             world: the grid, and the place whose batches are wanted.
@@ -282,21 +305,25 @@ class ParserTfds:
         plan.worker_batches(start_batch)
         self._stream.read_mode(plan)
         if tensorflow_runtime.has_inherited_runtime():
-            return fresh_process.iterate(_batches_of, self, world, epoch, start_batch, tuple(fields), in_pieces)
-        columns = {name: self._column(name) for name in fields if name not in LEDGER_FIELDS}
-        has_label = "label" in columns and self._has_integer_target
+            batches = fresh_process.iterate(_batches_of, self, world, epoch, start_batch, tuple(fields), in_pieces)
+            return OneThreadIterator(batches, repr(self))
+        columns = {name: self._fields.column(name, self.image_mode) for name in fields if name not in LEDGER_FIELDS}
+        has_label = "label" in columns and self._fields.has_integer_target
         pieces = self._stream.pieces(plan, epoch, start_batch, columns, has_label=has_label)
-        return pieces if in_pieces else join_pieces(pieces, plan.batch_size)
+        if "label" in columns and self._class_map is not None:
+            pieces = self._class_map.remap(pieces)
+        return OneThreadIterator(pieces if in_pieces else join_pieces(pieces, plan.batch_size), repr(self))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example, in the order of `index`, without loading tensorflow.
 
         The names are those of the feature `file_name`, `filename`, `image/filename`, `id` or `image_id`, which takes
-        one pass over the shards; a dataset without any of them has its TFDS ids, `<shard file>__<record>`.
+        one pass over the shards; a dataset without any of them has its TFDS ids, `<shard file>__<record>`. The names
+        of an image folder are the paths below its root.
 
         Args:
             basename: whether to leave out folders.
-            absolute: whether to prefix the dataset's version directory.
+            absolute: whether to prefix the dataset's version directory (the root of an image folder).
 
         Raises:
             ConfigError: the shards are remote.
@@ -306,64 +333,10 @@ class ParserTfds:
         if found is None or found.connector.shape != ():
             names = self.ids(np.arange(self.num_examples))
         else:
-            names = self._read_names(found)
+            names = self._stream.files.names("/".join(found.path), tf_example_pb2.Example.FromString)
         if basename:
             names = [os.path.basename(name) for name in names]
         return [str(self.data_dir / name) for name in names] if absolute else names
-
-    def _read_names(self, found: FoundFeature) -> list[str]:
-        remote = [run.path for run in self.files if not is_local(run.path)]
-        if remote:
-            raise ConfigError(
-                f"The file names of {self.dataset_name} can only be read from local shards, and {remote[0]} is remote. "
-                f"Ask for the field {found.path[-1]!r} instead."
-            )
-        check_shards({run.path: run.num_in_shard for run in self.files}, self.dataset_name)
-        key = "/".join(found.path)
-        names = []
-        for run in self.files:
-            for record in islice(read_records(run.path), run.skip, run.skip + run.take):
-                feature = tf_example_pb2.Example.FromString(record).features.feature[key]
-                name = next(iter([*feature.bytes_list.value, *feature.int64_list.value]), "")
-                names.append(name.decode(errors="replace") if isinstance(name, bytes) else str(name))
-        return names
-
-    def _column(self, name: str) -> Column:
-        found = self._find_field(name)
-        connector, key = found.connector, "/".join(found.path)
-        if name == "image":
-            return ImageColumn(key, self.image_mode)
-        if isinstance(connector, tfds.features.Tensor) and not found.sequence_depth and _is_stored_as_it_is(connector):
-            is_text = isinstance(connector, tfds.features.Text)
-            default = connector.get_serialized_info().default_value
-            return DenseColumn(key, connector.np_dtype, tuple(connector.shape), is_text, default)
-        wanted: Any = True
-        for part in reversed(found.path):
-            wanted = {part: wanted}
-        subset = tfds.decode.PartialDecoding(wanted).extract_features(self._builder.info.features)
-        return StructuredColumn(subset.deserialize_example, found.path)
-
-    def _find_field(self, name: str) -> FoundFeature:
-        """Returns the feature behind a field; `image` and `label` stand for image_key and target_key."""
-        features = self._builder.info.features
-        key = {"image": self.image_key, "label": self.target_key}.get(name, name)
-        if key is None:
-            argument = "image_key" if name == "image" else "target_key"
-            raise ConfigError(f"The field {name!r} was asked for, but the parser has {argument}=None.")
-        found = find_feature(features, key)
-        if found is None:
-            what = {"image": "image feature", "label": "target feature"}.get(name, "feature")
-            raise ConfigError(f"{self.dataset_name}: " + describe_missing(what, key, features))
-        if name == "image" and (
-            not isinstance(found.connector, tfds.features.Image)
-            or found.sequence_depth
-            or found.connector.np_dtype != np.uint8
-        ):
-            raise ConfigError(
-                f"{self.dataset_name}: the feature {key!r} is no single uint8 image but {found.connector!r}. Set "
-                f"image_key, or ask for it by its own name among fields."
-            )
-        return found
 
     def _check_slices(self) -> None:
         """A slice such as [10:5] would make TFDS read a negative number of examples, and [10:9] all of them."""
@@ -378,30 +351,18 @@ class ParserTfds:
         """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
         for name, key in (("image", self.image_key), ("label", self.target_key)):
             if key not in (None, name):
-                self._find_field(name)
+                self._fields.find(name)
 
     @property
-    def _has_integer_target(self) -> bool:
-        found = self._target
-        if found is None or found.sequence_depth:
-            return False
-        return found.connector.shape == () and np.dtype(found.connector.np_dtype).kind in "iub"
-
-    @property
-    def _target(self) -> FoundFeature | None:
-        return find_feature(self._builder.info.features, self.target_key) if self.target_key else None
+    def _fields(self) -> DatasetFields:
+        features = self._builder.info.features
+        return DatasetFields(self.dataset_name, features, self.image_key, self.target_key, tfds)
 
 
 def _batches_of(
     parser: ParserTfds, world: World, epoch: int, start_batch: int, fields: Sequence[str], in_pieces: bool
 ) -> Iterator[Batch]:
     return parser.batches(world, epoch, start_batch, fields=fields, in_pieces=in_pieces)
-
-
-def _is_stored_as_it_is(connector: Any) -> bool:
-    """Whether a tensor feature has a fixed shape and is stored without an encoding of its own."""
-    stored = connector.get_serialized_info()
-    return None not in connector.shape and (stored.shape, stored.np_dtype) == (connector.shape, connector.np_dtype)
 
 
 def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], download: bool) -> Any:
@@ -421,6 +382,8 @@ def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], dow
     if root is not None and _is_version_directory(root):
         return _open_directory(root, os.fspath(name), str(parsed), arguments)
     builder = _open_prepared(root, str(parsed), arguments)
+    if builder is None and str(parsed) == image_folder.NAME:
+        return image_folder.open_image_folder(root, arguments, download, tfds)
     if builder is None and download:
         _prepare(root, os.fspath(name), str(parsed))
         builder = _open_prepared(root, str(parsed), arguments)

@@ -1,20 +1,19 @@
-"""A split's TFRecord files as batches: read modes, ids, and the way from an EpochPlan to tf.data and back."""
+"""A split's files as batches: read modes, and the way from an EpochPlan to tf.data and back."""
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.example_files import ExampleFiles
 from tfds_torch.parsers.parser import Batch
-from tfds_torch.pipeline.builder import INDEX, RecordRun, StreamSpec, read_stream
+from tfds_torch.pipeline.builder import INDEX, StreamSpec, read_stream
 from tfds_torch.pipeline.columns import Column
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.record_files import RecordRun
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
 from tfds_torch.plan.stream import Share, Stretch, deal_examples, deal_files
 
@@ -29,32 +28,14 @@ class SplitStream:
     """The files of a split, and how they are streamed.
 
     Attributes:
-        dataset: `name/config:version`, for messages.
         split: the split expression, for messages.
-        files: the split as runs of records, none of them empty, in the order that `index` counts.
+        files: what holds its examples.
         read: how they are read.
-        mean_example_bytes: size of an encoded example, for the memory budget.
     """
 
-    dataset: str
     split: str
-    files: tuple[RecordRun, ...]
+    files: ExampleFiles
     read: ReadOptions
-    mean_example_bytes: int
-
-    @property
-    def num_examples(self) -> int:
-        """Examples of the split."""
-        return sum(run.take for run in self.files)
-
-    def ids(self, index: NDArray[np.int64]) -> list[str]:
-        """Returns TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n]."""
-        numbers = np.searchsorted(self._first_indices, index, side="right") - 1
-        positions = index - self._first_indices[numbers]
-        return [
-            f"{os.path.basename(self.files[number].path)}__{self.files[number].skip + position}"
-            for number, position in zip(numbers.tolist(), positions.tolist(), strict=True)
-        ]
 
     def read_mode(self, plan: EpochPlan) -> str:
         """Returns the read mode for a plan: `files` or `examples`.
@@ -63,7 +44,7 @@ class SplitStream:
             ConfigError: `files` was asked for where it cannot keep its promises.
         """
         world = plan.world
-        has_enough_files = len(self.files) >= world.num_pipelines
+        has_enough_files = self.files.has_shards and len(self.files.runs) >= world.num_pipelines
         pads = plan.remainder is Remainder.PAD
         if self.read.mode == "auto":
             return "files" if plan.is_training and has_enough_files and not pads else "examples"
@@ -72,12 +53,17 @@ class SplitStream:
                 raise ConfigError(
                     "read mode 'files' yields some examples twice: evaluation takes 'examples' or 'auto'."
                 )
+            if not self.files.has_shards:
+                raise ConfigError(
+                    f"read mode 'files' deals shards to the pipelines, and {self.files.dataset} has none: its images "
+                    f"are files of their own. Use mode 'examples' or 'auto'."
+                )
             if pads:
                 raise ConfigError("read mode 'files' does not pad: use remainder='wrap' or 'drop', or mode 'examples'.")
             if not has_enough_files:
                 raise ConfigError(
-                    f"read mode 'files' needs a file for each pipeline: {self.dataset} split {self.split!r} has "
-                    f"{len(self.files)} non-empty files, and there are {world.num_pipelines} pipelines "
+                    f"read mode 'files' needs a file for each pipeline: {self.files.dataset} split {self.split!r} has "
+                    f"{len(self.files.runs)} non-empty files, and there are {world.num_pipelines} pipelines "
                     f"({world.num_replicas} ranks x {world.num_workers} workers). Use mode 'examples' or 'auto'."
                 )
         return self.read.mode
@@ -85,7 +71,7 @@ class SplitStream:
     def share(self, plan: EpochPlan, epoch: int) -> Share:
         """Returns which stretches of `files` the plan's pipeline reads in an epoch."""
         deal = deal_files if self.read_mode(plan) == "files" else deal_examples
-        return deal(plan, [run.take for run in self.files], epoch)
+        return deal(plan, [run.take for run in self.files.runs], epoch)
 
     def pieces(
         self, plan: EpochPlan, epoch: int, start_batch: int, columns: Mapping[str, Column], *, has_label: bool
@@ -114,7 +100,7 @@ class SplitStream:
             index = part.pop(INDEX)
             valid = np.arange(position, position + len(index)) < num_valid
             label = np.where(valid, part.pop("label"), PAD_LABEL).astype(np.int64) if has_label else None
-            yield Batch(part.pop("image", None), label, valid, index, self.ids(index), part, epoch, number)
+            yield Batch(part.pop("image", None), label, valid, index, self.files.ids(index), part, epoch, number)
             position += len(index)
 
     def _spec(
@@ -122,39 +108,35 @@ class SplitStream:
     ) -> StreamSpec:
         num_workers = plan.world.num_workers
         chunk_size = self._chunk_size(plan.batch_size)
-        shuffle_buffer = self.read.shuffle_buffer_of_worker(num_workers, self.mean_example_bytes)
         (seed,) = np.random.SeedSequence([plan.seed, epoch, plan.world.pipeline]).generate_state(1, np.uint64)
+        source = self.files.source(
+            [self._run(stretch) for stretch in share.valid],
+            [self._run(stretch) for stretch in share.fill],
+            seed=int(seed >> np.uint64(1)) if plan.shuffle else None,  # tf.data takes int64.
+            read=self.read,
+            num_workers=num_workers,
+        )
         return StreamSpec(
-            dataset=self.dataset,
-            runs=[self._run(stretch) for stretch in share.valid],
-            fill=[self._run(stretch) for stretch in share.fill],
+            source=source,
             columns=columns,
             chunk_size=chunk_size,
             num_skipped=num_skipped,
-            shuffle_buffer=shuffle_buffer if plan.shuffle else 1,
-            seed=int(seed >> np.uint64(1)),  # tf.data takes int64.
-            cycle_length=self.read.cycle_length,
-            read_buffer_bytes=self.read.read_buffer_bytes,
             num_threads=self.read.threads_of_worker(num_workers),
             prefetch_chunks=self.read.prefetch_batches * max(1, plan.batch_size // chunk_size),
         )
 
     def _chunk_size(self, batch_size: int) -> int:
         """Returns how many examples are decoded at a time: part of a large batch, or several small batches."""
-        most = max(_SMALLEST_CHUNK, _CHUNK_BYTES // max(1, self.mean_example_bytes))
+        most = max(_SMALLEST_CHUNK, _CHUNK_BYTES // max(1, self.files.mean_example_bytes))
         if batch_size > most:
             return -(-batch_size // -(-batch_size // most))
         return batch_size * max(1, min(most, _LARGEST_MERGED_CHUNK) // batch_size)
 
     def _run(self, stretch: Stretch) -> RecordRun:
-        file = self.files[stretch.file]
+        file = self.files.runs[stretch.file]
         return replace(
             file, skip=file.skip + stretch.start, take=len(stretch), first_index=file.first_index + stretch.start
         )
-
-    @cached_property
-    def _first_indices(self) -> NDArray[np.int64]:
-        return np.array([run.first_index for run in self.files], np.int64)
 
 
 def join_pieces(pieces: Iterator[Batch], batch_size: int) -> Iterator[Batch]:

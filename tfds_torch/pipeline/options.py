@@ -26,7 +26,8 @@ class ReadOptions:
         num_threads: threads that decode, per worker; None means max(1, min(8, cores) // num_workers).
         cycle_length: files that a shuffling worker reads by turns.
         read_buffer_bytes: read-ahead per open file, bytes.
-        shuffle_buffer: encoded examples of a rank among which the next one is drawn; its workers share the number.
+        shuffle_buffer: encoded examples of a rank among which the next one is drawn; its workers share the number. An
+            image folder has none: the paths of a whole share are shuffled, a pass at a time.
         prefetch_batches: decoded batches that a worker holds ready.
         ram_budget_bytes: memory of a worker's shuffle buffer, bytes; a buffer that would be larger (by the dataset's
             mean example size) is made smaller. None means 2 GiB per rank.

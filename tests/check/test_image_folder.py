@@ -1,0 +1,54 @@
+"""`python -m tfds_torch.check --name image_folder --root DIR`."""
+
+from pathlib import Path
+
+import pytest
+from image_folder_fixtures import LABELS, NUM_TEST, NUM_TRAIN, write_image_folder
+
+from check.machine import Checker, Machine, row
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared: copy before changing anything."""
+    return write_image_folder(tmp_path_factory.mktemp("folder") / "root")
+
+
+def test_every_promise_is_judged_with_real_workers(machine: Machine, folder: Path) -> None:
+    arguments = ("--name", "image_folder", "--root", folder, "--split", "train+test", "--batch-size", "8")
+    checked = machine.check(*arguments, "--workers", "2")
+    assert checked.code == 0, checked.errors
+    assert checked.broken == {}
+    assert len(checked.promises) == 7
+    assert f"Ledger: the image folder promises {NUM_TRAIN + NUM_TEST} examples per pass" in checked.output
+    assert checked.ledger == [
+        row(epoch=epoch, batches=9, valid=72, padded=0, missing=0, twice=0, unknown=0) for epoch in (0, 1)
+    ]
+    assert checked.labels.keys() == set(LABELS)
+
+
+def test_the_card_counts_files_and_no_shards(checker: Checker, folder: Path) -> None:
+    checked = checker.check_line(f"--name image_folder --root {folder} --eval --replicas 3 --workers 0 --batch-size 4")
+    assert checked.code == 0, checked.errors
+    assert f"test: {NUM_TEST} examples in {NUM_TEST} files" in checked.output
+    assert "shard" not in checked.output
+    assert checked.ledger[0]["padded"] == "10"
+    assert checked.broken == {}
+
+
+def test_a_damaged_image_is_broken_by_name(checker: Checker, tmp_path: Path) -> None:
+    root = write_image_folder(tmp_path / "root")
+    image = next((root / "test" / "circle").glob("*.png"))
+    image.write_bytes(b"")
+    checked = checker.check_line(f"--name image_folder --root {root} --eval --workers 0")
+    assert checked.code == 1
+    assert f"{image} of image_folder:1.0.0 is empty" in checked.errors.replace("\n", " ")
+
+
+def test_what_is_no_image_folder_is_wrong_usage(checker: Checker, folder: Path) -> None:
+    checked = checker.check_line(f"--name image_folder --root {folder / 'train'}")
+    assert checked.code == 2
+    assert "give the one above it" in checked.errors
+    checked = checker.check_line("--name image_folder")
+    assert checked.code == 2
+    assert "image_folder needs root" in checked.errors

@@ -1,0 +1,513 @@
+"""Image folders: the examples of `tfds.ImageFolder`, with every promise of a prepared dataset."""
+
+import os
+import pickle
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from image_folder_fixtures import LABELS, NUM_TEST, NUM_TRAIN
+from PIL import Image
+from tfds_fixtures import collect_rank, grid, has_tensorflow
+
+from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.parsers.parser import Batch
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.image_files import ImageFiles
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.world import World
+from tfds_torch.runtime import fresh_process
+
+NAME = "image_folder"
+FIELDS = ("image", "label", "image/filename")
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """What `tfds.ImageFolder` says and reads."""
+
+    class_names: list[str]
+    num_examples: dict[str, int]
+    examples: dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pipeline of an image folder's epoch."""
+
+    arguments: dict[str, Any]
+    world: World = World()
+    epoch: int = 0
+    start_batch: int = 0
+    fields: tuple[str, ...] = ("label",)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was read in the one child that loads tensorflow.
+
+    Attributes:
+        theirs: by TFDS.
+        batches: of every job.
+        attempts: type and message of a damaged folder's error, and how many examples came before it.
+        unread: labels of a folder whose images are gone.
+    """
+
+    theirs: Theirs
+    batches: list[list[Batch]]
+    attempts: list[tuple[str, str, int]]
+    unread: list[int]
+
+
+def read_everything(root: str, jobs: Sequence[Job], damaged: Sequence[ParserTfds], unread: ParserTfds) -> Seen:
+    """Runs in a child."""
+    builder = tfds.ImageFolder(root)
+    splits = {split: info.num_examples for split, info in builder.info.splits.items()}
+    examples = {split: list(tfds.as_numpy(builder.as_dataset(split=split))) for split in splits if splits[split]}
+    batches = [
+        list(ParserTfds(root, NAME, **job.arguments).batches(job.world, job.epoch, job.start_batch, fields=job.fields))
+        for job in jobs
+    ]
+    labels = [int(label) for batch in unread.batches(fields=("label",)) for label in batch.label]
+    theirs = Theirs(builder.info.features["label"].names, splits, examples)
+    return Seen(theirs, batches, [attempt(parser) for parser in damaged], labels)
+
+
+def attempt(parser: ParserTfds) -> tuple[str, str, int]:
+    count = 0
+    try:
+        for batch in parser.batches(World(), fields=("image",)):
+            count += len(batch)
+    except TfdsTorchError as error:
+        return type(error).__name__, str(error), count
+    return "", "", count
+
+
+@pytest.fixture(scope="module")
+def damaged(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Any, tuple[ParserTfds, Path]]:
+    """(damage, position, training) -> a parser of a folder with a damaged image, and its path."""
+    parsers: dict[Any, tuple[ParserTfds, Path]] = {}
+    for damage in DAMAGES:
+        for position, is_training in ((0, False), (41, False), (NUM_TRAIN - 1, True)):
+            root = Path(shutil.copytree(folder, tmp_path_factory.mktemp("damaged") / "root"))
+            arguments = {"is_training": is_training, "batch_size": 4, "repeats": 2 * is_training}
+            parser = ParserTfds(root, NAME, **arguments)
+            path = root / parser.ids(np.array([position]))[0]
+            damage(path)
+            if damage is replace_by_link_to_nothing:  # May have been there from the beginning.
+                parser = ParserTfds(root, NAME, **arguments)
+            parsers[damage, position, is_training] = parser, path
+    return parsers
+
+
+@pytest.fixture(scope="module")
+def seen(folder: Path, damaged: dict[Any, tuple[ParserTfds, Path]], tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    gone = Path(shutil.copytree(folder, tmp_path_factory.mktemp("gone") / "root"))
+    unread = ParserTfds(gone, NAME)
+    shutil.rmtree(gone)
+    return fresh_process.call(
+        read_everything, str(folder), ALL_JOBS, [parser for parser, _ in damaged.values()], unread
+    )
+
+
+@pytest.fixture(scope="module")
+def batches(seen: Seen) -> dict[str, list[list[Batch]]]:
+    """Name of a list of jobs -> what each of them read."""
+    results = iter(seen.batches)
+    return {name: [next(results) for _ in jobs] for name, jobs in JOBS.items()}
+
+
+@pytest.fixture(scope="module")
+def theirs(seen: Seen) -> Theirs:
+    return seen.theirs
+
+
+@pytest.fixture(scope="module")
+def ids(theirs: Theirs, folder: Path) -> dict[str, list[str]]:
+    """Split -> paths below the root, in TFDS's order."""
+    return {
+        split: [os.path.relpath(example["image/filename"].decode(), folder) for example in examples]
+        for split, examples in theirs.examples.items()
+    }
+
+
+# As TFDS
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_every_example_is_the_one_of_tfds_in_its_order(
+    batches: dict[str, list[list[Batch]]], theirs: Theirs, split: str
+) -> None:
+    read = batches["expressions"][list(EXPRESSIONS).index(split)]
+    index = [i for batch in read for i in batch.index.tolist()]
+    labels = [int(label) for batch in read for label in batch.label]
+    files = [name for batch in read for name in batch.features["image/filename"]]
+    images = [image for batch in read for image in batch.image]
+    examples = theirs.examples[split]
+    assert index == list(range(len(examples)))
+    assert files == [example["image/filename"].decode() for example in examples]
+    assert labels == [example["label"] for example in examples]
+    for ours, example in zip(images, examples, strict=True):
+        np.testing.assert_array_equal(ours, example["image"])
+
+
+def test_splits_and_classes_are_those_of_tfds(folder: Path, theirs: Theirs) -> None:
+    assert ParserTfds.split_names(folder, NAME) == list(theirs.num_examples) == ["empty", "test", "train"]
+    for split, number in theirs.num_examples.items():
+        parser = ParserTfds(folder, NAME, split)
+        assert parser.num_examples == number
+        assert parser.class_names == theirs.class_names == list(LABELS)
+    assert theirs.num_examples == {"empty": 0, "test": NUM_TEST, "train": NUM_TRAIN}
+
+
+def test_ids_are_paths_below_the_root(folder: Path, ids: dict[str, list[str]]) -> None:
+    parser = ParserTfds(folder, NAME, "train+test")
+    assert parser.ids(np.arange(parser.num_examples)) == ids["train"] + ids["test"]
+    assert parser.ids(np.array([60, 0, 3, 0])) == [ids["test"][2], ids["train"][0], ids["train"][3], ids["train"][0]]
+
+
+def name_files(root: str) -> list[Any]:
+    """Runs in a child."""
+    parser = ParserTfds(root, NAME, "test")
+    names = [parser.filenames(**form) for form in ({}, {"basename": True}, {"absolute": True})]
+    return [*names, pickle.loads(pickle.dumps(parser)).fingerprint == parser.fingerprint, has_tensorflow()]
+
+
+def test_filenames_and_the_parser_need_no_tensorflow(folder: Path, ids: dict[str, list[str]]) -> None:
+    plain, basename, absolute, is_same, is_loaded = fresh_process.call(name_files, str(folder))
+    assert is_same
+    assert not is_loaded
+    assert plain == ids["test"]
+    assert basename == [os.path.basename(name) for name in ids["test"]]
+    assert absolute == [str(folder / name) for name in ids["test"]]
+
+
+# Splits
+
+EXPRESSIONS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
+    "train": lambda train, test: train,
+    "test": lambda train, test: test,
+    "train[:50%]": lambda train, test: train[:29],
+    "train[50%:]": lambda train, test: train[29:],
+    "train[10:37]": lambda train, test: train[10:37],
+    "train[-5:]": lambda train, test: train[-5:],
+    "train+test": lambda train, test: train + test,
+    "test + train[3:4]": lambda train, test: test + train[3:4],
+    "train[:50%]+test[:50%]": lambda train, test: train[:29] + test[:7],
+    "train[40:]+train[:10]": lambda train, test: train[40:] + train[:10],
+    "all": lambda train, test: test + train,
+    "empty+test": lambda train, test: test,
+    "empty": lambda train, test: [],
+}
+
+
+@pytest.mark.parametrize("split", EXPRESSIONS)
+def test_every_split_expression_counts_in_the_order_of_tfds(
+    folder: Path, ids: dict[str, list[str]], split: str
+) -> None:
+    parser = ParserTfds(folder, NAME, split)
+    wanted = EXPRESSIONS[split](ids["train"], ids["test"])
+    assert parser.num_examples == len(wanted)
+    assert parser.ids(np.arange(parser.num_examples)) == parser.filenames() == wanted
+
+
+def test_every_split_expression_reads_what_it_counts(
+    folder: Path, batches: dict[str, list[list[Batch]]], theirs: Theirs, ids: dict[str, list[str]]
+) -> None:
+    labels = {
+        name: example["label"]
+        for split in ids
+        for name, example in zip(ids[split], theirs.examples[split], strict=True)
+    }
+    for split, read in zip(EXPRESSIONS, batches["expressions"], strict=True):
+        wanted = EXPRESSIONS[split](ids["train"], ids["test"])
+        assert [name for batch in read for name in batch.id] == wanted
+        assert [int(label) for batch in read for label in batch.label] == [labels[name] for name in wanted]
+        files = [name for batch in read for name in batch.features["image/filename"]]
+        assert files == [str(folder / name) for name in wanted]
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (
+            "tranin",
+            "The splits are: empty (0 examples), test (14 examples), train (58 examples). Did you mean 'train'?",
+        ),
+        ("notes", "The splits are: empty (0 examples), test (14 examples), train (58 examples)."),
+        ("train[", "image_folder:1.0.0: split 'train['"),
+        ("train[9:3]", "begins at example 9 and ends before it, at 3"),
+    ],
+)
+def test_a_split_that_cannot_be_is_refused(folder: Path, split: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ParserTfds(folder, NAME, split)
+    assert message in str(caught.value)
+
+
+def test_an_empty_split_is_an_error_in_training_and_no_batch_in_evaluation(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="split 'empty'"):
+        ParserTfds(folder, NAME, "empty", is_training=True, batch_size=2)
+    parser = ParserTfds(folder, NAME, "empty", batch_size=2)
+    assert parser.plan(World()).num_batches == 0
+    assert list(parser.batches()) == []
+
+
+# Exactly once
+
+
+@dataclass(frozen=True)
+class Case:
+    """All pipelines of an epoch."""
+
+    split: str = "train"
+    num_replicas: int = 1
+    num_workers: int = 1
+    batch_size: int = 8
+    is_training: bool = False
+    repeats: int = 0
+    remainder: str | None = None
+    seed: int = 42
+    shuffle_buffer: int = 8192
+    epoch: int = 0
+    run: int = 0
+
+    @property
+    def jobs(self) -> list[Job]:
+        names = ("split", "batch_size", "is_training", "repeats", "remainder", "seed")
+        arguments = {name: getattr(self, name) for name in names}
+        arguments["read"] = ReadOptions(num_threads=2, shuffle_buffer=self.shuffle_buffer)
+        worlds = grid(self.num_replicas, self.num_workers)
+        return [Job(arguments, world, self.epoch, fields=("image", "label")) for world in worlds]
+
+
+TRAIN = Case(is_training=True)
+ON_GRIDS = [
+    Case(split, r, w, b, is_training)
+    for split in ("train+test", "train[10:37]", "train[:50%]+test[:50%]")
+    for r, w, b in ((1, 3, 7), (3, 2, 5))
+    for is_training in (False, True)
+]
+SINGLE = {
+    "plain": TRAIN,
+    "again": Case(is_training=True, run=1),
+    "next epoch": Case(is_training=True, epoch=1),
+    "another seed": Case(is_training=True, seed=7),
+    "small buffer": Case(is_training=True, shuffle_buffer=1),
+    "two passes": Case(is_training=True, repeats=2, batch_size=29),
+    "dropped": Case("train", 2, 2, 8, True, remainder="drop"),
+    "padded": Case("train", 2, 2, 8, True, remainder="pad"),
+    "more pipelines than examples": Case("test", 8, 3, 2),
+}
+
+
+TAIL = {"batch_size": 4, "is_training": True, "repeats": 2}
+NUM_TAIL_BATCHES = 15
+TAIL_PLACES = [(w, start) for w in (1, 2) for start in range(NUM_TAIL_BATCHES + 1)]
+MODES = {"RGB": 3, "L": 1, "RGBA": 4, None: 0}
+CASES = [*ON_GRIDS, *SINGLE.values()]
+JOBS = {
+    "expressions": [Job({"split": split, "batch_size": 4}, fields=FIELDS) for split in EXPRESSIONS],
+    "cases": [job for case in CASES for job in case.jobs],
+    "tails": [Job(TAIL, World(1, 2).at_worker(worker, w), 3, start) for w, start in TAIL_PLACES for worker in range(w)],
+    "modes": [Job({"image_mode": mode}, fields=("image",)) for mode in MODES],
+}
+ALL_JOBS = [job for jobs in JOBS.values() for job in jobs]
+
+
+@pytest.fixture(scope="module")
+def epochs(batches: dict[str, list[list[Batch]]]) -> dict[Case, list[list[Batch]]]:
+    """Case -> the batches of every rank, as a DataLoader collects them."""
+    results = iter(batches["cases"])
+    parts = {case: [next(results) for _ in case.jobs] for case in CASES}
+    return {
+        case: [collect_rank(all_parts[r * case.num_workers :][: case.num_workers]) for r in range(case.num_replicas)]
+        for case, all_parts in parts.items()
+    }
+
+
+def valid_ids(ranks: list[list[Batch]]) -> list[str]:
+    return [name for rank in ranks for batch in rank for name, v in zip(batch.id, batch.valid, strict=True) if v]
+
+
+@pytest.mark.parametrize("case", ON_GRIDS, ids=str)
+def test_every_pipeline_together_yields_every_example_once(
+    epochs: dict[Case, list[list[Batch]]], ids: dict[str, list[str]], folder: Path, case: Case
+) -> None:
+    wanted = {
+        "train+test": ids["train"] + ids["test"],
+        "train[10:37]": ids["train"][10:37],
+        "train[:50%]+test[:50%]": ids["train"][:29] + ids["test"][:7],
+    }[case.split]
+    ranks = epochs[case]
+    num_batches = ceil(len(wanted) / (case.num_replicas * case.batch_size))
+    for rank in ranks:
+        assert [batch.batch for batch in rank] == list(range(num_batches))
+    counts = Counter(valid_ids(ranks))
+    if case.is_training:
+        num_extra = num_batches * case.num_replicas * case.batch_size - len(wanted)
+        assert set(counts) == set(wanted)
+        assert sum(counts.values()) == len(wanted) + num_extra
+        assert max(counts.values()) <= 2
+    else:
+        assert counts == Counter(wanted)
+    classes = dict(zip(LABELS, range(4), strict=True))
+    for batch in (batch for rank in ranks for batch in rank):
+        for name, label, valid, image in zip(batch.id, batch.label, batch.valid, batch.image, strict=True):
+            assert label == (classes[name.split("/")[1]] if valid else -100)
+            assert image.shape[:2] == stored_pixels(folder / name).shape[:2]
+
+
+def test_remainders_pad_and_drop(epochs: dict[Case, list[list[Batch]]], ids: dict[str, list[str]]) -> None:
+    assert Counter(valid_ids(epochs[SINGLE["padded"]])) == Counter(ids["train"])
+    assert set(Counter(valid_ids(epochs[SINGLE["dropped"]])).values()) == {1}
+    assert len(valid_ids(epochs[SINGLE["dropped"]])) == 48
+    padded = epochs[SINGLE["more pipelines than examples"]]
+    assert Counter(valid_ids(padded)) == Counter(ids["test"])
+    assert {sum(map(len, rank)) for rank in padded} == {2}
+
+
+def test_the_order_depends_on_seed_and_epoch_alone(epochs: dict[Case, list[list[Batch]]]) -> None:
+    order = {name: valid_ids(epochs[case]) for name, case in SINGLE.items()}
+    assert order["plain"] == order["again"] == order["small buffer"]
+    assert order["plain"] != order["next epoch"]
+    assert order["plain"] != order["another seed"]
+
+
+def test_a_share_is_shuffled_as_a_whole_whatever_the_buffer(epochs: dict[Case, list[list[Batch]]]) -> None:
+    (rank,) = epochs[SINGLE["small buffer"]]
+    index = np.concatenate([batch.index for batch in rank])[:NUM_TRAIN]
+    assert sorted(index.tolist()) == list(range(NUM_TRAIN))
+    assert (np.abs(np.diff(index)) > 8).mean() > 0.5, "a small buffer would leave neighbours near"
+
+
+def test_passes_of_an_epoch_follow_one_another(
+    epochs: dict[Case, list[list[Batch]]], ids: dict[str, list[str]]
+) -> None:
+    (rank,) = epochs[SINGLE["two passes"]]
+    names = valid_ids([rank])
+    first, second = names[:NUM_TRAIN], names[NUM_TRAIN:]
+    assert sorted(first) == sorted(second) == sorted(ids["train"])
+    assert first != second
+
+
+def test_resume_at_every_step_gives_the_same_tail(batches: dict[str, list[list[Batch]]]) -> None:
+    results = iter(batches["tails"])
+    runs = {(w, start): collect_rank([next(results) for _ in range(w)]) for w, start in TAIL_PLACES}
+    for (w, start), tail in runs.items():
+        assert [batch.batch for batch in tail] == list(range(start, NUM_TAIL_BATCHES)), (w, start)
+        for ours, whole in zip(tail, runs[w, 0][start:], strict=True):
+            assert ours.id == whole.id
+            np.testing.assert_array_equal(ours.label, whole.label)
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_mode_files_is_refused_as_there_are_no_shards(folder: Path, is_training: bool) -> None:
+    parser = ParserTfds(folder, NAME, is_training=is_training, batch_size=2, read=ReadOptions(mode="files"))
+    with pytest.raises(ConfigError) as caught:
+        parser.batches()
+    if is_training:
+        assert "deals shards to the pipelines, and image_folder:1.0.0 has none" in str(caught.value)
+        assert "'examples' or 'auto'" in str(caught.value)
+    for mode in ("auto", "examples"):
+        parser = ParserTfds(folder, NAME, is_training=is_training, batch_size=2, read=ReadOptions(mode=mode))
+        assert parser.read_mode(World()) == "examples"
+
+
+# Images
+
+
+def stored_pixels(path: Path) -> np.ndarray:
+    """Returns uint8 [H, W, C]."""
+    with Image.open(path) as image:
+        return np.atleast_3d(np.asarray(image))
+
+
+def test_every_image_mode_gives_its_channels(folder: Path, batches: dict[str, list[list[Batch]]]) -> None:
+    for (mode, channels), read in zip(MODES.items(), batches["modes"], strict=True):
+        for batch in read:
+            for name, image in zip(batch.id, batch.image, strict=True):
+                stored = stored_pixels(folder / name)
+                assert image.dtype == np.uint8
+                assert image.shape == (*stored.shape[:2], channels or stored.shape[2])
+                if mode in (None, "RGBA") and stored.shape[2] == 4:
+                    np.testing.assert_array_equal(image, stored)
+
+
+def test_labels_alone_open_no_file(seen: Seen, theirs: Theirs) -> None:
+    assert seen.unread == [example["label"] for example in theirs.examples["train"]]
+
+
+# Damage
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def scramble(path: Path) -> None:
+    path.write_bytes(b"\x89PNG no image at all")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nothing")
+
+
+DAMAGES = {
+    remove: ("ShardError", "is missing: it was removed after the folder was listed, or is a link to nothing"),
+    empty: ("CorruptRecordError", "is empty: it holds no image"),
+    scramble: ("CorruptRecordError", "cannot be decoded: it is damaged, or no JPEG or PNG image. tensorflow says: "),
+    cut: ("CorruptRecordError", "cannot be decoded: it is damaged, or no JPEG or PNG image. tensorflow says: "),
+    replace_by_folder: ("ShardError", "cannot be read: Is a directory"),
+    replace_by_link_to_nothing: ("ShardError", "is missing"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_every_damaged_image_is_an_error_that_names_it(
+    seen: Seen, damaged: dict[Any, tuple[ParserTfds, Path]], damage: Any
+) -> None:
+    kind, words = DAMAGES[damage]
+    for ((which, position, is_training), (_, path)), result in zip(damaged.items(), seen.attempts, strict=True):
+        if which is damage:
+            assert result[0] == kind, result
+            assert f"{path} of image_folder:1.0.0" in result[1]
+            assert words in result[1]
+            assert result[2] < NUM_TRAIN or is_training
+            if not is_training:
+                assert result[2] <= position
+
+
+class FakeError(Exception):
+    message = "out of memory"
+
+
+def test_an_error_without_a_culprit_is_still_ours() -> None:
+    files = ImageFiles("x:1.0.0", np.arange(2), lambda index: ["/a"] * len(index), lambda index: index, 1)
+    tf = SimpleNamespace(errors=SimpleNamespace(InvalidArgumentError=KeyError))
+    error = files.explain(tf, FakeError(), "out of memory", 0)
+    assert str(error) == "An image of x:1.0.0 could not be read. tensorflow says: out of memory"
+    error = files.describe_undecodable(None, "bad")
+    assert str(error) == "An image of x:1.0.0 cannot be decoded. tensorflow says: bad"

@@ -1,0 +1,186 @@
+"""Image folders: what is one, how it is opened, and what it says of itself; nothing is read here."""
+
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from image_folder_fixtures import LABELS, NUM_TRAIN, write_image, write_image_folder
+from tfds_fixtures import Datasets, edited_info
+
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers.folder_listing import list_image_folder
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.plan.world import World
+
+NAME = "image_folder"
+
+
+def test_an_image_folder_says_what_it_is(folder: Path) -> None:
+    parser = ParserTfds(folder, NAME)
+    sizes = [path.stat().st_size for path in folder.rglob("a *")]
+    assert (parser.dataset_name, parser.data_dir) == ("image_folder:1.0.0", folder)
+    assert parser.num_shards == parser.num_examples == NUM_TRAIN
+    assert parser.mean_example_bytes == sum(sizes) // len(sizes)
+    assert parser.class_to_idx == {label: number for number, label in enumerate(LABELS)}
+    features = {key: (spec.shape, np.dtype(spec.dtype)) for key, spec in parser.element_spec.fields.items()}
+    assert features["image"] == ((None, None, 3), np.uint8)
+    assert features["label"] == ((), np.int64)
+    assert features["image/filename"] == ((), np.object_)
+
+
+def test_it_opens_by_every_form_of_its_name(folder: Path) -> None:
+    for name in (NAME, "image_folder:1.0.0", "image_folder:1.*.*", "ImageFolder"):
+        for root in (folder, str(folder), f"{folder}/"):
+            assert ParserTfds(root, name).num_examples == NUM_TRAIN
+
+
+def make_split_root(root: Path) -> Path:
+    return write_image_folder(root) / "train"
+
+
+def make_flat(root: Path) -> Path:
+    (root / "train").mkdir(parents=True)
+    (root / "train" / "note.txt").write_text("")
+    return root
+
+
+def make_bare(root: Path) -> Path:
+    root.mkdir()
+    write_image(root / "a.png", 1)
+    return root
+
+
+def make_file(root: Path) -> Path:
+    root.write_text("")
+    return root
+
+
+def make_empty_labels(root: Path) -> Path:
+    for i in range(7):
+        (root / "train" / f"label {i}").mkdir(parents=True)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda root: root, "of an image folder does not exist, or is no directory."),
+        (make_file, "of an image folder does not exist, or is no directory."),
+        (make_bare, "is no image folder: there is no folder in it, but 1 files."),
+        (make_flat, "is no image folder: there is no folder of a label in train."),
+        (
+            make_split_root,
+            "circle, grün x, square hold images themselves, where folders of labels are expected. If it is the folder "
+            "of one split, give the one above it.",
+        ),
+        (
+            make_empty_labels,
+            "there is no image in train/label 0, train/label 1, train/label 2, train/label 3, train/label 4 and 2 "
+            "more.",
+        ),
+    ],
+    ids=["missing", "file", "bare", "flat", "split", "empty"],
+)
+def test_what_is_no_image_folder_is_said_with_the_layout(
+    tmp_path: Path, make: Callable[[Path], Path], found: str
+) -> None:
+    root = make(tmp_path / "root")
+    with pytest.raises(DatasetNotFoundError) as caught:
+        ParserTfds(root, NAME)
+    assert str(root) in str(caught.value)
+    assert found in str(caught.value)
+    assert str(caught.value).endswith(
+        "The layout is <root>/<split>/<label>/<image>.jpg (or .jpeg, .png), and the root is the folder that holds the "
+        "splits."
+    )
+
+
+def test_a_folder_that_cannot_be_listed_is_not_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("tfds_torch.parsers.folder_listing.os.scandir", refuse)
+    with pytest.raises(DatasetNotFoundError, match=r"cannot be listed: .*Permission denied"):
+        list_image_folder(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("root", "arguments", "message"),
+    [
+        (None, {}, "image_folder needs root: the folder that holds the splits."),
+        ("gs://bucket/photos", {}, "the root gs://bucket/photos is remote, and only folders of this machine"),
+        ("/r", {"download": True}, "download=True, and there is nothing to download: its images are those in /r."),
+    ],
+)
+def test_arguments_that_mean_nothing_for_an_image_folder_are_refused(
+    monkeypatch: pytest.MonkeyPatch, root: str | None, arguments: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr("tfds_torch.parsers.parser_tfds._open_prepared", lambda *_: None)
+    with pytest.raises(ConfigError) as caught:
+        ParserTfds(root, NAME, **arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [("image_folder:2.0.0", "version '2.0.0'"), ("image_folder/big", "config 'big'")]
+)
+def test_another_version_or_a_config_is_not_there(folder: Path, name: str, asked: str) -> None:
+    with pytest.raises(DatasetNotFoundError) as caught:
+        ParserTfds(folder, name)
+    assert str(caught.value) == (f"image_folder has no configs, and its only version is 1.0.0: asked for was {asked}.")
+
+
+def test_a_prepared_dataset_of_that_name_comes_first(datasets: Datasets, tmp_path: Path) -> None:
+    shutil.copytree(datasets.root / "tiny", tmp_path / NAME)
+    with edited_info(tmp_path / NAME / "1.0.0") as info:
+        info["name"] = NAME
+    assert ParserTfds(tmp_path, NAME).element_spec.fields.keys() >= {"id"}
+
+
+def test_the_fingerprint_tells_examples_apart_and_nothing_else(own_folder: Path, tmp_path: Path) -> None:
+    def fingerprint(root: Path = own_folder, split: str = "train", **arguments: Any) -> str:
+        return ParserTfds(root, NAME, split, **arguments).fingerprint
+
+    elsewhere = Path(shutil.copytree(own_folder, tmp_path / "elsewhere"))
+    first = fingerprint()
+    assert first == fingerprint(elsewhere) == fingerprint(batch_size=3, is_training=True, seed=9)
+    assert first == fingerprint(Path(os.path.relpath(own_folder)))
+    seen = {first, fingerprint(split="train[:50%]"), fingerprint(split="test"), fingerprint(split="train+test")}
+    path = sorted((own_folder / "train" / "circle").glob("*.jpg"))[0]
+    path.write_bytes(path.read_bytes() + b" ")
+    seen.add(fingerprint())
+    path = path.rename(path.with_name("other.jpg"))
+    seen.add(fingerprint())
+    path = path.rename(own_folder / "train" / "square" / path.name)
+    seen.add(fingerprint())
+    path.unlink()
+    seen.add(fingerprint())
+    (own_folder / "test" / "apple").mkdir()  # Every label is another number now.
+    seen.add(fingerprint())
+    assert len(seen) == 9
+
+
+def test_a_parser_travels_by_pickle_at_less_than_100_bytes_an_image(tmp_path: Path, folder: Path) -> None:
+    for label in ("n01440764", "n01443537"):
+        (tmp_path / "train" / label).mkdir(parents=True)
+        for i in range(1000):
+            (tmp_path / "train" / label / f"{label}_{i}.JPEG").touch()
+    parser = ParserTfds(tmp_path, NAME)
+    assert len(pickle.dumps(parser)) < 2000 * 100
+    assert len(pickle.dumps(parser)) - len(pickle.dumps(ParserTfds(folder, NAME))) < 2000 * 40
+    copy = pickle.loads(pickle.dumps(parser))
+    assert copy.fingerprint == parser.fingerprint
+    assert copy.filenames() == parser.filenames()
+    assert copy.share(World(), 3) == parser.share(World(), 3)
+
+
+def test_a_later_file_does_not_change_an_open_parser(own_folder: Path) -> None:
+    parser = ParserTfds(own_folder, NAME)
+    write_image(own_folder / "train" / "circle" / "0 new.png", 5)
+    assert parser.num_examples == NUM_TRAIN
+    assert ParserTfds(own_folder, NAME).num_examples == NUM_TRAIN + 1

@@ -1,0 +1,165 @@
+"""The files that hold a split's examples: which example lies where, and how a pipeline reads its share of them."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.pipeline.builder import ExampleSource
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.record_files import RecordFiles, RecordRun, is_local
+from tfds_torch.records.shard_check import check_shards
+from tfds_torch.records.tfrecord import read_records
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ExampleFiles(ABC):
+    """A split's examples on disk. It can be pickled.
+
+    Attributes:
+        dataset: `name/config:version`, for messages.
+        runs: the split as runs of records, none of them empty, in the order that `index` counts.
+        mean_example_bytes: size of an encoded example, for the memory budget.
+    """
+
+    dataset: str
+    runs: tuple[RecordRun, ...]
+    mean_example_bytes: int
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the split."""
+        return sum(run.take for run in self.runs)
+
+    @property
+    @abstractmethod
+    def num_shards(self) -> int:
+        """Files that hold examples of the split."""
+
+    @property
+    @abstractmethod
+    def has_shards(self) -> bool:
+        """Whether a file holds many examples, so that whole files can be dealt to pipelines."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> object:
+        """A value whose `repr` is equal where `index` means the same examples, and depends on no path or time."""
+
+    @abstractmethod
+    def ids(self, index: Indices) -> list[str]:
+        """Returns the ids of examples given by index, int64 [n]."""
+
+    @abstractmethod
+    def names(self, key: str, parse: Callable[[bytes], Any]) -> list[str]:
+        """Returns what the files themselves name their examples, in the order of `index`. Loads no tensorflow.
+
+        Args:
+            key: the feature that holds the name.
+            parse: bytes of an encoded example -> `tf.train.Example`.
+
+        Raises:
+            ConfigError: the files are remote.
+            ShardError: a file is missing or damaged.
+        """
+
+    @abstractmethod
+    def source(
+        self,
+        valid: Sequence[RecordRun],
+        fill: Sequence[RecordRun],
+        *,
+        seed: int | None,
+        read: ReadOptions,
+        num_workers: int,
+    ) -> ExampleSource:
+        """Returns what one pipeline reads in an epoch.
+
+        Args:
+            valid: the epoch's own records.
+            fill: the records that come after them.
+            seed: of the shuffle of the valid ones; None keeps their order.
+            read: how they are read.
+            num_workers: workers of the rank, who share its threads and buffers.
+        """
+
+    def _locate(self, index: Indices) -> tuple[Indices, Indices]:
+        """Returns where examples lie: the position of their run in `runs`, and of the record in its file."""
+        numbers = np.searchsorted(self._first_indices, index, side="right") - 1
+        return numbers, index - self._first_indices[numbers] + self._skips[numbers]
+
+    @cached_property
+    def _first_indices(self) -> Indices:
+        return np.array([run.first_index for run in self.runs], np.int64)
+
+    @cached_property
+    def _skips(self) -> Indices:
+        return np.array([run.skip for run in self.runs], np.int64)
+
+
+@dataclass(frozen=True)
+class RecordShards(ExampleFiles):
+    """TFRecord files, one run per TFDS file instruction."""
+
+    has_shards = True
+
+    @property
+    def num_shards(self) -> int:  # noqa: D102
+        return len({run.path for run in self.runs})
+
+    @property
+    def identity(self) -> object:  # noqa: D102
+        return [(os.path.basename(run.path), run.skip, run.take, run.num_in_shard) for run in self.runs]
+
+    def ids(self, index: Indices) -> list[str]:
+        """Returns TFDS's ids, `<shard file>__<record>`."""
+        numbers, records = self._locate(index)
+        return [
+            f"{os.path.basename(self.runs[number].path)}__{record}"
+            for number, record in zip(numbers.tolist(), records.tolist(), strict=True)
+        ]
+
+    def names(self, key: str, parse: Callable[[bytes], Any]) -> list[str]:  # noqa: D102
+        remote = [run.path for run in self.runs if not is_local(run.path)]
+        if remote:
+            raise ConfigError(
+                f"The file names of {self.dataset} can only be read from local shards, and {remote[0]} is remote. "
+                f"Ask for the field {key!r} instead."
+            )
+        check_shards({run.path: run.num_in_shard for run in self.runs}, self.dataset)
+        names = []
+        for run in self.runs:
+            for record in islice(read_records(run.path), run.skip, run.skip + run.take):
+                feature = parse(record).features.feature[key]
+                name = next(iter([*feature.bytes_list.value, *feature.int64_list.value]), "")
+                names.append(name.decode(errors="replace") if isinstance(name, bytes) else str(name))
+        return names
+
+    def source(  # noqa: D102
+        self,
+        valid: Sequence[RecordRun],
+        fill: Sequence[RecordRun],
+        *,
+        seed: int | None,
+        read: ReadOptions,
+        num_workers: int,
+    ) -> ExampleSource:
+        return RecordFiles(
+            dataset=self.dataset,
+            runs=valid,
+            fill=fill,
+            shuffle_buffer=1 if seed is None else read.shuffle_buffer_of_worker(num_workers, self.mean_example_bytes),
+            seed=seed or 0,
+            cycle_length=read.cycle_length,
+            read_buffer_bytes=read.read_buffer_bytes,
+            num_threads=read.threads_of_worker(num_workers),
+        )

@@ -1,0 +1,149 @@
+"""What is in an image folder, `root/<split>/<label>/<image>.jpg`, listed as `tfds.ImageFolder` lists it.
+
+Source of the order: `tensorflow_datasets/core/folder_dataset/image_folder.py` of TFDS 4.9.10.
+"""
+
+import hashlib
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import DatasetNotFoundError
+
+LAYOUT = (
+    "The layout is <root>/<split>/<label>/<image>.jpg (or .jpeg, .png), and the root is the folder that holds the "
+    "splits."
+)
+_EXTENSIONS = (".jpg", ".jpeg", ".png")
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, eq=False)
+class ListedSplit:
+    """The images of a split, in TFDS's order.
+
+    A string object per image would take twice the memory, and be copied into every forked worker by its reference
+    count.
+
+    Attributes:
+        names: the file names, end to end.
+        stops: int64 [n], where each one ends.
+        labels: int32 [n].
+        num_bytes: size of all files.
+        digest: of class names, file names and file sizes.
+    """
+
+    names: bytes
+    stops: NDArray[np.int64]
+    labels: NDArray[np.int32]
+    num_bytes: int
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.stops)
+
+    def names_of(self, records: NDArray[np.int64]) -> list[str]:
+        """Returns the file names of images, int64 [n]."""
+        stops = self.stops[records]
+        starts = np.where(records > 0, self.stops[records - 1], 0)
+        return [
+            os.fsdecode(self.names[start:stop]) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class FolderListing:
+    """What an image folder holds.
+
+    Attributes:
+        root: the folder that holds the splits, as it was given.
+        class_names: the labels of all splits, sorted.
+        splits: split -> its images.
+    """
+
+    root: str
+    class_names: tuple[str, ...]
+    splits: Mapping[str, ListedSplit]
+
+
+def list_image_folder(root: str) -> FolderListing:
+    """Returns what is in an image folder, in TFDS's order.
+
+    Raises:
+        DatasetNotFoundError: the root does not exist, has another layout, or holds no image.
+    """
+    if not os.path.isdir(root):
+        raise DatasetNotFoundError(f"The root {root} of an image folder does not exist, or is no directory. {LAYOUT}")
+    try:
+        found = {
+            split: {label: _list_images(os.path.join(root, split, label)) for label in labels}
+            for split in _list_folders(root)
+            if (labels := _list_folders(os.path.join(root, split)))  # TFDS knows no split without labels.
+        }
+    except OSError as error:
+        raise DatasetNotFoundError(f"The image folder {root} cannot be listed: {error}.") from None
+    if not any(images for labels in found.values() for images in labels.values()):
+        raise DatasetNotFoundError(f"The root {root} is no image folder: {_describe(root, found)} {LAYOUT}")
+    class_names = tuple(sorted({label for labels in found.values() for label in labels}))
+    splits = {split: _arrange(split, labels, class_names) for split, labels in found.items()}
+    return FolderListing(root, class_names, splits)
+
+
+def _list_folders(path: str) -> list[str]:
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def _list_images(path: str) -> list[tuple[str, int]]:
+    """Returns names and sizes; what only looks like an image is an error when it is read."""
+    with os.scandir(path) as entries:
+        return sorted((entry.name, _size(entry)) for entry in entries if entry.name.lower().endswith(_EXTENSIONS))
+
+
+def _size(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:  # A link to nothing.
+        return 0
+
+
+def _arrange(split: str, images: Mapping[str, list[tuple[str, int]]], class_names: Sequence[str]) -> ListedSplit:
+    """Returns a split's images in TFDS's order: by label and name, then shuffled by the split's name."""
+    label_of = {label: number for number, label in enumerate(class_names)}
+    rows = [(label_of[label], name, size) for label, files in images.items() for name, size in files]
+    random.Random(split).shuffle(rows)  # noqa: S311 (TFDS's order)
+    names = [os.fsencode(name) for _, name, _ in rows]
+    labels = np.array([label for label, _, _ in rows], np.int32)
+    sizes = np.array([size for _, _, size in rows], np.int64)
+    digest = hashlib.blake2b(repr(tuple(class_names)).encode(), digest_size=16)
+    for part in (b"\0".join(names), labels.astype("<i4").tobytes(), sizes.astype("<i8").tobytes()):
+        digest.update(part)
+    stops = np.fromiter(accumulate(map(len, names)), np.int64, len(names))
+    return ListedSplit(b"".join(names), stops, labels, int(sizes.sum()), digest.hexdigest())
+
+
+def _describe(root: str, found: Mapping[str, Mapping[str, object]]) -> str:
+    """Returns what is there in place of images."""
+    folders = _list_folders(root)
+    with_images = [name for name in folders if _list_images(os.path.join(root, name))]
+    labels = [f"{split}/{label}" for split, in_split in found.items() for label in in_split]
+    if with_images:
+        return (
+            f"{_shown(with_images)} hold images themselves, where folders of labels are expected. If it is the folder "
+            f"of one split, give the one above it."
+        )
+    if labels:
+        return f"there is no image in {_shown(labels)}."
+    if folders:
+        return f"there is no folder of a label in {_shown(folders)}."
+    return f"there is no folder in it, but {len(os.listdir(root))} files."
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return ", ".join(names[:_MOST_SHOWN]) + more

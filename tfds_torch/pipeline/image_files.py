@@ -1,0 +1,93 @@
+"""Examples from image files, one file each, as a tf.data stream."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
+
+IMAGE, LABEL, FILENAME = "image", "label", "image/filename"
+"""The features of an image folder, as TFDS calls them."""
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """What one pipeline reads from image files: an `ExampleSource`.
+
+    Its order is known beforehand, so nothing is shuffled in the graph, and no file is read before it is due.
+
+    Attributes:
+        dataset: what the files belong to, for messages.
+        indices: int64 [n], the examples in the order of delivery.
+        paths: indices, int64 [m] -> their files.
+        labels: indices, int64 [m] -> int64 [m].
+        num_threads: files read at the same time.
+    """
+
+    dataset: str
+    indices: NDArray[np.int64]
+    paths: Callable[[NDArray[np.int64]], Sequence[str]]
+    labels: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    num_threads: int
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def check(self) -> None:
+        """Does nothing: a file is only known to be whole when it has been decoded."""
+
+    def stream(self, tf: Any, num_skipped: int, features: Sequence[str]) -> Any:  # noqa: D102
+        # Passes that repeat share the entries of this table.
+        read, rows = np.unique(self.indices[num_skipped:], return_inverse=True)
+        paths = tf.constant([os.fsencode(path) for path in self.paths(read)], tf.string, (len(read),))
+        labels = tf.constant(self.labels(read), tf.int64)
+
+        def load(index: Any, row: Any) -> tuple[Any, dict[str, Any]]:
+            path = paths[row]
+            example = {LABEL: labels[row], FILENAME: path}
+            return index, example | ({IMAGE: tf.io.read_file(path)} if IMAGE in features else {})
+
+        return tf.data.Dataset.from_tensor_slices((self.indices[num_skipped:], rows.astype(np.int64))).map(
+            tf.autograph.experimental.do_not_convert(load),
+            num_parallel_calls=self.num_threads if IMAGE in features else None,
+            deterministic=True if IMAGE in features else None,
+        )
+
+    def parse(self, tf: Any, encoded: Any, specs: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: D102
+        return {key: encoded[key] for key in specs}
+
+    def explain(self, tf: Any, error: Any, reason: str, num_delivered: int) -> TfdsTorchError | None:  # noqa: D102
+        if isinstance(error, tf.errors.InvalidArgumentError):
+            return None
+        named = [path for path in self.paths(np.unique(self.indices[num_delivered:])) if path in str(error.message)]
+        path = max(named, key=len, default=None)  # The others are the beginning of it.
+        problem = None if path is None else self._problem_of_file(path)
+        return problem or ShardError(f"An image of {self.dataset} could not be read. tensorflow says: {reason}")
+
+    def describe_undecodable(self, index: int | None, reason: str) -> TfdsTorchError:  # noqa: D102
+        if index is None:
+            return CorruptRecordError(f"An image of {self.dataset} cannot be decoded. tensorflow says: {reason}")
+        (path,) = self.paths(np.array([index], np.int64))
+        return self._problem_of_file(path) or CorruptRecordError(
+            f"{path} of {self.dataset} cannot be decoded: it is damaged, or no JPEG or PNG image. "
+            f"tensorflow says: {reason}"
+        )
+
+    def _problem_of_file(self, path: str) -> ShardError | None:
+        try:
+            with open(path, "rb") as file:
+                is_empty = not file.read(1)
+        except FileNotFoundError:
+            return ShardError(
+                f"{path} of {self.dataset} is missing: it was removed after the folder was listed, or is a link to "
+                f"nothing. Restore it, or open the dataset anew."
+            )
+        except OSError as error:
+            return ShardError(f"{path} of {self.dataset} cannot be read: {error.strerror}.")
+        if is_empty:
+            return CorruptRecordError(f"{path} of {self.dataset} is empty: it holds no image.")
+        return None
