@@ -496,3 +496,57 @@ def with_read(mode: str, **options: Any) -> ReadOptions:
 
 def has_tensorflow() -> bool:
     return "tensorflow" in sys.modules
+
+
+# Datasets written by hand, at once and without tensorflow: every label is one example
+
+
+def write_numbered(root: Path, splits: dict[str, Sequence[int]], side: int = 8) -> None:
+    """Writes the dataset `numbered`: JPEG images of side x side pixels, and labels that number all its examples.
+
+    Args:
+        root: TFDS data directory.
+        splits: split -> lengths of its shards, 0 allowed.
+        side: of the images, which are all the same.
+    """
+    directory = root / "numbered" / "1.0.0"
+    directory.mkdir(parents=True)
+    image = encode(np.full((side, side, 3), 90, np.uint8), "JPEG").getvalue()
+    number = 0
+    for split, lengths in splits.items():
+        for shard, length in enumerate(lengths):
+            records = [_numbered_record(image, i) for i in range(number, number + length)]
+            write_shard(directory / f"numbered-{split}.tfrecord-{shard:05}-of-{len(lengths):05}", records)
+            number += length
+    features = {
+        "image": tfds.features.Image(shape=(None, None, 3), encoding_format="jpeg"),
+        "label": tfds.features.ClassLabel(num_classes=number),
+        "file_name": tfds.features.Text(),
+    }
+    tfds.folder_dataset.write_metadata(
+        data_dir=str(directory),
+        features=tfds.features.FeaturesDict(features),
+        split_infos=[
+            tfds.core.SplitInfo(name=split, shard_lengths=list(lengths), num_bytes=sum(lengths) * len(image))
+            for split, lengths in splits.items()
+        ],
+        filename_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        check_data=False,
+    )
+
+
+def _numbered_record(image: bytes, number: int) -> bytes:
+    example = tf_example_pb2.Example()
+    example.features.feature["image"].bytes_list.value.append(image)
+    example.features.feature["label"].int64_list.value.append(number)
+    example.features.feature["file_name"].bytes_list.value.append(f"{number}.jpg".encode())
+    return example.SerializeToString()
+
+
+# For commands, which have no fixtures
+
+
+def prepare_datasets(base: Path) -> Datasets:
+    """Builds the datasets in a folder that is there."""
+    _build_all(base)
+    return Datasets(base / "tfds", base / "tfds_gaps", base / "tfds_array_record")
