@@ -1,5 +1,7 @@
 """Runs `tfds_torch.check` with faults planted into what the parser yields; test_command.py starts it as a script.
 
+Faults of the loader, and of the ranks of --torchrun (planted_ranks.py), are planted in the place of what builds them.
+
 Standard input: a line for each check, JSON [fault, arguments, width and encoding of the output, whether it goes to a
 terminal]. Standard output: a line for each, JSON [exit code, stdout, stderr]; a check that raises has its traceback in
 the place of the exit code. Workers inherit the fault because they are forked.
@@ -19,15 +21,19 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import planted_ranks
+from torch.utils.data import DataLoader
 
-from tfds_torch.check import command
+from tfds_torch.check import command, reading
 from tfds_torch.parsers.parser import Batch
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.process_tree import process_tree
 
 BATCHES = ParserTfds.batches
-READ_RANK = command.read_rank
+MAKE_LOADER = reading.make_plain_loader
 NUM_BATCHES_BEFORE_INTERRUPT = 3
+STALL_TIMEOUT_S = 30.0  # Longer than it takes to load tensorflow, also on a busy machine.
 
 
 def take(batch: Batch, rows: Sequence[int]) -> Batch:
@@ -93,18 +99,49 @@ FAULTS: dict[str, Callable[..., Iterator[Batch]]] = {
 }
 
 
-def interrupt_reading(parser: Any, world: World, num_workers: int, num_epochs: int, on_batch: Any) -> Any:
-    """Reads as `read_rank`, and presses Ctrl-C after some batches."""
-    num_batches = 0
+def make_loader_of_threes(dataset: Any, num_workers: int, collate_fn: Any) -> Any:
+    """A loader whose batches are not the parser's."""
+    return DataLoader(dataset, 3, num_workers=num_workers, collate_fn=collate_fn)
 
-    def on_batch_then_interrupt() -> None:
-        nonlocal num_batches
-        on_batch()
-        num_batches += 1
-        if num_batches == NUM_BATCHES_BEFORE_INTERRUPT:
-            os.killpg(os.getpgrp(), signal.SIGINT)
 
-    return READ_RANK(parser, world, num_workers, num_epochs, on_batch_then_interrupt)
+def make_loader_that_drops(dataset: Any, num_workers: int, collate_fn: Any) -> Any:
+    """A loader that leaves out a short last batch."""
+    batch_size = dataset.parser.batch_size
+    return DataLoader(dataset, batch_size, num_workers=num_workers, collate_fn=collate_fn, drop_last=True)
+
+
+LOADER_FAULTS = {"another batch_size": make_loader_of_threes, "drop_last": make_loader_that_drops}
+RANK_FAULTS = {
+    "share of rank 0": planted_ranks.read_share_of_rank_0,
+    "another seed": planted_ranks.take_another_seed,
+    "dead rank": planted_ranks.die_on_rank_1,
+    "dead rank among batches": planted_ranks.die_among_batches_on_rank_1,
+    "stalled rank": planted_ranks.stall_on_rank_1,
+    "missing rank": planted_ranks.say_nothing_on_rank_1,
+}
+
+
+ENVIRONS = {"under torchrun": {"RANK": "0", "WORLD_SIZE": "2"}}
+
+
+def interrupt(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `read_rank` or `read_ranks` that presses Ctrl-C after some batches, and names its family before."""
+
+    def read_then_interrupt(*args: Any) -> Any:
+        *others, on_batch = args
+        num_batches = 0
+
+        def on_batch_then_interrupt() -> None:
+            nonlocal num_batches
+            on_batch()
+            num_batches += 1
+            if num_batches == NUM_BATCHES_BEFORE_INTERRUPT:
+                print("family:", *process_tree()[1:], flush=True)
+                os.killpg(os.getpgrp(), signal.SIGINT)
+
+        return read(*others, on_batch_then_interrupt)
+
+    return read_then_interrupt
 
 
 class Output(io.TextIOWrapper):
@@ -127,8 +164,11 @@ def run(fault: str, arguments: Sequence[str], width: int, encoding: str, is_term
     """Returns exit code, standard output and standard error of a check."""
     output, errors = Output(encoding, is_terminal), Output(encoding, is_terminal)
     with (
-        mock.patch.object(ParserTfds, "batches", FAULTS[fault]),
-        mock.patch.dict(os.environ, COLUMNS=str(width), TERM="xterm"),
+        mock.patch.object(ParserTfds, "batches", FAULTS.get(fault, BATCHES)),
+        mock.patch.object(reading, "make_plain_loader", LOADER_FAULTS.get(fault, MAKE_LOADER)),
+        mock.patch.object(reading, "stream_rank", RANK_FAULTS.get(fault, reading.stream_rank)),
+        mock.patch.object(reading, "_STALL_TIMEOUT_S", STALL_TIMEOUT_S),
+        mock.patch.dict(os.environ, COLUMNS=str(width), TERM="xterm", **ENVIRONS.get(fault, {})),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(errors),
     ):
@@ -144,7 +184,10 @@ def run(fault: str, arguments: Sequence[str], width: int, encoding: str, is_term
 if __name__ == "__main__":
     multiprocessing.set_start_method("fork")
     if sys.argv[1:2] == ["--interrupt"]:
-        with mock.patch.object(command, "read_rank", interrupt_reading):
+        with (
+            mock.patch.object(command, "read_rank", interrupt(command.read_rank)),
+            mock.patch.object(command, "read_ranks", interrupt(command.read_ranks)),
+        ):
             sys.exit(command.main(sys.argv[2:]))
     for line in sys.stdin:
         print(json.dumps(run(*json.loads(line))), flush=True)

@@ -1,5 +1,6 @@
 """`python -m tfds_torch.check`, end to end: what it prints, and its exit code."""
 
+import contextlib
 import json
 import os
 import re
@@ -202,6 +203,17 @@ def test_a_config_file_is_checked_and_flags_beat_it(checker: Checker, digits: Pa
     assert len(beaten.ledger) == 1
 
 
+def test_a_recipe_without_batch_size_is_read_as_it_is_planned(checker: Checker, digits: Path, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text("name = 'digits'\nsplit = 'test[:20]'")
+    checked = checker.check("--config", path, "--workers", "0")
+    assert (checked.code, checked.broken, checked.errors.strip()) == (0, {}, "")
+    assert checked.plan == [row(rank=0, worker="-", batches=20, examples=20, fill=0)]
+    with_workers = checker.check("--config", path, "--workers", "2")
+    assert with_workers.code == 2
+    assert "Evaluation with 2 workers needs batch_size" in with_workers.errors
+
+
 @pytest.mark.parametrize("remainder", ["drop", "wrap"])
 def test_evaluation_over_a_training_config_reads_every_example_once(
     checker: Checker, digits: Path, tmp_path: Path, remainder: str
@@ -285,8 +297,10 @@ def test_planted_faults_break_their_promises(checker: Checker) -> None:
     swapped = checker.check_planted("swapped ranks", two_ranks)
     same = checker.check_planted("same epoch", ["--workers", "0"])
     padding = checker.check_planted("valid padding", two_ranks)
+    threes = checker.check_planted("another batch_size", evaluation)
+    dropped = checker.check_planted("drop_last", evaluation)
     assert (none.code, none.broken) == (0, {})
-    for checked in (duplicate, loss, replacement, unknown, swapped, same, padding):
+    for checked in (duplicate, loss, replacement, unknown, swapped, same, padding, threes, dropped):
         assert checked.code == 1, checked.errors
         assert f"{len(checked.broken)} of {len(checked.promises)} promises broken." in checked.output
     (first,) = digits_ids("test", 0)
@@ -307,6 +321,10 @@ def test_planted_faults_break_their_promises(checker: Checker) -> None:
         row(epoch=0, batches="6 on each of 2", valid=384, padded=0, missing=0, twice=24, unknown=0)
     ]
     assert padding.detail("padding") == "epoch 0: 0 padded"
+    assert threes.detail("batch full").startswith("rank 0: its loader's batch_size is 3, the parser's 32, rank 0, ")
+    assert "batch 0: 3 examples" in threes.detail("batch full")
+    assert "its loader drops a short last batch (drop_last), and the parser plans one" in dropped.detail("equal")
+    assert dropped.ledger == [row(epoch=0, batches=11, valid=352, padded=0, missing=8, twice=0, unknown=0)]
 
 
 @pytest.mark.slow
@@ -437,6 +455,9 @@ TYPOS = {
     "--batch-size -3": "batch_size=-3",
     "--workers -1": "--workers -1: must be at least 0",
     "--replicas 0": "--replicas 0: must be at least 1",
+    "--torchrun 0": "--torchrun 0: must be at least 1",
+    "--torchrun -2": "--torchrun -2: must be at least 1",
+    "--torchrun 2 --replicas 3": "--torchrun 2 and --replicas 3 contradict each other",
     "--epochs 0": "--epochs 0: must be at least 1",
     "--fake 0 --name cifar10": "--fake 0: must be at least 1",
     "--fake -5 --name cifar10": "--fake -5: must be at least 1",
@@ -464,6 +485,7 @@ TYPOS = {
 MISUSE = {
     "--batch-size many": "invalid int value: 'many'",
     "--workers 2.5": "invalid int value: '2.5'",
+    "--torchrun two": "invalid int value: 'two'",
     "--epochs": "expected one argument",
     "--fake": "expected one argument",
     "--fake many": "invalid int value: 'many'",
@@ -494,7 +516,7 @@ def test_a_typo_says_nothing_else(machine: Machine, digits: Path) -> None:
 def test_help_names_every_argument(checker: Checker) -> None:
     checked = checker.check("--help")
     assert checked.code == 0
-    names = "name root split config fake shards batch-size workers replicas eval read-mode epochs json images"
+    names = "name root split config fake shards batch-size workers replicas torchrun eval read-mode epochs json images"
     for name in names.split():
         assert f"--{name} " in checked.output
 
@@ -544,6 +566,14 @@ def test_an_odd_split_keeps_every_promise(checker: Checker, line: str) -> None:
 # Interruptions.
 
 
+@pytest.mark.parametrize("flag", [[], ["--torchrun", "2"]])
+def test_a_check_that_torchrun_started_is_one_message_and_exit_code_2(checker: Checker, flag: list[str]) -> None:
+    checked = checker.check_planted("under torchrun", flag)
+    assert (checked.code, checked.output) == (2, "")
+    assert checked.errors.startswith("error: The environment sets RANK=0 and WORLD_SIZE=2, as under torchrun")
+    assert checked.errors.count("\n") == 1
+
+
 def assert_interrupted(process: "subprocess.Popen[str]", family: Sequence[psutil.Process]) -> None:
     _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, errors
@@ -564,6 +594,21 @@ def is_in_group(process: psutil.Process, group: int) -> bool:
 def test_ctrl_c_among_batches_ends_everything(machine: Machine, digits: Path) -> None:
     process = machine.start(PLANTED_CHECK, "--interrupt", "--epochs", "100")
     assert_interrupted(process, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ctrl_c_among_batches_of_torchrun_ends_every_rank(machine: Machine, digits: Path, num_workers: int) -> None:
+    line = ["--torchrun", "2", "--workers", str(num_workers), "--epochs", "100"]
+    process = machine.start(PLANTED_CHECK, "--interrupt", *line)
+    assert process.stdout
+    while not (output := process.stdout.readline()).startswith("family:"):
+        assert process.poll() is None
+    family = []
+    for pid in map(int, output.split()[1:]):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family.append(psutil.Process(pid))
+    assert_interrupted(process, family)
 
 
 @pytest.mark.slow

@@ -230,6 +230,7 @@ def test_a_check_that_keeps_every_promise(checker: Checker, tmp_path: Path) -> N
     assert sum(count["num_examples"] for count in report["labels"]) == 1437
     assert report["images"] is None
     assert [rank["rank"] for rank in report["throughput"]] == [0, 1]
+    assert report["is_torchrun"] is False
     processes = [rank["processes"] for rank in report["throughput"]]
     assert [members[0]["pid"] for members in processes] == [checker.process.pid] * 2
     heaviest = max(processes, key=lambda members: sum(process["pss_bytes"] for process in members))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tfds_torch.check.ledger import Entry, Expectation, Promise, RankEpoch, count_epoch, judge
@@ -145,6 +145,7 @@ cases = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(cases)
 def test_any_good_ledger_keeps_every_promise(case: Case) -> None:
     assert broken(judge(case.expectation(), case.received())) == set()
@@ -276,6 +277,32 @@ def test_a_short_batch() -> None:
         lambda batches: batches[0, 0][0].pop(),
         {FULL: "rank 0, epoch 0, batch 0: 3 examples", ONCE: "1 missing", SHARE: "rank 0, epoch 0", ORDER: ""},
     )
+
+
+def test_a_loader_with_another_batch_size_than_the_parser() -> None:
+    """Broken also where it does no harm, as with one batch for all."""
+    for case, size in ((replace(ONE_RANK, num_epochs=1), 8), (Case((8,), batch_size=8, is_training=False), 16)):
+        received = [replace(rank, loader_batch_size=size) for rank in case.received()]
+        promises = judge(case.expectation(), received)
+        assert broken(promises) == {FULL}
+        assert promises[FULL].detail == f"rank 0: its loader's batch_size is {size}, the parser's {case.batch_size}"
+    received = [replace(rank, loader_batch_size=4) for rank in ONE_RANK.received()]
+    assert broken(judge(ONE_RANK.expectation(), received)) == set()
+
+
+def test_a_loader_that_drops_the_batch_that_the_parser_keeps() -> None:
+    def drop_last(case: Case) -> list[Promise]:
+        received = edited(case, lambda batches: [its.pop() for its in batches.values() if len(its[-1]) < 4], 4)
+        return judge(case.expectation(), [replace(rank, drop_last=True) for rank in received])
+
+    case = replace(ONE_RANK, num_epochs=1)
+    promises = drop_last(case)
+    assert {EQUAL, ONCE, SHARE} == broken(promises)
+    assert promises[EQUAL].detail == (
+        "rank 0: its loader drops a short last batch (drop_last), and the parser plans one, rank 0, epoch 0: 4 came, "
+        "4 announced, 5 planned"
+    )
+    assert broken(drop_last(Case((16,), is_training=False))) == set()
 
 
 def test_an_example_that_comes_in_the_next_batch() -> None:
@@ -642,6 +669,7 @@ def change_example(draw: st.DrawFn, case: Case, entry: Entry, what: str) -> list
     return [replace(entry, label=PAD_LABEL if entry.valid else draw(st.integers(0, 9)))]
 
 
+@settings(deadline=None)
 @given(faults())
 def test_any_fault_breaks_a_promise_and_says_why(fault: Fault) -> None:
     expected = fault.case.expectation()

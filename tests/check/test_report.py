@@ -116,6 +116,19 @@ def test_the_memory_is_that_of_the_heaviest_rank() -> None:
     assert "Memory (PSS, MB): this process 1,100" in alone.splitlines()
 
 
+def test_ranks_at_the_same_time_are_not_said_to_read_alone() -> None:
+    other = Throughput(1, 1.0, None, 7.0, 0.0, {21: 100_000_000})
+    lines = printed(throughputs=[SPEED, other], is_torchrun=True).output.splitlines()
+    assert "Throughput: no images, 2 ranks of torch.distributed at the same time on this machine" in lines
+    assert "All ranks together: 1,241 examples/s" in lines
+    assert "Memory (PSS, MB): rank 0 300, its children 900 + 5; all ranks 1,305" in lines
+    alone = printed(is_torchrun=True).output
+    assert "Throughput: no images, 1 rank of torch.distributed alone on this machine" in alone.splitlines()
+    assert "Memory (PSS, MB): rank 0 300, its children 900 + 5\n" in alone
+    assert "together" not in alone
+    assert "together" not in printed(throughputs=[SPEED, other]).output
+
+
 def test_where_the_system_tells_no_memory_none_is_shown() -> None:
     assert "Memory" not in printed(throughputs=[Throughput(0, 1.0, None, 7.0, 0.0, {})]).output
 

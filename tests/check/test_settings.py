@@ -50,6 +50,13 @@ def refusal(*arguments: str | Path) -> str:
     return str(caught.value)
 
 
+@pytest.fixture(autouse=True)
+def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of whoever runs the tests names no rank."""
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "recipe.toml"
@@ -62,6 +69,7 @@ def test_without_arguments_the_digits_are_trained_on() -> None:
         config=Config(name="digits", is_training=True, batch_size=32, num_workers=2),
         root=None,
         num_replicas=1,
+        is_torchrun=False,
         num_epochs=2,
         num_fake=None,
         num_shards=None,
@@ -133,12 +141,36 @@ def test_evaluation_over_an_evaluation_config_changes_nothing(tmp_path: Path) ->
     assert settings("--config", path, "--eval") == settings("--config", path)
 
 
-@pytest.mark.parametrize("name", ["--workers", "--replicas", "--epochs", "--fake", "--shards"])
+@pytest.mark.parametrize("name", ["--workers", "--replicas", "--torchrun", "--epochs", "--fake", "--shards"])
 def test_numbers_have_a_least_value(name: str) -> None:
     least = 0 if name == "--workers" else 1
     settings(name, str(least))
     for number in (least - 1, -1, -(10**30)):
         assert refusal(name, str(number)) == f"{name} {number}: must be at least {least}."
+
+
+def test_ranks_of_torchrun_are_counted_once() -> None:
+    assert (settings("--replicas", "3").num_replicas, settings("--replicas", "3").is_torchrun) == (3, False)
+    for line in (["--torchrun", "3"], ["--torchrun", "3", "--replicas", "3"]):
+        assert (settings(*line).num_replicas, settings(*line).is_torchrun) == (3, True)
+    assert (settings("--torchrun", "1").num_replicas, settings("--torchrun", "1").is_torchrun) == (1, True)
+    for number in ("1", "4"):
+        assert refusal("--torchrun", "3", "--replicas", number) == (
+            f"--torchrun 3 and --replicas {number} contradict each other: both say how many ranks there are. Leave out "
+            f"--replicas."
+        )
+
+
+@pytest.mark.parametrize("arguments", [[], ["--torchrun", "2"]], ids=["", "--torchrun"])
+def test_a_check_that_torchrun_started_is_refused(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert refusal(*arguments).startswith("The environment sets WORLD_SIZE=4, as under torchrun, and check starts ")
+    monkeypatch.setenv("RANK", "1")
+    assert refusal(*arguments) == (
+        "The environment sets RANK=1 and WORLD_SIZE=4, as under torchrun, and check starts its own ranks. Start it by "
+        "itself, with --torchrun 4 for ranks of torch.distributed; where something else set them, unset RANK and "
+        "WORLD_SIZE."
+    )
 
 
 @pytest.mark.parametrize(

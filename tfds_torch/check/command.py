@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -18,18 +19,19 @@ from tfds_torch.check import report
 from tfds_torch.check.advice import Facts, advise
 from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
 from tfds_torch.check.content import ImageSizes, count_labels, first_epoch, measure_images
+from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.json_report import save_report
 from tfds_torch.check.ledger import count_epoch, judge
 from tfds_torch.check.opening import is_built_here, open_parser
-from tfds_torch.check.reading import RankReading, expectation, read_rank
+from tfds_torch.check.reading import RankReading, expectation, read_rank, read_ranks
 from tfds_torch.check.settings import Settings, check_writable, parse_arguments, resolve
 from tfds_torch.check.throughput import measure
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.builder import is_local
 from tfds_torch.pipeline.columns import CHANNELS
 from tfds_torch.pipeline.options import num_cores
+from tfds_torch.pipeline.record_files import is_local
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.world import World
@@ -73,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_usage = isinstance(error, ConfigError | DatasetNotFoundError)
         code = BROKEN if findings.is_broken or not is_usage else USAGE
         headline = "error:" if is_usage else "BROKEN:"
-        findings.error = type(error)(_last_message(error))
-        errors.print(f"[bold red]{headline}[/]", report.plain(str(findings.error)), soft_wrap=True)
+        findings.error = error
+        errors.print(f"[bold red]{headline}[/]", report.plain(str(error)), soft_wrap=True)
     if json_path is not None:
         command = sys.argv[1:] if arguments is None else list(arguments)
         try:
@@ -91,6 +93,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
         check_has_images(parser)
     num_workers = settings.config.num_workers
     findings.parser, findings.num_workers = parser, num_workers
+    findings.is_torchrun = settings.is_torchrun
     findings.is_fake = demo.is_fake(parser.data_dir)
     expected = findings.expected = expectation(parser, settings.num_replicas, num_workers, settings.num_epochs)
     report.print_card(console, parser, findings.is_fake)
@@ -134,10 +137,14 @@ def _read(parser: ParserTfds, settings: Settings, num_batches: int) -> list[Rank
             speed = progress.tasks[task].speed
             progress.update(task, rate=f"{speed * (parser.batch_size or 1):,.0f} examples/s" if speed else "")
 
+        num_workers, num_epochs = settings.config.num_workers, settings.num_epochs
+        if settings.is_torchrun:
+            progress.update(task, description="all ranks")
+            return read_ranks(parser, settings.num_replicas, num_workers, num_epochs, on_batch)
         for rank in range(settings.num_replicas):
             progress.update(task, description=f"rank {rank}")
             world = World(rank, settings.num_replicas)
-            readings.append(read_rank(parser, world, settings.config.num_workers, settings.num_epochs, on_batch))
+            readings.append(read_rank(parser, world, num_workers, num_epochs, on_batch))
     return readings
 
 
@@ -147,7 +154,8 @@ def _facts(parser: ParserTfds, plan: EpochPlan, sizes: ImageSizes | None, is_bui
         dataset=parser.dataset_name,
         split=parser.split,
         plan=plan,
-        read=parser.read,
+        # Of an image folder only paths are shuffled.
+        read=replace(parser.read, shuffle_buffer=1) if is_image_folder(parser.data_dir) else parser.read,
         is_built_here=is_built_here,
         num_files=parser.num_shards,
         is_remote=not all(is_local(run.path) for run in parser.files),
@@ -175,10 +183,3 @@ def _end_at_once() -> None:
     for worker in multiprocessing.active_children():
         worker.kill()
     os._exit(INTERRUPTED)
-
-
-def _last_message(error: TfdsTorchError) -> str:
-    """Returns the message without the traceback that torch puts before a worker's."""
-    text = str(error)
-    marker = f"{type(error).__name__}: "
-    return text.rpartition(marker)[2].strip() if marker in text else text

@@ -18,6 +18,8 @@ class Findings:
     Attributes:
         parser: what is read.
         is_fake: whether the content is made up.
+        is_torchrun: whether the ranks were processes of torch.distributed that read at the same time; else they read
+            one after the other.
         expected: what must come.
         num_workers: loader processes of a rank.
         readings: what came, rank by rank.
@@ -33,6 +35,7 @@ class Findings:
 
     parser: ParserTfds | None = None
     is_fake: bool = False
+    is_torchrun: bool = False
     expected: Expectation | None = None
     num_workers: int = 0
     readings: Sequence[RankReading] = ()

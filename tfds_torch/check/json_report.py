@@ -18,6 +18,8 @@ ended it, is null or empty.
     epochs          [{epoch, num_batches of each rank, num_valid, num_padded, and for missing, twice and unknown ids
                     their number and the first 100}]
     labels          [{label, name, num_examples}]
+    is_torchrun     true: the ranks were processes of torch.distributed and read at the same time, so that `throughput`
+                    is what each had of the machine; false: one after the other, each alone on it
     throughput      [{rank, first_batch_s, later_first_batch_s, examples_per_s, tail_s, epochs, processes}]
     promises        [{name, kept, detail}]
     advice          sentences
@@ -86,6 +88,7 @@ def _report(findings: Findings, command: Sequence[str], started: float, exit_cod
         "plan": None if findings.parser is None else _plan(findings, findings.parser),
         "epochs": [_epoch(number, counts) for number, counts in enumerate(findings.counts)],
         "labels": [asdict(count) for count in findings.labels],
+        "is_torchrun": findings.is_torchrun,
         "throughput": _throughput(findings),
         "promises": [asdict(promise) for promise in findings.promises],
         "advice": list(findings.advice),

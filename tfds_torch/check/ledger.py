@@ -40,12 +40,16 @@ class RankEpoch:
         epoch: which epoch.
         batches: its batches, in order.
         num_announced: `len(loader)`.
+        loader_batch_size: of the loader; None where it is not known.
+        drop_last: whether the loader leaves out a last batch that is not full.
     """
 
     rank: int
     epoch: int
     batches: Sequence[Sequence[Entry]]
     num_announced: int
+    loader_batch_size: int | None = None
+    drop_last: bool = False
 
     @property
     def entries(self) -> list[Entry]:
@@ -153,13 +157,22 @@ def _equal_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Prom
         for r in received
         if not len(r.batches) == r.num_announced == wanted
     ]
+    if wrong and _last_size(expected.plan) < expected.plan.batch_size:
+        droppers = sorted({r.rank for r in received if r.drop_last})
+        reason = "its loader drops a short last batch (drop_last), and the parser plans one"
+        wrong = [f"rank {rank}: {reason}" for rank in droppers] + wrong
     return _promise("equal numbers of batches", wrong, f"{wanted} on every rank, as len(loader) says")
 
 
 def _full_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
     plan = expected.plan
-    last = plan.num_samples - plan.batch_size * (plan.num_batches - 1)
+    last = _last_size(plan)
+    others = {r.rank: r.loader_batch_size for r in received if r.loader_batch_size not in (None, plan.batch_size)}
     wrong = [
+        f"rank {rank}: its loader's batch_size is {size}, the parser's {plan.batch_size}"
+        for rank, size in sorted(others.items())
+    ]
+    wrong += [
         f"{_name(r.rank, r.epoch)}, batch {number}: {len(batch)} examples"
         for r in received
         for number, batch in enumerate(r.batches)
@@ -169,8 +182,13 @@ def _full_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promi
     return _promise("every batch full", wrong, f"batches of {plan.batch_size}" + (f", the last of {last}" * is_short))
 
 
+def _last_size(plan: EpochPlan) -> int:
+    """Returns the size of a rank's last batch."""
+    return plan.num_samples - plan.batch_size * (plan.num_batches - 1)
+
+
 def _known_ids(counts: Sequence[EpochCounts]) -> Promise:
-    return _promise("ids as in dataset_info.json", [id for count in counts for id in count.unknown], "all known")
+    return _promise("ids as promised", [id for count in counts for id in count.unknown], "all known")
 
 
 def _exactly_once(expected: Expectation, counts: Sequence[EpochCounts]) -> Promise:

@@ -1,7 +1,14 @@
-"""Reads a split with every rank and worker of a world: ranks one after the other, workers as real processes."""
+"""Reads a split with every rank and worker of a world, workers as real processes.
 
+Ranks read one after the other in this process (`read_rank`), or at the same time in processes of torch.distributed
+(`read_ranks`).
+"""
+
+import logging
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,8 +22,11 @@ from tfds_torch.runtime.epoch_times import EpochTimer, EpochTimes
 from tfds_torch.runtime.memory import tree_pss_bytes
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.plain_loader import image_size, make_plain_loader
+from tfds_torch.torch_data.rank_processes import iterate_ranks
 
 T = TypeVar("T")
+
+_STALL_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class RankReading:
     Attributes:
         epochs: what came, epoch by epoch.
         times: how long each epoch took.
-        memory: pid -> proportional set size, bytes, in the middle of epoch 0: this process first, then its
+        memory: pid -> proportional set size, bytes, in the middle of epoch 0: the process that read first, then its
             children; empty where the system does not tell.
     """
 
@@ -55,9 +65,61 @@ def read_rank(
     Raises:
         TfdsTorchError: as reading raises it.
     """
+    steps = _read(_make_dataset(parser, world), world.rank, num_workers, num_epochs)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        on_batch()
+
+
+def read_ranks(
+    parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: int, on_batch: Callable[[], None]
+) -> list[RankReading]:
+    """Returns what the ranks of a torch.distributed training receive, all of them at the same time.
+
+    Args:
+        parser: what is read.
+        num_replicas: ranks, each in a process of its own, as torchrun would start them.
+        num_workers: loader processes of a rank; 0 reads in the rank itself.
+        num_epochs: epochs, >= 1, with the same workers.
+        on_batch: called for every batch of every rank.
+
+    Raises:
+        TfdsTorchError: as reading raises it, with the rank's number.
+        StallError: no rank got any further for ten minutes, or they did not find each other.
+    """
+    readings = {}
+    steps = iterate_ranks(stream_rank, num_replicas, parser, num_workers, num_epochs, stall_timeout_s=_STALL_TIMEOUT_S)
+    with closing(steps):
+        for rank, reading in steps:
+            if reading is None:
+                on_batch()
+            else:
+                readings[rank] = reading
+    return [reading for _, reading in sorted(readings.items())]
+
+
+def stream_rank(parser: ParserTfds, num_workers: int, num_epochs: int) -> Iterator[RankReading | None]:
+    """Reads as one rank of torch.distributed: yields None for every batch, and what came at the end.
+
+    The dataset is not told which rank it is; what came is written down under the number that the launcher gave.
+    """
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    dataset = _make_dataset(parser, None)
+    dataset.check_ranks()
+    yield (yield from _read(dataset, World.from_environ(os.environ).rank, num_workers, num_epochs))
+
+
+def _make_dataset(parser: ParserTfds, world: World | None) -> ImageDataset:
     fields = (*filter(parser.has_field, DEFAULT_FIELDS), *LEDGER_FIELDS)
-    dataset = ImageDataset(parser, transform=image_size, fields=fields, world=world)
-    loader = make_plain_loader(dataset, num_workers, _Collate(fields))
+    return ImageDataset(parser, transform=image_size, fields=fields, world=world)
+
+
+def _read(dataset: ImageDataset, rank: int, num_workers: int, num_epochs: int) -> Generator[None, None, RankReading]:
+    """Yields after every batch, and returns what came."""
+    loader = make_plain_loader(dataset, num_workers, _Collate(dataset.fields))
     timer = EpochTimer()
     epochs = []
     memory: dict[int, int] = {}
@@ -65,11 +127,11 @@ def read_rank(
         batches: list[list[Entry]] = []
         for batch in _explained(timer.time(loader)):
             batches.append(batch)
-            on_batch()
+            yield
             # In the first epoch: looking takes time, and speed is that of the later ones.
             if epoch == 0 and len(batches) == (len(loader) + 1) // 2:
                 memory = tree_pss_bytes()
-        epochs.append(RankEpoch(world.rank, epoch, batches, len(loader)))
+        epochs.append(RankEpoch(rank, epoch, batches, len(loader), loader.batch_size, loader.drop_last))
     return RankReading(tuple(epochs), tuple(timer.epochs), memory)
 
 
@@ -103,8 +165,8 @@ def _explained(batches: Iterator[T]) -> Iterator[T]:
     """Yields the batches; a worker that died, for torch a bare RuntimeError, is a WorkerError."""
     try:
         yield from batches
-    except TfdsTorchError:
-        raise
+    except TfdsTorchError as error:
+        raise type(error)(_last_message(error)) from error
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
@@ -112,6 +174,13 @@ def _explained(batches: Iterator[T]) -> Iterator[T]:
             f"{str(error).splitlines()[0].rstrip('.')}. Where nobody ended it, the memory did not suffice: try fewer "
             f"workers, or a smaller batch_size."
         ) from error
+
+
+def _last_message(error: TfdsTorchError) -> str:
+    """Returns the message without the traceback that torch puts before a worker's."""
+    text = str(error)
+    marker = f"{type(error).__name__}: "
+    return text.rpartition(marker)[2].strip() if marker in text else text
 
 
 class _Collate:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfds_torch.check.content import ImageSizes, LabelCount
+from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts, Promise
 from tfds_torch.check.throughput import Throughput
@@ -35,7 +36,7 @@ def print_card(console: Console, parser: ParserTfds, is_fake: bool) -> None:
     table = _grid(2)
     if is_fake:
         table.add_row("content", Text("made up: its form is the dataset's, its images and labels mean nothing"))
-    shards = _plural(parser.num_shards, "shard")
+    shards = _plural(parser.num_shards, "file" if is_image_folder(parser.data_dir) else "shard")
     table.add_row("split", plain(f"{parser.split}: {_plural(parser.num_examples, 'example')} in {shards}"))
     table.add_row("directory", plain(str(parser.data_dir)))
     names = parser.class_names
@@ -76,15 +77,21 @@ def print_plan(console: Console, parser: ParserTfds, num_replicas: int, num_work
 def print_findings(console: Console, findings: Findings) -> None:
     """Prints everything that was found out by reading."""
     num_expected = len(findings.expected.ids) if findings.expected else 0
-    console.print(f"Ledger: dataset_info.json promises {_plural(num_expected, 'example')} per pass")
+    is_folder = findings.parser is not None and is_image_folder(findings.parser.data_dir)
+    source = "the image folder" if is_folder else "dataset_info.json"
+    console.print(f"Ledger: {source} promises {_plural(num_expected, 'example')} per pass")
     console.print(_ledger(findings.counts))
     console.print(_promises(findings.promises))
     if findings.labels:
         console.print(_labels(findings.labels, console.width))
     how = "whole images, no transform" if findings.image_sizes else "no images"
-    console.print(f"Throughput: {how}, each rank alone on this machine")
+    num_ranks, together = len(findings.throughputs), findings.is_torchrun
+    ranks = f"{_plural(num_ranks, 'rank')} of torch.distributed" if together else "each rank"
+    at_once = "at the same time" if together and num_ranks > 1 else "alone"
+    console.print(f"Throughput: {how}, {ranks} {at_once} on this machine")
     console.print(_throughput(findings.throughputs))
-    for line in (_images(findings.image_sizes), _memory(findings.throughputs)):
+    memory = _memory(findings.throughputs, together)
+    for line in (_total_speed(findings.throughputs) if together else "", _images(findings.image_sizes), memory):
         if line:
             console.print(line)
     if findings.advice:
@@ -159,14 +166,21 @@ def _images(sizes: ImageSizes | None) -> str:
     return f"Images: all {median}" if smallest == largest else f"Images: {smallest} to {largest}, median {median}"
 
 
-def _memory(ranks: Sequence[Throughput]) -> str:
-    """The processes of the rank that took most."""
+def _total_speed(ranks: Sequence[Throughput]) -> str:
+    return f"All ranks together: {sum(rank.examples_per_s for rank in ranks):,.0f} examples/s" if len(ranks) > 1 else ""
+
+
+def _memory(ranks: Sequence[Throughput], together: bool) -> str:
+    """The processes of the rank that took most; of ranks at the same time also the sum of all."""
     heaviest = max(ranks, key=lambda rank: sum(rank.memory.values()))
     if not heaviest.memory:
         return ""
     parent, *children = heaviest.memory.values()
     listed = " + ".join(f"{size / 1e6:,.0f}" for size in sorted(children, reverse=True))
-    return f"Memory (PSS, MB): this process {parent / 1e6:,.0f}" + (f", its children {listed}" if children else "")
+    whose = f"rank {heaviest.rank}" if together else "this process"
+    line = f"Memory (PSS, MB): {whose} {parent / 1e6:,.0f}" + (f", its children {listed}" if children else "")
+    total = sum(sum(rank.memory.values()) for rank in ranks)
+    return line + (f"; all ranks {total / 1e6:,.0f}" if together and len(ranks) > 1 else "")
 
 
 def _advice(sentences: Sequence[str]) -> Table:

@@ -3,7 +3,7 @@
 import argparse
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,9 @@ _DEFAULTS = Config(name="digits", is_training=True, batch_size=32, num_workers=2
 _DESCRIPTION = """Reads a TFDS dataset through ParserTfds and ImageDataset, with every rank and real worker processes,
 proves from the ids of the examples what came, and says how fast it came. Without --root, the names digits and photos
 stand for the embedded datasets, which are built at their first use; --fake builds made-up content for any other name.
+With
+--torchrun the ranks are processes of torch.distributed, as torchrun would start them, and read at the same time; else
+they read one after the other. check starts its ranks itself: do not start it with torchrun.
 Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted."""
 
 
@@ -26,7 +29,9 @@ class Settings:
         config: the dataset and how it is read; flags of the command line beat the config file. Without a split the
             usual one is read.
         root: TFDS data directory; None: TFDS's default, or the embedded datasets' own.
-        num_replicas: ranks, read one after the other.
+        num_replicas: ranks.
+        is_torchrun: whether the ranks are processes of torch.distributed that read at the same time; else they read one
+            after the other.
         num_epochs: epochs of each rank.
         num_fake: examples per split of a made-up dataset; None: the dataset is there.
         num_shards: shards per split of an embedded or made-up dataset; None: its default.
@@ -37,6 +42,7 @@ class Settings:
     config: Config
     root: str | None
     num_replicas: int
+    is_torchrun: bool
     num_epochs: int
     num_fake: int | None
     num_shards: int | None
@@ -58,7 +64,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--shards", type=int, metavar="K", help="shards of a split that is built here")
     how.add_argument("--batch-size", type=int, metavar="B", help="per rank (32)")
     how.add_argument("--workers", type=int, metavar="W", help="loader processes per rank (2)")
-    how.add_argument("--replicas", type=int, default=1, metavar="R", help="ranks (%(default)s)")
+    how.add_argument("--replicas", type=int, metavar="R", help="ranks, one after the other (1)")
+    how.add_argument("--torchrun", type=int, metavar="R", help="ranks, processes of torch.distributed at the same time")
     how.add_argument("--eval", action="store_true", help="evaluation: every example exactly once")
     how.add_argument("--read-mode", metavar="M", help="auto, files or examples (auto)")
     how.add_argument("--epochs", type=int, default=2, metavar="E", help="epochs to read (%(default)s)")
@@ -71,12 +78,20 @@ def resolve(flags: argparse.Namespace) -> Settings:
     """Returns what the flags and their config file ask for.
 
     Raises:
-        ConfigError: a number out of range, a config that cannot be read, or an output that cannot be written.
+        ConfigError: a number out of range, flags that contradict each other, a config that cannot be read, an output
+            that cannot be written, or this process is itself a rank of torchrun.
     """
-    for name, least in (("workers", 0), ("replicas", 1), ("epochs", 1), ("fake", 1), ("shards", 1)):
+    _check_is_no_rank(os.environ)
+    least_of = {"workers": 0, "replicas": 1, "torchrun": 1, "epochs": 1, "fake": 1, "shards": 1}
+    for name, least in least_of.items():
         number = getattr(flags, name)
         if number is not None and number < least:
             raise ConfigError(f"--{name} {number}: must be at least {least}.")
+    if flags.torchrun is not None and flags.replicas not in (None, flags.torchrun):
+        raise ConfigError(
+            f"--torchrun {flags.torchrun} and --replicas {flags.replicas} contradict each other: both say how many "
+            f"ranks there are. Leave out --replicas."
+        )
     config = _DEFAULTS if flags.config is None else load_config(flags.config)
     if flags.eval and config.is_training:
         # What a file says about training only, no other flag could take back.
@@ -105,13 +120,25 @@ def resolve(flags: argparse.Namespace) -> Settings:
     return Settings(
         config=config,
         root=flags.root,
-        num_replicas=flags.replicas,
+        num_replicas=flags.torchrun or flags.replicas or 1,
+        is_torchrun=flags.torchrun is not None,
         num_epochs=flags.epochs,
         num_fake=flags.fake,
         num_shards=flags.shards,
         json_path=flags.json,
         images_path=flags.images,
     )
+
+
+def _check_is_no_rank(environ: Mapping[str, str]) -> None:
+    """A check that torchrun starts would be as many checks as it has ranks, each of all ranks."""
+    found = [f"{name}={environ[name]}" for name in ("RANK", "WORLD_SIZE") if name in environ]
+    if found:
+        raise ConfigError(
+            f"The environment sets {' and '.join(found)}, as under torchrun, and check starts its own ranks. Start it "
+            f"by itself, with --torchrun {environ.get('WORLD_SIZE', 'R')} for ranks of torch.distributed; where "
+            f"something else set them, unset RANK and WORLD_SIZE."
+        )
 
 
 def check_writable(flag: str, path: Path) -> None:

@@ -8,7 +8,7 @@ from tfds_torch.check.reading import RankReading
 
 @dataclass(frozen=True)
 class Throughput:
-    """The speed of one rank that read alone on the machine.
+    """The speed of one rank: alone on the machine, or with the others at the same time.
 
     Attributes:
         rank: which rank.
@@ -17,7 +17,7 @@ class Throughput:
         examples_per_s: of whole epochs, from asking for the first batch to the end of the loop: the median of the later
             ones, or that of epoch 0 when there was no other.
         tail_s: from the last batch to the end of the epoch, the longest.
-        memory: pid -> proportional set size, bytes; this process first, then its children.
+        memory: pid -> proportional set size, bytes; the process that read first, then its children.
     """
 
     rank: int

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.pipeline.columns import Column
 from tfds_torch.pipeline.options import tf_data_options
-from tfds_torch.pipeline.record_files import is_local as is_local
 from tfds_torch.pipeline.tensorflow_runtime import load_tensorflow
 
 INDEX = "index"

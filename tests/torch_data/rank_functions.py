@@ -1,0 +1,125 @@
+"""What the ranks of test_rank_processes.py run. Importable by a fresh process."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from typing import Any
+
+import torch
+import torch.distributed
+
+from tfds_torch import ImageDataset, ParserTfds, errors
+from tfds_torch.torch_data.epoch_counter import EpochCounter
+
+TORCHRUN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"
+
+
+def rank() -> int:
+    return torch.distributed.get_rank()
+
+
+def describe(num_items: int) -> Iterator[dict[str, Any]]:
+    """Says where it runs, and what all ranks' numbers add up to."""
+    total = torch.tensor([rank() + 1])
+    torch.distributed.all_reduce(total)
+    facts = {"pid": os.getpid(), "environ": {name: os.environ.get(name) for name in TORCHRUN}, "sum": total.item()}
+    facts |= {"num_threads": torch.get_num_threads(), "num_ranks": torch.distributed.get_world_size()}
+    facts["backend"] = torch.distributed.get_backend()
+    for number in range(num_items):
+        yield facts | {"number": number}
+
+
+def count_on_rank_0() -> Iterator[int]:
+    """Rank 1 yields something only after rank 0 has yielded all of its own."""
+    if rank() == 0:
+        yield from range(100)
+    torch.distributed.barrier()
+    if rank() == 1:
+        yield -1
+
+
+def raise_on_rank_1(kind: str) -> Iterator[Any]:
+    """Rank 0 waits for rank 1, which raises."""
+    yield os.getpid()
+    if rank() == 1:
+        raise getattr(errors, kind)("it's 'broken'") if hasattr(errors, kind) else KeyError("lost")
+    torch.distributed.barrier()
+
+
+def die_on_rank_1(has_worker: bool) -> Iterator[Any]:
+    """Rank 0 waits for rank 1, which dies; a worker of its own keeps its files and sockets open."""
+    yield os.getpid()
+    if rank() == 1:
+        if has_worker:
+            yield fork_one_that_waits()
+        os.kill(os.getpid(), signal.SIGKILL)
+    torch.distributed.barrier()
+
+
+def die_on_rank_1_while_rank_0_counts() -> Iterator[int]:
+    """Nobody waits for rank 1, and rank 0 never comes to an end."""
+    if rank() == 1:
+        fork_one_that_waits()
+        os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        yield os.getpid()
+
+
+def fork_one_that_waits() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Of forking with threads.
+        pid = os.fork()
+    if pid == 0:
+        threading.Event().wait()
+    return pid
+
+
+def hold_things_for_ever() -> Iterator[dict[str, Any]]:
+    """Has a child process and a semaphore, which Python's resource tracker watches, and says which."""
+    counter = EpochCounter()
+    child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
+    semaphore = counter._numbers.get_lock()._semlock.name
+    found = {"semaphore": semaphore, "port": int(os.environ["MASTER_PORT"])}
+    while True:
+        yield {"pids": [os.getpid(), child.pid, resource_tracker._resource_tracker._pid]} | found
+
+
+def wait_for_ever() -> Iterator[dict[str, Any]]:
+    while True:
+        yield {"pids": [os.getpid()]}
+
+
+def stop_on_rank_1() -> Iterator[int]:
+    """Rank 1 stops after its first item, as a machine that swaps does."""
+    yield os.getpid()
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def compare_ranks(parsers: list[ParserTfds]) -> Iterator[str]:
+    """Every rank asks `check_ranks` about a parser of its own, and says what it was told."""
+    try:
+        ImageDataset(parsers[rank()]).check_ranks()
+    except errors.ConfigError as error:
+        yield str(error)
+
+
+class HangOnRank1:
+    """An argument that rank 1 never finishes to load."""
+
+    def __reduce__(self) -> Any:
+        return _hang_on_rank_1, ()
+
+
+def _hang_on_rank_1() -> None:
+    if os.environ["RANK"] == "1":
+        threading.Event().wait()
+
+
+def ignore(_: object) -> Iterator[None]:
+    yield
