@@ -48,7 +48,8 @@ class World:
             there, missing = ("WORLD_SIZE", "RANK") if rank is None else ("RANK", "WORLD_SIZE")
             raise ConfigError(
                 f"The environment sets {there}={environ[there]} but not {missing}. Start the script with torchrun, "
-                f"set both or none, or pass world=World(rank=..., num_replicas=...)."
+                f"set both or none, or pass world=World(rank=..., num_replicas=...). Lightning sets no RANK: ask for "
+                f"the length inside one of its hooks, when torch.distributed is initialised."
             )
         try:
             return cls(rank=int(rank), num_replicas=int(size))

@@ -14,6 +14,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, Parser
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.one_thread import OneThreadIterator
+from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
 from tfds_torch.torch_data.epoch_counter import EpochCounter
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import find_rank
@@ -68,18 +69,35 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self._world = world
         self._parent_world: tuple[int, World] | None = None  # The process that resolved it, and what it found.
         self._epoch_counter = EpochCounter()
+        keep_own_shards(ImageDataset)
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come, in this process and in workers that already run.
 
         Raises:
-            ConfigError: epoch is no integer >= 0.
+            ConfigError: epoch is no integer >= 0, or Accelerate deals out the share of this rank a second time.
         """
+        refuse_second_shards(self)
         self._epoch_counter.set(epoch)
 
     def __len__(self) -> int:
         """Examples that this rank yields in an epoch; wrapped and padded ones count."""
-        return len(self.parser.plan(self._rank_world()))
+        return len(self.parser.plan(self.find_rank()))
+
+    def find_rank(self) -> World:
+        """Returns the rank that this dataset reads as, and the number of ranks; the same in its workers.
+
+        Raises:
+            ConfigError: the environment makes no sense, or contradicts torch.distributed.
+        """
+        if self._world is not None:
+            return self._world
+        if self._parent_world is not None and torch.utils.data.get_worker_info() is not None:
+            resolver, world = self._parent_world
+            # A dataset may first have been handed to a training process, which then starts the workers.
+            if (parent := parent_process()) is not None and parent.pid == resolver:
+                return world
+        return find_rank(os.environ)
 
     def check_ranks(self, timeout_s: float = 60.0) -> None:
         """Compares dataset, split, seed, batch size, remainder and number of ranks with those of the other ranks.
@@ -94,7 +112,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 torch.distributed is not initialised.
             StallError: not all ranks came within timeout_s.
         """
-        check_ranks(self.parser, self._rank_world, timeout_s)
+        check_ranks(self.parser, self.find_rank, timeout_s)
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example of the split, in the order of the field `index`.
@@ -110,7 +128,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         worker = torch.utils.data.get_worker_info()
-        world, loader_seed = self._rank_world(), None
+        world, loader_seed = self.find_rank(), None
         if worker is not None:
             world, loader_seed = world.at_worker(worker.id, worker.num_workers), worker.seed - worker.id
         examples = self._examples(world, self._epoch_counter.begin(loader_seed))
@@ -135,22 +153,15 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         else:
             yield from batch.features[field]
 
-    def _rank_world(self) -> World:
-        """Returns the rank's world, resolved in the training process wherever this runs."""
-        if self._world is not None:
-            return self._world
-        if self._parent_world is not None and torch.utils.data.get_worker_info() is not None:
-            resolver, world = self._parent_world
-            # A dataset may first have been handed to a training process, which then starts the workers.
-            if (parent := parent_process()) is not None and parent.pid == resolver:
-                return world
-        return find_rank(os.environ)
-
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         if get_spawning_popen() is not None:  # A worker of spawn or forkserver inherits no process group.
-            state["_parent_world"] = (os.getpid(), self._rank_world())
+            state["_parent_world"] = (os.getpid(), self.find_rank())
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        keep_own_shards(ImageDataset)
 
 
 def _to_pil(pixels: "np.ndarray[Any, np.dtype[np.uint8]]") -> Image.Image:

@@ -1,6 +1,6 @@
 """Finds out whether all ranks read the same thing, before one of them waits for ever for another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -40,7 +40,7 @@ def check_ranks(parser: Parser, find_world: Callable[[], World], timeout_s: floa
         )
 
 
-def find_differences(ranks: list[Mapping[str, object]]) -> list[str]:
+def find_differences(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns what is wrong with what the processes say of themselves, a sentence each; empty when all agree.
 
     Args:
@@ -60,13 +60,16 @@ def find_differences(ranks: list[Mapping[str, object]]) -> list[str]:
     if found:
         return found
     num_replicas, read = known[0]["num_replicas"], [facts["rank"] for facts in known]
-    unread = [rank for rank in range(int(str(num_replicas))) if rank not in read]
-    return [f"of {num_replicas} shares, {unread} are read by nobody (the ranks of torch.distributed read {read})"] if unread else []
+    if unread := sorted({*range(num_replicas)} - {*read}):
+        found.append(
+            f"of {num_replicas} shares, {unread} are read by nobody (the ranks of torch.distributed read {read})"
+        )
+    return found
 
 
-def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, object]:
+def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]:
     """Returns what must be equal on every rank, and which rank this is."""
-    facts: dict[str, object] = {
+    facts: dict[str, Any] = {
         "dataset": parser.dataset_name,
         "split": parser.split,
         "fingerprint": parser.fingerprint,
@@ -83,7 +86,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, obje
     return facts | {"remainder": plan.remainder.value, "num_replicas": world.num_replicas, "rank": world.rank}
 
 
-def _gather(facts: dict[str, object], timeout_s: float) -> list[Mapping[str, object]]:
+def _gather(facts: dict[str, Any], timeout_s: float) -> list[Mapping[str, Any]]:
     """Returns the facts of every process, by its number."""
     num_processes = torch.distributed.get_world_size()
     gathered: list[Any] = [None] * num_processes

@@ -1,0 +1,110 @@
+"""Lightning: a Trainer and Fabric take the loaders as they are, and every example is read exactly once."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
+NUM_FILLED = NUM_RANKS * BATCH_SIZE * NUM_BATCHES - NUM_PHOTOS
+SCRIPT = Path(__file__).with_name("lightning_scenarios.py")
+
+RunLightning = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def run_lightning(root: Path, data_root: Path, tmp_path: Path) -> RunLightning:
+    """`run_lightning(function, *args)`: runs a function of lightning_scenarios.py, which becomes two ranks by itself.
+
+    Returns what each rank wrote.
+    """
+
+    def run(function: str, *args: str) -> list[Any]:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, str(SCRIPT), function, str(tmp_path), str(data_root), *args]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(NUM_RANKS)]
+
+    return run
+
+
+def assert_exact_training(ranks: list[Any]) -> None:
+    """Asserts that an epoch of all ranks holds every example once, and the wrapped ones, in full batches."""
+    assert [[len(batch) for batch in rank] for rank in ranks] == [[BATCH_SIZE] * NUM_BATCHES] * NUM_RANKS
+    times = Counter(Counter(index for rank in ranks for batch in rank for index, *_ in batch).values())
+    assert times == {1: NUM_PHOTOS - NUM_FILLED, 2: NUM_FILLED}
+
+
+def assert_exact_evaluation(ranks: list[Any]) -> None:
+    rows = [row for rank in ranks for batch in rank for row in batch]
+    assert sorted(index for index, _, valid, _ in rows if valid) == list(range(NUM_PHOTOS))
+    assert [label for _, label, valid, _ in rows if not valid] == [-100] * NUM_FILLED
+
+
+def assert_fit(ranks: list[Any]) -> None:
+    """Asserts that two epochs of a Trainer were exact, and of different orders."""
+    seen = [rank["seen"] for rank in ranks]
+    for epoch in range(2):
+        assert_exact_training([stages["train"][epoch] for stages in seen])
+        assert_exact_evaluation([stages["validate"][epoch] for stages in seen])
+    for stages in seen:
+        assert len(stages["sanity"][0]) == 2, "the sanity check broke the loader off"
+        assert stages["train"][0] != stages["train"][1]
+        assert len(stages["train"]) == 2
+    assert [rank["lengths"] for rank in ranks] == [[NUM_BATCHES, NUM_BATCHES]] * NUM_RANKS
+
+
+def test_a_trainer_gives_every_example_exactly_once_on_two_ranks(run_lightning: RunLightning) -> None:
+    ranks = run_lightning("fit", "ddp")
+    assert_fit(ranks)
+    assert_exact_evaluation([rank["seen"]["validate"][2] for rank in ranks])
+    assert_exact_evaluation([rank["seen"]["test"][0] for rank in ranks])
+    about_loaders = [text for text in ranks[0]["warnings"] if any(word in text for word in ("Data", "Sampler", "len"))]
+    assert [text.split(" has ")[0] for text in about_loaders] == ["Your `IterableDataset`"], "it has `__len__`"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork"])
+def test_ranks_that_inherit_the_loader_read_the_same_epoch(run_lightning: RunLightning, strategy: str) -> None:
+    assert_fit(run_lightning("fit", strategy))
+
+
+@pytest.mark.slow
+def test_persistent_workers_of_a_trainer_read_every_example_exactly_once(run_lightning: RunLightning) -> None:
+    ranks = run_lightning("fit", "ddp", "1")
+    assert_fit(ranks)
+    assert [rank["in_fit"] for rank in ranks] == [False] * NUM_RANKS, "tensorflow stays in the workers"
+
+
+@pytest.mark.slow
+def test_fabric_gives_every_example_exactly_once_on_two_ranks(run_lightning: RunLightning) -> None:
+    ranks = run_lightning("use_fabric")
+    for epoch in range(2):
+        assert_exact_training([rank["epochs"][epoch] for rank in ranks])
+        assert_exact_evaluation([rank["evaluated"][epoch] for rank in ranks])
+    for rank in ranks:
+        assert rank["epochs"][0] != rank["epochs"][1]
+        assert rank["lengths"] == [[NUM_BATCHES, NUM_BATCHES]] * 2
+
+
+@pytest.mark.slow
+def test_a_length_that_is_asked_for_before_the_ranks_are_known_is_an_error_on_the_rank_lightning_starts(
+    run_lightning: RunLightning,
+) -> None:
+    """The first process cannot know: its environment names no rank."""
+    first, second = run_lightning("ask_for_len_too_early")
+    assert first["said"] == str(-(-NUM_PHOTOS // BATCH_SIZE))
+    assert "sets WORLD_SIZE=2 but not RANK" in second["said"]
+    assert first["len"] == second["len"] == NUM_BATCHES
