@@ -1,6 +1,7 @@
-"""Trains a small CNN on a TFDS dataset.
+"""Trains a small CNN on a TFDS dataset, on the CPU.
 
     python examples/train.py --name digits
+    torchrun --nproc-per-node 2 examples/train.py --name digits
 
 Everything that concerns the data is the public API of tfds_torch; the rest is a plain PyTorch loop.
 """
@@ -12,12 +13,14 @@ import time
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from rich.progress import track
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from tfds_torch import ImageDataset, ParserTfds, demo
+from tfds_torch import ImageDataset, MaskedMean, ParserTfds, demo
 
 
 class ToTensor:
@@ -34,6 +37,7 @@ class ToTensor:
 def make_loader(args, root, split: str, is_training: bool) -> DataLoader:
     parser = ParserTfds(root, args.name, split, is_training=is_training, batch_size=args.batch_size, seed=args.seed)
     dataset = ImageDataset(parser, transform=ToTensor(args.size), fields=("image", "label", "valid"))
+    dataset.check_ranks()  # Ranks that differ would wait for each other for ever.
     return DataLoader(
         dataset, batch_size=args.batch_size, num_workers=args.workers, persistent_workers=args.workers > 0
     )
@@ -64,14 +68,13 @@ def train_epoch(model: nn.Module, loader: DataLoader, optimizer, scheduler, epoc
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, loader: DataLoader) -> tuple[int, int]:
-    """Returns (correct, examples): every example of the split counts exactly once, padding never."""
+    """Returns (correct, examples) over all ranks: every example of the split counts exactly once, padding never."""
     model.eval()
-    correct = examples = 0
+    accuracy = MaskedMean()
     for images, labels, valid in loader:
-        hits = model(images).argmax(dim=1) == labels
-        correct += int((hits & valid).sum())
-        examples += int(valid.sum())
-    return correct, examples
+        accuracy.update(model(images).argmax(dim=1) == labels, valid)
+    correct, examples = accuracy.sums()
+    return int(correct), examples
 
 
 def main() -> None:
@@ -90,19 +93,26 @@ def main() -> None:
 
     # tensorflow, in the loader's workers, writes to standard error unless told not to.
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    is_distributed = "RANK" in os.environ  # Started by torchrun.
+    if is_distributed:
+        dist.init_process_group("gloo")
+    say = print if not is_distributed or dist.get_rank() == 0 else lambda *_: None
     started = time.monotonic()
     torch.manual_seed(args.seed)
     root = demo.prepare(args.name) if args.root is None and args.name in demo.DEMO_NAMES else args.root
     train_loader = make_loader(args, root, args.train_split, is_training=True)
     test_loader = make_loader(args, root, args.test_split, is_training=False)
     model = make_model(num_classes=len(train_loader.dataset.parser.class_names))
+    trained = DistributedDataParallel(model) if is_distributed else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=args.epochs * len(train_loader))
     for epoch in range(args.epochs):
-        loss = train_epoch(model, train_loader, optimizer, scheduler, epoch)
-        print(f"epoch {epoch}: loss {loss:.3f}")
-    correct, examples = evaluate(model, test_loader)
-    print(f"test accuracy {correct / examples:.1%} ({correct} of {examples}) after {time.monotonic() - started:.0f} s")
+        loss = train_epoch(trained, train_loader, optimizer, scheduler, epoch)
+        say(f"epoch {epoch}: loss {loss:.3f}")
+    correct, examples = evaluate(trained, test_loader)
+    say(f"test accuracy {correct / examples:.1%} ({correct} of {examples}) after {time.monotonic() - started:.0f} s")
+    if is_distributed:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
