@@ -7,12 +7,12 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import ConfigError
@@ -232,6 +232,24 @@ def test_our_loaders_are_prepared_for_one_process_and_others_as_before(data_root
         "torch_device_mesh": None,
     }
     assert inspect.signature(prepare) == inspect.signature(prepare_data_loader)
+
+
+class Wrapped(IterableDataset[Any]):
+    """A user's dataset around ours."""
+
+    def __init__(self, dataset: ImageDataset) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.dataset)
+
+
+def test_a_dataset_around_ours_keeps_its_share_too(data_root: Path) -> None:
+    ours = scenarios.make_dataset(str(data_root), False, world=World(1, 2))
+    loader = DataLoader(Wrapped(ours), BATCH_SIZE)
+    assert prepare(loader, "cpu", 2, 1)["num_processes"] == 1
+    with pytest.raises(ConfigError, match="split_batches=True"):
+        prepare(loader, "cpu", 2, 1, split_batches=True)
 
 
 @pytest.mark.parametrize(

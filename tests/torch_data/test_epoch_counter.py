@@ -2,6 +2,7 @@
 
 import copy
 import multiprocessing
+import os
 import pickle
 import threading
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.torch_data.epoch_counter import EpochCounter
+from tfds_torch.torch_data import epoch_counter
+from tfds_torch.torch_data.epoch_counter import _NUM_OWNERS, EpochCounter
 
 NUM_REMEMBERED = 16
 METHODS = ("fork", "spawn", "forkserver")
@@ -147,6 +149,24 @@ def test_the_ring_wraps_many_times_in_one_process() -> None:
     counter = EpochCounter()
     seeds = range(1000, 1000 + 5 * NUM_REMEMBERED)
     assert [counter.begin(seed) for seed in seeds] == list(range(len(seeds)))
+
+
+def test_processes_that_are_gone_leave_their_place_to_others() -> None:
+    counter = EpochCounter()
+    for _ in range(_NUM_OWNERS + 2):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(counter.begin(None) + counter.begin(None))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 + 1
+    assert counter.begin(None) == 0
+
+
+def test_more_processes_than_there_are_places_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = EpochCounter()
+    monkeypatch.setattr(epoch_counter, "_is_alive", lambda pid: True)
+    with pytest.raises(ConfigError, match=r"More than \d+ training processes .* share one ImageDataset"):
+        for owner in range(_NUM_OWNERS + 1):
+            counter._row_of(-2 - owner)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -101,6 +101,9 @@ class Parser(Protocol):
     def plan(self, world: World) -> EpochPlan:
         """Returns the arithmetic of an epoch at a place in the world."""
 
+    def read_mode(self, world: World) -> str:
+        """Returns how examples are read at a place in the world; raises ConfigError where they cannot be."""
+
     def batches(
         self,
         world: World,

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 if TYPE_CHECKING:
     from tfds_torch.torch_data.image_dataset import ImageDataset
@@ -54,9 +55,11 @@ def refuse_second_shards(dataset: "ImageDataset") -> None:
         return
     loader, kinds = sys.modules[_STATE].GradientState().active_dataloader, sys.modules[_DATA_LOADER]
     inner = getattr(loader, "dataset", None)
-    if isinstance(loader, kinds.DataLoaderDispatcher) and inner is dataset:
+    if not any(layer is dataset for layer in unwrap(inner)):
+        return
+    if isinstance(loader, kinds.DataLoaderDispatcher):
         num_processes = loader.state.num_processes
-    elif isinstance(inner, kinds.IterableDatasetShard) and inner.dataset is dataset:
+    elif isinstance(inner, kinds.IterableDatasetShard):
         num_processes = inner.num_processes
     else:
         return
@@ -74,20 +77,25 @@ class _AccelerateFinder(MetaPathFinder):
 
     def __init__(self, kind: "type[ImageDataset]") -> None:
         self._kind = kind
+        self._is_looking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _ACCELERATOR or self not in sys.meta_path:
+        if fullname != _ACCELERATOR or self._is_looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._is_looking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_looking = False
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_hook(module: ModuleType) -> None:
                 execute(module)
                 _hook(self._kind)
+                sys.meta_path.remove(self)
 
             setattr(spec.loader, "exec_module", execute_and_hook)  # noqa: B010 (mypy: a method is no variable)
         return spec
@@ -113,7 +121,9 @@ class _PrepareOwnShards:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arguments = inspect.signature(self._prepare).bind(*args, **kwargs).arguments
         loader = arguments.get("dataloader")
-        if not isinstance(dataset := getattr(loader, "dataset", None), self._kind):
+        layers = unwrap(getattr(loader, "dataset", None))
+        dataset = next((layer for layer in layers if isinstance(layer, self._kind)), None)
+        if dataset is None:
             return self._prepare(*args, **kwargs)
         _check_settings(arguments, dataset)
         _check_share(arguments, dataset)
@@ -135,7 +145,7 @@ def _check_settings(arguments: dict[str, Any], dataset: "ImageDataset") -> None:
 
 def _check_share(arguments: dict[str, Any], dataset: "ImageDataset") -> None:
     """Compares the share that Accelerate would give this process with the one that the dataset found out by itself."""
-    if dataset._world is not None or arguments.get("num_processes") is None:
+    if dataset.world is not None or arguments.get("num_processes") is None:
         return
     place, num_places = arguments["process_index"], arguments["num_processes"]
     mesh = arguments.get("torch_device_mesh")

@@ -5,10 +5,11 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
+from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 
 _NOT_SET = -1
-_NUM_REMEMBERED, _NUM_OWNERS = 16, 64
+_NUM_REMEMBERED, _NUM_OWNERS = 16, 128
 _OWNER, _FIXED, _LATEST, _NEXT_SLOT, _SLOTS = 0, 1, 2, 3, 4  # A row of numbers; slots hold (loader seed, epoch).
 _NO_SEEDS = [0] + [_NOT_SET] * (2 * _NUM_REMEMBERED)
 _ROW = _NEXT_SLOT + len(_NO_SEEDS)
@@ -72,10 +73,14 @@ class EpochCounter:
         for row in rows:
             if self._numbers[row + _OWNER] == owner:
                 return row
-        # Beyond so many processes on one machine, the second one's row is given away.
-        row = next((row for row in rows if self._numbers[row + _OWNER] == _NOT_SET), _ROW)
-        self._numbers[row : row + _ROW] = [owner, self._numbers[_FIXED], self._numbers[_LATEST], *_NO_SEEDS]
-        return row
+        free = next((row for row in rows if not _is_alive(self._numbers[row + _OWNER])), None)
+        if free is None:
+            raise ConfigError(
+                f"More than {_NUM_OWNERS} training processes of this machine share one ImageDataset. Build the dataset "
+                f"in each of them."
+            )
+        self._numbers[free : free + _ROW] = [owner, self._numbers[_FIXED], self._numbers[_LATEST], *_NO_SEEDS]
+        return free
 
     def _epoch_of(self, row: int, loader_seed: int) -> int:
         for slot in range(row + _SLOTS, row + _ROW, 2):
@@ -101,6 +106,18 @@ class EpochCounter:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._numbers = state["shared"] if "shared" in state else _shared_rows(state["numbers"])
         self._persistent = None
+
+
+def _is_alive(pid: int) -> bool:
+    if pid == _NOT_SET:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # It may not be sent signals.
+        pass
+    return True
 
 
 def _shared_rows(values: list[int]) -> Any:

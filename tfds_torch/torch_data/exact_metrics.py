@@ -88,8 +88,7 @@ class MaskedMean:
         """
         sums = self._sums
         if is_distributed():
-            device = _device_of_group(self._group, sums.device)
-            sums = sums.to(device, copy=True)
+            sums = sums.to(_device_of_group(self._group), copy=True)
             torch.distributed.all_reduce(sums, group=self._group)
         total, num_valid = sums.tolist()
         return total, round(num_valid)
@@ -108,8 +107,8 @@ class MaskedMean:
         self._sums = self._sums.to(device) + torch.stack(sums)
 
 
-def _device_of_group(group: Any, device: torch.device) -> torch.device:
-    """Returns where a group can reduce what lies on a device: NCCL knows only GPUs, gloo takes both."""
-    if device.type == "cpu" and torch.distributed.get_backend(group) == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
+def _device_of_group(group: Any) -> torch.device:
+    """Returns where a group reduces. Not where the values lay: a rank that had none would wait in another backend."""
+    if "cpu:" in torch.distributed.get_backend_config(group):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())

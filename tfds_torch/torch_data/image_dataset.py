@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -12,6 +13,7 @@ from PIL import Image
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, Parser
+from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
@@ -66,7 +68,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.transform = transform
         self.target_transform = target_transform
         self.fields = tuple(fields)
-        self._world = world
+        self.world = world
         self._parent_world: tuple[int, World] | None = None  # The process that resolved it, and what it found.
         self._epoch_counter = EpochCounter()
         keep_own_shards(ImageDataset)
@@ -82,7 +84,15 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     def __len__(self) -> int:
         """Examples that this rank yields in an epoch; wrapped and padded ones count."""
-        return len(self.parser.plan(self.find_rank()))
+        return len(self.plan())
+
+    def plan(self) -> EpochPlan:
+        """Returns the plan of an epoch for this rank.
+
+        Raises:
+            ConfigError: the rank is not clear, or the plan cannot work there.
+        """
+        return self.parser.plan(self.find_rank())
 
     def find_rank(self) -> World:
         """Returns the rank that this dataset reads as, and the number of ranks; the same in its workers.
@@ -90,8 +100,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         Raises:
             ConfigError: the environment makes no sense, or contradicts torch.distributed.
         """
-        if self._world is not None:
-            return self._world
+        if self.world is not None:
+            return self.world
         if self._parent_world is not None and torch.utils.data.get_worker_info() is not None:
             resolver, world = self._parent_world
             # A dataset may first have been handed to a training process, which then starts the workers.
@@ -100,9 +110,10 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return find_rank(os.environ)
 
     def check_ranks(self, timeout_s: float = 60.0) -> None:
-        """Compares dataset, split, seed, batch size, remainder and number of ranks with those of the other ranks.
+        """Compares dataset, split, seed, batch size, remainder, read mode and number of ranks with the other ranks'.
 
-        Every rank must call it. One rank by itself has nothing to compare.
+        Every rank must call it. One rank by itself has nothing to compare. What a dataset cannot know of itself is the
+        number of workers of its loader, which must also be the same on every rank.
 
         Args:
             timeout_s: how long to wait for the other ranks, seconds.
@@ -156,7 +167,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         if get_spawning_popen() is not None:  # A worker of spawn or forkserver inherits no process group.
-            state["_parent_world"] = (os.getpid(), self.find_rank())
+            with suppress(ConfigError):  # Which the worker will say; a training process may yet learn its rank.
+                state["_parent_world"] = (os.getpid(), self.find_rank())
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

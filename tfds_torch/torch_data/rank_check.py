@@ -12,23 +12,28 @@ from tfds_torch.plan.world import World
 from tfds_torch.torch_data.rank_world import is_distributed
 
 
-def check_ranks(parser: Parser, find_world: Callable[[], World], timeout_s: float) -> None:
+def check_ranks(
+    parser: Parser, find_world: Callable[[], World], timeout_s: float, more: Mapping[str, object] | None = None
+) -> None:
     """Compares what this rank is about to read with what the others are.
 
     Args:
         parser: what this rank reads.
         find_world: returns this rank, or raises ConfigError.
         timeout_s: how long to wait for the other ranks, seconds, > 0.
+        more: what else must be equal on every rank.
 
     Raises:
         ConfigError: the ranks differ, on every rank; or there are several ranks and torch.distributed is not
             initialised.
         StallError: not all ranks came within timeout_s.
     """
-    if not timeout_s > 0:
-        raise ConfigError(f"check_ranks: timeout_s={timeout_s} must be more than 0 seconds.")
+    if not isinstance(timeout_s, int | float) or not 0 < timeout_s < float("inf"):
+        raise ConfigError(f"check_ranks: timeout_s={timeout_s!r} must be a number of seconds, more than 0.")
     if is_distributed():
-        differences = find_differences(_gather(_describe(parser, find_world), timeout_s))
+        if not torch.distributed.is_gloo_available():
+            raise ConfigError("check_ranks needs gloo, and this build of torch.distributed has none.")
+        differences = find_differences(_gather(_describe(parser, find_world) | dict(more or {}), timeout_s))
         if differences:
             raise ConfigError("The ranks do not read the same thing: " + "; ".join(differences) + ".")
         return
@@ -78,12 +83,13 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
     }
     try:
         world = find_world()
-        plan = parser.plan(world)
+        plan, read_mode = parser.plan(world), parser.read_mode(world)
     except ConfigError as error:  # Where it raised here, the others would wait for this rank in vain.
         return facts | {"error": str(error)}
     names = ("is_training", "shuffle", "seed", "num_passes")
     facts |= {name: getattr(plan, name) for name in names}
-    return facts | {"remainder": plan.remainder.value, "num_replicas": world.num_replicas, "rank": world.rank}
+    facts |= {"remainder": plan.remainder.value, "read_mode": read_mode}
+    return facts | {"num_replicas": world.num_replicas, "rank": world.rank}
 
 
 def _gather(facts: dict[str, Any], timeout_s: float) -> list[Mapping[str, Any]]:

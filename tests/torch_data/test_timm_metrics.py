@@ -1,0 +1,262 @@
+"""timm's three metric functions: padding weighs nothing, and nothing else changes."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from tfds_torch import EpochPlan, Remainder, World
+from tfds_torch.plan.epoch import PAD_LABEL
+from tfds_torch.torch_data.timm_loader import EvaluationLoader
+from tfds_torch.torch_data.timm_metrics import (
+    CurrentBatch,
+    PaddedBatch,
+    find_padding,
+    make_accuracy,
+    make_average_meter,
+    make_reduce_tensor,
+)
+
+NUM_CLASSES = 7
+
+
+def timm_accuracy(output: torch.Tensor, target: torch.Tensor, topk: tuple[int, ...] = (1,)) -> list[torch.Tensor]:
+    """As in timm 1.0.31; that it is the same there, test_timm_drop_in.py shows."""
+    pred = output.topk(max(topk), 1)[1].t()
+    correct = pred.eq(target.reshape(1, -1).expand_as(pred))
+    return [correct[:k].reshape(-1).float().sum(0) * 100.0 / target.size(0) for k in topk]
+
+
+class TimmMeter:
+    """As in timm 1.0.31."""
+
+    def __init__(self) -> None:
+        self.val, self.avg, self.sum, self.count = 0.0, 0.0, 0.0, 0.0
+
+    def update(self, val: float, n: float = 1) -> None:
+        self.val = val
+        self.sum += val * n
+        self.count += n
+        self.avg = self.sum / self.count if self.count else 0
+
+
+class Ranks:
+    """Several ranks in one process, in step: what they reduce is summed when all have come."""
+
+    def __init__(self, num_replicas: int) -> None:
+        self.num_replicas = num_replicas
+        self.waiting: list[torch.Tensor] = []
+        self.reduced: list[torch.Tensor] = []
+
+    def reduce_tensor(self, tensor: torch.Tensor, n: int) -> torch.Tensor:
+        """As in timm 1.0.31, but the result is filled in when the last rank comes."""
+        result = tensor.clone()
+        self.waiting.append(result)
+        if len(self.waiting) == self.num_replicas:
+            total = torch.stack(self.waiting).sum(0) / n
+            for waiting in self.waiting:
+                waiting.copy_(total)
+            self.waiting = []
+        return result
+
+
+def planned(num_examples: int, num_replicas: int, batch_size: int, rank: int = 0) -> EpochPlan:
+    return EpochPlan(num_examples, World(rank, num_replicas), batch_size, Remainder.PAD)
+
+
+def batches_of(plan: EpochPlan, logits: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[Any, Any]]:
+    for number in range(plan.num_batches):
+        batch = plan.batch(0, number)
+        index = torch.from_numpy(batch.index)
+        yield logits[index], torch.where(torch.from_numpy(batch.valid), labels[index], PAD_LABEL)
+
+
+def evaluate_in_step(num_examples: int, num_replicas: int, batch_size: int) -> tuple[list[list[float]], list[float]]:
+    """Returns loss, top1 and top5 of every rank by timm's train.py, and those of all examples at once."""
+    generator = torch.Generator().manual_seed(num_examples)
+    logits = torch.randn(num_examples, NUM_CLASSES, generator=generator)
+    labels = torch.randint(NUM_CLASSES, (num_examples,), generator=generator)
+    ranks = Ranks(num_replicas)
+    accuracy = make_accuracy(timm_accuracy)
+    runs, meters = [], []
+    for rank in range(num_replicas):
+        plan, current = planned(num_examples, num_replicas, batch_size, rank), CurrentBatch()
+        loader = EvaluationLoader(list(batches_of(plan, logits, labels)), plan, current)
+        meter = make_average_meter(TimmMeter, current)
+        runs.append((iter(loader), make_reduce_tensor(ranks.reduce_tensor, current)))
+        meters.append([meter() for _ in range(3)])
+    for _ in range(planned(num_examples, num_replicas, batch_size).num_batches):
+        values = []
+        for batches, reduce_tensor in runs:
+            output, target = next(batches)
+            figures = [F.cross_entropy(output, target), *accuracy(output, target, topk=(1, 5))]
+            values.append((figures, reduce_tensor))
+        for position in range(3):
+            reduced = [reduce_tensor(figures[position], num_replicas) for figures, reduce_tensor in values]
+            for rank, value in enumerate(reduced):
+                meters[rank][position].update(value.item(), batch_size)
+    alone = [F.cross_entropy(logits, labels), *timm_accuracy(logits, labels, (1, 5))]
+    return [[meter.avg for meter in of_rank] for of_rank in meters], [value.item() for value in alone]
+
+
+@settings(deadline=None)
+@given(num_examples=st.integers(1, 60), num_replicas=st.integers(1, 5), batch_size=st.integers(1, 12))
+def test_every_evaluation_on_several_ranks_equals_that_of_one(
+    num_examples: int, num_replicas: int, batch_size: int
+) -> None:
+    ranks, alone = evaluate_in_step(num_examples, num_replicas, batch_size)
+    for rank in ranks:
+        assert rank[0] == pytest.approx(alone[0], rel=1e-6, abs=1e-6)
+        for found, expected in zip(rank[1:], alone[1:], strict=True):
+            assert round(found * num_examples / 100, 3) == round(expected * num_examples / 100, 3)
+
+
+@given(num_examples=st.integers(0, 60), num_replicas=st.integers(1, 5), batch_size=st.integers(1, 12))
+def test_the_padding_found_is_the_plans(num_examples: int, num_replicas: int, batch_size: int) -> None:
+    plans = [planned(num_examples, num_replicas, batch_size, rank) for rank in range(num_replicas)]
+    for number in range(plans[0].num_batches):
+        valid = [int(plan.batch(0, number).valid.sum()) for plan in plans]
+        for plan, num_valid in zip(plans, valid, strict=True):
+            found = find_padding(plan, number)
+            if sum(valid) == plan.global_batch_size:
+                assert found is None
+            else:
+                assert found is not None
+                assert (found.num_valid, found.num_valid_of_world) == (num_valid, sum(valid))
+
+
+def test_accuracy_without_padding_is_timms_to_the_last_bit() -> None:
+    logits, labels = torch.randn(33, NUM_CLASSES), torch.randint(NUM_CLASSES, (33,))
+    for ours, theirs in zip(
+        make_accuracy(timm_accuracy)(logits, labels, (1, 3)), timm_accuracy(logits, labels, (1, 3)), strict=True
+    ):
+        assert torch.equal(ours, theirs)
+
+
+def test_accuracy_leaves_padding_out_of_both_counts() -> None:
+    logits = torch.eye(4)[[0, 1, 2, 3]]
+    assert make_accuracy(timm_accuracy)(logits, torch.tensor([0, 1, 3, PAD_LABEL]))[0].item() == pytest.approx(200 / 3)
+    assert make_accuracy(timm_accuracy)(logits, torch.full((4,), PAD_LABEL))[0].item() == 0
+
+
+def mean_of_ranks(tensor: torch.Tensor, n: int) -> torch.Tensor:
+    return tensor.clone()
+
+
+PADDED = PaddedBatch(num_valid=3, num_valid_of_world=4, batch_size=8, num_replicas=2)
+
+
+def test_outside_of_a_padded_batch_all_is_timms_own() -> None:
+    current = CurrentBatch()
+    reduce_tensor, meter = make_reduce_tensor(mean_of_ranks, current), make_average_meter(TimmMeter, current)()
+    assert reduce_tensor(torch.tensor(5.0), 2) == 5
+    meter.update(2.0, 8)
+    assert (meter.sum, meter.count) == (16, 8)
+
+
+def test_only_means_over_the_ranks_are_weighted() -> None:
+    current = CurrentBatch()
+    current.padded = PADDED
+    reduce_tensor = make_reduce_tensor(mean_of_ranks, current)
+    assert reduce_tensor(torch.tensor(4.0), 2) == 4.0 * 3 * 2 / 4
+    assert reduce_tensor(torch.tensor(4.0), 1) == 4  # A sum.
+
+
+def test_a_rank_of_padding_contributes_nothing_and_no_nan() -> None:
+    current = CurrentBatch()
+    current.padded = PaddedBatch(0, 4, 8, 2)
+    reduced = make_reduce_tensor(mean_of_ranks, current)(torch.tensor([math.nan]), 2)
+    assert reduced.tolist() == [0]
+
+
+def test_only_what_counts_examples_is_weighted() -> None:
+    current = CurrentBatch()
+    current.padded = PADDED
+    meter = make_average_meter(TimmMeter, current)()
+    meter.update(1.5)  # A duration.
+    assert (meter.sum, meter.count) == (1.5, 1)
+    meter.update(1.0, 8)
+    assert (meter.sum, meter.count) == (3.5, 3)
+
+
+def test_the_callers_tensor_stays_as_it_is() -> None:
+    current = CurrentBatch()
+    current.padded = PADDED
+    tensor = torch.tensor([4.0])
+    make_reduce_tensor(mean_of_ranks, current)(tensor, 2)
+    assert tensor.tolist() == [4]
+
+
+# How long a batch is the current one
+
+
+@pytest.fixture
+def loader() -> tuple[EvaluationLoader, CurrentBatch]:
+    """Three batches; the last one holds padding."""
+    current = CurrentBatch()
+    return EvaluationLoader(["first", "second", "last"], planned(10, 2, 2), current), current
+
+
+def use_up(loader: EvaluationLoader, current: CurrentBatch) -> list[bool]:
+    return [current.padded is not None for _ in loader]
+
+
+def leave_by_break(loader: EvaluationLoader, current: CurrentBatch) -> list[bool]:
+    seen = []
+    for batch in loader:
+        seen.append(current.padded is not None)
+        if batch == "last":
+            break
+    return seen
+
+
+def leave_by_an_error(loader: EvaluationLoader, current: CurrentBatch) -> list[bool]:
+    seen = []
+    with pytest.raises(ValueError, match="in the loop"):
+        _fail_on_the_last(loader, current, seen)
+    return seen
+
+
+def _fail_on_the_last(loader: EvaluationLoader, current: CurrentBatch, seen: list[bool]) -> None:
+    for batch in loader:
+        seen.append(current.padded is not None)
+        if batch == "last":
+            raise ValueError("in the loop")
+
+
+@pytest.mark.parametrize("run", [use_up, leave_by_break, leave_by_an_error])
+def test_only_the_padded_batch_is_known_and_only_in_the_loop(
+    loader: tuple[EvaluationLoader, CurrentBatch], run: Callable[..., list[bool]]
+) -> None:
+    assert run(*loader) == [False, False, True]
+    assert loader[1].padded is None
+    assert run(*loader) == [False, False, True]  # Every iteration counts from 0.
+
+
+def test_an_iterator_that_is_given_up_late_does_not_disturb_another(
+    loader: tuple[EvaluationLoader, CurrentBatch],
+) -> None:
+    evaluation, current = loader
+    stale, running = iter(evaluation), iter(evaluation)
+    for _ in range(3):
+        next(stale)
+        next(running)
+    ours = current.padded
+    del stale
+    assert current.padded is ours is not None
+
+
+def test_all_else_is_the_loaders_own() -> None:
+    class Inner(list[str]):
+        dataset = "the dataset"
+
+    loader = EvaluationLoader(Inner(["a", "b"]), planned(3, 2, 1), CurrentBatch())
+    assert (len(loader), loader.dataset, list(loader)) == (2, "the dataset", ["a", "b"])
+    assert not hasattr(loader, "mixup")
+    with pytest.raises(AttributeError, match="_loader"):
+        EvaluationLoader.__new__(EvaluationLoader).dataset  # noqa: B018

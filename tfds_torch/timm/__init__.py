@@ -1,0 +1,35 @@
+"""timm's own scripts on any TFDS dataset: `from tfds_torch.timm import install; install()`.
+
+Or, for a script that is to stay as it is: `python -m tfds_torch.timm train.py --dataset tfds/cifar10 ...`.
+"""
+
+
+def install() -> None:
+    """Makes timm's `create_dataset("tfds/...")` read through tfds_torch, and its evaluation exact on several ranks.
+
+    Call it once, before anything is imported from timm by name:
+
+        from tfds_torch.timm import install; install()
+        from timm.data import create_dataset, create_loader
+
+    What changes:
+
+    - `create_dataset("tfds/...")` takes the same arguments, and its dataset has the same methods; the examples come
+      from `ParserTfds`. Other datasets are timm's own. tensorflow is loaded in the loader's workers only.
+    - `create_loader` hands its batch size to the dataset, so that batches and `len` are exact, and compares what the
+      ranks are about to read. What contradicts the dataset is a ConfigError.
+    - Several ranks evaluate exactly: `accuracy` leaves out padding (label -100), and in the last batch
+      `reduce_tensor(x, num_replicas)` and `AverageMeter.update(x, batch_size)` weight by examples that are no padding.
+      Elsewhere the three are timm's own. Metrics that do not go through them are the script's: see `MaskedMean`.
+    - `filenames()` come in the order of an unshuffled loader on one rank. Asked for before the loader is made (as
+      timm's validate.py does for `--real-labels`), they make it read with one worker, with a warning.
+
+    A second call changes nothing.
+
+    Raises:
+        ConfigError: timm is not installed, or is a version whose functions lie elsewhere; or the script already holds
+            timm's own functions.
+    """
+    from tfds_torch.torch_data import timm_drop_in  # Loads torch: not for the help of the command.
+
+    timm_drop_in.install()

@@ -1,0 +1,158 @@
+"""Puts our parser, and exact metrics, where timm looks for its own."""
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.epoch import Remainder
+from tfds_torch.torch_data.rank_world import is_distributed
+from tfds_torch.torch_data.timm_loader import EvaluationLoader, find_source, prepare_source
+from tfds_torch.torch_data.timm_metrics import CURRENT, make_accuracy, make_average_meter, make_reduce_tensor
+from tfds_torch.torch_data.timm_reader import TfdsReader
+
+TESTED_VERSION = "1.0.31"
+"""Of timm."""
+
+_PLACES = {
+    "create_reader": ("timm.data.readers.reader_factory", "timm.data.readers", "timm.data.dataset", "timm.data"),
+    "create_loader": ("timm.data.loader", "timm.data"),
+    "create_naflex_loader": ("timm.data.naflex_loader", "timm.data"),
+    "accuracy": ("timm.utils.metrics", "timm.utils"),
+    "reduce_tensor": ("timm.utils.distributed", "timm.utils"),
+    "AverageMeter": ("timm.utils.metrics", "timm.utils"),
+}
+"""Name -> the modules of timm in which it is looked up; the first one defines it."""
+
+_LOADER = {"dataset", "batch_size", "is_training", "num_workers"}
+_PARAMETERS = {
+    "create_reader": {"name", "root", "split"},
+    "create_loader": _LOADER,
+    "create_naflex_loader": _LOADER,
+    "accuracy": {"output", "target", "topk"},
+    "reduce_tensor": {"tensor", "n"},
+    "AverageMeter": set(),
+}
+_MARK = "__tfds_torch__"
+
+
+def install() -> None:
+    """Makes timm's `create_dataset("tfds/...")` read through tfds_torch, and its evaluation exact on several ranks.
+
+    It must come before the script imports names from timm. A second call changes nothing.
+
+    Raises:
+        ConfigError: timm is not installed, or is a version whose functions lie elsewhere; or the script already holds
+            timm's own functions.
+    """
+    modules = _import_timm()
+    originals = {name: _find(name, modules) for name in _PLACES}
+    if all(hasattr(original, _MARK) for original in originals.values()):
+        return
+    _check_is_early(originals)
+    replacements = {
+        "create_reader": _make_create_reader(originals["create_reader"]),
+        "create_loader": _make_create_loader(originals["create_loader"]),
+        "create_naflex_loader": _make_create_loader(originals["create_naflex_loader"]),
+        "accuracy": make_accuracy(originals["accuracy"]),
+        "reduce_tensor": make_reduce_tensor(originals["reduce_tensor"], CURRENT),
+        "AverageMeter": make_average_meter(originals["AverageMeter"], CURRENT),
+    }
+    for name, replacement in replacements.items():
+        setattr(replacement, _MARK, True)
+        for place in _PLACES[name]:
+            setattr(modules[place], name, replacement)
+
+
+def _import_timm() -> dict[str, Any]:
+    """Returns the modules of `_PLACES` by name, and timm itself."""
+    try:
+        timm = importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        if error.name != "timm":  # What timm itself needs.
+            raise
+        raise ConfigError("timm is not installed: pip install 'tfds-torch[timm]'.") from None
+    modules: dict[str, Any] = {"timm": timm}
+    for place in {place for places in _PLACES.values() for place in places}:
+        try:
+            modules[place] = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name != place:
+                raise
+            raise _other_version(timm, f"a module {place}") from None
+    return modules
+
+
+def _find(name: str, modules: dict[str, Any]) -> Any:
+    """Returns timm's function or class of a name, which must be the same wherever timm looks it up."""
+    home, *others = _PLACES[name]
+    original = getattr(modules[home], name, None)
+    for place in others:
+        if getattr(modules[place], name, None) is not original:
+            raise _other_version(modules["timm"], f"one and the same {home}.{name} and {place}.{name}")
+    if original is None:
+        raise _other_version(modules["timm"], f"{home}.{name}")
+    missing = _PARAMETERS[name] - inspect.signature(original).parameters.keys()
+    if missing:
+        raise _other_version(modules["timm"], f"the parameters {', '.join(sorted(missing))} of {home}.{name}")
+    return original
+
+
+def _other_version(timm: Any, what: str) -> ConfigError:
+    version = getattr(timm, "__version__", "of an unknown version")
+    return ConfigError(
+        f"timm {version} does not have {what}, which tfds_torch.timm replaces. It was tested with timm "
+        f"{TESTED_VERSION}. Install that one, or build the dataset yourself: tfds_torch.ImageDataset also goes "
+        f"into timm's create_loader."
+    )
+
+
+def _check_is_early(originals: dict[str, Any]) -> None:
+    """Refuses to come too late: what others have imported from timm by name cannot be replaced."""
+    names = {id(original): name for name, original in originals.items()}
+    for place, module in list(sys.modules.items()):
+        held = () if place.partition(".")[0] == "timm" else list(getattr(module, "__dict__", {}).values())
+        late = sorted({names[id(value)] for value in held if id(value) in names})
+        if late:
+            raise ConfigError(
+                f"install() comes too late: {place} already holds timm's own {', '.join(late)}. Call it before "
+                f"importing names from timm."
+            )
+
+
+def _make_create_reader(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def create_reader(name: str, root: str | None = None, split: str = "train", **arguments: Any) -> Any:
+        prefix, separator, rest = name.partition("/")
+        if separator and prefix.lower() == "tfds":
+            return TfdsReader(rest, root, split, **arguments)
+        return original(name, root=root, split=split, **arguments)
+
+    return create_reader
+
+
+def _make_create_loader(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def create_loader(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        source = find_source(call.arguments["dataset"])
+        if source is None:
+            return original(*args, **kwargs)
+        if call.arguments.get("use_multi_epochs_loader"):
+            raise ConfigError(
+                "use_multi_epochs_loader=True needs a dataset with a sampler, and a TFDS dataset is a stream. Do "
+                "without it: persistent_workers, timm's default, keep the workers alive as well."
+            )
+        of_source = {name: call.arguments[name] for name in ("batch_size", "is_training", "num_workers")}
+        plan, call.arguments["num_workers"] = prepare_source(call.arguments["dataset"], source, **of_source)
+        loader = original(*call.args, **call.kwargs)
+        is_padded = plan.remainder is Remainder.PAD and not plan.is_training and is_distributed()
+        return EvaluationLoader(loader, plan, CURRENT) if is_padded else loader
+
+    return create_loader

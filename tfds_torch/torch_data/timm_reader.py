@@ -1,0 +1,248 @@
+"""What timm's datasets read through: its `ReaderTfds` with our parser behind it."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.world import World
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.timm_metrics import CURRENT
+
+_logger = logging.getLogger(__name__)
+
+_OURS = {
+    "is_training": "is_training",
+    "repeats": "repeats",
+    "seed": "seed",
+    "download": "download",
+    "class_map": "class_map",
+    "input_key": "image_key",
+    "input_img_mode": "image_mode",
+    "target_key": "target_key",
+}
+"""timm's name of an argument -> that of ParserTfds."""
+_OTHERS = (
+    *("batch_size", "shuffle_size", "max_threadpool_size", "prefetch_size"),
+    *("num_samples", "max_steps", "target_format", "target_img_mode", "additional_features"),
+)
+
+
+class TfdsReader:
+    """Yields `(PIL.Image, target)`, with the methods that timm's scripts and datasets call on a reader.
+
+    Takes the arguments of timm's `ReaderTfds`. Without effect is `prefetch_size` (decoded examples are never hoarded:
+    a worker holds two batches). `shuffle_size` counts encoded examples of one rank; its workers share them.
+
+    `len` is exact, and needs no number of workers. What was learned of a loader is kept: its batch size
+    (`use_loader`), and its number of workers, which divides the threads. Survives fork, and travels to workers of spawn
+    and forkserver.
+
+    Args:
+        name: of the dataset, `name/config:version`.
+        root: TFDS data directory; None or empty: TFDS's default.
+        split: any TFDS split expression.
+        arguments: as timm's `ReaderTfds`.
+
+    Raises:
+        ConfigError: an argument that does not exist, or cannot work.
+        DatasetNotFoundError: no such dataset, or it is not prepared.
+    """
+
+    def __init__(self, name: str, root: str | None = None, split: str = "train", **arguments: Any) -> None:
+        arguments = {key: value for key, value in arguments.items() if value is not None}
+        _check(arguments)
+        self._num_threads = arguments.get("max_threadpool_size")
+        if self._num_threads is not None:
+            self._num_threads = check_integer("max_threadpool_size", self._num_threads, 1)
+        self._read = ReadOptions()
+        if "shuffle_size" in arguments:
+            self._read = replace(self._read, shuffle_buffer=arguments["shuffle_size"])
+        batch_size = arguments.get("batch_size")
+        if batch_size == 1 and not arguments.get("is_training"):
+            batch_size = None  # timm's default, which its validate.py leaves as it is: nothing was said.
+        ours = {_OURS[key]: value for key, value in arguments.items() if key in _OURS}
+        if not ours.get("class_map", True):
+            del ours["class_map"]
+        if ours.get("image_mode") == "":
+            ours["image_mode"] = None  # As stored.
+        if isinstance(ours.get("repeats"), float) and ours["repeats"].is_integer():
+            ours["repeats"] = int(ours["repeats"])  # timm's --epoch-repeats is a float.
+        self._arguments = {"root": root or None, "name": name, "split": split, "batch_size": batch_size, **ours}
+        self.num_workers = 1
+        self._loader_batch_size: int | None = None
+        self._order_given: int | None = None
+        self.dataset = ImageDataset(self._open())
+        _check_against(self.parser, arguments)
+
+    def _open(self) -> ParserTfds:
+        num_threads = self._num_threads and max(1, self._num_threads // self.num_workers)
+        return ParserTfds(**self._arguments, read=replace(self._read, num_threads=num_threads))
+
+    @property
+    def parser(self) -> ParserTfds:
+        """Where the examples come from."""
+        return cast(ParserTfds, self.dataset.parser)
+
+    @property
+    def num_samples(self) -> int:
+        """Examples of the split."""
+        return self.parser.num_examples
+
+    @property
+    def class_to_idx(self) -> dict[Any, int]:
+        """Class name -> label; empty when the target has no classes."""
+        return self.parser.class_to_idx
+
+    def __len__(self) -> int:
+        """Examples that this rank yields in an epoch; wrapped and padded ones count."""
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.dataset)
+
+    def set_epoch(self, count: int) -> None:
+        """Fixes the epoch of the iterations to come, also of workers that already run."""
+        CURRENT.padded = None  # An evaluation whose iterator was kept, but not used up, is over.
+        self.dataset.set_epoch(count)
+
+    def set_loader_cfg(self, num_workers: int | None = None) -> None:
+        """Is told by timm's `create_loader` how many workers there will be; 0 is this process."""
+        if num_workers is None:
+            return
+        self.num_workers = max(1, num_workers)
+        if self._num_threads is not None:
+            self.dataset.parser = self._open()
+
+    def use_loader(self, batch_size: int, num_workers: int) -> int:
+        """Takes over the batch size of the loader that is going to read.
+
+        Returns:
+            How many workers that loader must have: fewer than asked for when `filenames()` has already named the
+            examples in the order in which one worker reads them.
+
+        Raises:
+            ConfigError: batch_size is no integer >= 1, leaves no batch, or is not that of an earlier loader.
+        """
+        if self._loader_batch_size not in (None, batch_size):
+            raise ConfigError(
+                f"create_loader(batch_size={batch_size}): a loader with batch_size={self._loader_batch_size} already "
+                f"reads this dataset, and its batches would no longer be those it announced. Call create_dataset() "
+                f"once for each loader."
+            )
+        self.dataset.parser = self.parser.with_batch_size(batch_size)
+        self._loader_batch_size = batch_size
+        self._arguments["batch_size"] = batch_size
+        if self._order_given is not None and max(1, num_workers) != self._order_given:
+            _logger.warning(
+                "filenames() of %s, split %r, was called before its loader was made, and named the examples in the "
+                "order of %d worker(s): reading with %d instead of %d, so that results belong to their names.",
+                *(self.parser.dataset_name, self.parser.split, self._order_given, self._order_given, num_workers),
+            )
+            num_workers = self._order_given
+        self.set_loader_cfg(num_workers)
+        return num_workers
+
+    def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
+        """Refuses, as timm's readers of streams do.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("A TFDS dataset is a stream: its examples have no file names by number. Use filenames().")
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Returns a name for every example of the split.
+
+        Where one rank reads without shuffling, they come in the order in which its loader delivers the examples. Else
+        they come in the order of the split.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the dataset's directory.
+
+        Raises:
+            ConfigError: the shards are remote.
+            ShardError: a shard is missing or damaged.
+        """
+        names = self.dataset.filenames(basename, absolute)
+        plan = self.dataset.plan()
+        if plan.shuffle or plan.is_training or plan.world.num_replicas > 1:
+            return names
+        self._order_given = self.num_workers
+        return [names[index] for index in delivered_order(self.parser, self.num_workers)]
+
+
+def delivered_order(parser: ParserTfds, num_workers: int) -> list[int]:
+    """Returns the examples of a split, by index, as a loader with workers delivers them to a single rank.
+
+    Every worker reads consecutive examples, and the loader takes batches from the workers by turns.
+
+    Args:
+        parser: reads without shuffling.
+        num_workers: >= 1.
+    """
+    streams = []
+    for worker in range(num_workers):
+        share = parser.share(World(worker=worker, num_workers=num_workers))
+        stretches = [np.arange(each.start, each.stop) + parser.files[each.file].first_index for each in share.valid]
+        streams.append(iter(np.concatenate([*stretches, np.empty(0, np.int64)]).tolist()))
+    plan = parser.plan(World())
+    order: list[int] = []
+    for number in range(plan.num_batches):
+        order += [index for _, index in zip(range(plan.batch_size), streams[number % num_workers], strict=False)]
+    return order
+
+
+def _check(arguments: dict[str, Any]) -> None:
+    """Refuses arguments that do not exist, or that ask for what a TFDS stream does not do here."""
+    known = (*_OURS, *_OTHERS)
+    for key in arguments:
+        if key not in known:
+            raise ConfigError(
+                f"create_dataset('tfds/...') has no argument {key!r}: it takes {', '.join(sorted(known))}."
+                f"{did_you_mean(key, known)}"
+            )
+    if "max_steps" in arguments:
+        raise ConfigError(
+            f"max_steps={arguments['max_steps']!r} is not supported: an epoch of a TFDS dataset is as long as its "
+            f"split. Use a slice, for example split='train[:10%]'."
+        )
+    if "additional_features" in arguments:
+        raise ConfigError(
+            f"additional_features={arguments['additional_features']!r} is not supported, as in timm's own TFDS reader. "
+            f"Use tfds_torch.ImageDataset(parser, fields=('image', 'label', ...))."
+        )
+    if arguments.get("target_img_mode"):
+        raise ConfigError(
+            f"target_img_mode={arguments['target_img_mode']!r} is not supported: targets that are images come as "
+            f"arrays. Use tfds_torch.ImageDataset(parser, fields=('image', 'label')) with a target_transform."
+        )
+    _check_target_format(arguments.get("target_format", "indices"), arguments)
+
+
+def _check_target_format(target_format: object, arguments: dict[str, Any]) -> None:
+    if target_format not in ("indices", "multihot"):
+        raise ConfigError(f"Unknown target_format {target_format!r}: choose 'indices' or 'multihot'.")
+    if target_format == "multihot" and "," in str(arguments.get("target_key", "")):
+        raise ConfigError(
+            f"target_format='multihot' and the list target_key={arguments['target_key']!r} contradict each other: such "
+            f"a target is a list of indices."
+        )
+    if target_format == "multihot" and arguments.get("class_map"):
+        raise ConfigError("class_map with target_format='multihot' is not supported: remap in a target_transform.")
+
+
+def _check_against(parser: ParserTfds, arguments: dict[str, Any]) -> None:
+    wanted = arguments.get("num_samples", parser.num_examples)
+    if wanted != parser.num_examples:
+        raise ConfigError(
+            f"num_samples={wanted!r}, and {parser.dataset_name}, split {parser.split!r}, holds {parser.num_examples} "
+            f"examples. Leave num_samples away, or ask for a slice: split='{parser.split}[:{wanted}]'."
+        )
