@@ -7,7 +7,7 @@ INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench clean
+.PHONY: help demo test test-slow campaign lint bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: $(INSTALLED) ## the quick tests
 
 test-slow: $(INSTALLED) ## the rest of the tests
 	@$(BIN)/python -m pytest -m slow
+
+campaign: $(INSTALLED) ## every grid of ranks and workers, with real processes (half an hour)
+	@cd tests && TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 ../$(BIN)/python -m grids
 
 lint: $(INSTALLED) ## style, format, types, import order
 	@$(BIN)/ruff check .
