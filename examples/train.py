@@ -112,6 +112,7 @@ def main() -> None:
     correct, examples = evaluate(trained, test_loader)
     say(f"test accuracy {correct / examples:.1%} ({correct} of {examples}) after {time.monotonic() - started:.0f} s")
     if is_distributed:
+        del trained  # torch 2.13 may hang where the gloo group goes before what uses it.
         dist.destroy_process_group()
 
 
