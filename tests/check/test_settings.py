@@ -161,6 +161,12 @@ def test_ranks_of_torchrun_are_counted_once() -> None:
         )
 
 
+def test_more_ranks_than_the_machine_can_run_are_refused() -> None:
+    said = refusal("--torchrun", "100000")
+    assert said.startswith("--torchrun 100000: each rank is a process")
+    assert "Ask for at most " in said
+
+
 @pytest.mark.parametrize("arguments", [[], ["--torchrun", "2"]], ids=["", "--torchrun"])
 def test_a_check_that_torchrun_started_is_refused(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import ChainDataset, DataLoader, IterableDataset
 
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import ConfigError
@@ -238,15 +238,16 @@ class Wrapped(IterableDataset[Any]):
     """A user's dataset around ours."""
 
     def __init__(self, dataset: ImageDataset) -> None:
-        self.dataset = dataset
+        self.examples = dataset
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.dataset)
+        return iter(self.examples)
 
 
-def test_a_dataset_around_ours_keeps_its_share_too(data_root: Path) -> None:
+@pytest.mark.parametrize("wrap", [Wrapped, lambda dataset: ChainDataset([dataset])], ids=["own", "chain"])
+def test_a_dataset_around_ours_keeps_its_share_too(data_root: Path, wrap: Any) -> None:
     ours = scenarios.make_dataset(str(data_root), False, world=World(1, 2))
-    loader = DataLoader(Wrapped(ours), BATCH_SIZE)
+    loader = DataLoader(wrap(ours), BATCH_SIZE)
     assert prepare(loader, "cpu", 2, 1)["num_processes"] == 1
     with pytest.raises(ConfigError, match="split_batches=True"):
         prepare(loader, "cpu", 2, 1, split_batches=True)

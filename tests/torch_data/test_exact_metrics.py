@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -20,6 +21,13 @@ def test_padding_counts_nowhere_whatever_it_holds() -> None:
     mean.update(torch.tensor([6.0]))
     assert mean.sums() == (9.0, 3)
     assert mean.compute() == 3.0
+
+
+def test_arrays_and_lists_are_taken_too() -> None:
+    mean = MaskedMean()
+    mean.update(np.array([1.0, 2.0]), np.array([True, False]))  # type: ignore[arg-type]
+    mean.update([3.0, 4.0], [False, True])  # type: ignore[arg-type]
+    assert mean.sums() == (5.0, 2)
 
 
 def test_nan_among_the_valid_is_not_hidden() -> None:
@@ -41,7 +49,7 @@ def test_hits_are_counted_exactly_beyond_the_precision_of_float32() -> None:
 )
 def test_any_type_of_numbers_is_taken(dtype: torch.dtype) -> None:
     mean = MaskedMean()
-    mean.update(torch.tensor([1, 0, 1]).to(dtype), torch.tensor([1, 1, 0]))
+    mean.update(torch.tensor([1, 0, 1]).to(dtype), torch.tensor([True, True, False]))
     assert mean.sums() == (1.0, 2)
 
 
@@ -69,7 +77,14 @@ def test_nothing_has_no_mean_and_reset_forgets() -> None:
             r"values of shape \[\] are not one number per example.*reduction",
         ),
         (lambda mean: mean.update(torch.ones(2, 3)), r"values of shape \[2, 3\] are not one number per example"),
-        (lambda mean: mean.update(torch.ones(2), torch.ones(3)), r"valid has shape \[3\], and values \[2\]"),
+        (lambda mean: mean.update(torch.ones(2), torch.ones(3) > 0), r"valid has shape \[3\], and values \[2\]"),
+        (lambda mean: mean.update(torch.ones(2), torch.tensor([-100, 3])), r"valid is torch.int64, and must be bool"),
+        (lambda mean: mean.update("ab"), r"update: values must be a tensor of real numbers, not str"),
+        (lambda mean: mean.update(torch.ones(2) * 1j), r"update: values must be a tensor of real numbers"),
+        (lambda mean: mean.update_sum(None, 1), r"update_sum: total must be a tensor of real numbers, not NoneType"),
+        (lambda mean: mean.update_sum(1.0, -1), r"num_valid=-1 must be an integer >= 0"),
+        (lambda mean: mean.update_sum(1.0, torch.tensor(1.5)), r"num_valid=1.5 must be an integer >= 0"),
+        (lambda mean: mean.update_sum(1.0, True), r"num_valid=True must be an integer >= 0"),
         (lambda mean: mean.update_sum(torch.ones(2), 2), r"total of shape \[2\] is not a single number"),
         (lambda mean: mean.update_sum(1.0, torch.ones(2)), r"num_valid of shape \[2\] is not a single number"),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config import Config, load_config
+from tfds_torch.pipeline.options import num_cores
 
 _DEFAULTS = Config(name="digits", is_training=True, batch_size=32, num_workers=2)
 
@@ -87,6 +88,12 @@ def resolve(flags: argparse.Namespace) -> Settings:
         number = getattr(flags, name)
         if number is not None and number < least:
             raise ConfigError(f"--{name} {number}: must be at least {least}.")
+    most = max(16, 4 * num_cores())
+    if flags.torchrun is not None and flags.torchrun > most:
+        raise ConfigError(
+            f"--torchrun {flags.torchrun}: each rank is a process with workers of its own, and this machine has "
+            f"{num_cores()} cores. Ask for at most {most}, or read one rank after the other with --replicas."
+        )
     if flags.torchrun is not None and flags.replicas not in (None, flags.torchrun):
         raise ConfigError(
             f"--torchrun {flags.torchrun} and --replicas {flags.replicas} contradict each other: both say how many "

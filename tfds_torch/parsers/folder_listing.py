@@ -4,6 +4,7 @@ Source of the order: `tensorflow_datasets/core/folder_dataset/image_folder.py` o
 """
 
 import hashlib
+import logging
 import os
 import random
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ LAYOUT = (
     "The layout is <root>/<split>/<label>/<image>.jpg (or .jpeg, .png), and the root is the folder that holds the "
     "splits."
 )
+_logger = logging.getLogger(__name__)
 _EXTENSIONS = (".jpg", ".jpeg", ".png")
 _MOST_SHOWN = 5
 
@@ -89,9 +91,22 @@ def list_image_folder(root: str) -> FolderListing:
         raise DatasetNotFoundError(f"The image folder {root} cannot be listed: {error}.") from None
     if not any(images for labels in found.values() for images in labels.values()):
         raise DatasetNotFoundError(f"The root {root} is no image folder: {_describe(root, found)} {LAYOUT}")
+    _warn_of_others(root, found)
     class_names = tuple(sorted({label for labels in found.values() for label in labels}))
     splits = {split: _arrange(split, labels, class_names) for split, labels in found.items()}
     return FolderListing(root, class_names, splits)
+
+
+def _warn_of_others(root: str, found: Mapping[str, Mapping[str, list[tuple[str, int]]]]) -> None:
+    """TFDS reads three kinds of files, in the folders of labels only: who has others should know."""
+    folders = [os.path.join(root, split, label) for split, labels in found.items() for label in labels]
+    num_images = sum(len(images) for labels in found.values() for images in labels.values())
+    num_others = sum(len(os.listdir(folder)) for folder in folders) - num_images
+    if num_others:
+        _logger.warning(
+            "The image folder %s: left out %d files or folders that do not end in %s.",
+            *(root, num_others, ", ".join(_EXTENSIONS)),
+        )
 
 
 def _list_folders(path: str) -> list[str]:

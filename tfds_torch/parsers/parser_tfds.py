@@ -416,7 +416,7 @@ def _open_prepared(root: str | os.PathLike[str] | None, name: str, arguments: di
 def _load(load: Callable[..., Any], where: str | os.PathLike[str], **arguments: Any) -> Any:
     try:
         return load(where, **arguments)
-    except tfds.core.DatasetNotFoundError:
+    except (tfds.core.DatasetNotFoundError, ImportError):
         raise
     except Exception as error:  # TFDS reads its metadata unchecked: anything may come out of a damaged file.
         what = f"The dataset {os.fspath(where)!r} under {arguments.get('data_dir') or where}"

@@ -38,13 +38,13 @@ class MaskedMean:
         """Takes in a batch of this rank.
 
         Args:
-            values: a number or bool per example, [B]; of padding it may be anything, NaN too.
+            values: a real number or bool per example, [B]; of padding it may be anything, NaN too.
             valid: bool [B], as the field `valid` gives it (`labels != -100` is the same); None: all of them.
 
         Raises:
-            ConfigError: values is not one number per example, or valid does not fit it.
+            ConfigError: values is not one number per example, or valid does not fit it or is not bool.
         """
-        values = values.detach()
+        values = _to_tensor("update: values", values)
         if values.ndim != 1:
             raise ConfigError(
                 f"MaskedMean.update: values of shape {list(values.shape)} are not one number per example, [B]. Use "
@@ -52,12 +52,18 @@ class MaskedMean:
             )
         if valid is None:
             valid = torch.ones_like(values, dtype=torch.bool)
+        valid = _to_tensor("update: valid", valid)
+        if valid.dtype != torch.bool:  # Labels, for example: -100 would be true.
+            raise ConfigError(
+                f"MaskedMean.update: valid is {valid.dtype}, and must be bool. Give the field `valid`, or "
+                f"`labels != -100`."
+            )
         if valid.shape != values.shape:
             raise ConfigError(
                 f"MaskedMean.update: valid has shape {list(valid.shape)}, and values {list(values.shape)}; both must "
                 f"be [B]."
             )
-        valid = valid.to(values.device, torch.bool)
+        valid = valid.to(values.device)
         self._add(torch.where(valid, values, 0), valid)
 
     def update_sum(self, total: Tensor | float, num_valid: Tensor | int) -> None:
@@ -68,17 +74,20 @@ class MaskedMean:
 
         Args:
             total: the sum, one number.
-            num_valid: how many examples are in it, `valid.sum()`.
+            num_valid: how many examples are in it, an integer >= 0, `valid.sum()`.
 
         Raises:
-            ConfigError: one of the two is not a single number.
+            ConfigError: one of the two is not a single number, or num_valid counts nothing.
         """
-        numbers = [torch.as_tensor(number).detach() for number in (total, num_valid)]
+        numbers = [_to_tensor("update_sum: total", total), _to_tensor("update_sum: num_valid", num_valid)]
         for name, number in zip(("total", "num_valid"), numbers, strict=True):
             if number.numel() != 1:
                 raise ConfigError(
                     f"MaskedMean.update_sum: {name} of shape {list(number.shape)} is not a single number."
                 )
+        is_count = not (numbers[1].dtype.is_floating_point or numbers[1].dtype == torch.bool)
+        if not is_count or (isinstance(num_valid, int) and num_valid < 0):
+            raise ConfigError(f"MaskedMean.update_sum: num_valid={num_valid} must be an integer >= 0.")
         self._add(*(number.reshape(1) for number in numbers))
 
     def sums(self) -> tuple[float, int]:
@@ -105,6 +114,16 @@ class MaskedMean:
         device = values.device if values.device.type != "mps" else torch.device("cpu")  # MPS has no float64.
         sums = [numbers.to(device).to(torch.float64).sum() for numbers in (values, counts)]
         self._sums = self._sums.to(device) + torch.stack(sums)
+
+
+def _to_tensor(name: str, value: Any) -> Tensor:
+    try:
+        tensor = torch.as_tensor(value).detach()
+    except (TypeError, ValueError, RuntimeError):
+        tensor = None
+    if tensor is None or tensor.dtype.is_complex:
+        raise ConfigError(f"MaskedMean.{name} must be a tensor of real numbers, not {type(value).__name__}.")
+    return tensor
 
 
 def _device_of_group(group: Any) -> torch.device:

@@ -1,13 +1,21 @@
-"""What lies in a dataset: an ImageDataset may be wrapped, by timm or by the user."""
+"""What lies in a dataset: an ImageDataset may be wrapped, by timm, by torch's ChainDataset or by the user."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from torch.utils.data import Dataset
+
 
 def unwrap(dataset: Any) -> Iterator[Any]:
-    """Yields a dataset, what it reads from (its `reader` or `dataset`), and so on to the innermost."""
-    seen: set[int] = set()
-    while dataset is not None and id(dataset) not in seen:
-        seen.add(id(dataset))
-        yield dataset
-        dataset = getattr(dataset, "reader", None) or getattr(dataset, "dataset", None)
+    """Yields a dataset and, from the outside in, what it reads from: its `reader`, and any dataset it has or lists."""
+    found: list[Any] = [dataset]
+    seen: list[Any] = []
+    while found:
+        layer = found.pop(0)
+        if layer is None or any(layer is other for other in seen):
+            continue
+        seen.append(layer)
+        yield layer
+        for name, value in list(getattr(layer, "__dict__", {}).items()):
+            values = value if isinstance(value, list | tuple) else [value]
+            found += [inner for inner in values if isinstance(inner, Dataset) or name == "reader"]

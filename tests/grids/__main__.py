@@ -1,0 +1,44 @@
+"""`python -m grids`: every grid under fork and fork server with either persistence, and spawn on some; half an hour.
+
+Run it in `tests`. `--data NAME` and `--method NAME` (repeated) take a part of it.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tfds_fixtures import prepare_datasets
+
+from grids.campaign import DATA, all_cells
+from grids.fleet import Fleet
+from grids.splits import list_splits, make_splits
+from grids.tally import Tally, run_cells
+
+
+def main() -> int:
+    """Runs the grids, prints what broke and the count, and returns 1 when anything did."""
+    options = argparse.ArgumentParser(prog="python -m grids", description="Every grid of ranks and workers.")
+    options.add_argument("--data", action="append", choices=DATA, help="only these splits")
+    options.add_argument("--method", action="append", help="only these start methods")
+    chosen = options.parse_args()
+    tally, started = Tally(), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        for name in ("data", "splits", "ranks"):
+            (base / name).mkdir()
+        splits = make_splits(prepare_datasets(base / "data"), base / "splits")
+        with Fleet(base / "ranks") as fleet:
+            (truths,) = fleet.call(list_splits, splits, reads=True)
+            for data in chosen.data or DATA:
+                cells = [cell for cell in all_cells(data) if not chosen.method or cell.method in chosen.method]
+                for sentence in run_cells(fleet, cells, splits, truths, tally):
+                    print(sentence, flush=True)
+                print(f"{data}: {len(cells)} grids, {time.monotonic() - started:.0f} s", flush=True)
+    print("\n".join(tally.lines()))
+    return 1 if any(verdict.broken for _, verdict in tally.verdicts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Which grids there are: all of them, and the parts that the tests run."""
+
+from collections.abc import Iterator
+from itertools import cycle, product
+
+from grids.cell import (
+    COUNTED,
+    EVALUATION,
+    FORK,
+    FORK_AFTER_TENSORFLOW,
+    FORKSERVER,
+    NO_WORKERS,
+    SPAWN,
+    TRAIN_EXAMPLES,
+    TRAIN_FILES,
+    Cell,
+)
+from grids.splits import NUM_FILES
+
+DATA = tuple(NUM_FILES)
+TASKS = (TRAIN_EXAMPLES, TRAIN_FILES, EVALUATION)
+REPLICAS, WORKERS = (1, 2, 3, 4), (1, 2, 3)
+
+VARIATIONS = ("halves", "empty shards in train+test", "shuffling disabled", "image folder")
+"""What differs from other splits in what is read, not in how it is dealt: `make test-slow` reads every other cell."""
+
+LARGE = 8
+"""Pipelines from which on `make test-slow` reads a grid for one task only, another one for other data."""
+
+# A spawned worker imports torch and tensorflow (five seconds of a core), so each kind of data has one cell, and only
+# small grids start their workers anew.
+_SPAWNED = (
+    (2, 1, False),
+    (1, 3, True),
+    (4, 1, True),
+    (1, 1, False),
+    (4, 3, True),
+    (2, 2, True),
+    (1, 2, False),
+    (1, 2, True),
+    (2, 1, True),
+    (3, 1, True),
+    (1, 1, True),
+)
+_ON_FORK_SERVER = ((1, 1), (4, 3), (2, 2), (1, 3), (3, 2), (4, 1), (2, 3), (1, 2), (3, 3), (2, 1), (4, 2), (3, 1))
+_QUICK = ((2, 2), (1, 3), (3, 1), (4, 2), (2, 1), (3, 3), (1, 2), (2, 2), (1, 2), (3, 1), (2, 1))
+
+
+def make_cell(data: str, grid: tuple[int, int], task: str, method: str, persistent: bool, number: int) -> Cell:
+    """Returns a cell; its number decides what else is varied.
+
+    Iterations of training count themselves, some are then set by hand, or are set by hand in another order.
+    """
+    epochs: tuple[int | None, ...] = (COUNTED, COUNTED)
+    if task != EVALUATION and (persistent or method == NO_WORKERS) and number % 4 < 2:
+        epochs = (COUNTED, COUNTED, 0)
+    elif task != EVALUATION and number % 3 == 0:
+        epochs = (1, 0)
+    return Cell(data, *grid, task, method, persistent, group_first=number % 2 == 0, epochs=epochs)
+
+
+def tasks_of(data: str, grid: tuple[int, int]) -> list[str]:
+    """What can be read: mode `files` needs a file for each pipeline."""
+    num_replicas, num_workers = grid
+    has_files = NUM_FILES[data] >= num_replicas * max(1, num_workers)
+    return [task for task in TASKS if has_files or task != TRAIN_FILES]
+
+
+def every_cell(data: str, method: str, persistent: bool | None) -> list[Cell]:
+    """All R x W x tasks; persistent None: every other cell's workers are."""
+    grids = product(REPLICAS, (0,) if method == NO_WORKERS else WORKERS)
+    pairs = [(grid, task) for grid in grids for task in tasks_of(data, grid)]
+    first = DATA.index(data)
+    return [
+        make_cell(data, grid, task, method, _keeps_workers(method, persistent, first + at), first + at)
+        for at, (grid, task) in enumerate(pairs)
+    ]
+
+
+def _keeps_workers(method: str, persistent: bool | None, number: int) -> bool:
+    if method == NO_WORKERS:
+        return False  # torch refuses it.
+    return number % 2 == 1 if persistent is None else persistent
+
+
+def some_cells(data: str, method: str) -> list[Cell]:
+    """Of a costly start method: a cell of every task on grids that differ from data to data."""
+    first = DATA.index(data)
+    if method == SPAWN:
+        num_replicas, num_workers, persistent = _SPAWNED[first]
+        tasks = tasks_of(data, (num_replicas, num_workers))
+        return [make_cell(data, (num_replicas, num_workers), tasks[first // 2 % len(tasks)], method, persistent, first)]
+    if method == FORK_AFTER_TENSORFLOW:
+        return [make_cell(data, (2, 1), TASKS[first % 2 * 2], method, True, 1)]
+    cells = []
+    for at in range(len(TASKS)):
+        grid = _ON_FORK_SERVER[(len(TASKS) * first + at) % len(_ON_FORK_SERVER)]
+        tasks = tasks_of(data, grid)
+        cells.append(make_cell(data, grid, tasks[at % len(tasks)], method, (first + at) % 2 == 0, first + at))
+    return cells
+
+
+def slow_cells(data: str) -> list[Cell]:
+    """What `make test-slow` runs."""
+    after_tensorflow = some_cells(data, FORK_AFTER_TENSORFLOW) if data in DATA[:2] else []
+    return [
+        *some_cells(data, SPAWN),
+        *after_tensorflow,
+        *every_cell(data, NO_WORKERS, None),
+        *_most_cells(data, FORK),
+        *some_cells(data, FORKSERVER),
+    ]
+
+
+def _most_cells(data: str, method: str) -> Iterator[Cell]:
+    for at, cell in enumerate(every_cell(data, method, None)):
+        tasks = tasks_of(data, (cell.num_replicas, cell.num_workers))
+        chosen = tasks[(DATA.index(data) + cell.num_replicas + cell.num_workers) % len(tasks)]
+        is_left_out = data in VARIATIONS and at % 4 > 1
+        if not is_left_out and (cell.num_pipelines < LARGE or cell.task == chosen):
+            yield cell
+
+
+def quick_cells() -> Iterator[Cell]:
+    """What `make test` runs: every kind of data, number of ranks and of workers, and start method."""
+    replicas = cycle(REPLICAS)
+    for number, (data, grid) in enumerate(zip(DATA, _QUICK, strict=True)):
+        tasks = tasks_of(data, grid)
+        yield make_cell(data, grid, tasks[number % len(tasks)], FORK, number % 2 == 0, number)
+        yield make_cell(data, (next(replicas), 0), TASKS[number % 2 * 2], NO_WORKERS, False, number)
+    yield make_cell(DATA[0], (2, 1), TRAIN_EXAMPLES, SPAWN, True, 0)
+    yield make_cell(DATA[2], (2, 2), TRAIN_FILES, FORKSERVER, False, 1)
+    yield make_cell(DATA[6], (2, 2), EVALUATION, FORKSERVER, True, 0)
+
+
+def all_cells(data: str) -> Iterator[Cell]:
+    """What `python -m grids` runs: fork and forkserver with either persistence on every grid, spawn on some."""
+    yield from some_cells(data, SPAWN)
+    yield from some_cells(data, FORK_AFTER_TENSORFLOW)
+    yield from every_cell(data, NO_WORKERS, None)
+    for method, persistent in product((FORK, FORKSERVER), (True, False)):
+        yield from every_cell(data, method, persistent)

@@ -1,0 +1,51 @@
+"""The fleet of rank processes, what it reads, and the count at the end of the run."""
+
+from collections.abc import Iterator
+
+import pytest
+from tfds_fixtures import Datasets, cache_home, datasets
+
+from grids.fleet import Fleet
+from grids.splits import Split, Truth, list_splits, make_splits
+from grids.tally import Tally
+
+__all__ = ["cache_home", "datasets"]
+
+_TALLY = pytest.StashKey[Tally]()
+
+
+@pytest.fixture(scope="package")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Rank processes for all tests of this package."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # Of whoever runs the tests.
+            patch.delenv(name, raising=False)
+        with Fleet(tmp_path_factory.mktemp("ranks")) as ranks:
+            yield ranks
+
+
+@pytest.fixture(scope="package")
+def splits(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Split]:
+    """Name -> split."""
+    return make_splits(datasets, tmp_path_factory.mktemp("splits"))
+
+
+@pytest.fixture(scope="package")
+def truths(fleet: Fleet, splits: dict[str, Split]) -> dict[str, Truth]:
+    """Name -> what TFDS's own reader says is in the split."""
+    (truths,) = fleet.call(list_splits, splits, reads=True)
+    return truths
+
+
+@pytest.fixture(scope="session")
+def tally(request: pytest.FixtureRequest) -> Tally:
+    """The count of the grids that ran."""
+    return request.config.stash.setdefault(_TALLY, Tally())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    tally = config.stash.get(_TALLY, None)
+    if tally is not None and tally.verdicts:
+        terminalreporter.section("grids of ranks and workers")
+        for line in tally.lines():
+            terminalreporter.line(line)

@@ -1,0 +1,152 @@
+"""What runs inside a rank's process, and in its workers."""
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch.distributed
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from grids.cell import EVALUATION, FORK, FORK_AFTER_TENSORFLOW, NO_WORKERS, TRAIN_FILES, Cell, RankLedger, Row, Split
+from grids.fleet import Place
+from tfds_torch import ImageDataset, ParserTfds, ReadOptions, World
+from tfds_torch.errors import ConfigError
+from tfds_torch.pipeline import tensorflow_runtime
+
+_TIMEOUT = timedelta(seconds=60)
+LEDGER = ("id", "index", "valid", "label")
+
+# What a fork server has ready; importing it runs no tensorflow.
+multiprocessing.set_forkserver_preload(
+    ["tensorflow", "torch.utils.data", "tfds_torch.parsers.parser_tfds", "tfds_torch.torch_data.image_dataset"]
+)
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+
+@contextmanager
+def process_group(place: Place | None = None) -> Iterator[None]:
+    """torch.distributed, initialised from the environment, or for a place that the environment does not name."""
+    if place is None:
+        torch.distributed.init_process_group("gloo", timeout=_TIMEOUT)
+    else:
+        torch.distributed.init_process_group(
+            "gloo",
+            init_method=f"tcp://127.0.0.1:{place.port}",
+            rank=place.rank,
+            world_size=place.num_replicas,
+            timeout=_TIMEOUT,
+        )
+    try:
+        torch.distributed.barrier()
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def make_parser(cell: Cell, split: Split, mode: str) -> ParserTfds:
+    return ParserTfds(
+        split.root,
+        split.name,
+        split.split,
+        is_training=cell.is_training,
+        shuffle=cell.is_training and split.shuffles,
+        batch_size=cell.batch_size,
+        read=ReadOptions(mode=mode, num_threads=1, cycle_length=4),
+    )
+
+
+def read_cell(place: Place, cell: Cell, split: Split) -> RankLedger:
+    """Reads a cell as one of its ranks."""
+    if cell.group_first:
+        with process_group():
+            return _read(place, cell, split, make_dataset(place, cell, split))
+    dataset = make_dataset(place, cell, split)
+    with process_group():
+        return _read(place, cell, split, dataset)
+
+
+def make_dataset(place: Place, cell: Cell, split: Split) -> ImageDataset:
+    mode = {TRAIN_FILES: "files", EVALUATION: "auto"}.get(cell.task, "examples")
+    fields = [*LEDGER, *([split.content] if split.content else []), *(["image"] if cell.shows_images else [])]
+    world = World(0, place.num_replicas) if cell.fault == "reads the share of rank 0" else None
+    return ImageDataset(make_parser(cell, split, mode), transform=size_of, fields=fields, world=world)
+
+
+def _read(place: Place, cell: Cell, split: Split, dataset: ImageDataset) -> RankLedger:
+    assert not tensorflow_runtime.has_inherited_runtime()
+    loader = make_loader(dataset, cell)
+    epochs = []
+    for epoch in cell.epochs:
+        if epoch is not None:
+            dataset.set_epoch(epoch)
+        epochs.append(rows_of(loader, split))
+    refusal = None if cell.is_training else refused_files(cell, split)
+    return RankLedger(os.getpid(), epochs, len(loader), len(dataset), refusal)
+
+
+def make_loader(dataset: ImageDataset, cell: Cell) -> "DataLoader[Any]":
+    method = {NO_WORKERS: None, FORK_AFTER_TENSORFLOW: FORK}.get(cell.method, cell.method)
+    if cell.method == FORK_AFTER_TENSORFLOW:
+        run_tensorflow()
+    return DataLoader(
+        dataset,
+        cell.batch_size,
+        num_workers=cell.num_workers,
+        multiprocessing_context=method,
+        persistent_workers=cell.persistent,
+        worker_init_fn=partial(start_worker, cell.method) if cell.num_workers else None,
+    )
+
+
+def run_tensorflow() -> None:
+    import tensorflow as tf
+
+    assert int(tf.constant(1) + 1) == 2
+
+
+def start_worker(method: str, worker: int) -> None:
+    """Lets the fleet ask for a worker's stacks, and sees to it that tensorflow runs where this cell is about."""
+    faulthandler.register(signal.SIGUSR1)
+    assert tensorflow_runtime.has_inherited_runtime() == (method == FORK_AFTER_TENSORFLOW)
+
+
+def rows_of(loader: "DataLoader[Any]", split: Split) -> list[list[Row]]:
+    return [_rows_of_batch(batch, split) for batch in loader]
+
+
+def _rows_of_batch(batch: list[Any], split: Split) -> list[Row]:
+    ids, index, valid, label, *rest = batch
+    contents = rest.pop(0) if split.content else [None] * len(ids)
+    sizes = list(zip(*(side.tolist() for side in rest[0]), strict=True)) if rest else [None] * len(ids)
+    columns = ids, index.tolist(), valid.tolist(), label.tolist(), contents, sizes
+    return [Row(*values) for values in zip(*columns, strict=True)]
+
+
+def refused_files(cell: Cell, split: Split) -> str:
+    """Returns how read mode `files` is refused in evaluation."""
+    dataset = ImageDataset(make_parser(cell, split, "files"), fields=LEDGER)
+    try:
+        next(iter(dataset))
+    except ConfigError as error:
+        return str(error)
+    raise AssertionError("read mode 'files' yields an example in evaluation")
+
+
+def size_of(image: Image.Image) -> tuple[int, int]:
+    """A transform that tells pictures apart: width and height."""
+    return image.size
+
+
+def has_run_tensorflow(_: Place) -> bool:
+    """Whether a process forked from here would find that tensorflow had run."""
+    context = sys.modules["tensorflow.python.eager.context"]
+    return context._context is not None

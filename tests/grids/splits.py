@@ -1,0 +1,110 @@
+"""The splits that grids read, and what TFDS itself says is in them."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+
+import tensorflow_datasets as tfds
+from image_folder_fixtures import write_image_folder
+from tfds_fixtures import Datasets, edited_info, iterate_tfds, reshard
+
+from grids.cell import Split
+
+IMAGE_FOLDER = "image_folder"
+
+NUM_FILES = {
+    "uneven shards": 7,
+    "one shard": 1,
+    "more shards than pipelines": 17,
+    "empty shards": 3,
+    "fewer examples than pipelines": 1,
+    "train+test": 8,
+    "halves": 5,
+    "sub-split": 1,
+    "empty shards in train+test": 5,
+    "shuffling disabled": 7,
+    "image folder": 0,  # Its images are files of their own.
+}
+"""Name -> shards that hold examples of the split: mode `files` deals them."""
+
+MANY_SHARDS = (5, 9, 14, 20, 7, 12, 1, 30, 8, 16, 11, 19, 3, 23, 13, 10, 10)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a split holds by TFDS's own reader, in the order of the files: `index` is the position.
+
+    Attributes:
+        ids: `<shard file>__<record>`.
+        labels: of each example.
+        contents: of the feature that proves which record was read.
+        image_sizes: width and height of each image, pixels.
+    """
+
+    ids: list[str]
+    labels: list[int]
+    contents: list[str | None]
+    image_sizes: list[tuple[int, int]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def shards(self) -> list[str]:
+        """The shard of every example."""
+        return [name.rpartition("__")[0] for name in self.ids]
+
+    @cached_property
+    def file_lengths(self) -> list[int]:
+        """How many examples of the split lie in each of its files that hold any."""
+        return [len(list(group)) for _, group in groupby(self.shards)]
+
+
+def make_splits(datasets: Datasets, folder: Path) -> dict[str, Split]:
+    """Returns the splits by name; `folder` takes the datasets that only grids read."""
+    many, ordered, images = folder / "many", folder / "ordered", folder / "images"
+    write_image_folder(images)
+    for root in (many, ordered):
+        shutil.copytree(datasets.root / "shapes", root / "shapes")
+    reshard(many / "shapes" / "1.0.0", "train", MANY_SHARDS)
+    with edited_info(ordered / "shapes" / "1.0.0") as info:
+        info["disableShuffling"] = True
+    root, gaps = str(datasets.root), str(datasets.gaps)
+    return {
+        "uneven shards": Split(root, "shapes", "train"),  # 211 examples: a prime number.
+        "one shard": Split(root, "shapes", "test"),
+        "more shards than pipelines": Split(str(many), "shapes", "train"),
+        "empty shards": Split(gaps, "shapes", "train"),
+        "fewer examples than pipelines": Split(root, "shapes", "train[100:103]"),
+        "train+test": Split(root, "shapes", "train+test"),
+        "halves": Split(root, "shapes", "train[:50%]+test[:50%]"),
+        "sub-split": Split(root, "shapes", "train[10:37]"),
+        "empty shards in train+test": Split(gaps, "shapes", "train+test"),
+        "shuffling disabled": Split(str(ordered), "shapes", "train", shuffles=False),
+        "image folder": Split(str(images), IMAGE_FOLDER, "train", content="image/filename"),
+    }
+
+
+def list_splits(_: object, splits: Mapping[str, Split]) -> dict[str, Truth]:
+    """Returns what TFDS reads. Loads tensorflow: a task for a rank that reads."""
+    return {name: _list_split(split) for name, split in splits.items()}
+
+
+def _list_split(split: Split) -> Truth:
+    if split.name == IMAGE_FOLDER:  # TFDS gives no ids to it: they are the paths below the root.
+        dataset = tfds.ImageFolder(split.root).as_dataset(split=split.split, shuffle_files=False)
+        examples = list(tfds.as_numpy(dataset))
+        for example in examples:
+            example["tfds_id"] = os.path.relpath(example["image/filename"], split.root.encode())
+    else:
+        examples = list(iterate_tfds(split.root, split.name, split.split))
+    return Truth(
+        [example["tfds_id"].decode() for example in examples],
+        [int(example["label"]) for example in examples],
+        [example[split.content].decode() if split.content else None for example in examples],
+        [example["image"].shape[1::-1] for example in examples],
+    )
