@@ -23,7 +23,13 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=pytest.mark.slow if "lightning" in block or "accelerate" in block else ())
+        for number, block in enumerate(BLOCKS)
+    ],
+)
 def test_python_block_runs_verbatim(number, tmp_path, run_python):
     script = tmp_path / f"block_{number}.py"
     script.write_text(BLOCKS[number])

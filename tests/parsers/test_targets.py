@@ -196,6 +196,7 @@ def test_workers_map_every_label_once(datasets: Datasets, name: str) -> None:
     assert_labels(name, read_with_worker(make_parser(datasets.root, name), 2, "fork"))
 
 
+@pytest.mark.slow
 def test_a_class_map_reaches_a_spawned_worker(datasets: Datasets, tmp_path: Path) -> None:
     """Also when its file is gone by then."""
     file = tmp_path / "classes.txt"
@@ -214,6 +215,7 @@ def read_after_tensorflow(root: str) -> list[Example]:
     return read_with_worker(parser, 1, "fork")
 
 
+@pytest.mark.slow
 def test_labels_are_mapped_once_where_tensorflow_was_inherited(datasets: Datasets) -> None:
     assert_labels("classes by name", fresh_process.call(read_after_tensorflow, str(datasets.root)))
 

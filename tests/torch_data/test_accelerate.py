@@ -132,6 +132,7 @@ def test_skip_first_batches_gives_the_rest_of_the_epoch(ranks: list[Any]) -> Non
         assert rank["skipped"] == rank["epoch 2"][2:]
 
 
+@pytest.mark.slow
 def test_settings_that_do_not_share_examples_out_change_nothing(run_ranks: RunRanks, data_root: Path) -> None:
     for rank in run_ranks(scenarios.evaluate_with_settings, data_root):
         assert rank["finders"] == 0
@@ -143,6 +144,7 @@ def test_settings_that_do_not_share_examples_out_change_nothing(run_ranks: RunRa
             assert message.startswith(f"ConfigError: Accelerate was asked for {name}=True"), message
 
 
+@pytest.mark.slow
 def test_without_the_hook_examples_would_be_lost_and_every_rank_says_so(run_ranks: RunRanks, data_root: Path) -> None:
     """What makes the other tests able to fail."""
     ranks = run_ranks(scenarios.go_without_hook, data_root)

@@ -66,6 +66,7 @@ def assert_fit(ranks: list[Any]) -> None:
     assert [rank["lengths"] for rank in ranks] == [[NUM_BATCHES, NUM_BATCHES]] * NUM_RANKS
 
 
+@pytest.mark.slow
 def test_a_trainer_gives_every_example_exactly_once_on_two_ranks(run_lightning: RunLightning) -> None:
     ranks = run_lightning("fit", "ddp")
     assert_fit(ranks)

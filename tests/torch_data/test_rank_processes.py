@@ -117,6 +117,7 @@ def test_nothing_starts_before_the_first_item_is_asked_for(monkeypatch: pytest.M
 # Failures.
 
 
+@pytest.mark.slow
 def test_the_first_failure_ends_ranks_that_wait_for_it_and_names_its_rank() -> None:
     taken, error = take_until_error(iterate_ranks(rank_functions.raise_on_rank_1, 2, "KeyError"))
     assert type(error) is errors.WorkerError
@@ -134,6 +135,7 @@ def test_a_failure_of_ours_keeps_its_type_and_message() -> None:
     assert_end([pid for _, pid in taken])
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_named_though_its_worker_lives_and_the_others_wait() -> None:
     """The worker keeps the dead rank's pipe and sockets open: nobody would hear of its death from them."""
     taken, error = take_until_error(iterate_ranks(rank_functions.die_on_rank_1, 2, True))

@@ -26,7 +26,8 @@ class MeasurementError(Exception):
 def on_both(defect: int, how: str) -> pytest.MarkDecorator:
     """Runs a test with `reader` "ours" and "timm", where the latter must fail."""
     reason = f"timm 1.0.31, defect {defect}: {how}"
-    timm = pytest.param("timm", marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
+    fails = pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
+    timm = pytest.param("timm", marks=[fails, pytest.mark.slow])
     return pytest.mark.parametrize("reader", ["ours", timm])
 
 

@@ -12,6 +12,7 @@ from torch_data import timm_lives
 from torch_data.timm_lives import GRIDS, NUM_EXAMPLES
 
 __all__ = ["cache_home", "datasets"]
+pytestmark = pytest.mark.slow
 
 ALL = list(range(NUM_EXAMPLES))
 Life = Callable[..., Any]

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -19,7 +18,7 @@ from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
 from tfds_torch.torch_data.epoch_counter import EpochCounter
 from tfds_torch.torch_data.rank_check import check_ranks
-from tfds_torch.torch_data.rank_world import find_rank
+from tfds_torch.torch_data.rank_world import find_rank, is_distributed
 
 
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
@@ -167,8 +166,12 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         if get_spawning_popen() is not None:  # A worker of spawn or forkserver inherits no process group.
-            with suppress(ConfigError):  # Which the worker will say; a training process may yet learn its rank.
+            try:
                 state["_parent_world"] = (os.getpid(), self.find_rank())
+            except ConfigError:
+                if is_distributed():
+                    raise
+                # Half an environment: a training process that is being started may yet learn its rank.
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
