@@ -22,9 +22,9 @@ TASKS = (TRAIN_EXAMPLES, TRAIN_FILES, EVALUATION)
 REPLICAS, WORKERS = (1, 2, 3, 4), (1, 2, 3)
 
 VARIATIONS = ("halves", "empty shards in train+test", "shuffling disabled", "image folder")
-"""What differs from other splits in what is read, not in how it is dealt: `make test-slow` reads every other cell."""
+"""What differs from other splits in what is read, not in how it is dealt: `make test-slow` reads every fourth cell."""
 
-LARGE = 8
+LARGE = 6
 """Pipelines from which on `make test-slow` reads a grid for one task only, another one for other data."""
 
 # A spawned worker imports torch and tensorflow (five seconds of a core), so each kind of data has one cell, and only
@@ -116,7 +116,7 @@ def _most_cells(data: str, method: str) -> Iterator[Cell]:
     for at, cell in enumerate(every_cell(data, method, None)):
         tasks = tasks_of(data, (cell.num_replicas, cell.num_workers))
         chosen = tasks[(DATA.index(data) + cell.num_replicas + cell.num_workers) % len(tasks)]
-        is_left_out = data in VARIATIONS and at % 4 > 1
+        is_left_out = data in VARIATIONS and at % 4 > 0
         if not is_left_out and (cell.num_pipelines < LARGE or cell.task == chosen):
             yield cell
 
