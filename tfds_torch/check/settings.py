@@ -16,9 +16,8 @@ _DEFAULTS = Config(name="digits", is_training=True, batch_size=32, num_workers=2
 _DESCRIPTION = """Reads a TFDS dataset through ParserTfds and ImageDataset, with every rank and real worker processes,
 proves from the ids of the examples what came, and says how fast it came. Without --root, the names digits and photos
 stand for the embedded datasets, which are built at their first use; --fake builds made-up content for any other name.
-With
---torchrun the ranks are processes of torch.distributed, as torchrun would start them, and read at the same time; else
-they read one after the other. check starts its ranks itself: do not start it with torchrun.
+With --torchrun the ranks are processes of torch.distributed, as torchrun would start them, and read at the same time;
+else they read one after the other. check starts its ranks itself: do not start it with torchrun.
 Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted."""
 
 

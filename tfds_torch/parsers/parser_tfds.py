@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,12 @@ class ParserTfds:
         parser = copy.copy(self)
         parser.batch_size = check_integer("batch_size", batch_size, 1)
         parser.plan(World())
+        return parser
+
+    def with_read(self, read: ReadOptions) -> "ParserTfds":
+        """Returns this parser, reading the same examples in another way."""
+        parser = copy.copy(self)
+        parser._stream = replace(self._stream, read=read)
         return parser
 
     def _remainder_in(self, world: World) -> Any:

@@ -61,9 +61,7 @@ class TfdsReader:
         self._num_threads = arguments.get("max_threadpool_size")
         if self._num_threads is not None:
             self._num_threads = check_integer("max_threadpool_size", self._num_threads, 1)
-        self._read = ReadOptions()
-        if "shuffle_size" in arguments:
-            self._read = replace(self._read, shuffle_buffer=arguments["shuffle_size"])
+        read = ReadOptions(shuffle_buffer=arguments["shuffle_size"]) if "shuffle_size" in arguments else ReadOptions()
         batch_size = arguments.get("batch_size")
         if batch_size == 1 and not arguments.get("is_training"):
             batch_size = None  # timm's default, which its validate.py leaves as it is: nothing was said.
@@ -74,16 +72,11 @@ class TfdsReader:
             ours["image_mode"] = None  # As stored.
         if isinstance(ours.get("repeats"), float) and ours["repeats"].is_integer():
             ours["repeats"] = int(ours["repeats"])  # timm's --epoch-repeats is a float.
-        self._arguments = {"root": root or None, "name": name, "split": split, "batch_size": batch_size, **ours}
-        self.num_workers = 1
         self._loader_batch_size: int | None = None
         self._order_given: int | None = None
-        self.dataset = ImageDataset(self._open())
+        self.dataset = ImageDataset(ParserTfds(root or None, name, split, batch_size=batch_size, read=read, **ours))
+        self.set_loader_cfg(1)
         _check_against(self.parser, arguments)
-
-    def _open(self) -> ParserTfds:
-        num_threads = self._num_threads and max(1, self._num_threads // self.num_workers)
-        return ParserTfds(**self._arguments, read=replace(self._read, num_threads=num_threads))
 
     @property
     def parser(self) -> ParserTfds:
@@ -118,7 +111,8 @@ class TfdsReader:
             return
         self.num_workers = max(1, num_workers)
         if self._num_threads is not None:
-            self.dataset.parser = self._open()
+            num_threads = max(1, self._num_threads // self.num_workers)
+            self.dataset.parser = self.parser.with_read(replace(self.parser.read, num_threads=num_threads))
 
     def use_loader(self, batch_size: int, num_workers: int) -> int:
         """Takes over the batch size of the loader that is going to read.
@@ -138,7 +132,6 @@ class TfdsReader:
             )
         self.dataset.parser = self.parser.with_batch_size(batch_size)
         self._loader_batch_size = batch_size
-        self._arguments["batch_size"] = batch_size
         if self._order_given is not None and max(1, num_workers) != self._order_given:
             _logger.warning(
                 "filenames() of %s, split %r, was called before its loader was made, and named the examples in the "
