@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,6 +25,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from tfds_torch import ImageDataset, ParserTfds, errors
 from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
 from tfds_torch.plan.epoch import PAD_LABEL
+from torch_data.forked import run_forked
 
 BATCH_SIZE = 4
 NUM_REPLICAS = 2
@@ -40,7 +40,6 @@ NUM_TAKEN = 5 * REPEATS * NUM_EXAMPLES
 """Where an evaluation that does not end is broken off, in examples."""
 
 _DEADLINE_S = 100.0  # For a process that hangs.
-_GRACE_S = 10.0  # For what it started to end.
 
 Loaded = tuple[Any, "DataLoader[Any]"]
 Batches = list[tuple[int, list[int]]]
@@ -303,34 +302,15 @@ def measure_all(reader: str, root: str) -> dict[str, list[Any]]:
         import timm.data.readers.reader_tfds
 
         del timm
-    results = {function.__name__: _run_forked(function, reader, root) for function in MEASUREMENTS}
+    results = {
+        function.__name__: run_forked(_measure, num_ranks, _DEADLINE_S, function, reader, root)
+        for function, num_ranks in MEASUREMENTS.items()
+    }
     del tensorflow, declared
     return results
 
 
-def _run_forked(function: Callable[..., Any], reader: str, root: str) -> list[Any]:
-    ranks = []
-    for rank in range(MEASUREMENTS[function]):
-        receiver, sender = multiprocessing.Pipe(duplex=False)
-        process = multiprocessing.Process(target=_measure, args=(sender, function, reader, root, rank))
-        process.start()
-        sender.close()
-        ranks.append((process, receiver))
-    return [_collect(process, receiver) for process, receiver in ranks]
-
-
-def _collect(process: BaseProcess, receiver: Connection) -> Any:
-    try:
-        return receiver.recv() if receiver.poll(_DEADLINE_S) else f"It did not end within {_DEADLINE_S} s."
-    except EOFError:
-        return f"Its process ended with exit code {process.exitcode}."
-    finally:
-        process.join(_GRACE_S)
-        process.kill()
-        process.join()
-
-
-def _measure(sender: Connection, function: Callable[..., Any], reader: str, root: str, rank: int) -> None:
+def _measure(sender: Connection, rank: int, function: Callable[..., Any], reader: str, root: str) -> None:
     torch.manual_seed(0)  # timm shuffles by torch's seed.
     try:
         if MEASUREMENTS[function] > 1:

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from tfds_torch import ImageDataset, ParserTfds
 from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+from torch_data.forked import run_forked
 
 NUM_EXAMPLES = 61
 SHARDS = (9, 3, 13, 0, 5, 11, 7, 2, 11)
@@ -33,7 +34,6 @@ GRIDS = ((2, 75, 16), (2, 37, 8), (3, 70, 16), (3, 2, 4), (2, 64, 16))
 
 CPU = torch.device("cpu")
 _DEADLINE_S = 100.0
-_GRACE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -366,31 +366,23 @@ def live_all(data: Data, store: str) -> dict[str, list[Any]]:
     import tensorflow
     import timm.data
 
-    results = {life.__name__: _run_forked(life, data, 1, store) for life in LIVES}
+    results = {life.__name__: _run(life, data, 1, store) for life in LIVES}
     for grid in GRIDS:
         for num_replicas in (1, grid[0]):
             name = f"{num_replicas} of {grid}"
-            results[name] = _run_forked(evaluate_as_rank, data, num_replicas, store, *grid[1:])
-    results["differ"] = _run_forked(differ, data, 2, store)
+            results[name] = _run(evaluate_as_rank, data, num_replicas, store, *grid[1:])
+    results["differ"] = _run(differ, data, 2, store)
     del tensorflow, timm, declared
     return results
 
 
-def _run_forked(function: Callable[..., Any], data: Data, num_replicas: int, store: str, *args: Any) -> list[Any]:
-    ranks = []
+def _run(function: Callable[..., Any], data: Data, num_replicas: int, store: str, *args: Any) -> list[Any]:
     store = f"{store}-{function.__name__}-{num_replicas}-{args}"
-    for rank in range(num_replicas):
-        receiver, sender = multiprocessing.Pipe(duplex=False)
-        arguments = (sender, function, data, num_replicas, store, rank, *args)
-        process = multiprocessing.Process(target=_be_a_rank, args=arguments)
-        process.start()
-        sender.close()
-        ranks.append((process, receiver))
-    return [_collect(process, receiver) for process, receiver in ranks]
+    return run_forked(_be_a_rank, num_replicas, _DEADLINE_S, function, data, num_replicas, store, *args)
 
 
 def _be_a_rank(
-    sender: Connection, function: Callable[..., Any], data: Data, num_replicas: int, store: str, rank: int, *args: Any
+    sender: Connection, rank: int, function: Callable[..., Any], data: Data, num_replicas: int, store: str, *args: Any
 ) -> None:
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
@@ -408,14 +400,3 @@ def _be_a_rank(
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     sender.send(result)
-
-
-def _collect(process: Any, receiver: Connection) -> Any:
-    try:
-        return receiver.recv() if receiver.poll(_DEADLINE_S) else f"It did not end within {_DEADLINE_S} s."
-    except EOFError:
-        return f"Its process ended with exit code {process.exitcode}."
-    finally:
-        process.join(_GRACE_S)
-        process.kill()
-        process.join()
