@@ -12,7 +12,7 @@ from tensorflow_datasets.core import naming
 from tfds_torch.check.expected_ids import expected_ids, is_image_folder
 from tfds_torch.errors import ShardError
 from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.record_files import RecordRun
+from tfds_torch.records.record_run import RecordRun
 
 TRAIN, TEST = (3, 0, 2), (2,)
 

@@ -16,8 +16,9 @@ from tfds_torch.errors import TfdsTorchError
 from tfds_torch.pipeline import builder, record_files
 from tfds_torch.pipeline.builder import INDEX, StreamSpec, read_stream
 from tfds_torch.pipeline.columns import DenseColumn
-from tfds_torch.pipeline.record_files import RecordFiles, RecordRun
+from tfds_torch.pipeline.record_files import RecordFiles
 from tfds_torch.pipeline.tensorflow_runtime import load_tensorflow
+from tfds_torch.records.record_run import RecordRun
 from tfds_torch.runtime import fresh_process
 
 DEADLINE_S = 20.0

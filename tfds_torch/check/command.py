@@ -31,10 +31,10 @@ from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.pipeline.columns import CHANNELS
 from tfds_torch.pipeline.options import num_cores
-from tfds_torch.pipeline.record_files import is_local
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.world import World
+from tfds_torch.records.record_run import is_local
 from tfds_torch.runtime.memory import available_bytes
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfds_torch.errors import ShardError
-from tfds_torch.pipeline.record_files import RecordRun
+from tfds_torch.records.record_run import RecordRun
 
 _USUAL_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 

@@ -12,8 +12,8 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.example_files import ExampleFiles, RecordShards
 from tfds_torch.parsers.image_folder import FolderFiles, ImageFolder
 from tfds_torch.parsers.parser import FieldSpec
-from tfds_torch.pipeline.record_files import RecordRun
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.records.record_run import RecordRun
 
 
 def dataset_name(builder: Any) -> str:

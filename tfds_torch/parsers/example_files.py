@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError
 from tfds_torch.pipeline.builder import ExampleSource
 from tfds_torch.pipeline.options import ReadOptions
-from tfds_torch.pipeline.record_files import RecordFiles, RecordRun, is_local
+from tfds_torch.pipeline.record_files import RecordFiles
+from tfds_torch.records.record_run import RecordRun, is_local
 from tfds_torch.records.shard_check import check_shards
 from tfds_torch.records.tfrecord import read_records
 

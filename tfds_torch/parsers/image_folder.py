@@ -20,8 +20,8 @@ from tfds_torch.parsers.folder_listing import LAYOUT, FolderListing, ListedSplit
 from tfds_torch.pipeline.builder import ExampleSource
 from tfds_torch.pipeline.image_files import FILENAME, IMAGE, LABEL, ImageFiles
 from tfds_torch.pipeline.options import ReadOptions
-from tfds_torch.pipeline.record_files import RecordRun, is_local
 from tfds_torch.plan.order import epoch_order
+from tfds_torch.records.record_run import RecordRun, is_local
 
 NAME, VERSION = "image_folder", "1.0.0"
 

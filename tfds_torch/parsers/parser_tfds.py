@@ -34,11 +34,11 @@ from tfds_torch.parsers.targets import class_names, make_class_map, parse_target
 from tfds_torch.pipeline import tensorflow_runtime
 from tfds_torch.pipeline.columns import CHANNELS
 from tfds_torch.pipeline.options import ReadOptions
-from tfds_torch.pipeline.record_files import RecordRun
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.stream import Share
 from tfds_torch.plan.world import World
+from tfds_torch.records.record_run import RecordRun
 from tfds_torch.runtime import fresh_process
 from tfds_torch.runtime.one_thread import OneThreadIterator
 

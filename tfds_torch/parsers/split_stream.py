@@ -13,9 +13,9 @@ from tfds_torch.parsers.parser import Batch
 from tfds_torch.pipeline.builder import INDEX, StreamSpec, read_stream
 from tfds_torch.pipeline.columns import Column
 from tfds_torch.pipeline.options import ReadOptions
-from tfds_torch.pipeline.record_files import RecordRun
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
 from tfds_torch.plan.stream import Share, Stretch, deal_examples, deal_files
+from tfds_torch.records.record_run import RecordRun
 
 # Examples are decoded in chunks. Small ones cost more calls; the buffers of large ones (above about 32 MB decoded, that
 # is 4 MB of JPEG) are given back to the system and faulted in again chunk by chunk, which took a third of the speed.

@@ -5,30 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
+from tfds_torch.records.record_run import RecordRun, is_local
 from tfds_torch.records.shard_check import check_shards
 from tfds_torch.records.tfrecord import read_records
 
 _BLOCK_LENGTH = 16  # Records read from one file before the next file's turn.
 _ENDS_EARLY = "tfds_torch: the shard ends early: "
-
-
-@dataclass(frozen=True)
-class RecordRun:
-    """Consecutive records of one shard file, or consecutive images of one split of an image folder.
-
-    Attributes:
-        path: the shard, a local path or a URL that tensorflow can read; or the split's folder.
-        skip: records before the first one.
-        take: number of records.
-        first_index: index of the first one in the split.
-        num_in_shard: records that the whole shard holds by `dataset_info.json`; images of the whole split.
-    """
-
-    path: str
-    skip: int
-    take: int
-    first_index: int
-    num_in_shard: int
 
 
 @dataclass(frozen=True)
@@ -136,11 +118,6 @@ class RecordFiles:
             num_parallel_calls=num_parallel if num_parallel > 1 else None,
             deterministic=True if num_parallel > 1 else None,
         )
-
-
-def is_local(path: str) -> bool:
-    """Whether a path names a file of this machine rather than a URL (`gs://...`)."""
-    return "://" not in path
 
 
 def _shuffle(tf: Any, stream: Any, buffer_size: int, seed: int) -> Any:
