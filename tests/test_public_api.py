@@ -210,6 +210,7 @@ def test_the_error_tree_is_the_designed_one() -> None:
         "TfdsTorchError",
         "ConfigError",
         "DatasetNotFoundError",
+        "ExampleNotFoundError",
         "ShardError",
         "CorruptRecordError",
         "StateMismatchError",

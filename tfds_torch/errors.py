@@ -13,6 +13,10 @@ class ConfigError(TfdsTorchError, ValueError):
     """An argument, or a combination of arguments, that cannot work."""
 
 
+class ExampleNotFoundError(ConfigError, IndexError):
+    """An index or an id that the split does not have."""
+
+
 class DatasetNotFoundError(TfdsTorchError, LookupError):
     """No such dataset, or it is not prepared under the given root."""
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.plan.order import epoch_order
+from tfds_torch.plan.order import BlockShuffle, block_order_at, epoch_order
 from tfds_torch.plan.world import World
 
 
@@ -41,6 +41,9 @@ class Epoch:
 def order_of_pass(plan: EpochPlan, number: int) -> NDArray[np.int64]:
     if not plan.shuffle:
         return np.arange(plan.num_examples)
+    if plan.blocks is not None:
+        everywhere = np.arange(plan.num_examples)
+        return block_order_at(everywhere, plan.num_examples, plan.seed, number, plan.blocks)
     return epoch_order(plan.num_examples, plan.seed, number)
 
 
@@ -105,6 +108,8 @@ def plans(
         st.integers(0, max(1, most // global_batch_size)),
         st.sampled_from([-1, 0, 1]),
     )
+    shortest = 1 + max_examples // 1000  # Of a block: thousands of windows are slow to write out.
+    blocks = st.builds(BlockShuffle, st.integers(shortest, shortest + max_examples // 3), st.integers(1, 5))
     world = World(draw(st.integers(0, replicas - 1)), replicas, draw(st.integers(0, workers - 1)), workers)
     return EpochPlan(
         num_examples=draw(st.integers(least, most) | whole),
@@ -115,4 +120,5 @@ def plans(
         repeats=repeats,
         shuffle=draw(st.booleans()),
         seed=draw(st.integers(0, 2**40)),
+        blocks=draw(st.none() | blocks),
     )

@@ -12,6 +12,7 @@ from plan.oracle import Epoch, collect_round_robin, order_of_pass, plans, write_
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import PAD_LABEL, Delivery, EpochPlan, PlannedBatch, Remainder
+from tfds_torch.plan.order import BlockShuffle, block_order_at
 from tfds_torch.plan.world import World
 
 SMALL_PLANS = plans(max_examples=60, max_replicas=6, max_workers=5, max_batch_size=8)
@@ -516,3 +517,39 @@ def test_a_start_at_the_end_leaves_nothing() -> None:
 def test_a_batch_outside_the_epoch_is_a_config_error(number: int) -> None:
     with pytest.raises(ConfigError, match=rf"^batch {number} must be in 0\.\.2\.$"):
         training_plan(10, 4).batch(0, number)
+
+
+# Block order.
+
+
+def test_a_shuffled_plan_with_blocks_has_the_block_order() -> None:
+    blocks = BlockShuffle(8, 4)
+    plan = training_plan(100, 10, blocks=blocks)
+    expected = block_order_at(np.arange(100), 100, plan.seed, 3, blocks).reshape(10, 10)
+    assert index_of(plan, epoch=3) == expected.tolist()
+    assert index_of(replace(plan, blocks=None), epoch=3) != expected.tolist()
+
+
+def test_blocks_change_nothing_where_nothing_is_shuffled() -> None:
+    plan = evaluation_plan(100, 10)
+    assert (
+        index_of(replace(plan, blocks=BlockShuffle(8, 4))) == index_of(plan) == np.arange(100).reshape(10, 10).tolist()
+    )
+
+
+def test_blocks_that_are_none_are_a_config_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        training_plan(100, 10, blocks=256)
+    assert str(caught.value) == "blocks=256 must be a BlockShuffle or None."
+
+
+@settings(max_examples=100, deadline=None)
+@given(SMALL_PLANS, EPOCHS, st.data())
+def test_any_slots_in_any_arrangement_give_their_examples(plan: EpochPlan, epoch: int, data: st.DataObject) -> None:
+    expected = write_out(plan, epoch)
+    if len(expected.index):
+        slots = np.array(data.draw(st.lists(st.integers(0, len(expected.index) - 1), max_size=50)), np.int64)
+        found = plan.at_slots(epoch, slots)
+        assert np.array_equal(found.index, expected.index[slots])
+        assert np.array_equal(found.pass_number, expected.pass_number[slots])
+        assert np.array_equal(found.valid, expected.valid[slots])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.order import Int64Array, order_at
+from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
 from tfds_torch.plan.world import World
 
 PAD_LABEL = -100
@@ -69,6 +69,7 @@ class EpochPlan:
         shuffle: whether a pass has a shuffled order, or the order of the dataset.
         seed: of the shuffled order.
         delivery: what `len()` counts.
+        blocks: where `shuffle` shuffles blocks of examples, the sizes of these; None shuffles single examples.
 
     Raises:
         ConfigError: values out of range, or a combination that cannot keep the guarantees.
@@ -83,12 +84,15 @@ class EpochPlan:
     shuffle: bool = False
     seed: int = 42
     delivery: Delivery = Delivery.SAMPLE
+    blocks: BlockShuffle | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("num_examples", 0), ("batch_size", 1), ("repeats", 0), ("seed", 0)):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
         for name, kind in (("remainder", Remainder), ("delivery", Delivery)):
             object.__setattr__(self, name, _to_member(kind, name, getattr(self, name)))
+        if not isinstance(self.blocks, BlockShuffle | None):
+            raise ConfigError(f"blocks={self.blocks!r} must be a BlockShuffle or None.")
         if self.remainder is Remainder.KEEP and self.world.num_replicas > 1:
             raise ConfigError(
                 f"remainder='keep' with {self.world.num_replicas} ranks would give them different numbers of batches. "
@@ -175,19 +179,30 @@ class EpochPlan:
         Raises:
             ConfigError: there is no such batch or epoch.
         """
-        check_integer("epoch", epoch, 0)
         if not 0 <= number < self.num_batches:
             raise ConfigError(f"batch {number} must be in 0..{self.num_batches - 1}.")
         first = number * self.global_batch_size + self.world.rank * self.batch_size
-        slots = np.arange(first, first + self.batch_size, dtype=np.int64)
-        valid = slots < self.num_examples * self.num_passes
+        stop = first + self.batch_size
         if self.remainder is Remainder.KEEP:
-            slots, valid = slots[valid], valid[valid]
+            stop = min(stop, self.num_valid)
+        return self.at_slots(epoch, np.arange(first, stop, dtype=np.int64))
+
+    def at_slots(self, epoch: int, slots: Int64Array) -> PlannedBatch:
+        """Returns the examples at any slots of an epoch >= 0, whosever they are.
+
+        Args:
+            epoch: which epoch.
+            slots: int64 [n], each >= 0 and within the epoch.
+
+        Raises:
+            ConfigError: there is no such epoch.
+        """
+        check_integer("epoch", epoch, 0)
         passes, positions = np.divmod(slots, self.num_examples)
+        valid = np.ones(slots.shape, np.bool_)
         if self.remainder is Remainder.PAD:
+            valid = slots < self.num_examples * self.num_passes
             passes = np.minimum(passes, self.num_passes - 1)
-        else:
-            valid = np.ones_like(valid)
         passes += epoch * self.num_passes
         return PlannedBatch(self._examples_at(passes, positions), passes, valid)
 
@@ -195,10 +210,15 @@ class EpochPlan:
         if not self.shuffle:
             return positions
         examples = np.empty_like(positions)
-        for number in np.unique(passes):
+        for number in np.unique(passes).tolist():
             here = passes == number
-            examples[here] = order_at(positions[here], self.num_examples, self.seed, int(number))
+            examples[here] = self._order_at(positions[here], number)
         return examples
+
+    def _order_at(self, positions: Int64Array, pass_number: int) -> Int64Array:
+        if self.blocks is None:
+            return order_at(positions, self.num_examples, self.seed, pass_number)
+        return block_order_at(positions, self.num_examples, self.seed, pass_number, self.blocks)
 
 
 def _to_member(kind: type[Enum], name: str, value: object) -> Enum:

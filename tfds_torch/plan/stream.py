@@ -56,9 +56,17 @@ class Share:
         return sum(map(len, self.fill))
 
 
-def pipeline_counts(plan: EpochPlan) -> tuple[int, int]:
-    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch."""
-    numbers = plan.worker_batches()
+def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:
+    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch.
+
+    Args:
+        plan: the epoch plan; its world names the pipeline.
+        start_batch: the rank's batch at which this iteration of the epoch begins.
+
+    Raises:
+        ConfigError: start_batch lies outside 0..num_batches.
+    """
+    numbers = plan.worker_batches(start_batch)
     slots = len(numbers) * plan.batch_size
     if not numbers or numbers[-1] != plan.num_batches - 1:
         return slots, 0

@@ -1,0 +1,389 @@
+"""LoaderState and WorkerPosition: how far a loader, or one worker of it, has got; plain values to save and to load."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+from tfds_torch.errors import ConfigError, StateMismatchError
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.order import BlockShuffle
+from tfds_torch.plan.state_fields import checksum_of, describe, read_fields
+from tfds_torch.plan.state_fit import differences, likely_changed
+from tfds_torch.plan.state_layout import POSITION_FIELDS, READ_MODES, STATE_FIELDS, STATE_VERSION, check_kind
+from tfds_torch.plan.world import World
+
+
+@dataclass(frozen=True)
+class LoaderState:
+    """How far every rank has got in an epoch, and of which dataset, order and world that is said.
+
+    It holds plain values only (no path, no time), is the same on every rank, and fits in a few hundred bytes of JSON.
+    Build it with `of`, or read it with `load`.
+
+    Attributes:
+        version: of this layout.
+        dataset: "name/config:version".
+        split: the split expression.
+        fingerprint: of the dataset's name, version, split and shard lengths.
+        num_examples: N, of one pass.
+        read_mode: "index", "files" or "examples".
+        is_training, shuffle, seed, remainder: as in `EpochPlan`.
+        repeats: passes in one epoch, >= 1.
+        block_records, window_blocks: of a block shuffle, both None without one.
+        global_batch_size: G = num_replicas * batch_size.
+        batch_size: B, per rank.
+        num_replicas: R.
+        num_workers: W per rank, >= 1; None where it is not known or does not matter.
+        epoch: which epoch, >= 0.
+        batches_delivered: batches that each rank has delivered of this epoch; all of them when the epoch is over.
+        checksum: 8 hexadecimal digits over all other fields.
+    """
+
+    version: int
+    dataset: str
+    split: str
+    fingerprint: str
+    num_examples: int
+    read_mode: str
+    is_training: bool
+    shuffle: bool
+    seed: int
+    repeats: int
+    remainder: str
+    block_records: int | None
+    window_blocks: int | None
+    global_batch_size: int
+    batch_size: int
+    num_replicas: int
+    num_workers: int | None
+    epoch: int
+    batches_delivered: int
+    checksum: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        plan: EpochPlan,
+        *,
+        dataset: str,
+        split: str,
+        fingerprint: str,
+        read_mode: str,
+        num_workers: int | None,
+        epoch: int,
+        batches_delivered: int,
+    ) -> "LoaderState":
+        """Returns the state of a loader; 0 workers count as 1, the rank that reads by itself.
+
+        Raises:
+            ConfigError: there is no such read mode, epoch or batch.
+        """
+        if read_mode not in READ_MODES:
+            raise ConfigError(f"read_mode={read_mode!r} must be one of {', '.join(map(repr, READ_MODES))}.")
+        blocks = plan.blocks if plan.shuffle else None
+        state = cls(
+            version=STATE_VERSION,
+            dataset=dataset,
+            split=split,
+            fingerprint=fingerprint,
+            num_examples=plan.num_examples,
+            read_mode=read_mode,
+            is_training=bool(plan.is_training),
+            shuffle=bool(plan.shuffle),
+            seed=plan.seed,
+            repeats=plan.num_passes,
+            remainder=plan.remainder.value,
+            block_records=blocks.block_records if blocks else None,
+            window_blocks=blocks.window_blocks if blocks else None,
+            global_batch_size=plan.global_batch_size,
+            batch_size=plan.batch_size,
+            num_replicas=plan.world.num_replicas,
+            num_workers=None if num_workers is None else max(1, check_integer("num_workers", num_workers, 0)),
+            epoch=check_integer("epoch", epoch, 0),
+            batches_delivered=0,
+        )
+        return state.at(batches_delivered)
+
+    def at(self, batches_delivered: int) -> "LoaderState":
+        """Returns the same state after another number of batches of its epoch.
+
+        Raises:
+            ConfigError: the epoch has fewer batches.
+        """
+        number = check_integer("batches_delivered", batches_delivered, 0)
+        if number > self.num_batches:
+            raise ConfigError(
+                f"batches_delivered={number} must be in 0..{self.num_batches}: each rank has {self.num_batches} "
+                f"batches in an epoch."
+            )
+        return replace(self, batches_delivered=number)._sealed()
+
+    def with_workers(self, num_workers: int | None) -> "LoaderState":
+        """Returns the same state with another number of workers, >= 1 or None.
+
+        Raises:
+            ConfigError: num_workers is neither.
+        """
+        number = None if num_workers is None else check_integer("num_workers", num_workers, 1)
+        return replace(self, num_workers=number)._sealed()
+
+    @cached_property
+    def plan(self) -> EpochPlan:
+        """The plan of the epoch that the state speaks of, for rank 0 with one worker.
+
+        Raises:
+            ConfigError: there can be no such epoch.
+        """
+        blocks = None
+        if self.block_records is not None and self.window_blocks is not None:
+            blocks = BlockShuffle(self.block_records, self.window_blocks)
+        return EpochPlan(
+            num_examples=self.num_examples,
+            world=World(num_replicas=self.num_replicas),
+            batch_size=self.batch_size,
+            remainder=Remainder(self.remainder),
+            is_training=self.is_training,
+            repeats=self.repeats,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            blocks=blocks,
+        )
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that each rank has in an epoch."""
+        return self.plan.num_batches
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as a dict of plain values."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """Returns the fields as one line of JSON."""
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "LoaderState":
+        """Returns the state that `to_json` wrote.
+
+        Raises:
+            StateMismatchError: text is no JSON, or as in `from_dict`.
+        """
+        try:
+            state = json.loads(text)
+        except ValueError as error:
+            raise StateMismatchError(f"LoaderState: this text is no JSON ({error}): {describe(text)}.") from None
+        return cls.from_dict(state)
+
+    @classmethod
+    def from_dict(cls, state: object) -> "LoaderState":
+        """Returns the state that `to_dict` wrote, without asking whether it fits a dataset; `load` asks.
+
+        Raises:
+            StateMismatchError: a field is missing, unknown, of a wrong type or out of range; the fields contradict
+                each other or were changed after saving; or another version wrote them.
+        """
+        read = cls._read(state)
+        read._check_itself([field.name for field in fields(cls) if field.name != "checksum"])
+        return read
+
+    @classmethod
+    def load(cls, state: object, here: "LoaderState") -> "LoaderState":
+        """Returns a saved state that fits the dataset which is to continue it.
+
+        Args:
+            state: what `to_dict` wrote.
+            here: what the receiving dataset says of itself; its epoch and batches_delivered do not matter.
+
+        Raises:
+            StateMismatchError: as in `from_dict` and `check_fits`. Fields that differ from `here` are named first.
+        """
+        read = cls._read(state)
+        read.check_fits(here)
+        return read
+
+    @classmethod
+    def from_stateful(cls, state: Mapping[str, Any]) -> "LoaderState":
+        """Returns what a state of torchdata's `StatefulDataLoader` says, free of its workers.
+
+        Args:
+            state: what `StatefulDataLoader.state_dict()` returned, over a dataset of this package.
+
+        Raises:
+            StateMismatchError: it is no such state, or it does not lie between two batches.
+        """
+        from tfds_torch.plan.stateful_loader import read_stateful  # It builds on this module.
+
+        return read_stateful(state)
+
+    def check_fits(self, here: "LoaderState") -> None:
+        """Checks that a dataset can continue this state.
+
+        In read mode "index" the numbers of ranks and workers may differ, as long as the global batch is the same;
+        the other modes continue in the same world only. The remainders "keep" and "pad" are the same here: they are
+        the usual ones of evaluation on one rank and on several.
+
+        Args:
+            here: what the receiving dataset says of itself; its epoch and batches_delivered do not matter.
+
+        Raises:
+            StateMismatchError: with every field that differs, the value stored, the value found and the remedy; or a
+                field that cannot be compared was changed after saving.
+        """
+        found = differences(self.to_dict(), here.to_dict())
+        if found:
+            raise StateMismatchError(f"The state does not fit this dataset. {' '.join(found)}")
+        self._check_itself(likely_changed(self.to_dict(), here.to_dict()))
+
+    @classmethod
+    def _read(cls, state: object) -> "LoaderState":
+        if isinstance(state, Mapping):
+            check_kind(state)
+        return cls(**read_fields("LoaderState", state, STATE_FIELDS))
+
+    def _check_itself(self, suspects: list[str]) -> None:
+        """Checks that the fields agree with each other and with the checksum."""
+        if self.global_batch_size != self.num_replicas * self.batch_size:
+            raise StateMismatchError(
+                f"LoaderState: global_batch_size={self.global_batch_size} must be num_replicas={self.num_replicas} "
+                f"x batch_size={self.batch_size}. Load the state as it was saved."
+            )
+        if (self.block_records is None) != (self.window_blocks is None):
+            raise StateMismatchError(
+                f"LoaderState: block_records={self.block_records} and window_blocks={self.window_blocks} must both "
+                f"be numbers or both None. Load the state as it was saved."
+            )
+        try:
+            num_batches = self.num_batches
+        except ConfigError as error:
+            raise StateMismatchError(f"LoaderState: its fields describe no epoch. {error}") from None
+        if self.batches_delivered > num_batches:
+            raise StateMismatchError(
+                f"LoaderState: batches_delivered={self.batches_delivered} must be in 0..{num_batches}, the batches of "
+                f"an epoch. Load the state as it was saved."
+            )
+        expected = checksum_of(self._fields_without_checksum())
+        if self.checksum != expected:
+            values = ", ".join(f"{name}={describe(getattr(self, name))}" for name in suspects)
+            raise StateMismatchError(
+                f"LoaderState: checksum={describe(self.checksum)} does not fit its fields, which give {expected!r}. "
+                f"One of {values} or the checksum was changed after saving. Load the state as it was saved."
+            )
+
+    def _sealed(self) -> "LoaderState":
+        return replace(self, checksum=checksum_of(self._fields_without_checksum()))
+
+    def _fields_without_checksum(self) -> dict[str, Any]:
+        return {name: value for name, value in self.to_dict().items() if name != "checksum"}
+
+
+@dataclass(frozen=True)
+class WorkerPosition:
+    """How far one worker has got in an iteration of a loader.
+
+    Attributes:
+        worker: this worker, 0 <= worker < num_workers.
+        num_workers: W, the workers of the rank; 1 when the rank reads by itself.
+        batches: whole batches of its own that it has handed over.
+        examples: examples of its next batch that it has handed over, fewer than that batch has.
+        began_at: where the iteration began; its batches_delivered is the iteration's first batch.
+    """
+
+    worker: int
+    num_workers: int
+    batches: int
+    examples: int
+    began_at: LoaderState
+
+    @property
+    def start_batch(self) -> int:
+        """The batch from which this worker, as the same one of W, begins with its own next batch.
+
+        Batch b belongs to worker (b - start) % W, so beginning a whole number of rounds later deals it the same ones.
+        """
+        return min(self.began_at.batches_delivered + self.batches * self.num_workers, self.began_at.num_batches)
+
+    @property
+    def next_batch(self) -> int:
+        """The number of its own next batch; the epoch's number of batches or more when it has ended."""
+        return self.began_at.batches_delivered + self.batches * self.num_workers + self.worker
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the position as a dict of plain values, with a checksum over them."""
+        fields = {name: getattr(self, name) for name in ("worker", "num_workers", "batches", "examples")}
+        fields["began_at"] = self.began_at.to_dict()
+        return {**fields, "checksum": checksum_of(fields)}
+
+    @classmethod
+    def from_dict(cls, state: object) -> "WorkerPosition":
+        """Returns the position that `to_dict` wrote.
+
+        Raises:
+            StateMismatchError: a field is missing, unknown, of a wrong type, out of range, or changed after saving.
+        """
+        fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
+        return cls._of_fields(fields, LoaderState.from_dict(fields["began_at"]))
+
+    @classmethod
+    def load(cls, state: object, here: LoaderState, *, worker: int, num_workers: int) -> "WorkerPosition":
+        """Returns a saved position from which a worker can go on.
+
+        Args:
+            state: what `to_dict` wrote.
+            here: what the receiving dataset says of itself, as in `LoaderState.load`.
+            worker: the receiving worker.
+            num_workers: W, the workers that there are now.
+
+        Raises:
+            StateMismatchError: as in `from_dict` and `LoaderState.check_fits`, or it is the position of another worker.
+        """
+        fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
+        position = cls._of_fields(fields, LoaderState.load(fields["began_at"], here))
+        if position.num_workers != num_workers:
+            raise StateMismatchError(
+                f"num_workers: {position.num_workers} in the state, {num_workers} here. The positions of workers go on "
+                f"in as many workers: pass num_workers={position.num_workers}, or load "
+                f"LoaderState.from_stateful(state) into the dataset, which read mode 'index' continues in any number."
+            )
+        if position.worker != worker:
+            raise StateMismatchError(
+                f"worker: {position.worker} in the state, {worker} here. Give every worker its own position."
+            )
+        return position
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any], began_at: LoaderState) -> "WorkerPosition":
+        checksum = fields.pop("checksum")
+        position = cls(**{**fields, "began_at": began_at})
+        position._check_ranges()
+        if checksum != checksum_of(fields):
+            raise StateMismatchError(
+                f"WorkerPosition: checksum={describe(checksum)} does not fit its fields, which give "
+                f"{checksum_of(fields)!r}. One of worker={position.worker}, num_workers={position.num_workers}, "
+                f"batches={position.batches}, examples={position.examples}, began_at or the checksum was changed after "
+                f"saving. Load the state as it was saved."
+            )
+        return position
+
+    def _check_ranges(self) -> None:
+        if self.worker >= self.num_workers:
+            raise StateMismatchError(
+                f"WorkerPosition: worker={self.worker} must be below num_workers={self.num_workers}."
+            )
+        plan = self.began_at.plan
+        plan = replace(plan, world=plan.world.at_worker(self.worker, self.num_workers))
+        most = len(plan.worker_batches(self.began_at.batches_delivered))
+        if self.batches > most:
+            raise StateMismatchError(
+                f"WorkerPosition: batches={self.batches} must be in 0..{most}, the batches of worker={self.worker} "
+                f"of num_workers={self.num_workers} from batch {self.began_at.batches_delivered} on."
+            )
+        limit = plan.batch_size if self.batches < most else 1
+        if self.examples >= limit:
+            raise StateMismatchError(
+                f"WorkerPosition: examples={self.examples} must be in 0..{limit - 1} after batches={self.batches} of "
+                f"the {most} of worker={self.worker} of num_workers={self.num_workers}."
+            )

@@ -1,0 +1,92 @@
+"""What the state of torchdata's StatefulDataLoader says of our datasets; torchdata itself is not needed."""
+
+from collections.abc import Mapping
+
+from tfds_torch.errors import StateMismatchError
+from tfds_torch.plan.state import LoaderState, WorkerPosition
+from tfds_torch.plan.state_fields import describe
+
+
+def read_stateful(state: object) -> LoaderState:
+    """Returns what a state of torchdata's `StatefulDataLoader` says, as `LoaderState.from_stateful`."""
+    if not isinstance(state, Mapping):
+        raise StateMismatchError(
+            f"A StatefulDataLoader's state_dict() is a dict with '_snapshot' or 'dataset_state', and this is "
+            f"{describe(state)}."
+        )
+    if "_snapshot" not in state:
+        return _read_without_workers(_entry(state, "dataset_state"))
+    positions = _positions(_entry(state, "_snapshot", "_worker_snapshots"))
+    num_steps = _entry(state, "_steps_since_snapshot")
+    if type(num_steps) is not int or num_steps < 0:
+        raise StateMismatchError(
+            f"StatefulDataLoader's state: _steps_since_snapshot={describe(num_steps)} must be an integer >= 0."
+        )
+    began_at, first_missing = positions[0].began_at, min(position.next_batch for position in positions)
+    if first_missing + num_steps > began_at.num_batches:
+        raise StateMismatchError(
+            f"StatefulDataLoader's state: _steps_since_snapshot={num_steps} after batch {first_missing} passes the "
+            f"epoch's end at batch {began_at.num_batches}."
+        )
+    return began_at.with_workers(len(positions)).at(first_missing + num_steps)
+
+
+def _read_without_workers(state: object) -> LoaderState:
+    if not (isinstance(state, Mapping) and "began_at" in state):
+        return LoaderState.from_dict(state)
+    position = WorkerPosition.from_dict(state)
+    _check_together([position])
+    return position.began_at.with_workers(1).at(position.next_batch)
+
+
+def _positions(snapshots: object) -> list[WorkerPosition]:
+    if not isinstance(snapshots, Mapping) or not snapshots:
+        raise StateMismatchError(
+            f"StatefulDataLoader's state: _worker_snapshots must hold a state of every worker, and is "
+            f"{describe(snapshots)}."
+        )
+    names = [f"worker_{number}" for number in range(len(snapshots))]
+    positions = [WorkerPosition.from_dict(_entry(snapshots, name, "dataset_state")) for name in names]
+    _check_together(positions)
+    return positions
+
+
+def _check_together(positions: list[WorkerPosition]) -> None:
+    """Checks that the positions are those of all workers of one iteration, between two batches."""
+    num_workers = len(positions)
+    for number, position in enumerate(positions):
+        if (position.worker, position.num_workers) != (number, num_workers):
+            raise StateMismatchError(
+                f"StatefulDataLoader's state: the position of worker {number} of {num_workers} says worker="
+                f"{position.worker}, num_workers={position.num_workers}."
+            )
+        if position.began_at != positions[0].began_at:
+            raise StateMismatchError(
+                f"StatefulDataLoader's state: began_at differs between worker 0 and worker {number}: they are not of "
+                f"one iteration."
+            )
+        if position.examples:
+            raise StateMismatchError(
+                f"StatefulDataLoader's state: worker {number} is in the middle of a batch (examples="
+                f"{position.examples} of batch {position.next_batch}). Give the loader the batch_size of the dataset, "
+                f"{position.began_at.batch_size}."
+            )
+    following = sorted(position.next_batch for position in positions)
+    if following != list(range(following[0], following[0] + num_workers)):
+        batches = ", ".join(str(position.batches) for position in positions)
+        raise StateMismatchError(
+            f"StatefulDataLoader's state: its workers have delivered {batches} batches, which is no round-robin from "
+            f"worker 0 on. Keep in_order=True, and load the state as it was saved."
+        )
+
+
+def _entry(state: object, *path: str) -> object:
+    """Returns what lies at a path of nested dicts."""
+    for depth, name in enumerate(path):
+        if not isinstance(state, Mapping) or name not in state:
+            raise StateMismatchError(
+                f"StatefulDataLoader's state lacks {'/'.join(path[: depth + 1])!r}. Load the state as it was saved, by "
+                f"a loader over a dataset of tfds_torch."
+            )
+        state = state[name]
+    return state
