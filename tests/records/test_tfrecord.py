@@ -1,9 +1,11 @@
 """TFRecord files, whole and damaged."""
 
+import io
 import textwrap
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import RunPython
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +14,8 @@ from records import tfrecord_writer
 from records.tfrecord_writer import FOOTER_SIZE, HEADER_SIZE, boundaries, encode, header, write
 
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.records.tfrecord import count_records, read_records
+from tfds_torch.records import tfrecord
+from tfds_torch.records.tfrecord import count_records, read_records, scan_offsets
 
 RECORDS = [b"", b"a", b"tfds_torch", bytes(range(32))]
 WRITTEN_BY_TENSORFLOW = bytes.fromhex(  # tf.io.TFRecordWriter of tensorflow 2.21, RECORDS.
@@ -67,6 +70,71 @@ def test_paths_may_be_text(shard: Path) -> None:
     write(shard, RECORDS)
     assert count_records(str(shard)) == 4
     assert list(read_records(str(shard))) == RECORDS
+
+
+# Offsets.
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.integers(0, 60), max_size=30), window=st.integers(12, 90), large=st.sampled_from([0, 20, 40, 99])
+)
+def test_offsets_are_the_same_whatever_is_read_at_a_time(
+    shard: Path, sizes: list[int], window: int, large: int
+) -> None:
+    records = [bytes(size) for size in sizes]
+    write(shard, records)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfrecord, "_WINDOW_BYTES", window)
+        patch.setattr(tfrecord, "_LARGE_RECORD_BYTES", large)
+        offsets = scan_offsets(shard)
+    assert offsets.tolist() == boundaries(records)
+    assert offsets.dtype == np.int64
+
+
+class CountingFile(io.FileIO):
+    num_bytes = num_reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        CountingFile.num_bytes += len(data)
+        CountingFile.num_reads += 1
+        return data
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> type[CountingFile]:
+    monkeypatch.setattr(Path, "open", lambda path, mode, **_: CountingFile(path, mode))
+    monkeypatch.setattr(CountingFile, "num_bytes", 0)
+    monkeypatch.setattr(CountingFile, "num_reads", 0)
+    return CountingFile
+
+
+def test_of_large_records_only_the_headers_are_read(shard: Path, counting: type[CountingFile]) -> None:
+    shard.write_bytes(encode([bytes(100_000)] * 40))
+    assert count_records(shard) == 40
+    assert (counting.num_reads, counting.num_bytes) == (40, 40 * HEADER_SIZE)
+
+
+def test_small_records_are_found_many_at_a_time(shard: Path, counting: type[CountingFile]) -> None:
+    shard.write_bytes(encode([bytes(100)] * 10_000))
+    assert count_records(shard) == 10_000
+    assert counting.num_reads < 10
+
+
+def test_one_large_record_among_small_ones_changes_little(shard: Path, counting: type[CountingFile]) -> None:
+    shard.write_bytes(encode([*[bytes(100)] * 5000, bytes(1_000_000), *[bytes(100)] * 5000]))
+    assert count_records(shard) == 10_001
+    assert counting.num_reads < 30
+    assert counting.num_bytes < 2_500_000
+
+
+def test_the_scan_says_how_far_it_is(shard: Path) -> None:
+    records = [bytes(50_000)] * 5
+    write(shard, records)
+    reached: list[int] = []
+    scan_offsets(shard, reached.append)
+    assert reached == boundaries(records)[1:]
 
 
 # Cut files.

@@ -16,7 +16,7 @@ from tempfile import NamedTemporaryFile
 import platformdirs
 from filelock import FileLock, Timeout
 
-from tfds_torch.errors import ShardError
+from tfds_torch.records.shard_errors import wrong_count
 from tfds_torch.records.tfrecord import count_records
 
 _LOCK_TIMEOUT_S = 10.0
@@ -50,10 +50,7 @@ def _check_folder(folder: str, num_expected: Mapping[str, int], dataset: str) ->
             if stamp is not None:
                 new[path] = [*stamp, found]
         if found != expected:
-            raise ShardError(
-                f"{path} holds {found} of {expected} examples: dataset_info.json of {dataset} promises {expected}. "
-                f"The file was cut or exchanged; prepare the dataset again."
-            )
+            raise wrong_count(path, found, expected, dataset)
     if new:
         _store(cache, new)
 

@@ -1,0 +1,50 @@
+"""Small shards whose every record is known, and the runs of a split over them."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from records.tfrecord_writer import write
+
+from tfds_torch.records.record_run import RecordRun
+
+DATASET = "fake/plain:1.0.0"
+
+
+@dataclass
+class MadeSplit:
+    """Runs of a split, and what its examples are.
+
+    Attributes:
+        runs: consecutive.
+        examples: data of every example, by index.
+        records: of every shard, by path.
+    """
+
+    runs: list[RecordRun] = field(default_factory=list)
+    examples: list[bytes] = field(default_factory=list)
+    records: dict[str, list[bytes]] = field(default_factory=dict)
+
+    def add_run(self, path: str, skip: int, take: int) -> None:
+        """Appends a run of a shard's records to the split."""
+        records = self.records[path]
+        self.runs.append(RecordRun(path, skip, take, len(self.examples), len(records)))
+        self.examples.extend(records[skip : skip + take])
+
+
+def made_records(count: int, seed: int = 0, largest: int = 300) -> list[bytes]:
+    """Returns records of different sizes and contents."""
+    numbers = random.Random(seed)
+    return [numbers.randbytes(numbers.randrange(largest + 1)) for _ in range(count)]
+
+
+def write_shards(folder: Path, counts: Sequence[int], largest: int = 300) -> MadeSplit:
+    """Writes one TFRecord file for each count; the split is all of them, whole."""
+    split = MadeSplit()
+    for number, count in enumerate(counts):
+        path = str(folder / f"fake-train.tfrecord-{number:05d}-of-{len(counts):05d}")
+        split.records[path] = made_records(count, number, largest)
+        write(Path(path), split.records[path])
+        split.add_run(path, 0, count)
+    return split

@@ -1,0 +1,313 @@
+"""TfrecordReader: the examples asked for, in the order asked, each verified."""
+
+import os
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import RunPython
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from records.made_shards import DATASET, MadeSplit, write_shards
+from records.tfrecord_writer import FOOTER_SIZE, HEADER_SIZE, boundaries, write
+
+from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.records import open_files, tfrecord_reader
+from tfds_torch.records.record_index import RecordIndex
+from tfds_torch.records.tfrecord import read_records
+from tfds_torch.records.tfrecord_reader import TfrecordReader
+
+
+@pytest.fixture
+def split(tmp_path: Path, cache_home: Path) -> MadeSplit:
+    """Three shards, and a second, shorter run of the first."""
+    made = write_shards(tmp_path / "data", [6, 0, 9])
+    made.add_run(made.runs[0].path, 2, 3)
+    return made
+
+
+@pytest.fixture
+def reader(split: MadeSplit) -> Iterator[TfrecordReader]:
+    with TfrecordReader(RecordIndex.open(split.runs, DATASET)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Offset and size of every read, as they are made."""
+    made: list[tuple[int, int]] = []
+    really_read = os.pread
+
+    def read(descriptor: int, size: int, offset: int) -> bytes:
+        made.append((offset, size))
+        return really_read(descriptor, size, offset)
+
+    monkeypatch.setattr(open_files.os, "pread", read)
+    return made
+
+
+def replace_byte(path: str, position: int, mask: int) -> None:
+    """Changes a byte without a trace in the file's size and time."""
+    stamp = os.stat(path)
+    content = bytearray(Path(path).read_bytes())
+    content[position] ^= mask
+    Path(path).write_bytes(content)
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
+
+# What is read.
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), stretch=st.sampled_from([1, 50, 1000, 4 << 20]))
+def test_any_examples_come_in_the_order_asked(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, stretch: int
+) -> None:
+    counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=4))
+    made = write_shards(tmp_path_factory.mktemp("data"), counts)
+    split = MadeSplit(records=made.records)
+    for shard in data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=5)):
+        skip = data.draw(st.integers(0, counts[shard]))
+        split.add_run(list(made.records)[shard], skip, data.draw(st.integers(0, counts[shard] - skip)))
+    expected = [  # Read from the beginning of every file.
+        record for run in split.runs for record in list(read_records(run.path))[run.skip : run.skip + run.take]
+    ]
+    index = data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=40)) if expected else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfrecord_reader, "_STRETCH_BYTES", stretch)
+        with TfrecordReader(RecordIndex.open(split.runs, DATASET)) as reader:
+            assert reader.read(np.array(index, np.int64)) == [expected[number] for number in index]
+
+
+def test_every_record_is_read_once_per_call_and_counted(
+    split: MadeSplit, reader: TfrecordReader, reads: list[tuple[int, int]]
+) -> None:
+    # Examples 2 and 15 are the same record, through two runs.
+    index = np.array([2, 11, 2, 15, 0])
+    assert reader.read(index) == [split.examples[number] for number in index]
+    assert reader.num_read == len(reads) == 3
+    reader.read(np.array([2]))
+    assert reader.num_read == 4
+    assert reader.read(np.array([], np.int64)) == []
+    assert reader.num_read == 4
+
+
+def test_neighbours_are_read_together_and_nothing_else_is(
+    split: MadeSplit, reader: TfrecordReader, reads: list[tuple[int, int]]
+) -> None:
+    reader.read(np.array([4, 8, 3, 9, 1, 7]))
+    first, last = (boundaries(split.records[split.runs[place].path]) for place in (0, 2))
+    assert reads == [
+        (first[1], first[2] - first[1]),
+        (first[3], first[5] - first[3]),
+        (last[1], last[4] - last[1]),
+    ]
+    assert reader.num_read == 6
+
+
+def test_the_ends_of_two_files_are_no_neighbours(reader: TfrecordReader, reads: list[tuple[int, int]]) -> None:
+    reader.read(np.array([5, 6]))
+    assert len(reads) == 2
+
+
+def test_long_stretches_are_read_in_pieces(tmp_path: Path, cache_home: Path, reads: list[tuple[int, int]]) -> None:
+    records = [bytes([number]) * 1_000_000 for number in range(12)]
+    split = MadeSplit(records={str(write(tmp_path / "data" / "shard", records)): records})
+    split.add_run(next(iter(split.records)), 0, 12)
+    with TfrecordReader(RecordIndex.open(split.runs, DATASET)) as reader:
+        assert reader.read(np.arange(12)) == records
+    assert 3 <= len(reads) <= 4
+    assert sum(size for _, size in reads) == boundaries(records)[-1]
+
+
+def test_advice_is_given_once_for_each_stretch_and_reads_nothing(
+    split: MadeSplit, reader: TfrecordReader, reads: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advised: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(open_files.os, "posix_fadvise", lambda _, *arguments: advised.append(arguments))
+    reader.advise(np.array([4, 11, 3, 4]))
+    first, last = (boundaries(split.records[split.runs[place].path]) for place in (0, 2))
+    assert advised == [
+        (first[3], first[5] - first[3], os.POSIX_FADV_WILLNEED),
+        (last[5], last[6] - last[5], os.POSIX_FADV_WILLNEED),
+    ]
+    assert reads == []
+    assert reader.num_read == 0
+    reader.advise(np.array([], np.int64))
+
+
+def test_where_the_system_takes_no_advice_none_is_given(
+    reader: TfrecordReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fadvise")
+    reader.advise(np.array([0]))
+
+
+def test_an_index_outside_the_split_is_an_error(reader: TfrecordReader) -> None:
+    for use in (reader.read, reader.advise):
+        with pytest.raises(ExampleNotFoundError, match=r"has no example 18 here: the split has 18 examples"):
+            use(np.array([0, 18]))
+
+
+def test_a_closed_reader_reads_nothing(reader: TfrecordReader) -> None:
+    reader.read(np.array([0]))
+    reader.close()
+    reader.close()
+    with pytest.raises(ConfigError, match="was closed"):
+        reader.read(np.array([0]))
+
+
+# Damage after the index was built.
+
+
+def test_every_flipped_byte_is_an_error_that_names_example_file_and_offset(split: MadeSplit) -> None:
+    index = RecordIndex.open(split.runs, DATASET)
+    path = split.runs[2].path
+    starts = boundaries(split.records[path])
+    for position in range(starts[3], starts[4]):
+        replace_byte(path, position, 0x40)
+        with TfrecordReader(index) as reader, pytest.raises(CorruptRecordError) as caught:
+            reader.read(np.array([0, 10, 9, 8]))
+        assert str(caught.value).startswith(f"example 9 of {DATASET}: {path}: record 3 at offset {starts[3]}: its ")
+        replace_byte(path, position, 0x40)
+    with TfrecordReader(index) as reader:
+        assert reader.read(np.array([9])) == [split.examples[9]]
+
+
+def test_the_messages_of_damage_say_what_is_damaged(split: MadeSplit) -> None:
+    index = RecordIndex.open(split.runs, DATASET)
+    path = split.runs[2].path
+    start, end = boundaries(split.records[path])[3:5]
+    where = f"example 9 of {DATASET}: {path}: record 3 at offset {start}: "
+    size = end - start - HEADER_SIZE - FOOTER_SIZE
+    for position, problem in [
+        (start, "its header is not the one that was indexed: the file is corrupt."),
+        (start + 9, "its header is not the one that was indexed: the file is corrupt."),
+        (start + HEADER_SIZE, f"its {size} bytes do not have their checksum: the file is corrupt."),
+        (end - 1, f"its {size} bytes do not have their checksum: the file is corrupt."),
+    ]:
+        replace_byte(path, position, 1)
+        with TfrecordReader(index) as reader, pytest.raises(CorruptRecordError) as caught:
+            reader.read(np.array([9]))
+        assert str(caught.value) == f"{where}{problem} Prepare the dataset again."
+        replace_byte(path, position, 1)
+
+
+def test_without_verification_damaged_data_is_returned_and_a_damaged_header_is_not(split: MadeSplit) -> None:
+    index = RecordIndex.open(split.runs, DATASET)
+    path = split.runs[2].path
+    start = boundaries(split.records[path])[3]
+    replace_byte(path, start + HEADER_SIZE, 1)
+    with TfrecordReader(index, verify_checksums=False) as reader:
+        (data,) = reader.read(np.array([9]))
+    assert data == bytes([split.examples[9][0] ^ 1]) + split.examples[9][1:]
+    replace_byte(path, start + 1, 1)
+    with TfrecordReader(index, verify_checksums=False) as reader, pytest.raises(CorruptRecordError, match="its header"):
+        reader.read(np.array([9]))
+
+
+def test_records_exchanged_behind_the_index_are_found(split: MadeSplit) -> None:
+    index = RecordIndex.open(split.runs, DATASET)
+    path = Path(split.runs[2].path)
+    stamp = path.stat()
+    write(path, split.records[str(path)][::-1])
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    with TfrecordReader(index) as reader, pytest.raises(CorruptRecordError, match="its header is not the one"):
+        reader.read(np.arange(6, 15))
+
+
+def test_a_file_cut_while_it_is_open_is_an_error_that_says_it_changed(split: MadeSplit, reader: TfrecordReader) -> None:
+    path = split.runs[2].path
+    starts = boundaries(split.records[path])
+    reader.read(np.array([6]))
+    os.truncate(path, starts[3] + 5)
+    with pytest.raises(CorruptRecordError) as caught:
+        reader.read(np.array([9, 0]))
+    assert str(caught.value) == (
+        f"example 9 of {DATASET}: {path}: record 3 at offset {starts[3]}: the file ends inside it: it was cut. The "
+        f"file changed since it was indexed: it had {starts[-1]} bytes and has {starts[3] + 5}. Prepare the dataset "
+        f"again."
+    )
+
+
+def test_in_a_stretch_the_record_that_was_cut_is_named(split: MadeSplit, reader: TfrecordReader) -> None:
+    path = split.runs[2].path
+    starts = boundaries(split.records[path])
+    reader.read(np.array([6]))
+    os.truncate(path, starts[4])
+    with pytest.raises(CorruptRecordError, match=rf"^example 10 of .* record 4 at offset {starts[4]}: the file ends"):
+        reader.read(np.arange(8, 13))
+
+
+def test_a_file_that_vanished_or_changed_is_named_with_its_example(split: MadeSplit, reader: TfrecordReader) -> None:
+    path = split.runs[2].path
+    with Path(path).open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(
+        ShardError, match=rf"^example 7 of {DATASET}: The shard file {path} changed while it was in use"
+    ):
+        reader.read(np.array([8, 7]))
+    os.remove(path)
+    with pytest.raises(ShardError, match=rf"^example 7 of {DATASET}: The shard file {path} is missing"):
+        reader.read(np.array([8, 7]))
+
+
+# Threads and processes.
+
+
+def test_threads_may_read_at_once(split: MadeSplit) -> None:
+    wrong: list[int] = []
+    index = RecordIndex.open(split.runs, DATASET)
+    with TfrecordReader(index) as reader:
+        reader._files._most = 1  # Every read closes the file of the one before.
+        together = threading.Barrier(4)
+
+        def read(seed: int) -> None:
+            numbers = np.random.default_rng(seed)
+            together.wait()
+            for _ in range(100):
+                asked = numbers.integers(0, 18, 5)
+                if reader.read(asked) != [split.examples[number] for number in asked]:
+                    wrong.append(seed)
+
+        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_forked_processes_read_on_with_the_files_of_their_parent(split: MadeSplit, run_python: RunPython) -> None:
+    runs = [(run.path, run.skip, run.take, run.first_index, run.num_in_shard) for run in split.runs]
+    code = f"""
+    import os, signal
+    import numpy as np
+    from tfds_torch.records.record_index import RecordIndex
+    from tfds_torch.records.record_run import RecordRun
+    from tfds_torch.records.tfrecord_reader import TfrecordReader
+
+    reader = TfrecordReader(RecordIndex.open([RecordRun(*run) for run in {runs!r}], {DATASET!r}))
+    expected = reader.read(np.arange(18))
+    children = []
+    for seed in range(4):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            numbers = np.random.default_rng(seed)
+            for _ in range(300):
+                asked = numbers.integers(0, 18, 4)
+                if reader.read(asked) != [expected[number] for number in asked]:
+                    os._exit(1)
+            os._exit(0)
+        children.append(child)
+    for _ in range(300):
+        assert reader.read(np.arange(18)) == expected
+    reader.close()
+    print([os.waitpid(child, 0)[1] for child in children])
+    """
+    done = run_python("-c", textwrap.dedent(code))
+    assert done.stdout == "[0, 0, 0, 0]\n", done.stderr

@@ -1,0 +1,157 @@
+"""Records of ArrayRecord files by the examples' index; the files hold their own index, and verify their own hashes."""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.records.open_files import most_open_files
+from tfds_torch.records.record_run import RecordRun
+from tfds_torch.records.run_table import RunTable
+from tfds_torch.records.shard_errors import unreadable, wrong_count
+
+_MOST_OPEN = 256  # An open file also holds its index and buffers in memory.
+
+
+class ArrayRecordFilesReader:
+    """Reads examples by index with the package `array-record`, each record once per call.
+
+    Processes and threads: may be used by several threads, one at a time. Files are opened by the first read in each
+    process: the package's reader does not survive a fork.
+
+    Args:
+        runs: of one split expression, in its order; local ArrayRecord files.
+        dataset: "name/config:version", for messages.
+
+    Attributes:
+        num_read: records whose bytes were read so far.
+
+    Raises:
+        ConfigError: the package is not installed, a run of another machine's file, or runs that contradict each other.
+        ShardError: a file is missing.
+    """
+
+    def __init__(self, runs: Sequence[RecordRun], dataset: str) -> None:
+        self._open_file = _reader_type(dataset)
+        self._table = RunTable(runs, dataset)
+        for path in self._table.files:
+            _check_there(path)
+        self.num_read = 0
+        self._readers: OrderedDict[int, Any] = OrderedDict()  # File -> the package's reader, the last used at the end.
+        self._lock, self._process = threading.Lock(), -1
+        self._closed = False
+        self._most = min(_MOST_OPEN, most_open_files())
+
+    def read(self, index: Int64Array) -> list[bytes]:
+        """Returns encoded examples in the order asked.
+
+        Args:
+            index: int64 [n], of examples; the same may be asked for twice.
+
+        Raises:
+            ExampleNotFoundError: an index outside the split.
+            ShardError: a file is missing, or does not hold as many records as `dataset_info.json` promises.
+            CorruptRecordError: a record is not what was written.
+            ConfigError: the reader is closed.
+        """
+        if self._closed:
+            raise ConfigError(f"The reader of {self._table.dataset} was closed: open another one to read on.")
+        index = np.asarray(index, np.int64)
+        distinct, back = np.unique(index, return_inverse=True)
+        file, record = self._table.find(distinct)
+        found: list[bytes] = [b""] * len(distinct)
+        if self._process != os.getpid():
+            self._start()
+        with self._lock:
+            for number in np.unique(file).tolist():
+                positions = np.flatnonzero(file == number)
+                data = self._read_file(number, record[positions].tolist(), distinct[positions].tolist())
+                for position, one in zip(positions.tolist(), data, strict=True):
+                    found[position] = one
+                self.num_read += len(data)
+        return [found[place] for place in back.tolist()]
+
+    def advise(self, index: Int64Array) -> None:
+        """Does nothing: only the package knows where its records lie."""
+
+    def close(self) -> None:
+        """Closes the files; may be called twice."""
+        self._closed = True
+        with self._lock:
+            self._readers.clear()
+
+    def __enter__(self) -> "ArrayRecordFilesReader":
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        """Begins in a new process, and holds every file against its promise."""
+        # The parent's readers are left alone: their threads are not in this process.
+        self._lock, self._readers = threading.Lock(), OrderedDict()
+        with self._lock:
+            for number in range(len(self._table.files)):
+                self._reader(number)
+        self._process = os.getpid()
+
+    def _reader(self, number: int) -> Any:
+        if number in self._readers:
+            self._readers.move_to_end(number)
+            return self._readers[number]
+        while len(self._readers) >= self._most:
+            self._readers.popitem(last=False)
+        path = self._table.files[number]
+        _check_there(path)
+        reader = self._open_file(path)
+        found = reader.num_records() if reader.ok() else 0
+        if found != self._table.num_in_file[number]:
+            # A damaged footer reads as no records at all.
+            raise wrong_count(path, found, self._table.num_in_file[number], self._table.dataset)
+        self._readers[number] = reader
+        return reader
+
+    def _read_file(self, number: int, records: list[int], examples: list[int]) -> list[bytes]:
+        try:
+            data: list[bytes] = self._reader(number).read(records)
+            return data
+        except RuntimeError:
+            del self._readers[number]
+        # One at a time, to say which one it is.
+        for record, example in zip(records, examples, strict=True):
+            try:
+                self._reader(number).read([record])
+            except RuntimeError as error:
+                del self._readers[number]
+                problem = " ".join(str(error).split())
+                raise CorruptRecordError(
+                    f"example {example} of {self._table.dataset}: {self._table.files[number]}: record {record}: "
+                    f"{problem}. The file is corrupt; prepare the dataset again."
+                ) from error
+        raise ShardError(
+            f"The shard file {self._table.files[number]} could not be read at once, but in parts. Try again."
+        )
+
+
+def _check_there(path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _reader_type(dataset: str) -> Any:
+    try:
+        from array_record.python.array_record_module import ArrayRecordReader
+    except ImportError as error:
+        raise ConfigError(
+            f"{dataset} has files of format 'array_record', and the package that reads them is not installed: "
+            f"`pip install 'tfds-torch[array-record]'`."
+        ) from error
+    return ArrayRecordReader

@@ -1,0 +1,159 @@
+"""Shard files kept open between reads, without using up the process's file descriptors."""
+
+import contextlib
+import errno
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from tfds_torch.errors import ConfigError, ShardError
+from tfds_torch.records.shard_errors import allowed_files, unreadable
+
+Stamp = tuple[int, int]  # Size in bytes and modification time in ns.
+_MANY_FILES = 512  # Where the system does not say how many may be open.
+
+
+class OpenFiles:
+    """Reads of any part of any of these files; they are opened when first needed, the least used are closed again.
+
+    Threads: reads are served one after another. A fork: the child goes on with the open files (a read names its
+    offset, so that parent and child do not disturb each other).
+
+    Args:
+        paths: local files.
+        stamps: what each file must be when it is opened.
+        most: number of files open at a time; default: half of what the process may open.
+    """
+
+    def __init__(self, paths: Sequence[str], stamps: Sequence[Stamp], most: int | None = None) -> None:
+        self._paths, self._stamps = paths, stamps
+        self._most = most or most_open_files()
+        self._descriptors: OrderedDict[int, int] = OrderedDict()  # File -> descriptor, the last used at the end.
+        self._lock = threading.Lock()
+        self._finalizer = weakref.finalize(self, _close, self._descriptors)
+        _alive.add(self)
+
+    def read(self, file: int, offset: int, size: int) -> bytes:
+        """Returns these bytes of a file; fewer only where the file ends.
+
+        Raises:
+            ShardError: the file is missing, changed, or cannot be opened or read.
+        """
+        with self._lock:
+            descriptor = self._descriptor(file)
+            try:
+                data = os.pread(descriptor, size, offset)
+                return data if len(data) == size else _read_on(descriptor, data, offset, size)
+            except OSError as error:
+                raise unreadable(self._paths[file], error) from error
+
+    def advise(self, file: int, offset: int, size: int) -> None:
+        """Asks the system to read these bytes ahead, and does not wait for them.
+
+        Raises:
+            ShardError: the file is missing, changed, or cannot be opened.
+        """
+        with self._lock:
+            descriptor = self._descriptor(file)
+            # Only a wish: a file system may refuse it.
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def changed(self, file: int) -> str | None:
+        """Says how a file differs from its stamp, or returns None."""
+        try:
+            return _difference(self._stamps[file], stamp_of(os.stat(self._paths[file])))
+        except OSError as error:
+            return str(error.strerror)
+
+    def close(self) -> None:
+        """Closes every file; reading afterwards is an error."""
+        with self._lock:
+            self._finalizer()
+
+    def renew_lock(self) -> None:
+        """Begins in a forked child: another thread of the parent may have held the lock at that moment."""
+        self._lock = threading.Lock()
+
+    def _descriptor(self, file: int) -> int:
+        descriptor = self._descriptors.get(file)
+        if descriptor is None:
+            return self._open(file)
+        self._descriptors.move_to_end(file)
+        return descriptor
+
+    def _open(self, file: int) -> int:
+        if not self._finalizer.alive:
+            raise ConfigError("The reader was closed: open another one to read on.")
+        while len(self._descriptors) >= self._most:
+            os.close(self._descriptors.popitem(last=False)[1])
+        path = self._paths[file]
+        try:
+            descriptor = self._open_or_make_room(path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        difference = _difference(self._stamps[file], stamp_of(os.fstat(descriptor)))
+        if difference is not None:
+            os.close(descriptor)
+            raise ShardError(
+                f"The shard file {path} changed while it was in use: {difference}. Start again with files that nobody "
+                f"writes to."
+            )
+        self._descriptors[file] = descriptor
+        return descriptor
+
+    def _open_or_make_room(self, path: str) -> int:
+        flags = os.O_RDONLY
+        try:
+            return os.open(path, flags)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._descriptors:
+                raise
+        # Others use up the process's files: do with fewer from now on.
+        self._most = max(1, len(self._descriptors) // 2)
+        while len(self._descriptors) >= self._most:
+            os.close(self._descriptors.popitem(last=False)[1])
+        return os.open(path, flags)
+
+
+def _renew_locks() -> None:
+    for files in _alive:
+        files.renew_lock()
+
+
+_alive: "weakref.WeakSet[OpenFiles]" = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Returns size and modification time of a file."""
+    return status.st_size, status.st_mtime_ns
+
+
+def _read_on(descriptor: int, data: bytes, offset: int, size: int) -> bytes:
+    """Goes on after a short read, up to the end of the file; the system may stop in the middle."""
+    parts = [data]
+    while data and (left := size - sum(map(len, parts))):
+        data = os.pread(descriptor, left, offset + size - left)
+        parts.append(data)
+    return b"".join(parts)
+
+
+def _difference(expected: Stamp, found: Stamp) -> str | None:
+    if expected[0] != found[0]:
+        return f"it had {expected[0]} bytes and has {found[0]}"
+    return "it was written to" if expected[1] != found[1] else None
+
+
+def _close(descriptors: OrderedDict[int, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
+
+
+def most_open_files() -> int:
+    """Returns how many files one reader may keep open: half of what the process may."""
+    allowed = allowed_files()
+    return _MANY_FILES if allowed is None else max(1, allowed // 2)
