@@ -27,12 +27,15 @@ def test_the_defaults_are_those_of_the_design() -> None:
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("file", "Unknown read mode 'file': the modes are auto, files, examples. Did you mean 'files'?"),
-        ("exampels", "Unknown read mode 'exampels': the modes are auto, files, examples. Did you mean 'examples'?"),
-        ("sharded", "Unknown read mode 'sharded': the modes are auto, files, examples."),
-        ("", "Unknown read mode '': the modes are auto, files, examples."),
-        (None, "Unknown read mode None: the modes are auto, files, examples."),
-        (["files"], "Unknown read mode ['files']: the modes are auto, files, examples."),
+        ("file", "Unknown read mode 'file': the modes are auto, index, files, examples. Did you mean 'files'?"),
+        (
+            "exampels",
+            "Unknown read mode 'exampels': the modes are auto, index, files, examples. Did you mean 'examples'?",
+        ),
+        ("sharded", "Unknown read mode 'sharded': the modes are auto, index, files, examples."),
+        ("", "Unknown read mode '': the modes are auto, index, files, examples."),
+        (None, "Unknown read mode None: the modes are auto, index, files, examples."),
+        (["files"], "Unknown read mode ['files']: the modes are auto, index, files, examples."),
     ],
 )
 def test_an_unknown_mode_is_a_config_error_with_the_nearest_one(mode: Any, message: str) -> None:

@@ -13,6 +13,7 @@ from tfds_torch.parsers.example_files import ExampleFiles, RecordShards
 from tfds_torch.parsers.image_folder import FolderFiles, ImageFolder
 from tfds_torch.parsers.parser import FieldSpec
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.records.record_reader import FORMATS_WITH_RANDOM_ACCESS
 from tfds_torch.records.record_run import RecordRun
 
 
@@ -32,15 +33,23 @@ def mean_example_bytes(builder: Any) -> int:
     return num_bytes // max(1, num_examples)
 
 
-def check_format(builder: Any) -> None:
-    """Raises ConfigError unless the dataset is stored as TFRecord files."""
-    file_format = builder.info.file_format
-    if file_format is not None and file_format.value != "tfrecord":
+def file_format(builder: Any) -> str:
+    """Returns the format of the shards: `tfrecord` or `array_record`.
+
+    Raises:
+        ConfigError: they have another format.
+    """
+    found = builder.info.file_format
+    if found is None:  # An image folder.
+        return FORMATS_WITH_RANDOM_ACCESS[0]
+    if found.value not in FORMATS_WITH_RANDOM_ACCESS:
         raise ConfigError(
-            f"{dataset_name(builder)} is stored as {file_format.value!r}; only 'tfrecord' can be streamed. Convert it "
+            f"{dataset_name(builder)} is stored as {found.value!r}, and what can be read is "
+            f"{' or '.join(map(repr, FORMATS_WITH_RANDOM_ACCESS))}. Convert it "
             f"with: tfds convert_format --dataset_dir={quote(os.fspath(builder.data_path))} --out_file_format=tfrecord "
             f"--out_path=..."
         )
+    return str(found.value)
 
 
 def split_files(builder: Any, split: str) -> ExampleFiles:
@@ -58,7 +67,7 @@ def split_files(builder: Any, split: str) -> ExampleFiles:
     runs = _runs(builder, split)
     if isinstance(builder, ImageFolder):
         return FolderFiles(dataset_name(builder), runs, mean_example_bytes(builder), builder.listing)
-    return RecordShards(dataset_name(builder), runs, mean_example_bytes(builder))
+    return RecordShards(dataset_name(builder), runs, mean_example_bytes(builder), file_format(builder))
 
 
 def _runs(builder: Any, split: str) -> tuple[RecordRun, ...]:

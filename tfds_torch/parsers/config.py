@@ -31,6 +31,7 @@ _BOUNDS = {
     "shuffle_buffer": (1, 10**8),
     "prefetch_batches": (1, 1024),
     "ram_budget_bytes": (1, 2**40),
+    "block_records": (1, 10**8),
 }
 _SHOWN_TYPES = {
     "str": "a string",

@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,16 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.pipeline.builder import ExampleSource
+from tfds_torch.pipeline.indexed_records import IndexedRecords
 from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.pipeline.record_files import RecordFiles
+from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.records.record_reader import open_reader
 from tfds_torch.records.record_run import RecordRun, is_local
-from tfds_torch.records.shard_check import check_shards
-from tfds_torch.records.tfrecord import read_records
 
 Indices = NDArray[np.int64]
+
+_RECORDS_AT_A_TIME = 64
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,15 @@ class ExampleFiles(ABC):
     @abstractmethod
     def has_shards(self) -> bool:
         """Whether a file holds many examples, so that whole files can be dealt to pipelines."""
+
+    @property
+    @abstractmethod
+    def streams(self) -> bool:
+        """Whether the files can be read as streams, one after the other."""
+
+    @abstractmethod
+    def find_obstacle(self) -> str | None:
+        """Returns why examples cannot be fetched one by one, as a clause; None when they can."""
 
     @property
     @abstractmethod
@@ -93,6 +104,15 @@ class ExampleFiles(ABC):
             num_workers: workers of the rank, who share its threads and buffers.
         """
 
+    @abstractmethod
+    def indexed_source(self, order: WorkerOrder, *, read: ReadOptions) -> ExampleSource:
+        """Returns what one pipeline reads by index, in mode `index`.
+
+        Args:
+            order: its examples.
+            read: how they are read.
+        """
+
     def _locate(self, index: Indices) -> tuple[Indices, Indices]:
         """Returns where examples lie: the position of their run in `runs`, and of the record in its file."""
         numbers = np.searchsorted(self._first_indices, index, side="right") - 1
@@ -109,9 +129,23 @@ class ExampleFiles(ABC):
 
 @dataclass(frozen=True)
 class RecordShards(ExampleFiles):
-    """TFRecord files, one run per TFDS file instruction."""
+    """Shard files, one run per TFDS file instruction.
+
+    Attributes:
+        file_format: `tfrecord` or `array_record`.
+    """
+
+    file_format: str
 
     has_shards = True
+
+    @property
+    def streams(self) -> bool:  # noqa: D102
+        return self.file_format == "tfrecord"
+
+    def find_obstacle(self) -> str | None:  # noqa: D102
+        remote = next((run.path for run in self.runs if not is_local(run.path)), None)
+        return None if remote is None else f"{remote} is remote"
 
     @property
     def num_shards(self) -> int:  # noqa: D102
@@ -130,19 +164,20 @@ class RecordShards(ExampleFiles):
         ]
 
     def names(self, key: str, parse: Callable[[bytes], Any]) -> list[str]:  # noqa: D102
-        remote = [run.path for run in self.runs if not is_local(run.path)]
-        if remote:
+        obstacle = self.find_obstacle()
+        if obstacle is not None:
             raise ConfigError(
-                f"The file names of {self.dataset} can only be read from local shards, and {remote[0]} is remote. "
-                f"Ask for the field {key!r} instead."
+                f"The file names of {self.dataset} can only be read from local shards, and {obstacle}. Ask for the "
+                f"field {key!r} instead."
             )
-        check_shards({run.path: run.num_in_shard for run in self.runs}, self.dataset)
         names = []
-        for run in self.runs:
-            for record in islice(read_records(run.path), run.skip, run.skip + run.take):
-                feature = parse(record).features.feature[key]
-                name = next(iter([*feature.bytes_list.value, *feature.int64_list.value]), "")
-                names.append(name.decode(errors="replace") if isinstance(name, bytes) else str(name))
+        with open_reader(self.runs, self.dataset, self.file_format) as reader:
+            for start in range(0, self.num_examples, _RECORDS_AT_A_TIME):
+                stop = min(start + _RECORDS_AT_A_TIME, self.num_examples)
+                for record in reader.read(np.arange(start, stop)):
+                    feature = parse(record).features.feature[key]
+                    name = next(iter([*feature.bytes_list.value, *feature.int64_list.value]), "")
+                    names.append(name.decode(errors="replace") if isinstance(name, bytes) else str(name))
         return names
 
     def source(  # noqa: D102
@@ -163,4 +198,14 @@ class RecordShards(ExampleFiles):
             cycle_length=read.cycle_length,
             read_buffer_bytes=read.read_buffer_bytes,
             num_threads=read.threads_of_worker(num_workers),
+        )
+
+    def indexed_source(self, order: WorkerOrder, *, read: ReadOptions) -> ExampleSource:  # noqa: D102
+        return IndexedRecords(
+            dataset=self.dataset,
+            runs=self.runs,
+            file_format=self.file_format,
+            order=order,
+            mean_example_bytes=self.mean_example_bytes,
+            verify_checksums=read.verify_checksums,
         )

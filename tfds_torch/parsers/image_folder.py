@@ -21,6 +21,7 @@ from tfds_torch.pipeline.builder import ExampleSource
 from tfds_torch.pipeline.image_files import FILENAME, IMAGE, LABEL, ImageFiles
 from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.plan.order import epoch_order
+from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.records.record_run import RecordRun, is_local
 
 NAME, VERSION = "image_folder", "1.0.0"
@@ -62,6 +63,11 @@ class FolderFiles(ExampleFiles):
     listing: FolderListing
 
     has_shards = False
+    streams = True
+
+    def find_obstacle(self) -> str | None:
+        """Returns None: every example is a file of its own."""
+        return None
 
     @property
     def num_shards(self) -> int:  # noqa: D102
@@ -108,6 +114,10 @@ class FolderFiles(ExampleFiles):
         own = _indices_of(valid) if seed is None else _shuffle(_indices_of(valid), self.num_examples, seed)
         indices = np.concatenate([own, _indices_of(fill)])
         return ImageFiles(self.dataset, indices, self.paths, self.labels, read.threads_of_worker(num_workers))
+
+    def indexed_source(self, order: WorkerOrder, *, read: ReadOptions) -> ExampleSource:  # noqa: D102
+        num_threads = read.threads_of_worker(order.plan.world.num_workers)
+        return ImageFiles(self.dataset, order.examples(0, len(order)), self.paths, self.labels, num_threads)
 
     def _join(self, index: Indices, separator: str) -> list[str]:
         """Returns the paths of examples below the root."""

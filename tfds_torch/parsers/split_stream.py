@@ -10,11 +10,12 @@ import numpy as np
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.example_files import ExampleFiles
 from tfds_torch.parsers.parser import Batch
-from tfds_torch.pipeline.builder import INDEX, StreamSpec, read_stream
+from tfds_torch.pipeline.builder import INDEX, ExampleSource, StreamSpec, read_stream
 from tfds_torch.pipeline.columns import Column
 from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
 from tfds_torch.plan.stream import Share, Stretch, deal_examples, deal_files
+from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.records.record_run import RecordRun
 
 # Examples are decoded in chunks. Small ones cost more calls; the buffers of large ones (above about 32 MB decoded, that
@@ -38,39 +39,75 @@ class SplitStream:
     read: ReadOptions
 
     def read_mode(self, plan: EpochPlan) -> str:
-        """Returns the read mode for a plan: `files` or `examples`.
+        """Returns the read mode for a plan: `index`, `files` or `examples`.
 
         Raises:
-            ConfigError: `files` was asked for where it cannot keep its promises.
+            ConfigError: a mode was asked for where it cannot keep its promises, or no mode can read the files.
         """
+        obstacle = self.files.find_obstacle()
+        mode = self.read.mode
+        if mode == "auto":
+            mode = "index" if obstacle is None else "files" if self._can_deal_files(plan) else "examples"
+        if mode == "index":
+            if obstacle is not None:
+                working = "'files' (training) and 'examples'" if self.files.streams else "none: copy it to this machine"
+                raise ConfigError(
+                    f"read mode 'index' fetches single records, and {obstacle}. The modes that can read "
+                    f"{self.files.dataset} are {working}."
+                )
+            return mode
+        if not self.files.streams:
+            where = "" if obstacle is None else f", and {obstacle}: copy it to this machine"
+            raise ConfigError(
+                f"read mode {mode!r} streams TFRecord files, and {self.files.dataset} is stored in a format that is "
+                f"only read by index. Use mode 'index' or 'auto'{where}."
+            )
+        if self.read.block_records is not None:
+            reason = "" if obstacle is None else f" ({obstacle}, so 'index' cannot be used)"
+            raise ConfigError(
+                f"block_records={self.read.block_records} says how mode 'index' shuffles, and the read mode is "
+                f"{mode!r}{reason}. Leave out block_records: a stream shuffles by shuffle_buffer."
+            )
+        if mode == "files":
+            self._check_files_can_be_dealt(plan)
+        return mode
+
+    def _can_deal_files(self, plan: EpochPlan) -> bool:
+        try:
+            self._check_files_can_be_dealt(plan)
+        except ConfigError:
+            return False
+        return True
+
+    def _check_files_can_be_dealt(self, plan: EpochPlan) -> None:
         world = plan.world
-        has_enough_files = self.files.has_shards and len(self.files.runs) >= world.num_pipelines
-        pads = plan.remainder is Remainder.PAD
-        if self.read.mode == "auto":
-            return "files" if plan.is_training and has_enough_files and not pads else "examples"
-        if self.read.mode == "files":
-            if not plan.is_training:
-                raise ConfigError(
-                    "read mode 'files' yields some examples twice: evaluation takes 'examples' or 'auto'."
-                )
-            if not self.files.has_shards:
-                raise ConfigError(
-                    f"read mode 'files' deals shards to the pipelines, and {self.files.dataset} has none: its images "
-                    f"are files of their own. Use mode 'examples' or 'auto'."
-                )
-            if pads:
-                raise ConfigError("read mode 'files' does not pad: use remainder='wrap' or 'drop', or mode 'examples'.")
-            if not has_enough_files:
-                raise ConfigError(
-                    f"read mode 'files' needs a file for each pipeline: {self.files.dataset} split {self.split!r} has "
-                    f"{len(self.files.runs)} non-empty files, and there are {world.num_pipelines} pipelines "
-                    f"({world.num_replicas} ranks x {world.num_workers} workers). Use mode 'examples' or 'auto'."
-                )
-        return self.read.mode
+        others = "'index', 'examples'" if self.files.find_obstacle() is None else "'examples'"
+        if not plan.is_training:
+            raise ConfigError(f"read mode 'files' yields some examples twice: evaluation takes {others} or 'auto'.")
+        if not self.files.has_shards:
+            raise ConfigError(
+                f"read mode 'files' deals shards to the pipelines, and {self.files.dataset} has none: its images "
+                f"are files of their own. Use mode {others} or 'auto'."
+            )
+        if plan.remainder is Remainder.PAD:
+            raise ConfigError(f"read mode 'files' does not pad: use remainder='wrap' or 'drop', or mode {others}.")
+        if len(self.files.runs) < world.num_pipelines:
+            raise ConfigError(
+                f"read mode 'files' needs a file for each pipeline: {self.files.dataset} split {self.split!r} has "
+                f"{len(self.files.runs)} non-empty files, and there are {world.num_pipelines} pipelines "
+                f"({world.num_replicas} ranks x {world.num_workers} workers). Use mode {others} or 'auto'."
+            )
 
     def share(self, plan: EpochPlan, epoch: int) -> Share:
-        """Returns which stretches of `files` the plan's pipeline reads in an epoch."""
-        deal = deal_files if self.read_mode(plan) == "files" else deal_examples
+        """Returns which stretches of `files` the plan's pipeline reads in an epoch; in the stream modes only.
+
+        Raises:
+            ConfigError: the read mode is `index`: there, `EpochPlan.batch` says what is in every batch.
+        """
+        mode = self.read_mode(plan)
+        if mode == "index":
+            raise ConfigError("In read mode 'index' there are no shares: EpochPlan.batch says what is in every batch.")
+        deal = deal_files if mode == "files" else deal_examples
         return deal(plan, [run.take for run in self.files.runs], epoch)
 
     def pieces(
@@ -85,17 +122,14 @@ class SplitStream:
             columns: field name -> how it is decoded.
             has_label: whether the column `label` is a scalar integer, and so becomes `Batch.label`.
         """
-        world = plan.world
+        if self.read_mode(plan) == "index":
+            order = WorkerOrder(plan, epoch, start_batch)
+            source, num_skipped, num_valid = self.files.indexed_source(order, read=self.read), 0, order.num_valid
+        else:
+            source, num_skipped, num_valid = self._stream_source(plan, epoch, start_batch)
         numbers = plan.worker_batches(start_batch)
-        # The worker whose turn is batch start_batch continues the stream of the worker that batch belonged to.
-        source = world.at_worker((world.worker + start_batch) % world.num_workers, world.num_workers)
-        source_plan = replace(plan, world=source)
-        num_skipped = (len(source_plan.worker_batches()) - len(numbers)) * plan.batch_size
-        share = self.share(source_plan, epoch)
-        num_valid = share.num_valid if plan.remainder is Remainder.PAD else share.num_valid + share.num_fill
-        chunks = read_stream(self._spec(source_plan, share, epoch, num_skipped, columns))
         position = num_skipped
-        for part in _cut_chunks(chunks, plan.batch_size):
+        for part in _cut_chunks(read_stream(self._spec(source, num_skipped, plan, columns)), plan.batch_size):
             number = numbers[(position - num_skipped) // plan.batch_size]
             index = part.pop(INDEX)
             valid = np.arange(position, position + len(index)) < num_valid
@@ -103,25 +137,35 @@ class SplitStream:
             yield Batch(part.pop("image", None), label, valid, index, self.files.ids(index), part, epoch, number)
             position += len(index)
 
-    def _spec(
-        self, plan: EpochPlan, share: Share, epoch: int, num_skipped: int, columns: Mapping[str, Column]
-    ) -> StreamSpec:
-        num_workers = plan.world.num_workers
-        chunk_size = self._chunk_size(plan.batch_size)
-        (seed,) = np.random.SeedSequence([plan.seed, epoch, plan.world.pipeline]).generate_state(1, np.uint64)
+    def _stream_source(self, plan: EpochPlan, epoch: int, start_batch: int) -> tuple[ExampleSource, int, int]:
+        """Returns what is streamed, how many examples of it are passed over, and how many are valid."""
+        world = plan.world
+        # The worker whose turn is batch start_batch continues the stream of the worker that batch belonged to.
+        number = (world.worker + start_batch) % world.num_workers
+        source_plan = replace(plan, world=world.at_worker(number, world.num_workers))
+        num_passed = len(source_plan.worker_batches()) - len(plan.worker_batches(start_batch))
+        share = self.share(source_plan, epoch)
+        (seed,) = np.random.SeedSequence([plan.seed, epoch, source_plan.world.pipeline]).generate_state(1, np.uint64)
         source = self.files.source(
             [self._run(stretch) for stretch in share.valid],
             [self._run(stretch) for stretch in share.fill],
             seed=int(seed >> np.uint64(1)) if plan.shuffle else None,  # tf.data takes int64.
             read=self.read,
-            num_workers=num_workers,
+            num_workers=world.num_workers,
         )
+        num_valid = share.num_valid if plan.remainder is Remainder.PAD else share.num_valid + share.num_fill
+        return source, num_passed * plan.batch_size, num_valid
+
+    def _spec(
+        self, source: ExampleSource, num_skipped: int, plan: EpochPlan, columns: Mapping[str, Column]
+    ) -> StreamSpec:
+        chunk_size = self._chunk_size(plan.batch_size)
         return StreamSpec(
             source=source,
             columns=columns,
             chunk_size=chunk_size,
             num_skipped=num_skipped,
-            num_threads=self.read.threads_of_worker(num_workers),
+            num_threads=self.read.threads_of_worker(plan.world.num_workers),
             prefetch_chunks=self.read.prefetch_batches * max(1, plan.batch_size // chunk_size),
         )
 

@@ -29,11 +29,12 @@ class ExampleSource(Protocol):
             ShardError: a file is missing, or holds another number of examples than promised.
         """
 
-    def stream(self, tf: Any, num_skipped: int, features: Sequence[str]) -> Any:
-        """Returns a dataset of (index int64 [], encoded example).
+    def chunks(self, tf: Any, chunk_size: int, num_skipped: int, features: Sequence[str]) -> Any:
+        """Returns a dataset of (index int64 [n], n encoded examples), n = chunk_size but for the last chunk.
 
         Args:
             tf: the module tensorflow.
+            chunk_size: examples of a chunk.
             num_skipped: examples that are passed over.
             features: keys of the features that `parse` will be asked for.
         """
@@ -62,6 +63,9 @@ class ExampleSource(Protocol):
 
     def describe_undecodable(self, index: int | None, reason: str) -> TfdsTorchError:
         """Returns the error for an example, given by its index where that is known, that cannot be decoded."""
+
+    def close(self) -> None:
+        """Lets go of what is open. Called once nothing is read any more."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,19 @@ def read_stream(spec: StreamSpec) -> Iterator[dict[str, Any]]:
     """
     if not len(spec.source):
         return
-    spec.source.check()
-    tf = load_tensorflow()
+    try:
+        spec.source.check()
+        yield from _read_chunks(load_tensorflow(), spec)
+    finally:
+        spec.source.close()
+
+
+def readable_reason(error: Any) -> str:
+    """Returns what a `tf.errors.OpError` out of a graph says, without where in the graph it happened."""
+    return _WHERE_IN_GRAPH.sub("", str(error.message).splitlines()[0])
+
+
+def _read_chunks(tf: Any, spec: StreamSpec) -> Iterator[dict[str, Any]]:
     chunks = _decoded(tf, spec).as_numpy_iterator()
     num_delivered = 0
     while True:
@@ -114,8 +129,7 @@ def _decoded(tf: Any, spec: StreamSpec) -> Any:
     # Calls beyond the threads would only take turns with the first one, and so delay it.
     num_parallel = min(spec.prefetch_chunks, spec.num_threads + 1)
     return (
-        spec.source.stream(tf, spec.num_skipped, list(_feature_specs(tf, spec)))
-        .batch(spec.chunk_size)
+        spec.source.chunks(tf, spec.chunk_size, spec.num_skipped, list(_feature_specs(tf, spec)))
         .prefetch(1)  # Reading goes on while a chunk is decoded; what waits here is still encoded.
         .map(
             tf.autograph.experimental.do_not_convert(lambda index, encoded: (index, _decode(tf, spec, encoded))),
@@ -140,7 +154,7 @@ def _decode(tf: Any, spec: StreamSpec, encoded: Any) -> dict[str, tuple[Any, ...
 
 def _explain(tf: Any, error: Any, spec: StreamSpec, num_delivered: int) -> TfdsTorchError:
     """Returns our own error for one of tensorflow's, which no process without tensorflow could unpickle."""
-    reason = _WHERE_IN_GRAPH.sub("", str(error.message).splitlines()[0])
+    reason = readable_reason(error)
     explained = spec.source.explain(tf, error, reason, num_delivered)
     if explained is not None:
         return explained
@@ -150,13 +164,13 @@ def _explain(tf: Any, error: Any, spec: StreamSpec, num_delivered: int) -> TfdsT
 def _find_undecodable(tf: Any, spec: StreamSpec, num_delivered: int) -> int | None:
     """Returns the index of the first example after the delivered ones that cannot be decoded by itself."""
     num_suspected = spec.chunk_size * (spec.prefetch_chunks + 1)
-    stream = spec.source.stream(tf, num_delivered, list(_feature_specs(tf, spec)))
+    examples = spec.source.chunks(tf, 1, num_delivered, list(_feature_specs(tf, spec)))
     try:
-        for index, encoded in stream.take(num_suspected):
+        for index, encoded in examples.take(num_suspected):
             try:
-                _decode(tf, spec, tf.nest.map_structure(lambda value: value[tf.newaxis], encoded))
+                _decode(tf, spec, encoded)
             except tf.errors.InvalidArgumentError:
-                return int(index)
+                return int(index[0])
     except tf.errors.OpError:  # The files have changed since.
         pass
     return None

@@ -40,7 +40,7 @@ class ImageFiles:
     def check(self) -> None:
         """Does nothing: a file is only known to be whole when it has been decoded."""
 
-    def stream(self, tf: Any, num_skipped: int, features: Sequence[str]) -> Any:  # noqa: D102
+    def chunks(self, tf: Any, chunk_size: int, num_skipped: int, features: Sequence[str]) -> Any:  # noqa: D102
         # Passes that repeat share the entries of this table.
         read, rows = np.unique(self.indices[num_skipped:], return_inverse=True)
         paths = tf.constant([os.fsencode(path) for path in self.paths(read)], tf.string, (len(read),))
@@ -51,11 +51,12 @@ class ImageFiles:
             example = {LABEL: labels[row], FILENAME: path}
             return index, example | ({IMAGE: tf.io.read_file(path)} if IMAGE in features else {})
 
-        return tf.data.Dataset.from_tensor_slices((self.indices[num_skipped:], rows.astype(np.int64))).map(
+        examples = tf.data.Dataset.from_tensor_slices((self.indices[num_skipped:], rows.astype(np.int64))).map(
             tf.autograph.experimental.do_not_convert(load),
             num_parallel_calls=self.num_threads if IMAGE in features else None,
             deterministic=True if IMAGE in features else None,
         )
+        return examples.batch(chunk_size)
 
     def parse(self, tf: Any, encoded: Any, specs: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: D102
         return {key: encoded[key] for key in specs}
@@ -76,6 +77,9 @@ class ImageFiles:
             f"{path} of {self.dataset} cannot be decoded: it is damaged, or no JPEG or PNG image. "
             f"tensorflow says: {reason}"
         )
+
+    def close(self) -> None:
+        """Does nothing: tensorflow opens and closes the files."""
 
     def _problem_of_file(self, path: str) -> ShardError | None:
         try:

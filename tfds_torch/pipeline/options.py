@@ -6,8 +6,9 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.order import BlockShuffle
 
-READ_MODES = ("auto", "files", "examples")
+READ_MODES = ("auto", "index", "files", "examples")
 _MAX_THREADS = 8
 _MAX_SHUFFLE_BYTES = 2 * 2**30
 
@@ -16,21 +17,29 @@ _MAX_SHUFFLE_BYTES = 2 * 2**30
 class ReadOptions:
     """How examples are read. The defaults suit a training machine.
 
-    `mode`, `cycle_length`, `shuffle_buffer` and `ram_budget_bytes` take part in the order of a shuffled stream; the
+    In mode `index`, the order depends on `block_records` alone (and with it on `shuffle_buffer`). In the stream modes
+    `files` and `examples`, `cycle_length`, `shuffle_buffer` and `ram_budget_bytes` take part in the shuffled order. The
     others change speed and memory only.
 
     Attributes:
-        mode: `files` deals whole shards to the pipelines (training only), `examples` deals consecutive cuts of exactly
-            the planned number of examples, `auto` takes `files` in training when there are at least as many non-empty
-            files as pipelines, else `examples`.
+        mode: `index` fetches every record by its number, so that the order is one shuffle of the whole split, whatever
+            the number of ranks and workers, and can be resumed anywhere; `files` streams whole shards, dealt to the
+            pipelines (training only); `examples` streams consecutive cuts of exactly the planned number of examples.
+            `auto` takes `index` for local files with random access (TFRecord, ArrayRecord, image folders); else `files`
+            in training when there are at least as many non-empty files as pipelines; else `examples`.
         num_threads: threads that decode, per worker; None means max(1, min(8, cores) // num_workers).
         cycle_length: files that a shuffling worker reads by turns.
         read_buffer_bytes: read-ahead per open file, bytes.
-        shuffle_buffer: encoded examples of a rank among which the next one is drawn; its workers share the number. An
-            image folder has none: the paths of a whole share are shuffled, a pass at a time.
+        shuffle_buffer: encoded examples of a rank among which a stream draws the next one; its workers share the
+            number. An image folder has none: the paths of a whole share are shuffled, a pass at a time. Mode `index`
+            has none either, unless `block_records` is set.
         prefetch_batches: decoded batches that a worker holds ready.
         ram_budget_bytes: memory of a worker's shuffle buffer, bytes; a buffer that would be larger (by the dataset's
             mean example size) is made smaller. None means 2 GiB per rank.
+        block_records: mode `index` on disks where random reads are dear: contiguous examples that are kept together.
+            Blocks are shuffled as wholes, and examples within windows of `shuffle_buffer` examples (of the whole world,
+            rounded down to blocks, one at least). None: every example is shuffled among all of them.
+        verify_checksums: mode `index`: whether every record's CRC32C is verified. Streams always verify.
 
     Raises:
         ConfigError: an unknown mode, or a number out of range.
@@ -43,6 +52,8 @@ class ReadOptions:
     shuffle_buffer: int = 8192
     prefetch_batches: int = 2
     ram_budget_bytes: int | None = None
+    block_records: int | None = None
+    verify_checksums: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in READ_MODES:
@@ -51,16 +62,26 @@ class ReadOptions:
         for name in ("num_threads", "cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches"):
             self._check_number(name)
         self._check_number("ram_budget_bytes")
+        self._check_number("block_records")
+        if not isinstance(self.verify_checksums, bool):
+            raise ConfigError(f"ReadOptions: verify_checksums={self.verify_checksums!r} must be True or False.")
 
     def _check_number(self, name: str) -> None:
         value = getattr(self, name)
-        if value is None and name in ("num_threads", "ram_budget_bytes"):
+        if value is None and name in ("num_threads", "ram_budget_bytes", "block_records"):
             return
         object.__setattr__(self, name, check_integer(f"ReadOptions: {name}", value, 1))
 
     def threads_of_worker(self, num_workers: int) -> int:
         """Returns the size of a worker's private thread pool."""
         return self.num_threads or max(1, min(_MAX_THREADS, num_cores()) // num_workers)
+
+    @property
+    def blocks(self) -> BlockShuffle | None:
+        """The blocks of a shuffled order in mode `index`; None: there are none."""
+        if self.block_records is None:
+            return None
+        return BlockShuffle(self.block_records, max(1, self.shuffle_buffer // self.block_records))
 
     def shuffle_buffer_of_worker(self, num_workers: int, mean_example_bytes: int) -> int:
         """Returns the encoded examples in a worker's shuffle buffer, within its memory budget."""

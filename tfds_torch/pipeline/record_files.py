@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
-from tfds_torch.records.record_run import RecordRun, is_local
+from tfds_torch.records.record_run import RecordRun, is_local, name_record
 from tfds_torch.records.shard_check import check_shards
 from tfds_torch.records.tfrecord import read_records
 
@@ -43,7 +43,7 @@ class RecordFiles:
     def check(self) -> None:  # noqa: D102
         check_shards({run.path: run.num_in_shard for run in self._all if is_local(run.path)}, self.dataset)
 
-    def stream(self, tf: Any, num_skipped: int, features: Sequence[str]) -> Any:  # noqa: D102
+    def chunks(self, tf: Any, chunk_size: int, num_skipped: int, features: Sequence[str]) -> Any:  # noqa: D102
         is_shuffled = self.shuffle_buffer > 1
         stream = self._records(tf, self.runs, cycle_length=self.cycle_length if is_shuffled else 1)
         if is_shuffled and self.runs:
@@ -51,7 +51,7 @@ class RecordFiles:
         if self.fill:
             fill = self._records(tf, self.fill, cycle_length=1)
             stream = stream.concatenate(fill) if self.runs else fill
-        return stream.skip(num_skipped) if num_skipped else stream
+        return (stream.skip(num_skipped) if num_skipped else stream).batch(chunk_size)
 
     def parse(self, tf: Any, encoded: Any, specs: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: D102
         return tf.io.parse_example(encoded, specs) if specs else {}
@@ -76,19 +76,18 @@ class RecordFiles:
         return ShardError(f"The shards of {self.dataset} could not be read. tensorflow says: {reason}")
 
     def describe_undecodable(self, index: int | None, reason: str) -> TfdsTorchError:  # noqa: D102
-        what = "An example" if index is None else self._name_record(index)
+        what = "An example" if index is None else name_record(self._all, index)
         return CorruptRecordError(
             f"{what} of {self.dataset} cannot be decoded, though its checksum is right: it was written that way. "
             f"tensorflow says: {reason}"
         )
 
+    def close(self) -> None:
+        """Does nothing: tensorflow opens and closes the files."""
+
     @property
     def _all(self) -> list[RecordRun]:
         return [*self.runs, *self.fill]
-
-    def _name_record(self, index: int) -> str:
-        run = next(run for run in self._all if 0 <= index - run.first_index < run.take)
-        return f"{run.path}: record {run.skip + index - run.first_index}"
 
     def _records(self, tf: Any, runs: Sequence[RecordRun], *, cycle_length: int) -> Any:
         """Returns a dataset of (index int64 [], serialized string [])."""
