@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 from tfds_torch import ImageDataset, ParserTfds, errors
-from tfds_torch.torch_data.epoch_counter import EpochCounter
+from tfds_torch.torch_data.shared_progress import SharedProgress
 
 TORCHRUN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"
 
@@ -81,7 +81,7 @@ def fork_one_that_waits() -> int:
 
 def hold_things_for_ever() -> Iterator[dict[str, Any]]:
     """Has a child process and a semaphore, which Python's resource tracker watches, and says which."""
-    counter = EpochCounter()
+    counter = SharedProgress()
     child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
     semaphore = counter._numbers.get_lock()._semlock.name
     found = {"semaphore": semaphore, "port": int(os.environ["MASTER_PORT"])}

@@ -1,24 +1,26 @@
 """ImageDataset: a parser's examples as a torch IterableDataset."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-import numpy as np
 import torch.utils.data
-from PIL import Image
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, Parser
+from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.state import LoaderState, WorkerPosition
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
-from tfds_torch.torch_data.epoch_counter import EpochCounter
+from tfds_torch.torch_data.example_fields import check_field_names, make_tuples
+from tfds_torch.torch_data.iteration import Iteration, check_delivered, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import find_rank, is_distributed
+from tfds_torch.torch_data.shared_progress import SharedProgress
 
 
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
@@ -58,18 +60,17 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         world: World | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(fields, str) or not fields:
-            raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
         if not isinstance(world, World | None):
             raise ConfigError(f"world={world!r} must be a World, for example World(rank=0, num_replicas=2), or None.")
-        parser.check_fields(fields)
         self.parser = parser
         self.transform = transform
         self.target_transform = target_transform
-        self.fields = tuple(fields)
+        self.fields = check_field_names(parser, fields)
         self.world = world
         self._parent_world: tuple[int, World] | None = None  # The process that resolved it, and what it found.
-        self._epoch_counter = EpochCounter()
+        self._progress = SharedProgress()
+        self._iteration: Iteration | None = None  # The latest one in this process.
+        self._restored: WorkerPosition | None = None  # Where the next one in this process goes on.
         keep_own_shards(ImageDataset)
 
     def set_epoch(self, epoch: int) -> None:
@@ -79,7 +80,79 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             ConfigError: epoch is no integer >= 0, or Accelerate deals out the share of this rank a second time.
         """
         refuse_second_shards(self)
-        self._epoch_counter.set(epoch)
+        self._progress.set_epoch(epoch)
+
+    def state_dict(self, batches_delivered: int | None = None) -> dict[str, Any]:
+        """Returns where training is: a small dictionary of plain values, for JSON or `torch.save`.
+
+        Behind a DataLoader with workers this object does not see what is delivered, because the workers read ahead:
+        say it. Without workers it is known. In a worker (torchdata's StatefulDataLoader asks there) it is the worker's
+        own position.
+
+        Args:
+            batches_delivered: batches taken out of the loader since its latest `iter()`: `enumerate(loader, 1)` counts
+                them. Those before the state that was loaded are added here.
+
+        Raises:
+            ConfigError: workers read and batches_delivered is missing, or it cannot be so many.
+        """
+        worker = torch.utils.data.get_worker_info()
+        progress = self._progress.current()
+        if self._iteration is not None and (worker is not None or progress.num_workers == 0):
+            position = self._iteration.position()
+            if worker is not None or (batches_delivered is None and position.examples):
+                return position.to_dict()
+            if batches_delivered is None:
+                batches_delivered = position.batches
+        if batches_delivered is None and progress.num_workers is not None:
+            raise ConfigError(
+                f"{progress.num_workers} workers read ahead of the training process, so that only you know how many "
+                f"batches came: state_dict(batches_delivered=n), with n counted since iter(loader), as "
+                f"enumerate(loader, 1) does. torchdata's StatefulDataLoader counts by itself: ask it, not the dataset."
+            )
+        delivered = 0 if batches_delivered is None else check_integer("batches_delivered", batches_delivered, 0)
+        state = self._state_at(progress.epoch, progress.start_batch, progress.num_workers)
+        check_delivered(delivered, progress, self.plan().num_batches)
+        return state.at(progress.start_batch + delivered).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Lets the next iteration go on where a state was taken; later ones are the following epochs.
+
+        The next iteration yields what is left of the state's epoch, nothing where that had ended. In mode `index` the
+        number of workers and ranks may be another one, as long as the global batch (ranks x batch_size) is the same.
+        The stream modes go on in the same world only. `len()` stays that of a whole epoch. Where another epoch is set
+        by hand, that one begins at its first batch.
+
+        Args:
+            state: what `state_dict` returned, here or on another rank; or `LoaderState.from_stateful(...).to_dict()`.
+
+        Raises:
+            StateMismatchError: the state is damaged, or not of this dataset, split, plan or world; nothing is changed.
+        """
+        worker = torch.utils.data.get_worker_info()
+        here = self._state_at(0, 0, None if worker is None else worker.num_workers)
+        if worker is None and not is_position(state):
+            loaded = LoaderState.load(state, here)
+            self._progress.resume(loaded.epoch, loaded.batches_delivered)
+        else:
+            number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+            self._restored = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)
+        self._iteration = None
+
+    def _state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
+        """Returns the state of a point in an epoch; num_workers 0: the training process reads by itself."""
+        num_readers = None if num_workers is None else max(1, num_workers)
+        world = self.find_rank().at_worker(0, num_readers or 1)
+        return LoaderState.of(
+            self.parser.plan(world),
+            dataset=self.parser.dataset_name,
+            split=self.parser.split,
+            fingerprint=self.parser.fingerprint,
+            read_mode=self.parser.read_mode(world),
+            num_workers=num_readers,
+            epoch=epoch,
+            batches_delivered=batches_delivered,
+        )
 
     def __len__(self) -> int:
         """Examples that this rank yields in an epoch; wrapped and padded ones count."""
@@ -138,33 +211,40 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         worker = torch.utils.data.get_worker_info()
-        world, loader_seed = self.find_rank(), None
+        world, loader_seed, num_workers = self.find_rank(), None, 0
         if worker is not None:
             world, loader_seed = world.at_worker(worker.id, worker.num_workers), worker.seed - worker.id
-        examples = self._examples(world, self._epoch_counter.begin(loader_seed))
+            num_workers = worker.num_workers
+        began, self._restored = self._restored, None
+        if began is None:
+            epoch, start_batch = self._progress.begin(loader_seed, num_workers)
+            state = self._state_at(epoch, start_batch, num_workers)
+            began = WorkerPosition(world.worker, world.num_workers, 0, 0, state)
+        else:
+            state = began.began_at
+            self._progress.begin_at(loader_seed, num_workers, state.epoch, state.batches_delivered)
+        self._iteration = Iteration(self.parser.plan(world), began)
+        examples = self._examples(self._iteration)
         return OneThreadIterator(examples, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
-    def _examples(self, world: World, epoch: int) -> Iterator[tuple[Any, ...]]:
-        for batch in self.parser.batches(world, epoch, fields=self.fields, in_pieces=True):
-            columns = [self._values(batch, field) for field in self.fields]
-            yield from zip(*columns, strict=True)
-
-    def _values(self, batch: Batch, field: str) -> Iterator[Any]:
-        """Yields a field's values, one per example."""
-        if field == "image":
-            images = map(_to_pil, batch.image)
-            yield from map(self.transform, images) if self.transform else images
-        elif field == "label":
-            targets = batch.features["label"] if batch.label is None else batch.label.tolist()
-            yield from map(self.target_transform, targets) if self.target_transform else targets
-        elif field in LEDGER_FIELDS:
-            values = getattr(batch, field)
-            yield from values if field == "id" else values.tolist()
-        else:
-            yield from batch.features[field]
+    def _examples(self, iteration: Iteration) -> Iterator[tuple[Any, ...]]:
+        began, world = iteration.began, iteration.plan.world
+        num_passed = began.examples
+        batches = self.parser.batches(
+            world, began.began_at.epoch, began.start_batch, fields=self.fields, in_pieces=True
+        )
+        for batch in batches:
+            self._progress.note_produced(batch.batch + 1)
+            columns = [(field, _values(batch, field)) for field in self.fields]
+            for example in make_tuples(columns, self.transform, self.target_transform):
+                if num_passed:
+                    num_passed -= 1
+                else:
+                    iteration.num_examples += 1
+                    yield example
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
+        state = self.__dict__ | {"_iteration": None, "_restored": None}
         if get_spawning_popen() is not None:  # A worker of spawn or forkserver inherits no process group.
             try:
                 state["_parent_world"] = (os.getpid(), self.find_rank())
@@ -179,9 +259,14 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         keep_own_shards(ImageDataset)
 
 
-def _to_pil(pixels: "np.ndarray[Any, np.dtype[np.uint8]]") -> Image.Image:
-    """Returns an image of pixels uint8 [H, W, C], C in 1, 3, 4."""
-    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+def _values(batch: Batch, field: str) -> Any:
+    """Returns a field's values, one per example."""
+    if field == "label":
+        return batch.features["label"] if batch.label is None else batch.label.tolist()
+    if field in LEDGER_FIELDS:
+        values = getattr(batch, field)
+        return values if field == "id" else values.tolist()
+    return batch.image if field == "image" else batch.features[field]
 
 
 IterableImageDataset = ImageDataset

@@ -90,7 +90,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
         return facts | {"error": str(error)}
     names = ("is_training", "shuffle", "seed", "num_passes")
     facts |= {name: getattr(plan, name) for name in names}
-    facts |= {"remainder": plan.remainder.value, "read_mode": read_mode}
+    facts |= {"remainder": plan.remainder.value, "read_mode": read_mode, "blocks": plan.blocks}
     return facts | {"num_replicas": world.num_replicas, "rank": world.rank}
 
 

@@ -1,4 +1,4 @@
-"""The promises of EpochCounter, with threads and processes but without torch and data."""
+"""The promises of SharedProgress, with threads and processes but without torch and data."""
 
 import copy
 import multiprocessing
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.torch_data import epoch_counter
-from tfds_torch.torch_data.epoch_counter import _NUM_OWNERS, EpochCounter
+from tfds_torch.torch_data import shared_progress
+from tfds_torch.torch_data.shared_progress import _NUM_OWNERS, SharedProgress
 
 NUM_REMEMBERED = 16
 METHODS = ("fork", "spawn", "forkserver")
@@ -24,7 +24,7 @@ Start = Callable[..., "Worker"]
 class Worker:
     """A process with a counter, as a loader's worker has it; `begin` begins iterations there, one at a time."""
 
-    def __init__(self, method: str, counter: EpochCounter, seed: int | None) -> None:
+    def __init__(self, method: str, counter: SharedProgress, seed: int | None) -> None:
         context: Any = multiprocessing.get_context(method)
         self._ours, theirs = context.Pipe()
         self.process = context.Process(target=_count, args=(theirs, counter, seed), daemon=True)
@@ -41,9 +41,16 @@ class Worker:
         self._ours.close()
 
 
-def _count(requests: Connection, counter: EpochCounter, seed: int | None) -> None:
+def _count(requests: Connection, counter: SharedProgress, seed: int | None) -> None:
     while times := requests.recv():
-        requests.send([counter.begin(seed) for _ in range(times)])
+        requests.send([begin_epoch(counter, seed) for _ in range(times)])
+
+
+def begin_epoch(counter: SharedProgress, seed: int | None) -> int:
+    """Begins an iteration, of a worker where there is a loader's seed, and returns its epoch."""
+    epoch, start_batch = counter.begin(seed, 0 if seed is None else 2)
+    assert start_batch == 0
+    return epoch
 
 
 @pytest.fixture
@@ -51,7 +58,7 @@ def start():
     """`start(method, counter, seed)` starts a worker that ends with the test."""
     workers: list[Worker] = []
 
-    def start_one(method: str, counter: EpochCounter, seed: int | None) -> Worker:
+    def start_one(method: str, counter: SharedProgress, seed: int | None) -> Worker:
         workers.append(Worker(method, counter, seed))
         return workers[-1]
 
@@ -61,13 +68,13 @@ def start():
 
 
 def test_iterations_outside_of_workers_count_up_from_0() -> None:
-    counter = EpochCounter()
-    assert [counter.begin(None) for _ in range(4)] == [0, 1, 2, 3]
+    counter = SharedProgress()
+    assert [begin_epoch(counter, None) for _ in range(4)] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
 def test_an_unseen_loader_seed_advances_once_for_any_number_of_workers(num_workers: int, start: Start) -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     for epoch, seed in enumerate((1000, 7, 2**63 - 1)):
         workers = [start("fork", counter, seed) for _ in range(num_workers)]
         assert [worker.begin() for worker in workers] == [[epoch]] * num_workers
@@ -75,17 +82,17 @@ def test_an_unseen_loader_seed_advances_once_for_any_number_of_workers(num_worke
 
 @pytest.mark.parametrize("method", METHODS)
 def test_workers_of_every_start_method_share_the_count(method: str, start: Start) -> None:
-    counter = EpochCounter()
-    assert counter.begin(None) == 0
+    counter = SharedProgress()
+    assert begin_epoch(counter, None) == 0
     assert [start(method, counter, 11).begin() for _ in range(2)] == [[1], [1]]
     assert start(method, counter, 22).begin() == [2]
-    assert counter.begin(None) == 3
+    assert begin_epoch(counter, None) == 3
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_persistent_workers_count_their_own_iterations_from_their_first_epoch(method: str, start: Start) -> None:
-    counter = EpochCounter()
-    assert [counter.begin(None) for _ in range(2)] == [0, 1]
+    counter = SharedProgress()
+    assert [begin_epoch(counter, None) for _ in range(2)] == [0, 1]
     first, second = start(method, counter, 11), start(method, counter, 11)
     assert first.begin(3) == [2, 3, 4]
     assert second.begin(3) == [2, 3, 4]  # However far the other one is ahead.
@@ -93,7 +100,7 @@ def test_persistent_workers_count_their_own_iterations_from_their_first_epoch(me
 
 
 def test_workers_that_begin_in_any_order_agree(start: Start) -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     workers = [start("fork", counter, 11) for _ in range(3)]
     begun: list[list[int]] = [[], [], []]
     for turn in (0, 0, 2, 1, 2, 0, 1, 1, 2):
@@ -102,7 +109,7 @@ def test_workers_that_begin_in_any_order_agree(start: Start) -> None:
 
 
 def test_a_worker_that_begins_late_still_belongs_to_its_own_iteration(start: Start) -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     late = start("fork", counter, 11)
     assert start("fork", counter, 11).begin() == [0]
     assert start("fork", counter, 22).begin() == [1]
@@ -110,7 +117,7 @@ def test_a_worker_that_begins_late_still_belongs_to_its_own_iteration(start: Sta
 
 
 def test_two_loaders_that_take_turns_share_the_count(start: Start) -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     # Without persistent workers every iteration has new workers and a new seed, whichever loader it belongs to.
     begun = [start("fork", counter, seed).begin() for seed in (100, 200, 101, 201) for _ in range(2)]
     assert begun == [[0], [0], [1], [1], [2], [2], [3], [3]]
@@ -118,21 +125,21 @@ def test_two_loaders_that_take_turns_share_the_count(start: Start) -> None:
 
 @pytest.mark.parametrize("seed", [None, 22])
 def test_a_loader_after_persistent_workers_begins_a_new_epoch(seed: int | None, start: Start) -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     workers = [start("fork", counter, 11) for _ in range(2)]
     assert [worker.begin(3) for worker in workers] == [[0, 1, 2]] * 2
     assert start("fork", counter, seed).begin() == [3]
 
 
 def test_a_new_process_with_the_same_seed_repeats_the_epoch(start: Start) -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     assert start("fork", counter, 11).begin() == [0]
     # As when torch.manual_seed is called with the same value before every epoch: documented.
     assert start("fork", counter, 11).begin() == [0]
 
 
 def test_the_ring_remembers_the_latest_seeds_and_forgets_the_oldest(start: Start) -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
 
     def begin(seed: int) -> int:
         (epoch,) = start("fork", counter, seed).begin()
@@ -146,24 +153,24 @@ def test_the_ring_remembers_the_latest_seeds_and_forgets_the_oldest(start: Start
 
 
 def test_the_ring_wraps_many_times_in_one_process() -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     seeds = range(1000, 1000 + 5 * NUM_REMEMBERED)
-    assert [counter.begin(seed) for seed in seeds] == list(range(len(seeds)))
+    assert [begin_epoch(counter, seed) for seed in seeds] == list(range(len(seeds)))
 
 
 def test_processes_that_are_gone_leave_their_place_to_others() -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     for _ in range(_NUM_OWNERS + 2):
         pid = os.fork()
         if pid == 0:
-            os._exit(counter.begin(None) + counter.begin(None))
+            os._exit(begin_epoch(counter, None) + begin_epoch(counter, None))
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 + 1
-    assert counter.begin(None) == 0
+    assert begin_epoch(counter, None) == 0
 
 
 def test_more_processes_than_there_are_places_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = EpochCounter()
-    monkeypatch.setattr(epoch_counter, "_is_alive", lambda pid: pid != -1)
+    counter = SharedProgress()
+    monkeypatch.setattr(shared_progress, "_is_alive", lambda pid: pid != -1)
     for owner in range(2, _NUM_OWNERS + 1):
         counter._row_of(-owner)
     with pytest.raises(ConfigError, match=r"More than \d+ training processes .* share one ImageDataset"):
@@ -172,25 +179,25 @@ def test_more_processes_than_there_are_places_are_refused(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_set_fixes_the_epoch_of_running_workers_and_of_new_ones(method: str, start: Start) -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     running = start(method, counter, 11)
     assert running.begin(2) == [0, 1]
-    counter.set(7)
+    counter.set_epoch(7)
     assert running.begin(2) == [7, 7]
     assert start(method, counter, 22).begin() == [7]
-    assert counter.begin(None) == 7
-    counter.set(0)
+    assert begin_epoch(counter, None) == 7
+    counter.set_epoch(0)
     assert running.begin() == [0]
-    assert counter.begin(None) == 0
+    assert begin_epoch(counter, None) == 0
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.0, "1", None, True])
 def test_set_refuses_what_is_no_epoch(epoch: Any) -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     with pytest.raises(ConfigError, match=r"^set_epoch: epoch=.* must be an integer >= 0\.$") as caught:
-        counter.set(epoch)
+        counter.set_epoch(epoch)
     assert repr(epoch) in str(caught.value)
-    assert counter.begin(None) == 0  # Nothing was fixed.
+    assert begin_epoch(counter, None) == 0  # Nothing was fixed.
 
 
 @pytest.mark.parametrize(
@@ -198,30 +205,30 @@ def test_set_refuses_what_is_no_epoch(epoch: Any) -> None:
     [copy.copy, copy.deepcopy, lambda counter: pickle.loads(pickle.dumps(counter))],
     ids=["copy", "deepcopy", "pickle"],
 )
-def test_a_copy_has_a_counter_of_its_own_with_the_same_state(duplicate: Callable[[Any], EpochCounter]) -> None:
-    counter = EpochCounter()
-    assert [counter.begin(None), counter.begin(11)] == [0, 1]
+def test_a_copy_has_a_counter_of_its_own_with_the_same_state(duplicate: Callable[[Any], SharedProgress]) -> None:
+    counter = SharedProgress()
+    assert [begin_epoch(counter, None), begin_epoch(counter, 11)] == [0, 1]
     twin = duplicate(counter)
-    assert twin.begin(11) == 1  # The remembered seed is part of the state.
-    assert [twin.begin(None), twin.begin(None)] == [2, 3]
-    assert counter.begin(None) == 2
-    twin.set(9)
-    assert counter.begin(None) == 3
-    assert duplicate(twin).begin(None) == 9
+    assert begin_epoch(twin, 11) == 1  # The remembered seed is part of the state.
+    assert [begin_epoch(twin, None), begin_epoch(twin, None)] == [2, 3]
+    assert begin_epoch(counter, None) == 2
+    twin.set_epoch(9)
+    assert begin_epoch(counter, None) == 3
+    assert begin_epoch(duplicate(twin), None) == 9
 
 
 def test_a_copy_can_be_handed_to_workers(start: Start) -> None:
-    counter = copy.deepcopy(EpochCounter())
+    counter = copy.deepcopy(SharedProgress())
     assert start("spawn", counter, 11).begin() == [0]
-    assert counter.begin(None) == 1
+    assert begin_epoch(counter, None) == 1
 
 
 def test_threads_never_get_the_same_epoch() -> None:
-    counter = EpochCounter()
+    counter = SharedProgress()
     begun: list[list[int]] = [[] for _ in range(8)]
 
     def count(own: list[int]) -> None:
-        own.extend(counter.begin(None) for _ in range(50))
+        own.extend(begin_epoch(counter, None) for _ in range(50))
 
     threads = [threading.Thread(target=count, args=(own,)) for own in begun]
     for thread in threads:

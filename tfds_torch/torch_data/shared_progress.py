@@ -1,0 +1,225 @@
+"""Which epoch an iteration belongs to and where it begins, shared by a training process and its loader workers."""
+
+import os
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer
+
+_NOT_SET = -1
+_NUM_REMEMBERED, _NUM_OWNERS = 16, 128
+_NO_SEEDS = [0] + [_NOT_SET] * (2 * _NUM_REMEMBERED)
+
+# A row of numbers.
+_OWNER = 0  # The training process.
+_FIXED = 1  # The epoch that was set by hand.
+_LATEST = 2  # The latest epoch that was counted.
+_RESUMED_EPOCH, _RESUMED_BATCH, _NUM_RESUMED = 3, 4, 5  # Where a loaded state goes on, and how often one was loaded.
+_EPOCH, _START_BATCH, _NUM_WORKERS, _NUM_PRODUCED = 6, 7, 8, 9  # The latest iteration, since any of these was set.
+_NEXT_SLOT, _SLOTS = 10, 11  # Slots hold (loader seed, epoch).
+_ROW = _NEXT_SLOT + len(_NO_SEEDS)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training process is.
+
+    Attributes:
+        epoch: of the latest iteration; of the next one where none began since the epoch was set or a state was loaded.
+        start_batch: the rank's batch at which that iteration begins.
+        num_workers: loader workers that read it, 0 for none; None: it did not begin yet.
+        num_produced: the rank's batches of the epoch before this number have been read, are being read, or come before
+            start_batch.
+    """
+
+    epoch: int
+    start_batch: int
+    num_workers: int | None
+    num_produced: int
+
+
+class SharedProgress:
+    """Counts epochs by itself until an epoch is set by hand, and knows where a loaded state goes on.
+
+    Every iteration of a loader is an epoch. The workers of one iteration share the loader's base seed, so the first of
+    them to begin advances the count and the others find the seed remembered; persistent workers keep one seed for ever
+    and count their own iterations from their first epoch. Loaders that follow each other over one dataset share the
+    count; where a loader with persistent workers takes turns with another one, set the epoch by hand.
+
+    The numbers lie in shared memory and are changed under a lock, so that they also reach workers that already run.
+    Each training process has a row of its own: ranks that were forked or spawned with one dataset, as by
+    `torch.multiprocessing.spawn`, count alike, from where the process that built it was.
+    Thread-safe; survives fork, and travels to workers of spawn and forkserver. Copies made by `deepcopy` or `pickle`
+    get numbers of their own, with the same values.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = _shared_rows([_NOT_SET] * (_NEXT_SLOT - 1) + _NO_SEEDS)
+        self._persistent: tuple[tuple[int, int, int], int] | None = None
+        self._owner_of_iteration = os.getpid()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fixes the epoch of the iterations to come.
+
+        Raises:
+            ConfigError: epoch is no integer >= 0.
+        """
+        epoch = check_integer("set_epoch: epoch", epoch, 0)
+        with self._numbers.get_lock():
+            row = self._row_of(os.getpid())
+            self._numbers[row + _FIXED] = epoch
+            self._numbers[row + _EPOCH] = _NOT_SET
+
+    def resume(self, epoch: int, start_batch: int) -> None:
+        """Lets the next iteration be that of an epoch, from a batch on, and the count go on from there.
+
+        Should another epoch be set by hand, that one begins at its first batch.
+        """
+        with self._numbers.get_lock():
+            row = self._row_of(os.getpid())
+            self._numbers[row + _FIXED] = _NOT_SET
+            self._numbers[row + _LATEST] = epoch - 1
+            self._numbers[row + _RESUMED_EPOCH : row + _NUM_RESUMED] = [epoch, start_batch]
+            self._numbers[row + _NUM_RESUMED] += 1  # Persistent workers count on from here.
+            self._numbers[row + _EPOCH] = _NOT_SET
+            self._numbers[row + _NEXT_SLOT : row + _ROW] = _NO_SEEDS
+
+    def begin(self, loader_seed: int | None, num_workers: int) -> tuple[int, int]:
+        """Returns epoch and first batch of an iteration that begins now.
+
+        Args:
+            loader_seed: the base seed of the loader whose worker this is; None outside of workers.
+            num_workers: workers of the loader; 0 outside of workers.
+        """
+        self._owner_of_iteration = _owner(loader_seed)
+        with self._numbers.get_lock():
+            row = self._row_of(self._owner_of_iteration)
+            if self._numbers[row + _FIXED] != _NOT_SET:
+                epoch = int(self._numbers[row + _FIXED])
+            elif loader_seed is None:
+                epoch = self._advance(row)
+            else:
+                place = (os.getpid(), loader_seed, self._numbers[row + _NUM_RESUMED])
+                if self._persistent and self._persistent[0] == place:
+                    epoch = self._persistent[1] + 1
+                    self._numbers[row + _LATEST] = max(self._numbers[row + _LATEST], epoch)
+                else:
+                    epoch = self._epoch_of(row, loader_seed)
+                self._persistent = (place, epoch)
+            is_resumed = epoch == self._numbers[row + _RESUMED_EPOCH]
+            start_batch = int(self._numbers[row + _RESUMED_BATCH]) if is_resumed else 0
+            self._note_begin(row, epoch, start_batch, num_workers)
+            return epoch, start_batch
+
+    def begin_at(self, loader_seed: int | None, num_workers: int, epoch: int, start_batch: int) -> None:
+        """Notes an iteration whose epoch and first batch come from a loader's own state.
+
+        The count goes on from there, in this process and for the loader's other workers.
+        """
+        self._owner_of_iteration = _owner(loader_seed)
+        with self._numbers.get_lock():
+            row = self._row_of(self._owner_of_iteration)
+            self._numbers[row + _LATEST] = max(self._numbers[row + _LATEST], epoch)
+            if loader_seed is not None:
+                self._persistent = ((os.getpid(), loader_seed, self._numbers[row + _NUM_RESUMED]), epoch)
+                self._remember(row, loader_seed, epoch)
+            self._note_begin(row, epoch, start_batch, num_workers)
+
+    def note_produced(self, num_batches: int) -> None:
+        """Notes that the rank's batches before a number have been read, or are being read."""
+        with self._numbers.get_lock():
+            at = self._row_of(self._owner_of_iteration) + _NUM_PRODUCED
+            self._numbers[at] = max(self._numbers[at], num_batches)
+
+    def current(self) -> Progress:
+        """Returns how far this training process is."""
+        with self._numbers.get_lock():
+            row = self._row_of(os.getpid())
+            epoch, start_batch, num_workers, num_produced = self._numbers[row + _EPOCH : row + _NUM_PRODUCED + 1]
+            if epoch != _NOT_SET:
+                return Progress(epoch, start_batch, num_workers, num_produced)
+            fixed = self._numbers[row + _FIXED]
+            epoch = self._numbers[row + _LATEST] + 1 if fixed == _NOT_SET else fixed
+            resumed = self._numbers[row + _RESUMED_BATCH] if epoch == self._numbers[row + _RESUMED_EPOCH] else 0
+            return Progress(epoch, resumed, None, resumed)
+
+    def _note_begin(self, row: int, epoch: int, start_batch: int, num_workers: int) -> None:
+        if [epoch, start_batch] != self._numbers[row + _EPOCH : row + _NUM_WORKERS]:  # Not the first worker's word.
+            self._numbers[row + _NUM_PRODUCED] = start_batch
+        self._numbers[row + _EPOCH : row + _NUM_PRODUCED] = [epoch, start_batch, num_workers]
+
+    def _row_of(self, owner: int) -> int:
+        """Returns where the row of a training process begins; a new one continues the count of the first row."""
+        rows = range(0, len(self._numbers), _ROW)
+        for row in rows:
+            if self._numbers[row + _OWNER] == owner:
+                return row
+        free = next((row for row in rows if not _is_alive(self._numbers[row + _OWNER])), None)
+        if free is None:
+            raise ConfigError(
+                f"More than {_NUM_OWNERS} training processes of this machine share one ImageDataset. Build the dataset "
+                f"in each of them."
+            )
+        of_first = self._numbers[_FIXED:_EPOCH]
+        self._numbers[free : free + _ROW] = [owner, *of_first, *[_NOT_SET] * (_NEXT_SLOT - _EPOCH), *_NO_SEEDS]
+        return free
+
+    def _epoch_of(self, row: int, loader_seed: int) -> int:
+        for slot in range(row + _SLOTS, row + _ROW, 2):
+            if self._numbers[slot] == loader_seed:
+                return int(self._numbers[slot + 1])
+        epoch = self._advance(row)
+        self._remember(row, loader_seed, epoch)
+        return epoch
+
+    def _remember(self, row: int, loader_seed: int, epoch: int) -> None:
+        slots = range(row + _SLOTS, row + _ROW, 2)
+        slot = next((slot for slot in slots if self._numbers[slot] == loader_seed), None)
+        if slot is None:
+            slot = slots[self._numbers[row + _NEXT_SLOT]]
+            self._numbers[row + _NEXT_SLOT] = (self._numbers[row + _NEXT_SLOT] + 1) % _NUM_REMEMBERED
+        self._numbers[slot : slot + 2] = [loader_seed, epoch]
+
+    def _advance(self, row: int) -> int:
+        self._numbers[row + _LATEST] += 1
+        return int(self._numbers[row + _LATEST])
+
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:
+            return {"shared": self._numbers}
+        with self._numbers.get_lock():
+            row = self._row_of(os.getpid())
+            return {"numbers": list(self._numbers[row + _FIXED : row + _ROW])}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._numbers = state["shared"] if "shared" in state else _shared_rows(state["numbers"])
+        self._persistent = None
+        self._owner_of_iteration = os.getpid()
+
+
+def _owner(loader_seed: int | None) -> int:
+    """Returns the training process: this one, or the parent of a loader's worker."""
+    parent = parent_process()
+    return os.getpid() if loader_seed is None or parent is None or parent.pid is None else parent.pid
+
+
+def _is_alive(pid: int) -> bool:
+    if pid == _NOT_SET:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # It may not be sent signals.
+        pass
+    return True
+
+
+def _shared_rows(values: list[int]) -> Any:
+    """Returns shared rows, of which the first belongs to this process and holds the values."""
+    # A lock of the spawn context can be handed to any kind of worker; one of the fork context cannot be spawned.
+    first = [os.getpid(), *values]
+    return get_context("spawn").Array("q", first + [_NOT_SET] * (len(first) * (_NUM_OWNERS - 1)))
