@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tfds_torch.plan.world import World
     from tfds_torch.torch_data.exact_metrics import MaskedMean
     from tfds_torch.torch_data.image_dataset import ImageDataset, IterableImageDataset
+    from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ _ROOMS = {
     "Batch": "parsers.parser",
     "EpochPlan": "plan.epoch",
     "ImageDataset": "torch_data.image_dataset",
+    "IndexedImageDataset": "torch_data.indexed_image_dataset",
     "IterableImageDataset": "torch_data.image_dataset",
     "MaskedMean": "torch_data.exact_metrics",
     "Parser": "parsers.parser",
@@ -35,6 +37,7 @@ __all__ = [
     "Batch",
     "EpochPlan",
     "ImageDataset",
+    "IndexedImageDataset",
     "IterableImageDataset",
     "MaskedMean",
     "Parser",

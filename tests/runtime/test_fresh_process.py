@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import RunPython
-from runtime import child_functions
+from runtime import answering, child_functions
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
-from tfds_torch.runtime.fresh_process import call, iterate
+from tfds_torch.runtime.fresh_process import FreshProcess, call, iterate
 
 WATCHDOG_S = 60  # A hung test fails after it; nothing waits for it otherwise.
 
@@ -417,3 +418,217 @@ def test_output_of_libraries_goes_to_standard_error(
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err.strip() == "chatter"
+
+
+# A process that stays.
+
+
+@pytest.fixture
+def process() -> Iterator[FreshProcess]:
+    process = FreshProcess(answering.calls, "made", 1)
+    yield process
+    process.close()
+
+
+def pid_of(process: FreshProcess) -> int:
+    return process.ask(("who",))[0]
+
+
+def test_one_process_answers_every_request(process: FreshProcess) -> None:
+    pid, *first = process.ask(("who",))
+    assert first == [1, ("made", 1)]
+    assert process.ask(("echo", None)) is None
+    assert process.ask(("who",)) == (pid, 3, ("made", 1))
+    assert pid != os.getpid()
+
+
+def test_it_starts_with_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    process = FreshProcess(answering.calls)
+    process.close()
+    with pytest.raises(AssertionError, match="started"):
+        process.ask(("who",))
+
+
+def test_requests_and_answers_larger_than_a_pipe_come_whole(process: FreshProcess) -> None:
+    for size in (0, 1, 65_535, 65_536, 3_000_001):
+        block = np.arange(size, dtype=np.uint8)
+        np.testing.assert_array_equal(process.ask(("echo", block)), block)
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "message"),
+    [
+        (("raise_ours",), ConfigError, r"^batch_size=0: this and that$"),
+        (("raise_a_foreign_error",), WorkerError, r"(?s)in raise_a_foreign_error.*KeyError: 'lost'"),
+        (("leave_by_sys_exit",), WorkerError, "SystemExit: leaving"),
+        (("unpicklable", 0), WorkerError, "lambda"),
+        (("unpicklable", 10**6), WorkerError, "lambda"),
+        (("echo", lambda: 0), (pickle.PicklingError, AttributeError, TypeError), "lambda"),
+    ],
+)
+def test_an_error_comes_back_and_the_process_stays(
+    process: FreshProcess, request_: Any, kind: Any, message: str
+) -> None:
+    pid = pid_of(process)
+    with pytest.raises(kind, match=message):
+        process.ask(request_)
+    assert pid_of(process) == pid
+
+
+def test_what_could_not_be_made_is_made_for_a_later_request(tmp_path: Path) -> None:
+    process = FreshProcess(answering.only_if_there, str(tmp_path / "file"))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"file is not there\.$"):
+            process.ask(("who",))
+    (tmp_path / "file").touch()
+    assert process.ask(("echo", 1)) == 1
+    process.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "how"),
+    [
+        (("die_by", signal.SIGKILL), r"answering.calls was killed by SIGKILL \(out of memory\?\) before"),
+        (("die_by", signal.SIGTERM), "answering.calls was killed by SIGTERM before"),
+        (("leave_with", 3), "answering.calls ended with exit code 3 before"),
+        *((("die_after_bytes_of_a_reply", n), "killed by SIGKILL") for n in (1, 7, 8, 9, 5000)),
+    ],
+)
+def test_a_death_is_a_worker_error_and_the_next_request_starts_another(
+    process: FreshProcess, request_: Any, how: str
+) -> None:
+    pid = pid_of(process)
+    with pytest.raises(WorkerError, match=how):
+        process.ask(request_)
+    assert_gone(pid)
+    assert process.ask(("who",))[1] == 1
+
+
+def test_a_process_that_died_in_between_is_a_worker_error(process: FreshProcess) -> None:
+    os.kill(pid_of(process), signal.SIGKILL)
+    with pytest.raises(WorkerError, match="killed by SIGKILL"):
+        process.ask(("echo", bytes(10**6)))
+    assert process.ask(("echo", 1)) == 1
+
+
+def test_a_process_that_cannot_start_is_a_worker_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(WorkerError, match="ended with exit code 1"):
+        FreshProcess(answering.calls, bytes(10**6)).ask(("who",))
+
+
+def test_a_closed_process_has_ended_and_the_next_request_starts_another(process: FreshProcess) -> None:
+    pid = pid_of(process)
+    process.close()
+    process.close()
+    assert_gone(pid)
+    assert pid_of(process) != pid
+
+
+def test_a_dropped_process_has_ended() -> None:
+    process = FreshProcess(answering.calls)
+    pid = pid_of(process)
+    del process
+    assert_gone(pid)
+
+
+def test_a_closed_process_leaves_no_open_files(process: FreshProcess) -> None:
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(2):
+        pid_of(process)
+        process.close()
+    with pytest.raises(WorkerError):
+        process.ask(("leave_with", 1))
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_threads_get_their_own_answers(process: FreshProcess) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda number: process.ask(("echo", (number, bytes(number * 1000)))), range(200))
+    assert [(number, len(block)) for number, block in answers] == [(number, number * 1000) for number in range(200)]
+    assert process.ask(("who",))[1] == 201
+
+
+def test_ctrl_c_in_the_middle_of_an_answer_ends_the_process_and_mixes_nothing_up(process: FreshProcess) -> None:
+    pid = pid_of(process)
+    with pytest.raises(KeyboardInterrupt):
+        process.ask(("interrupt_and_wait", os.getpid()))
+    assert_gone(pid)
+    assert process.ask(("echo", "mine")) == "mine"
+    assert process.ask(("press_ctrl_c",)) == "unharmed"
+
+
+@pytest.mark.usefixtures("buffered")
+def test_prints_of_an_answer_go_to_standard_error(process: FreshProcess, capfd: pytest.CaptureFixture[str]) -> None:
+    assert process.ask(("say", "hello")) == "said"
+    assert capfd.readouterr() == ("", "hello\n")
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+def test_a_process_ends_when_its_parent_is_killed_though_a_forked_one_lives_on(tmp_path: Path, is_busy: bool) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    work = str(tmp_path / "fifo") if is_busy else ""
+    os.mkfifo(tmp_path / "fifo")
+    parent = spawn.Process(target=answering.ask_and_block, args=(theirs, work))
+    parent.start()
+    forked = None
+    try:
+        pid, forked = receive(ours)
+        handle = open_pid(pid)
+        assert handle is not None
+        assert not is_busy or int(Path(work).read_text()) == pid
+    finally:
+        parent.kill()
+        parent.join()
+    assert_ends(handle)
+    os.kill(forked, signal.SIGKILL)
+
+
+def test_a_daemonic_process_has_one_of_its_own() -> None:
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    daemon = spawn.Process(target=answering.ask_from_a_daemon, args=(theirs,), daemon=True)
+    daemon.start()
+    is_daemon, pid, own = receive(ours)
+    handle = open_pid(pid)
+    daemon.join()
+    assert (is_daemon, own) == (True, daemon.pid)
+    assert pid not in (own, os.getpid())
+    assert_ends(handle)  # With the daemon, though that closed nothing.
+
+
+@pytest.fixture
+def run_life(run_python: RunPython, root: Path) -> Callable[..., list[str]]:
+    """Runs a function of answering.py in a program, which must complain about nothing; returns what it printed."""
+
+    def run(function: Callable[..., None], *args: str) -> list[str]:
+        code = "import sys; from runtime import answering; getattr(answering, sys.argv[1])(*sys.argv[2:])"
+        done = run_python(
+            *("-W", "always::ResourceWarning", "-c", code, function.__name__, *args),
+            env={"PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])},
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_a_forked_process_has_one_of_its_own_and_leaves_its_parents_alone(run_life: Callable[..., list[str]]) -> None:
+    assert run_life(answering.ask_across_a_fork) == ["True (1, 2)", "0 True (1, 2)"]
+
+
+def test_a_fork_in_the_middle_of_an_answer_can_ask(run_life: Callable[..., list[str]], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    pid, answer = run_life(answering.fork_in_the_middle_of_an_answer, str(tmp_path / "fifo"))
+    assert answer == "answered"
+    assert_ends(open_pid(int(pid)))
+
+
+def test_a_program_that_ends_ends_its_process(run_life: Callable[..., list[str]]) -> None:
+    (pid,) = run_life(answering.ask_and_end)
+    assert_ends(open_pid(int(pid)))

@@ -5,10 +5,10 @@ import hashlib
 import importlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -20,15 +20,17 @@ from tensorflow_datasets.proto import tf_example_pb2
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers import image_folder
 from tfds_torch.parsers.builder_info import (
-    check_format,
     dataset_name,
     field_spec,
     split_files,
 )
 from tfds_torch.parsers.dataset_fields import DatasetFields
 from tfds_torch.parsers.dataset_names import describe_not_found
+from tfds_torch.parsers.example_decoder import Example, ExampleDecoder
+from tfds_torch.parsers.example_ids import find_examples
 from tfds_torch.parsers.feature_keys import find_feature
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, ElementSpec, FieldSpec
+from tfds_torch.parsers.single_examples import read_examples
 from tfds_torch.parsers.split_stream import SplitStream, join_pieces
 from tfds_torch.parsers.targets import class_names, make_class_map, parse_target_key
 from tfds_torch.pipeline import tensorflow_runtime
@@ -116,7 +118,6 @@ class ParserTfds:
         self.image_mode = image_mode
         self.split = split
         self._builder = _open(root, name, download)
-        check_format(self._builder)
         self._stream = SplitStream(split, split_files(self._builder, split), read)
         self._check_slices()
         features = self._builder.info.features
@@ -226,6 +227,7 @@ class ParserTfds:
                 repeats=self.repeats,
                 shuffle=self.shuffle,
                 seed=self.seed,
+                blocks=self.read.blocks,
             )
         except ConfigError as error:
             raise ConfigError(f"{self.dataset_name}, split {self.split!r}: {error}") from None
@@ -251,15 +253,19 @@ class ParserTfds:
         return EpochPlan.default_remainder(self.is_training, world) if self.remainder is None else self.remainder
 
     def read_mode(self, world: World) -> str:
-        """Returns the read mode in a world: `files` or `examples`.
+        """Returns the read mode in a world: `index`, `files` or `examples`.
 
         Raises:
-            ConfigError: `files` was asked for where it cannot keep its promises.
+            ConfigError: a mode was asked for where it cannot keep its promises, or no mode can read the files.
         """
         return self._stream.read_mode(self.plan(world))
 
     def share(self, world: World, epoch: int = 0) -> Share:
-        """Returns which stretches of `files` the pipeline at this place of the world reads in an epoch."""
+        """Returns which stretches of `files` the pipeline at this place of the world reads in an epoch.
+
+        Raises:
+            ConfigError: the read mode is `index`: there, `plan(world).batch` says what is in every batch.
+        """
         return self._stream.share(self.plan(world), epoch)
 
     def has_field(self, name: str) -> bool:
@@ -292,7 +298,8 @@ class ParserTfds:
         Args:
             world: the grid, and the place whose batches are wanted.
             epoch: which epoch, >= 0.
-            start_batch: the rank's batch at which to begin; earlier ones are passed over without being decoded.
+            start_batch: the rank's batch at which to begin. In mode `index` nothing of earlier ones is read; a stream
+                passes over their encoded examples.
             fields: what to decode: `image`, `label`, and any feature of the dataset; the rest costs nothing.
             in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded.
 
@@ -320,6 +327,56 @@ class ParserTfds:
         if "label" in columns and self._class_map is not None:
             pieces = self._class_map.remap(pieces)
         return OneThreadIterator(pieces if in_pieces else join_pieces(pieces, plan.batch_size), repr(self))
+
+    @overload
+    def __getitem__(self, key: slice) -> list[Example]: ...
+    @overload
+    def __getitem__(self, key: int | str) -> Example: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Returns the example of an index or an id, or a list of those of a slice.
+
+        It has image and label, as far as the dataset has them; a dataset without both has all its features. A negative
+        index counts from the end; iterating ends with the split. For more than a few use `examples_by_index`.
+
+        Raises:
+            ConfigError: key is no index, id or slice, or the files are remote.
+            ExampleNotFoundError: there is no such example.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: a record or an image is damaged.
+        """
+        fields = [name for name in DEFAULT_FIELDS if self.has_field(name)] or list(self._builder.info.features)
+        if isinstance(key, slice):
+            return self.examples_by_index(range(*key.indices(self.num_examples)), fields)
+        return self.examples_by_index([key], fields)[0]
+
+    def examples_by_index(
+        self, indices_or_ids: Iterable[int | str], fields: Sequence[str] = DEFAULT_FIELDS
+    ) -> list[Example]:
+        """Returns examples in the order asked for, fetched together and decoded at once, without a pipeline.
+
+        They are what `batches` yields, example by example. A training process does not load tensorflow for them: they
+        are decoded in a process of its own, which stays until this one ends.
+
+        Args:
+            indices_or_ids: indices (negative ones count from the end) and TFDS ids, `<shard file>__<record>` (of an
+                image folder: the path below its root), in any mix and order; also several times the same.
+            fields: what to decode: `image`, `label`, and any feature of the dataset.
+
+        Raises:
+            ConfigError: a field that does not exist, something that is no index or id, or remote files.
+            ExampleNotFoundError: there is no such example.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: a record or an image is damaged.
+            WorkerError: the process that decodes died.
+        """
+        if isinstance(fields, str):
+            raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
+        self.check_fields(fields)
+        index = find_examples(self._stream.files, self.split, indices_or_ids)
+        return read_examples(self, self._stream.files, self.read, index, fields)
+
+    def _make_decoder(self) -> ExampleDecoder:
+        return ExampleDecoder(self._stream.files, self._fields, self.image_mode, self._class_map, self.read)
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example, in the order of `index`, without loading tensorflow.
