@@ -16,6 +16,7 @@ from tfds_fixtures import (
     TRAIN_SHARDS,
     Datasets,
     cache_home,
+    change_format,
     datasets,
     frame_record,
     has_tensorflow,
@@ -44,8 +45,8 @@ CONFIG, NOT_FOUND = errors.ConfigError, errors.DatasetNotFoundError
 
 
 def test_every_error_type_is_known_here() -> None:
-    names = "ConfigError CorruptRecordError DatasetNotFoundError ExportError ShardError StallError StateMismatchError"
-    assert [kind.__name__ for kind in ERRORS] == [*names.split(), "TfdsTorchError", "WorkerError"]
+    names = "ConfigError CorruptRecordError DatasetNotFoundError ExampleNotFoundError ExportError ShardError StallError"
+    assert [kind.__name__ for kind in ERRORS] == [*names.split(), "StateMismatchError", "TfdsTorchError", "WorkerError"]
 
 
 @pytest.mark.parametrize("kind", ERRORS)
@@ -149,7 +150,13 @@ BAD = {
     "image of 16 bits": bad(CONFIG, "'depth'", "uint8", image_key="depth"),
     "image is a text": bad(CONFIG, "'caption'", "no single uint8 image", image_key="caption"),
     "unsupported format": bad(
-        CONFIG, "tiny:1.0.0", "'array_record'", "'tfrecord'", "tfds convert_format", root="{array_record}", name="tiny"
+        CONFIG,
+        "tiny:1.0.0",
+        "'riegeli'",
+        "'tfrecord' or 'array_record'",
+        "tfds convert_format",
+        root="{riegeli}",
+        name="tiny",
     ),
     "unknown remainder": bad(CONFIG, "'warp'", "'wrap'", "'drop'", "'pad'", "'keep'", remainder="warp"),
     "wrap in evaluation": bad(CONFIG, "remainder='wrap'", "evaluation", remainder="wrap"),
@@ -175,6 +182,19 @@ BAD = {
     ),
     "files with padding": bad_read(
         World(), {}, "'files'", "pad", "'examples'", read=with_read("files"), remainder="pad", **TRAINING
+    ),
+    "blocks of a stream": bad_read(
+        World(), {}, "block_records=5", "'index'", "'examples'", read=with_read("examples", block_records=5)
+    ),
+    "a stream of array_record": bad_read(
+        World(),
+        {},
+        "'examples'",
+        "shapes:1.0.0",
+        "only read by index",
+        "'index' or 'auto'",
+        root="{array_record}",
+        read=with_read("examples"),
     ),
     "workers without batch_size": bad_read(World(num_workers=3), {}, "3 workers", "batch_size"),
     "keep on several ranks": bad_read(
@@ -208,8 +228,15 @@ def ask_for_all(places: dict[str, str]) -> tuple[dict[str, tuple[str, str]], boo
 
 
 @pytest.fixture(scope="module")
-def places(datasets: Datasets) -> dict[str, str]:
-    return {"root": str(datasets.root), "array_record": str(datasets.array_record)}
+def places(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    riegeli = tmp_path_factory.mktemp("riegeli")
+    shutil.copytree(datasets.root / "tiny", riegeli / "tiny")
+    change_format(riegeli / "tiny" / "1.0.0", "riegeli")
+    return {
+        "root": str(datasets.root),
+        "array_record": str(datasets.array_record),
+        "riegeli": str(riegeli),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -234,12 +261,14 @@ def test_no_such_error_loads_tensorflow(answers: tuple[dict[str, tuple[str, str]
 @pytest.mark.parametrize(
     ("arguments", "facts"),
     [
-        ({"mode": "file"}, ["'file'", "auto, files, examples", "Did you mean 'files'"]),
-        ({"mode": "index!"}, ["'index!'", "auto, files, examples"]),
-        ({"mode": None}, ["None", "auto, files, examples"]),
+        ({"mode": "file"}, ["'file'", "auto, index, files, examples", "Did you mean 'files'"]),
+        ({"mode": "index!"}, ["'index!'", "auto, index, files, examples"]),
+        ({"mode": None}, ["None", "auto, index, files, examples"]),
         ({"num_threads": 0}, ["num_threads=0", ">= 1"]),
         ({"shuffle_buffer": -1}, ["shuffle_buffer=-1", ">= 1"]),
         ({"prefetch_batches": 1.0}, ["prefetch_batches=1.0", "integer"]),
+        ({"block_records": 0}, ["block_records=0", ">= 1"]),
+        ({"verify_checksums": 1}, ["verify_checksums=1", "True or False"]),
         ({"ram_budget_bytes": True}, ["ram_budget_bytes=True", "integer"]),
     ],
 )
@@ -324,6 +353,9 @@ DAMAGES = {
 }
 EPOCHS: dict[str, dict[str, Any]] = {
     "evaluation": {"batch_size": 8},
+    "evaluation in mode examples": {"batch_size": 8, "read": with_read("examples")},
+    "training in mode index": TRAINING,
+    "training in blocks": {**TRAINING, "read": with_read("index", block_records=10, shuffle_buffer=40)},
     "training in mode files": {**TRAINING, "read": with_read("files")},
     "training in mode examples": {**TRAINING, "read": with_read("examples")},
     "repeats in mode files": {**TRAINING, "read": with_read("files"), "repeats": 3},
@@ -368,7 +400,9 @@ def read_damaged(source: Path, target: Path) -> dict[Any, Outcome]:
             outcomes[name, epoch] = read_epoch(str(folder), World(), arguments)
         if damage.needs_reading:
             for worker in range(3):
-                outcomes[name, "worker", worker] = read_epoch(str(folder), World(0, 1, worker, 3), EPOCHS["evaluation"])
+                world, stream = World(0, 1, worker, 3), EPOCHS["evaluation in mode examples"]
+                outcomes[name, "worker", worker] = read_epoch(str(folder), world, stream)
+                outcomes[name, "worker by index", worker] = read_epoch(str(folder), world, EPOCHS["evaluation"])
     outcomes["counted before"] = flip_after_counting(source, target / "counted before")
     outcomes |= {
         ("image", name): read_epoch(str(rewrite_image(source, target / name, change)), World(), EPOCHS["evaluation"])
@@ -439,6 +473,9 @@ def test_the_worker_that_reads_the_damaged_record_says_so(damaged: tuple[Path, d
     first = list(accumulate(TRAIN_SHARDS))[DAMAGED - 1]
     assert first + RECORD < 72, "the record is in the cut of the first of three workers"
     assert kinds == ["CorruptRecordError", "", ""]
+    kinds = [damaged[1][name, "worker by index", worker].kind for worker in range(3)]
+    assert (first + RECORD) // 8 % 3 == 1, "the record is in a batch of the second of three workers"
+    assert kinds == ["", "CorruptRecordError", ""]
 
 
 def test_damage_after_the_records_were_counted_is_found(damaged: tuple[Path, dict[Any, Outcome]]) -> None:

@@ -230,7 +230,7 @@ class Datasets:
     Attributes:
         root: `shapes`, `channels/*`, `sentences` in two versions, `tiny`.
         gaps: `shapes` with empty shards.
-        array_record: `tiny` in another file format (its `dataset_info.json` says so).
+        array_record: `shapes` and `tiny` as ArrayRecord files.
     """
 
     root: Path
@@ -271,13 +271,9 @@ def _build_all(base: Path) -> None:
     shutil.copytree(root / "shapes", gaps / "shapes")
     reshard(gaps / "shapes" / "1.0.0", "train", GAP_TRAIN_SHARDS)
     reshard(gaps / "shapes" / "1.0.0", "test", GAP_TEST_SHARDS)
-    shutil.copytree(root / "tiny", array_record / "tiny")
-    for file in (array_record / "tiny" / "1.0.0").glob("*.tfrecord*"):
-        file.rename(file.with_name(file.name.replace("tfrecord", "array_record")))
-    with edited_info(array_record / "tiny" / "1.0.0") as info:
-        info["fileFormat"] = "array_record"
-        for split in info["splits"]:
-            split["filepathTemplate"] = split["filepathTemplate"].replace("tfrecord", "array_record")
+    for name in ("shapes", "tiny"):
+        shutil.copytree(root / name, array_record / name)
+        fresh_process.call(_convert_to_array_record, array_record / name / "1.0.0")
 
 
 def _build(root: str) -> None:
@@ -292,7 +288,30 @@ def _build(root: str) -> None:
     prepare(Tiny(data_dir=root), 1)
 
 
+def _convert_to_array_record(directory: Path) -> None:
+    """Writes what TFDS itself would have written in the other format."""
+    from array_record.python import array_record_module
+
+    for file in directory.glob("*.tfrecord*"):
+        writer = array_record_module.ArrayRecordWriter(
+            str(file.with_name(file.name.replace("tfrecord", "array_record"))), "group_size:1"
+        )
+        for record in read_records(file):
+            writer.write(record)
+        writer.close()
+        file.unlink()
+    change_format(directory, "array_record")
+
+
 # Files
+
+
+def change_format(directory: Path, file_format: str) -> None:
+    """Lets `dataset_info.json` say that the shards of a TFRecord dataset have another format."""
+    with edited_info(directory) as info:
+        info["fileFormat"] = file_format
+        for split in info["splits"]:
+            split["filepathTemplate"] = split["filepathTemplate"].replace("tfrecord", file_format)
 
 
 class edited_info:  # noqa: N801 (used like a function)

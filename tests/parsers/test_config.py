@@ -34,6 +34,8 @@ read_buffer_bytes = 4096
 shuffle_buffer = 100
 prefetch_batches = 5
 ram_budget_bytes = 1000000
+block_records = 10
+verify_checksums = false
 
 [loader]
 num_workers = 6
@@ -64,7 +66,7 @@ def refusal(directory: Path, text: str) -> str:
 
 def test_every_key_reaches_its_field(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, EVERYTHING))
-    read = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000)
+    read = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000, 10, False)
     assert config == Config(
         *("voc/2007:4.0.0", "train+validation", True, 64, False, 2, 7, "drop", "picture", ("cat", "dog"), "L"),
         *({"cat": 1, "dog": 0}, read, 6),
@@ -182,7 +184,10 @@ def test_a_value_of_the_wrong_type_is_refused(tmp_path: Path, text: str, message
         ("[loader]\nnum_workers = 1025", ": [loader] num_workers = 1025 must be in 0..1024."),
         ("[read]\nshuffle_buffer = 100000001", ": [read] shuffle_buffer = 100000001 must be in 1..100000000."),
         ("[read]\nread_buffer_bytes = 1073741825", ": [read] read_buffer_bytes = 1073741825 must be in 1..1073741824."),
-        ("[read]\nmode = 'fils'", ": Unknown read mode 'fils': the modes are auto, files, examples. Did you mean 'fi"),
+        (
+            "[read]\nmode = 'fils'",
+            ": Unknown read mode 'fils': the modes are auto, index, files, examples. Did you mean 'fi",
+        ),
     ],
 )
 def test_sizes_are_bounded(tmp_path: Path, text: str, message: str) -> None:
@@ -193,7 +198,7 @@ def test_every_number_has_a_bound(tmp_path: Path) -> None:
     """A key that is added later cannot be forgotten."""
     lines = EVERYTHING.splitlines()
     numbers = [number for number, line in enumerate(lines) if line.rpartition(" = ")[2].isdigit()]
-    assert len(numbers) == 10
+    assert len(numbers) == 11
     for number in numbers:
         key = lines[number].partition(" = ")[0]
         broken = [*lines[:number], f"{key} = {2**63}", *lines[number + 1 :]]

@@ -1,4 +1,4 @@
-"""Which examples come: ids against TFDS's own reader, in both stream modes, over worlds, splits and epochs."""
+"""Which examples come: ids against TFDS's own reader, in every mode, over worlds, splits and epochs."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -71,6 +71,7 @@ MAIN_SPLITS = tuple(place for place in SPLITS if place not in {("root", "test"),
 EVALUATION = [
     *(Case(place) for place in SPLITS),
     *(Case(place, 2, 3 if place == ("root", "train") else 2) for place in MAIN_SPLITS),
+    *(Case(place, 2, 2, mode="examples") for place in MAIN_SPLITS),
     Case(("root", "train"), 1, 3, mode="examples", batch_size=50),
     Case(("root", "train+test"), 3, 1, shuffle=True, epoch=2),
     Case(("root", "train[10:37]"), 8, 5, batch_size=2),  # More pipelines than examples.
@@ -78,13 +79,17 @@ EVALUATION = [
     Case(("root", "train"), 2, 2, remainder="drop"),
 ]
 SLOW_EVALUATION = [
-    Case(place, r, w, batch_size=b, shuffle=shuffle)
+    Case(place, r, w, batch_size=b, shuffle=shuffle, mode=mode)
     for place in SPLITS
     for r, w, b in ((1, 4, 5), (5, 2, 7), (3, 3, 1))
-    for shuffle in (None, True)
+    for shuffle, mode in ((None, "examples"), (True, "index"))
     if b > 1 or "10:37" in place[1]
 ]
 TRAINING = [
+    *(Case(place, 2, 2, mode="index", is_training=True) for place in MAIN_SPLITS),
+    *(Case(("root", "train[10:37]"), 3, 2, mode="index", batch_size=16, is_training=True, repeats=n) for n in (0, 3)),
+    *(Case(("gaps", "train+test"), 2, 3, mode="index", is_training=True, remainder=kind) for kind in ("drop", "pad")),
+    Case(("root", "train"), 2, 2, mode="index", is_training=True, shuffle=False),
     *(Case(place, 2, 2, mode="examples", is_training=True) for place in MAIN_SPLITS),
     *(Case(place, 2, 2, mode="files", is_training=True) for place in SPLITS if place[1] in ("train+test",)),
     Case(("root", "train[5:7shard]"), 1, 2, mode="files", is_training=True),
@@ -106,8 +111,8 @@ SLOW_TRAINING = [
     for place in SPLITS
     for r, w, b in ((1, 1, 6), (1, 3, 16), (4, 2, 3))
     for repeats in (0, 2)
-    for mode in ("files", "examples")
-    if mode == "examples" or r * w <= NUM_FILES.get(place, 1)
+    for mode in ("index", "files", "examples")
+    if mode != "files" or r * w <= NUM_FILES.get(place, 1)
 ]
 
 
@@ -210,7 +215,7 @@ def check_training(case: Case, epochs: Epochs, ledger: Ledger, datasets: Dataset
         assert all(batch.valid.all() for batch in batches)
     counts = Counter(name for batch in batches for name, v in zip(batch.id, batch.valid, strict=True) if v)
     passes, num_slots = max(1, case.repeats), len(batches) * case.batch_size
-    if case.mode == "examples":
+    if case.mode != "files":
         num_extra = num_slots - passes * len(ledger.ids)
         if case.remainder == "drop":
             assert set(counts.values()) == {1}
@@ -297,13 +302,3 @@ def test_ids_and_indices_need_no_reading(datasets: Datasets, ledgers: Ledgers) -
         assert parser.num_examples == len(ledger.ids)
         assert parser.ids(np.arange(parser.num_examples)) == ledger.ids
         assert parser.ids(np.array([3, 0, 3])) == [ledger.ids[3], ledger.ids[0], ledger.ids[3]]
-
-
-def test_auto_takes_files_in_training_when_there_are_enough(datasets: Datasets) -> None:
-    parser = ParserTfds(datasets.root, "shapes", is_training=True, batch_size=4)
-    assert parser.read_mode(World(num_replicas=7)) == "files"
-    assert parser.read_mode(World(num_replicas=2, num_workers=4)) == "examples"
-    gaps = ParserTfds(datasets.gaps, "shapes", is_training=True, batch_size=4)
-    assert gaps.read_mode(World(num_workers=3)) == "files"
-    assert gaps.read_mode(World(num_workers=4)) == "examples", "empty shards must not be counted"
-    assert ParserTfds(datasets.root, "shapes", batch_size=4).read_mode(World()) == "examples"

@@ -416,10 +416,10 @@ def test_mode_files_is_refused_as_there_are_no_shards(folder: Path, is_training:
         parser.batches()
     if is_training:
         assert "deals shards to the pipelines, and image_folder:1.0.0 has none" in str(caught.value)
-        assert "'examples' or 'auto'" in str(caught.value)
-    for mode in ("auto", "examples"):
+        assert "'index', 'examples' or 'auto'" in str(caught.value)
+    for mode, found in (("auto", "index"), ("index", "index"), ("examples", "examples")):
         parser = ParserTfds(folder, NAME, is_training=is_training, batch_size=2, read=ReadOptions(mode=mode))
-        assert parser.read_mode(World()) == "examples"
+        assert parser.read_mode(World()) == found
 
 
 # Images

@@ -15,9 +15,11 @@ from tfds_fixtures import Datasets, edited_info
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.folder_listing import list_image_folder
 from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.plan.world import World
 
 NAME = "image_folder"
+STREAM = ReadOptions(mode="examples")
 
 
 def test_an_image_folder_says_what_it_is(folder: Path) -> None:
@@ -176,7 +178,7 @@ def test_a_parser_travels_by_pickle_at_less_than_100_bytes_an_image(tmp_path: Pa
     copy = pickle.loads(pickle.dumps(parser))
     assert copy.fingerprint == parser.fingerprint
     assert copy.filenames() == parser.filenames()
-    assert copy.share(World(), 3) == parser.share(World(), 3)
+    assert copy.with_read(STREAM).share(World(), 3) == parser.with_read(STREAM).share(World(), 3)
 
 
 def test_a_later_file_does_not_change_an_open_parser(own_folder: Path) -> None:

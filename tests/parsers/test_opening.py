@@ -11,6 +11,7 @@ from tfds_fixtures import BUILD_LOG, NUM_TRAIN, SPLITS, Datasets, Ledger, has_te
 
 from tfds_torch.errors import DatasetNotFoundError
 from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import fresh_process
 
@@ -56,7 +57,8 @@ def test_the_root_defaults_to_that_of_tfds(datasets: Datasets, monkeypatch: pyte
 
 
 def test_a_parser_travels_by_pickle(datasets: Datasets) -> None:
-    parser = ParserTfds(datasets.root, "shapes", "train[:50%]", is_training=True, batch_size=4)
+    read = ReadOptions(mode="files")
+    parser = ParserTfds(datasets.root, "shapes", "train[:50%]", is_training=True, batch_size=4, read=read)
     copy = pickle.loads(pickle.dumps(parser))
     assert copy.fingerprint == parser.fingerprint
     assert copy.plan(World()) == parser.plan(World())

@@ -15,6 +15,7 @@ from tfds_torch.parsers.parser import Batch
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.parsers.split_stream import SplitStream, join_pieces
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import fresh_process
 
@@ -23,14 +24,14 @@ FIELDS = ("image", "label", "id")
 
 
 def read(root: str, chunk_bytes: int, in_pieces: bool) -> list[list[Batch]]:
-    """Returns the batches of evaluation and training on a grid, from the first batch and from the second."""
+    """Returns the batches of evaluation and training, by index and streamed, on a grid, from two batches on."""
     with mock.patch.object(split_stream, "_CHUNK_BYTES", chunk_bytes):
         return [list(batches) for batches in _iterate(root, in_pieces)]
 
 
 def _iterate(root: str, in_pieces: bool) -> Iterator[Iterator[Batch]]:
-    for is_training in (False, True):
-        parser = ParserTfds(root, "shapes", is_training=is_training, batch_size=BATCH_SIZE)
+    for is_training, mode in ((False, "index"), (True, "index"), (True, "files")):
+        parser = ParserTfds(root, "shapes", is_training=is_training, batch_size=BATCH_SIZE, read=ReadOptions(mode=mode))
         for world in grid(2, 2):
             for start_batch in (0, 1):
                 yield parser.batches(world, 0, start_batch, fields=FIELDS, in_pieces=in_pieces)
@@ -108,7 +109,7 @@ def test_pieces_are_the_whole_batches_cut(whole: list[list[Batch]], pieces: list
 def test_a_chunk_is_part_of_a_large_batch_or_several_small_ones(
     batch_size: int, mean_example_bytes: int, chunk_size: int
 ) -> None:
-    stream = SplitStream("train", RecordShards("x", (), mean_example_bytes), ReadOptions())
+    stream = SplitStream("train", RecordShards("x", (), mean_example_bytes, "tfrecord"), ReadOptions())
     assert stream._chunk_size(batch_size) == chunk_size
 
 
@@ -139,5 +140,6 @@ def test_no_more_is_decoded_ahead_than_the_batches_asked_for(datasets: Datasets,
     parser = ParserTfds(datasets.shapes, "shapes", batch_size=BATCH_SIZE, read=ReadOptions(prefetch_batches=3))
     plan = parser.plan(World())
     with mock.patch.object(split_stream, "_CHUNK_BYTES", chunk_bytes):
-        spec = parser._stream._spec(plan, parser._stream.share(plan, 0), 0, 0, {})
+        source = parser._stream.files.indexed_source(WorkerOrder(plan, 0), read=parser.read)
+        spec = parser._stream._spec(source, 0, plan, {})
     assert 2 * BATCH_SIZE < spec.prefetch_chunks * spec.chunk_size <= 3 * max(BATCH_SIZE, spec.chunk_size)

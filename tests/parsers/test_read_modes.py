@@ -1,0 +1,92 @@
+"""Which read mode is taken, and which are refused, by the files and the world."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tfds_fixtures import Datasets
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.world import World
+
+TRAINING = {"is_training": True, "batch_size": 4}
+
+
+def open_remote(root: Path, **arguments: Any) -> ParserTfds:
+    """Returns a parser of files whose paths have a scheme."""
+    parser = ParserTfds(root, "shapes", **arguments)
+    files = parser._stream.files
+    runs = tuple(replace(run, path=f"gs://bucket{run.path}") for run in files.runs)
+    parser._stream = replace(parser._stream, files=replace(files, runs=runs))
+    return parser
+
+
+def test_auto_takes_index_where_files_are_local(datasets: Datasets) -> None:
+    for root in (datasets.root, datasets.gaps, datasets.array_record):
+        for world in (World(), World(num_replicas=2, num_workers=40)):
+            assert ParserTfds(root, "shapes", **TRAINING).read_mode(world) == "index"
+        assert ParserTfds(root, "shapes", batch_size=4).read_mode(World()) == "index"
+
+
+def test_auto_takes_files_in_remote_training_when_there_are_enough(datasets: Datasets) -> None:
+    parser = open_remote(datasets.root, **TRAINING)
+    assert parser.read_mode(World(num_replicas=7)) == "files"
+    assert parser.read_mode(World(num_replicas=2, num_workers=4)) == "examples"
+    assert open_remote(datasets.root, **TRAINING, remainder="pad").read_mode(World()) == "examples"
+    gaps = open_remote(datasets.gaps, **TRAINING)
+    assert gaps.read_mode(World(num_workers=3)) == "files"
+    assert gaps.read_mode(World(num_workers=4)) == "examples", "empty shards must not be counted"
+    assert open_remote(datasets.root, batch_size=4).read_mode(World()) == "examples"
+
+
+def refusal(parser: ParserTfds) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parser.batches()
+    return str(caught.value)
+
+
+def test_index_of_remote_files_is_refused_with_the_modes_that_work(datasets: Datasets) -> None:
+    message = refusal(open_remote(datasets.root, read=ReadOptions(mode="index")))
+    assert "gs://bucket" in message
+    assert "-00000-of-00007 is remote" in message
+    assert "can read shapes:1.0.0 are 'files' (training) and 'examples'" in message
+
+
+def test_nothing_reads_remote_array_records(datasets: Datasets) -> None:
+    for mode, what in (("index", "none: copy it to this machine"), ("auto", "only read by index")):
+        message = refusal(open_remote(datasets.array_record, read=ReadOptions(mode=mode)))
+        assert "is remote" in message
+        assert what in message
+        assert "copy it to this machine" in message
+
+
+@pytest.mark.parametrize("mode", ["files", "examples"])
+def test_a_stream_of_array_records_is_refused(datasets: Datasets, mode: str) -> None:
+    message = refusal(ParserTfds(datasets.array_record, "shapes", **TRAINING, read=ReadOptions(mode=mode)))
+    assert f"{mode!r} streams TFRecord files" in message
+    assert "shapes:1.0.0" in message
+    assert message.endswith("Use mode 'index' or 'auto'.")
+
+
+def test_blocks_are_for_mode_index(datasets: Datasets) -> None:
+    blocks = ReadOptions(block_records=5)
+    assert ParserTfds(datasets.root, "shapes", **TRAINING, read=blocks).read_mode(World()) == "index"
+    message = refusal(ParserTfds(datasets.root, "shapes", **TRAINING, read=replace(blocks, mode="files")))
+    assert "block_records=5" in message
+    assert "the read mode is 'files'." in message
+    message = refusal(open_remote(datasets.root, **TRAINING, read=blocks))
+    assert "is remote, so 'index' cannot be used" in message
+
+
+def test_the_window_of_blocks_is_the_shuffle_buffer() -> None:
+    def window(shuffle_buffer: int) -> int:
+        blocks = ReadOptions(block_records=100, shuffle_buffer=shuffle_buffer).blocks
+        assert blocks is not None
+        assert blocks.block_records == 100
+        return blocks.window_blocks
+
+    assert ReadOptions().blocks is None
+    assert [window(size) for size in (1, 100, 199, 200, 8192)] == [1, 1, 1, 2, 81]
