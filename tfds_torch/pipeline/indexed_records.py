@@ -12,7 +12,7 @@ from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.records.record_reader import RecordReader, open_reader
 from tfds_torch.records.record_run import RecordRun, name_record
 
-_READ_AHEAD_BYTES = 8 << 20
+_READ_AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples.
 _ORDER_SLICE = 2048
 _Chunk = tuple[NDArray[np.int64], NDArray[np.object_]]
 
@@ -48,7 +48,7 @@ class IndexedRecords:
         self._open()
 
     def chunks(self, tf: Any, chunk_size: int, num_skipped: int, features: Sequence[str]) -> Any:  # noqa: D102
-        num_ahead = chunk_size * max(1, _READ_AHEAD_BYTES // max(1, chunk_size * self.mean_example_bytes))
+        num_ahead = max(chunk_size, min(_READ_AHEAD_BYTES // max(1, self.mean_example_bytes), _MOST_AHEAD))
         fetches = _Fetches(self._open(), self.order, num_skipped, num_ahead)
 
         def fetch(start: Any) -> Any:
