@@ -40,3 +40,10 @@ def test_python_block_runs_verbatim(number, tmp_path, run_python):
 def test_every_room_is_on_the_map():
     rooms = {path.parent.name for path in (ROOT / "tfds_torch").glob("*/__init__.py")}
     assert rooms == set(re.findall(r"^  (\w+)/ ", README, re.MULTILINE))
+
+
+def test_the_tests_that_the_mental_model_names_are_there():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "tfds_torch" / "README.md").read_text())
+    assert len(named) >= 8, "a test for every promise of mode index"
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"

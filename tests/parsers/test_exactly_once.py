@@ -66,6 +66,7 @@ class Case:
 NUM_FILES = {("root", "train"): 7, ("root", "train+test"): 8, ("gaps", "train"): 3, ("gaps", "train+test"): 5}
 """Non-empty shards; mode `files` needs one per pipeline."""
 
+MODES = ("index", "files", "examples")
 MAIN_SPLITS = tuple(place for place in SPLITS if place not in {("root", "test"), ("gaps", "train")})
 
 EVALUATION = [
@@ -90,6 +91,7 @@ TRAINING = [
     *(Case(("root", "train[10:37]"), 3, 2, mode="index", batch_size=16, is_training=True, repeats=n) for n in (0, 3)),
     *(Case(("gaps", "train+test"), 2, 3, mode="index", is_training=True, remainder=kind) for kind in ("drop", "pad")),
     Case(("root", "train"), 2, 2, mode="index", is_training=True, shuffle=False),
+    *(Case(("root", "train"), 2, 2, mode="index", is_training=True, epoch=epoch) for epoch in (1, 2)),
     *(Case(place, 2, 2, mode="examples", is_training=True) for place in MAIN_SPLITS),
     *(Case(place, 2, 2, mode="files", is_training=True) for place in SPLITS if place[1] in ("train+test",)),
     Case(("root", "train[5:7shard]"), 1, 2, mode="files", is_training=True),
@@ -103,8 +105,8 @@ TRAINING = [
     Case(("root", "train"), 2, 2, mode="examples", is_training=True, remainder="pad"),
     Case(("root", "train"), 2, 2, mode="examples", is_training=True, shuffle=False),
     Case(("root", "train"), 2, 2, mode="files", is_training=True, shuffle=False),
-    *(Case(("root", "train"), 2, 2, mode=mode, is_training=True, run=1) for mode in ("files", "examples")),
-    *(Case(("root", "train"), 2, 2, mode=mode, is_training=True, seed=7) for mode in ("files", "examples")),
+    *(Case(("root", "train"), 2, 2, mode=mode, is_training=True, run=1) for mode in MODES),
+    *(Case(("root", "train"), 2, 2, mode=mode, is_training=True, seed=7) for mode in MODES),
 ]
 SLOW_TRAINING = [
     Case(place, r, w, batch_size=b, mode=mode, is_training=True, repeats=repeats, epoch=3)
@@ -240,35 +242,42 @@ def planned_indices(parser: ParserTfds, share: Share) -> list[int]:
     return [index for at, stretch in stretches for index in range(at + stretch.start, at + stretch.stop)]
 
 
+def shuffled(mode: str, **changes: Any) -> Case:
+    return replace(Case(("root", "train"), 2, 2, mode=mode, is_training=True), **changes)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_seed_gives_the_same_sequence(epochs: Epochs, mode: str) -> None:
+    assert epochs.ids(shuffled(mode)) == epochs.ids(shuffled(mode, run=1))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_another_seed_gives_another_sequence(epochs: Epochs, mode: str) -> None:
+    assert epochs.ids(shuffled(mode)) != epochs.ids(shuffled(mode, seed=7))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_epoch_differs(epochs: Epochs, mode: str) -> None:
+    runs = [epochs.ids(shuffled(mode, epoch=epoch)) for epoch in (0, 1, 2)]
+    assert all(runs[i] != runs[j] for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
 @pytest.mark.parametrize("mode", ["files", "examples"])
-class TestOrder:
-    def case(self, mode: str, **changes: Any) -> Case:
-        return replace(Case(("root", "train"), 2, 2, mode=mode, is_training=True), **changes)
-
-    def test_the_same_seed_gives_the_same_sequence(self, epochs: Epochs, mode: str) -> None:
-        assert epochs.ids(self.case(mode)) == epochs.ids(self.case(mode, run=1))
-
-    def test_another_seed_gives_another_sequence(self, epochs: Epochs, mode: str) -> None:
-        assert epochs.ids(self.case(mode)) != epochs.ids(self.case(mode, seed=7))
-
-    def test_every_epoch_differs(self, epochs: Epochs, mode: str) -> None:
-        runs = [epochs.ids(self.case(mode, epoch=epoch)) for epoch in (0, 1, 2)]
-        assert all(runs[i] != runs[j] for i, j in ((0, 1), (0, 2), (1, 2)))
-
+class TestStreams:
     def test_the_order_is_shuffled_within_a_pipeline(self, epochs: Epochs, mode: str) -> None:
-        for part in epochs.pipelines(self.case(mode)):
+        for part in epochs.pipelines(shuffled(mode)):
             # The last batch may end with wrapped examples, which are in order.
             steps = np.diff(np.concatenate([batch.index for batch in part[:-1]]))
             assert (steps != 1).mean() > 0.8, "neighbours on disk must not stay neighbours"
 
     def test_shards_move_between_workers_from_epoch_to_epoch(self, epochs: Epochs, mode: str) -> None:
-        runs = [epochs.pipelines(self.case(mode, epoch=epoch)) for epoch in (0, 1, 2)]
+        runs = [epochs.pipelines(shuffled(mode, epoch=epoch)) for epoch in (0, 1, 2)]
         for pipeline in range(4):
             seen = [frozenset(n.split("__")[0] for b in run[pipeline] for n in b.id) for run in runs]
             assert len(set(seen)) > 1, f"pipeline {pipeline} saw the same shards in every epoch"
 
     def test_every_shard_reaches_every_pipeline(self, datasets: Datasets, mode: str) -> None:
-        case = self.case(mode)
+        case = shuffled(mode)
         parser = ParserTfds(**case.arguments(datasets))
         for world in case.worlds:
             files = {s.file for epoch in range(40) for s in parser.share(world, epoch).valid}
@@ -277,7 +286,7 @@ class TestOrder:
     def test_unshuffled_training_keeps_the_order_of_the_files(
         self, epochs: Epochs, datasets: Datasets, mode: str
     ) -> None:
-        case = self.case(mode, shuffle=False)
+        case = shuffled(mode, shuffle=False)
         parser = ParserTfds(**case.arguments(datasets))
         for world, part in zip(case.worlds, epochs.pipelines(case), strict=True):
             assert [i for batch in part for i in batch.index.tolist()] == planned_indices(parser, parser.share(world))
