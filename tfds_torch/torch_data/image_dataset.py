@@ -133,7 +133,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         here = self._state_at(0, 0, None if worker is None else worker.num_workers)
         if worker is None and not is_position(state):
             loaded = LoaderState.load(state, here)
-            self._progress.resume(loaded.epoch, loaded.batches_delivered)
+            is_bound = loaded.read_mode != "index" and loaded.batches_delivered > 0
+            self._progress.resume(loaded.epoch, loaded.batches_delivered, loaded.num_workers if is_bound else None)
         else:
             number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
             self._restored = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)

@@ -6,7 +6,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.arguments import check_integer
 
 _NOT_SET = -1
@@ -17,9 +17,10 @@ _NO_SEEDS = [0] + [_NOT_SET] * (2 * _NUM_REMEMBERED)
 _OWNER = 0  # The training process.
 _FIXED = 1  # The epoch that was set by hand.
 _LATEST = 2  # The latest epoch that was counted.
-_RESUMED_EPOCH, _RESUMED_BATCH, _NUM_RESUMED = 3, 4, 5  # Where a loaded state goes on, and how often one was loaded.
-_EPOCH, _START_BATCH, _NUM_WORKERS, _NUM_PRODUCED = 6, 7, 8, 9  # The latest iteration, since any of these was set.
-_NEXT_SLOT, _SLOTS = 10, 11  # Slots hold (loader seed, epoch).
+_RESUMED_EPOCH, _RESUMED_BATCH, _RESUMED_WORKERS = 3, 4, 5  # Where a loaded state goes on, and with how many workers.
+_NUM_RESUMED = 6  # How often a state was loaded.
+_EPOCH, _START_BATCH, _NUM_WORKERS, _NUM_PRODUCED = 7, 8, 9, 10  # The latest iteration, since any of these was set.
+_NEXT_SLOT, _SLOTS = 11, 12  # Slots hold (loader seed, epoch).
 _ROW = _NEXT_SLOT + len(_NO_SEEDS)
 
 
@@ -73,16 +74,22 @@ class SharedProgress:
             self._numbers[row + _FIXED] = epoch
             self._numbers[row + _EPOCH] = _NOT_SET
 
-    def resume(self, epoch: int, start_batch: int) -> None:
+    def resume(self, epoch: int, start_batch: int, num_workers: int | None = None) -> None:
         """Lets the next iteration be that of an epoch, from a batch on, and the count go on from there.
 
         Should another epoch be set by hand, that one begins at its first batch.
+
+        Args:
+            epoch: which epoch.
+            start_batch: the rank's batch at which to begin.
+            num_workers: workers that must read it, 1 also for none; None: any number.
         """
         with self._numbers.get_lock():
             row = self._row_of(os.getpid())
             self._numbers[row + _FIXED] = _NOT_SET
             self._numbers[row + _LATEST] = epoch - 1
-            self._numbers[row + _RESUMED_EPOCH : row + _NUM_RESUMED] = [epoch, start_batch]
+            asked = _NOT_SET if num_workers is None else num_workers
+            self._numbers[row + _RESUMED_EPOCH : row + _NUM_RESUMED] = [epoch, start_batch, asked]
             self._numbers[row + _NUM_RESUMED] += 1  # Persistent workers count on from here.
             self._numbers[row + _EPOCH] = _NOT_SET
             self._numbers[row + _NEXT_SLOT : row + _ROW] = _NO_SEEDS
@@ -93,6 +100,9 @@ class SharedProgress:
         Args:
             loader_seed: the base seed of the loader whose worker this is; None outside of workers.
             num_workers: workers of the loader; 0 outside of workers.
+
+        Raises:
+            StateMismatchError: a loaded state goes on with another number of workers only.
         """
         self._owner_of_iteration = _owner(loader_seed)
         with self._numbers.get_lock():
@@ -109,8 +119,10 @@ class SharedProgress:
                 else:
                     epoch = self._epoch_of(row, loader_seed)
                 self._persistent = (place, epoch)
-            is_resumed = epoch == self._numbers[row + _RESUMED_EPOCH]
-            start_batch = int(self._numbers[row + _RESUMED_BATCH]) if is_resumed else 0
+            start_batch = 0
+            if epoch == self._numbers[row + _RESUMED_EPOCH]:
+                start_batch = int(self._numbers[row + _RESUMED_BATCH])
+                _check_workers(self._numbers[row + _RESUMED_WORKERS], num_workers)
             self._note_begin(row, epoch, start_batch, num_workers)
             return epoch, start_batch
 
@@ -204,6 +216,14 @@ def _owner(loader_seed: int | None) -> int:
     """Returns the training process: this one, or the parent of a loader's worker."""
     parent = parent_process()
     return os.getpid() if loader_seed is None or parent is None or parent.pid is None else parent.pid
+
+
+def _check_workers(asked: int, num_workers: int) -> None:
+    if asked not in (_NOT_SET, max(1, num_workers)):
+        raise StateMismatchError(
+            f"num_workers: {asked} in the state, {num_workers or 'none, which counts as 1,'} here. A stream goes on in "
+            f"the same world only: use num_workers={asked}. Read mode 'index' would go on with any number."
+        )
 
 
 def _is_alive(pid: int) -> bool:
