@@ -1,9 +1,12 @@
 """Examples from any source, streamed in chunks of decoded columns."""
 
+import atexit
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.pipeline.columns import Column
@@ -13,6 +16,7 @@ from tfds_torch.pipeline.tensorflow_runtime import load_tensorflow
 INDEX = "index"
 """Name of the column that holds each example's index."""
 
+_open_streams: "WeakSet[Generator[dict[str, Any], None, None]]" = WeakSet()
 _WHERE_IN_GRAPH = re.compile(r"\{\{.*?\}\} ?|Error in user-defined function .*? Iterator::\S+: ")
 
 
@@ -96,13 +100,29 @@ def read_stream(spec: StreamSpec) -> Iterator[dict[str, Any]]:
         ShardError: a file is missing, or holds another number of examples than promised.
         CorruptRecordError: a record, or an image in it, is damaged.
     """
+    chunks = _read(spec)
+    _open_streams.add(chunks)
+    return chunks
+
+
+def _read(spec: StreamSpec) -> Generator[dict[str, Any], None, None]:
     if not len(spec.source):
         return
     try:
         spec.source.check()
-        yield from _read_chunks(load_tensorflow(), spec)
+        tf = load_tensorflow()
+        atexit.unregister(_close_streams)
+        atexit.register(_close_streams)  # Anew, so that it runs before what tensorflow has registered.
+        yield from _read_chunks(tf, spec)
     finally:
         spec.source.close()
+
+
+def _close_streams() -> None:
+    """Ends what is still being read while Python is alive: tensorflow's threads may be calling it."""
+    for chunks in list(_open_streams):
+        with suppress(ValueError):  # Another thread is in it.
+            chunks.close()
 
 
 def readable_reason(error: Any) -> str:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
 IMAGE, LABEL, FILENAME = "image", "label", "image/filename"
 """The features of an image folder, as TFDS calls them."""
 
+_LOOKED_UP = 512  # Examples whose paths are looked up at a time.
+
 
 @dataclass(frozen=True)
 class ImageFiles:
@@ -22,36 +25,40 @@ class ImageFiles:
 
     Attributes:
         dataset: what the files belong to, for messages.
-        indices: int64 [n], the examples in the order of delivery.
+        num_examples: of the pipeline.
+        indices: positions (start, stop) in the order of delivery -> the examples there, int64 [stop - start].
         paths: indices, int64 [m] -> their files.
         labels: indices, int64 [m] -> int64 [m].
         num_threads: files read at the same time.
     """
 
     dataset: str
-    indices: NDArray[np.int64]
+    num_examples: int
+    indices: Callable[[int, int], NDArray[np.int64]]
     paths: Callable[[NDArray[np.int64]], Sequence[str]]
     labels: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     num_threads: int
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return self.num_examples
 
     def check(self) -> None:
         """Does nothing: a file is only known to be whole when it has been decoded."""
 
     def chunks(self, tf: Any, chunk_size: int, num_skipped: int, features: Sequence[str]) -> Any:  # noqa: D102
-        # Passes that repeat share the entries of this table.
-        read, rows = np.unique(self.indices[num_skipped:], return_inverse=True)
-        paths = tf.constant([os.fsencode(path) for path in self.paths(read)], tf.string, (len(read),))
-        labels = tf.constant(self.labels(read), tf.int64)
+        def look_up(start: Any) -> list[Any]:
+            columns: list[Any] = tf.numpy_function(self._look_up, [start], [tf.int64, tf.string, tf.int64])
+            for column in columns:
+                column.set_shape([None])
+            return columns
 
-        def load(index: Any, row: Any) -> tuple[Any, dict[str, Any]]:
-            path = paths[row]
-            example = {LABEL: labels[row], FILENAME: path}
+        def load(index: Any, path: Any, label: Any) -> tuple[Any, dict[str, Any]]:
+            example = {LABEL: label, FILENAME: path}
             return index, example | ({IMAGE: tf.io.read_file(path)} if IMAGE in features else {})
 
-        examples = tf.data.Dataset.from_tensor_slices((self.indices[num_skipped:], rows.astype(np.int64))).map(
+        starts = tf.data.Dataset.range(num_skipped, self.num_examples, _LOOKED_UP)
+        listed = starts.map(tf.autograph.experimental.do_not_convert(lambda start: tuple(look_up(start)))).unbatch()
+        examples = listed.map(
             tf.autograph.experimental.do_not_convert(load),
             num_parallel_calls=self.num_threads if IMAGE in features else None,
             deterministic=True if IMAGE in features else None,
@@ -64,7 +71,8 @@ class ImageFiles:
     def explain(self, tf: Any, error: Any, reason: str, num_delivered: int) -> TfdsTorchError | None:  # noqa: D102
         if isinstance(error, tf.errors.InvalidArgumentError):
             return None
-        named = [path for path in self.paths(np.unique(self.indices[num_delivered:])) if path in str(error.message)]
+        following = chain.from_iterable(map(self._paths_from, range(num_delivered, self.num_examples, _LOOKED_UP)))
+        named = [path for path in following if path in str(error.message)]
         path = max(named, key=len, default=None)  # The others are the beginning of it.
         problem = None if path is None else self._problem_of_file(path)
         return problem or ShardError(f"An image of {self.dataset} could not be read. tensorflow says: {reason}")
@@ -80,6 +88,16 @@ class ImageFiles:
 
     def close(self) -> None:
         """Does nothing: tensorflow opens and closes the files."""
+
+    def _look_up(self, start: int) -> tuple[NDArray[np.int64], NDArray[np.object_], NDArray[np.int64]]:
+        """Returns index, path and label of the examples from a position on: so many that a call's cost is shared."""
+        index = self.indices(int(start), min(int(start) + _LOOKED_UP, self.num_examples))
+        paths = np.empty(len(index), object)
+        paths[:] = [os.fsencode(path) for path in self.paths(index)]
+        return index, paths, self.labels(index)
+
+    def _paths_from(self, start: int) -> Sequence[str]:
+        return self.paths(self.indices(start, min(start + _LOOKED_UP, self.num_examples)))
 
     def _problem_of_file(self, path: str) -> ShardError | None:
         try:

@@ -1,16 +1,17 @@
 """Encoded examples fetched by global index, a chunk at a time, as a tf.data stream."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
+from tfds_torch.errors import ShardError, TfdsTorchError
+from tfds_torch.pipeline.serialized_examples import SerializedExamples
 from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.records.record_reader import RecordReader, open_reader
-from tfds_torch.records.record_run import RecordRun, name_record
+from tfds_torch.records.record_run import RecordRun
 
 _READ_AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples.
 _ORDER_SLICE = 2048
@@ -18,7 +19,7 @@ _Chunk = tuple[NDArray[np.int64], NDArray[np.object_]]
 
 
 @dataclass(eq=False)
-class IndexedRecords:
+class IndexedRecords(SerializedExamples):
     """What one pipeline reads by index: an `ExampleSource`.
 
     Its order is arithmetic. Nothing is shuffled in the graph, and no record is read that is not delivered.
@@ -40,6 +41,10 @@ class IndexedRecords:
     verify_checksums: bool
     _reader: RecordReader | None = field(default=None, init=False)
     _failure: Exception | None = field(default=None, init=False)
+
+    @property
+    def all_runs(self) -> Sequence[RecordRun]:  # noqa: D102
+        return self.runs
 
     def __len__(self) -> int:
         return len(self.order)
@@ -63,24 +68,14 @@ class IndexedRecords:
         starts = tf.data.Dataset.range(num_skipped, len(self.order), chunk_size)
         return starts.map(tf.autograph.experimental.do_not_convert(fetch))
 
-    def parse(self, tf: Any, encoded: Any, specs: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: D102
-        return tf.io.parse_example(encoded, specs) if specs else {}
-
     def explain(self, tf: Any, error: Any, reason: str, num_delivered: int) -> TfdsTorchError | None:  # noqa: D102
+        kind = type(self._failure).__name__
+        # What failed may have been read ahead: the error that came out may be of an example before it.
+        if self._failure is None or f"{kind}: " not in str(error.message):
+            return None
         if isinstance(self._failure, TfdsTorchError):
             return self._failure
-        if self._failure is not None:
-            return ShardError(
-                f"The shards of {self.dataset} could not be read: {type(self._failure).__name__}: {self._failure}"
-            )
-        return None
-
-    def describe_undecodable(self, index: int | None, reason: str) -> TfdsTorchError:  # noqa: D102
-        what = "An example" if index is None else name_record(self.runs, index)
-        return CorruptRecordError(
-            f"{what} of {self.dataset} cannot be decoded, though its checksum is right: it was written that way. "
-            f"tensorflow says: {reason}"
-        )
+        return ShardError(f"The shards of {self.dataset} could not be read: {kind}: {self._failure}")
 
     def close(self) -> None:  # noqa: D102
         if self._reader is not None:

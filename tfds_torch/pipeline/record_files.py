@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
-from tfds_torch.records.record_run import RecordRun, is_local, name_record
+from tfds_torch.errors import ShardError, TfdsTorchError
+from tfds_torch.pipeline.serialized_examples import SerializedExamples
+from tfds_torch.records.record_run import RecordRun, is_local
 from tfds_torch.records.shard_check import check_shards
 from tfds_torch.records.tfrecord import read_records
 
@@ -14,7 +15,7 @@ _ENDS_EARLY = "tfds_torch: the shard ends early: "
 
 
 @dataclass(frozen=True)
-class RecordFiles:
+class RecordFiles(SerializedExamples):
     """What one pipeline reads from TFRecord files: an `ExampleSource`.
 
     Attributes:
@@ -38,10 +39,10 @@ class RecordFiles:
     num_threads: int
 
     def __len__(self) -> int:
-        return sum(run.take for run in self._all)
+        return sum(run.take for run in self.all_runs)
 
     def check(self) -> None:  # noqa: D102
-        check_shards({run.path: run.num_in_shard for run in self._all if is_local(run.path)}, self.dataset)
+        check_shards({run.path: run.num_in_shard for run in self.all_runs if is_local(run.path)}, self.dataset)
 
     def chunks(self, tf: Any, chunk_size: int, num_skipped: int, features: Sequence[str]) -> Any:  # noqa: D102
         is_shuffled = self.shuffle_buffer > 1
@@ -53,14 +54,11 @@ class RecordFiles:
             stream = stream.concatenate(fill) if self.runs else fill
         return (stream.skip(num_skipped) if num_skipped else stream).batch(chunk_size)
 
-    def parse(self, tf: Any, encoded: Any, specs: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: D102
-        return tf.io.parse_example(encoded, specs) if specs else {}
-
     def explain(self, tf: Any, error: Any, reason: str, num_delivered: int) -> TfdsTorchError | None:  # noqa: D102
         is_early_end = _ENDS_EARLY in str(error.message)
         if isinstance(error, tf.errors.InvalidArgumentError) and not is_early_end:
             return None
-        num_in_shard = {run.path: run.num_in_shard for run in self._all}
+        num_in_shard = {run.path: run.num_in_shard for run in self.all_runs}
         for path in filter(is_local, num_in_shard):
             try:
                 found = sum(1 for _ in read_records(path))
@@ -75,18 +73,11 @@ class RecordFiles:
                 return ShardError(f"{path} holds fewer than the {expected} examples that dataset_info.json promises.")
         return ShardError(f"The shards of {self.dataset} could not be read. tensorflow says: {reason}")
 
-    def describe_undecodable(self, index: int | None, reason: str) -> TfdsTorchError:  # noqa: D102
-        what = "An example" if index is None else name_record(self._all, index)
-        return CorruptRecordError(
-            f"{what} of {self.dataset} cannot be decoded, though its checksum is right: it was written that way. "
-            f"tensorflow says: {reason}"
-        )
-
     def close(self) -> None:
         """Does nothing: tensorflow opens and closes the files."""
 
     @property
-    def _all(self) -> list[RecordRun]:
+    def all_runs(self) -> list[RecordRun]:  # noqa: D102
         return [*self.runs, *self.fill]
 
     def _records(self, tf: Any, runs: Sequence[RecordRun], *, cycle_length: int) -> Any:
