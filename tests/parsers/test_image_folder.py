@@ -505,7 +505,7 @@ class FakeError(Exception):
 
 
 def test_an_error_without_a_culprit_is_still_ours() -> None:
-    files = ImageFiles("x:1.0.0", np.arange(2), lambda index: ["/a"] * len(index), lambda index: index, 1)
+    files = ImageFiles("x:1.0.0", 2, np.arange, lambda index: ["/a"] * len(index), lambda index: index, 1)
     tf = SimpleNamespace(errors=SimpleNamespace(InvalidArgumentError=KeyError))
     error = files.explain(tf, FakeError(), "out of memory", 0)
     assert str(error) == "An image of x:1.0.0 could not be read. tensorflow says: out of memory"

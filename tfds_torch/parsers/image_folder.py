@@ -113,11 +113,14 @@ class FolderFiles(ExampleFiles):
     ) -> ExampleSource:
         own = _indices_of(valid) if seed is None else _shuffle(_indices_of(valid), self.num_examples, seed)
         indices = np.concatenate([own, _indices_of(fill)])
-        return ImageFiles(self.dataset, indices, self.paths, self.labels, read.threads_of_worker(num_workers))
+        num_threads = read.threads_of_worker(num_workers)
+        return ImageFiles(
+            self.dataset, len(indices), lambda *at: indices[slice(*at)], self.paths, self.labels, num_threads
+        )
 
     def indexed_source(self, order: WorkerOrder, *, read: ReadOptions) -> ExampleSource:  # noqa: D102
         num_threads = read.threads_of_worker(order.plan.world.num_workers)
-        return ImageFiles(self.dataset, order.examples(0, len(order)), self.paths, self.labels, num_threads)
+        return ImageFiles(self.dataset, len(order), order.examples, self.paths, self.labels, num_threads)
 
     def _join(self, index: Indices, separator: str) -> list[str]:
         """Returns the paths of examples below the root."""
