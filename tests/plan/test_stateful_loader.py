@@ -54,7 +54,7 @@ def state_with_workers(plan: EpochPlan, start: int, at_snapshot: int, since_snap
     }
     return {
         "_snapshot": {
-            "_snapshot_step": 1000 + at_snapshot,  # Since the loader's first start, not since ours.
+            "_snapshot_step": at_snapshot,
             "_last_yielded_worker_id": (at_snapshot - 1) % num_workers,
             "_main_snapshot": {"_num_workers": num_workers, "_sampler_iter_yielded": at_snapshot + 2 * num_workers},
             "_worker_snapshots": snapshots,
@@ -210,7 +210,7 @@ def places(tree: object, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return found
 
 
-IGNORED = {"_snapshot_step", "_last_yielded_worker_id", "_main_snapshot", "fetcher_state", "worker_id"}
+IGNORED = {"_last_yielded_worker_id", "_main_snapshot", "fetcher_state", "worker_id"}
 IGNORED |= {"_iterator_finished"}  # torchdata's own, which say nothing more.
 GOOD = [state_with_workers(PLAN, 2, 5, 1), state_without_workers(WorkerPosition(0, 1, 3, 0, state_of(
     replace(PLAN, world=World()), 2)).to_dict())]  # fmt: skip
@@ -316,3 +316,14 @@ def test_the_position_of_another_worker_or_of_another_number_of_workers_is_refus
         "num_workers: 3 in the state, 2 here. The positions of workers go on in as many workers: pass num_workers=3, "
         "or load LoaderState.from_stateful(state) into the dataset, which read mode 'index' continues in any number."
     )
+
+
+def test_steps_of_another_size_than_the_datasets_batches_are_refused() -> None:
+    state = state_with_workers(PLAN, 2, 6, 2)
+    state["_snapshot"]["_snapshot_step"] = 3  # The loader's batches are twice as large.
+    with pytest.raises(StateMismatchError) as caught:
+        LoaderState.from_stateful(state)
+    for fact in ("had given 3 batches", "the dataset 6", "batch_size", "snapshot_every_n_steps=1"):
+        assert fact in str(caught.value)
+    state["_steps_since_snapshot"] = 0  # Then the positions alone say all.
+    assert LoaderState.from_stateful(state).batches_delivered == 6

@@ -311,6 +311,12 @@ class WorkerPosition:
         """The number of its own next batch; the epoch's number of batches or more when it has ended."""
         return self.began_at.batches_delivered + self.batches * self.num_workers + self.worker
 
+    @property
+    def is_underway(self) -> bool:
+        """Whether the loader is within an epoch, as far as this worker can tell: neither at its beginning nor end."""
+        has_begun = bool(self.batches or self.examples or self.began_at.batches_delivered)
+        return has_begun and self.next_batch < self.began_at.num_batches
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the position as a dict of plain values, with a checksum over them."""
         fields = {name: getattr(self, name) for name in ("worker", "num_workers", "batches", "examples")}

@@ -22,6 +22,13 @@ def read_stateful(state: object) -> LoaderState:
         raise StateMismatchError(
             f"StatefulDataLoader's state: _steps_since_snapshot={describe(num_steps)} must be an integer >= 0."
         )
+    num_own, step = sum(position.batches for position in positions), _entry(state, "_snapshot", "_snapshot_step")
+    if num_steps and step != num_own:
+        raise StateMismatchError(
+            f"StatefulDataLoader's state: at its snapshot the loader had given {describe(step)} batches, and the "
+            f"dataset {num_own}: their batches differ, so what came since cannot be counted. Give the parser the "
+            f"loader's batch_size, or the loader snapshot_every_n_steps=1."
+        )
     began_at, first_missing = positions[0].began_at, min(position.next_batch for position in positions)
     if first_missing + num_steps > began_at.num_batches:
         raise StateMismatchError(

@@ -44,6 +44,7 @@ class ArrayRecordFilesReader:
         self.num_read = 0
         self._readers: OrderedDict[int, Any] = OrderedDict()  # File -> the package's reader, the last used at the end.
         self._lock, self._process = threading.Lock(), -1
+        self._left: OrderedDict[int, Any] = OrderedDict()
         self._closed = False
         self._most = min(_MOST_OPEN, most_open_files())
 
@@ -93,7 +94,8 @@ class ArrayRecordFilesReader:
 
     def _start(self) -> None:
         """Begins in a new process, and holds every file against its promise."""
-        # The parent's readers are left alone: their threads are not in this process.
+        # The parent's readers are kept and left alone: their threads, which ending them would wait for, are not here.
+        self._left = self._readers
         self._lock, self._readers = threading.Lock(), OrderedDict()
         with self._lock:
             for number in range(len(self._table.files)):

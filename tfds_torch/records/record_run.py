@@ -1,6 +1,5 @@
 """Where a split's examples lie: runs of consecutive records of shard files."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -26,9 +25,3 @@ class RecordRun:
 def is_local(path: str) -> bool:
     """Whether a path names a file of this machine rather than a URL (`gs://...`)."""
     return "://" not in path
-
-
-def name_record(runs: Iterable[RecordRun], index: int) -> str:
-    """Returns the file and the number of the record that holds an example."""
-    run = next(run for run in runs if 0 <= index - run.first_index < run.take)
-    return f"{run.path}: record {run.skip + index - run.first_index}"
