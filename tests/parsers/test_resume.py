@@ -34,7 +34,7 @@ Runs = dict[tuple[int, int], list[Batch]]
 
 def begin_everywhere(datasets: Datasets, epochs: Sequence[Epoch]) -> list[Runs]:
     """Returns the runs of every epoch, all read in one child."""
-    places = [[(w, s) for w in (1, 2, 3) for s in range(epoch.num_batches + 1)] for epoch in epochs]
+    places = [[(w, s) for w in (1, 3) for s in range(epoch.num_batches + 1)] for epoch in epochs]
     reads = [
         Read(epoch.arguments, epoch.world.at_worker(worker, w), epoch.epoch, s, ("label",))
         for epoch, starts in zip(epochs, places, strict=True)
@@ -68,14 +68,14 @@ EPOCHS = {
     "evaluation by index": Epoch(in_mode("index", **EVALUATION), 4, World(rank=2, num_replicas=3)),
     "evaluation": Epoch(in_mode("examples", **EVALUATION), 4, World(rank=2, num_replicas=3)),
 }
-LONG_EVALUATION = {"split": "train+test", "batch_size": 24, "shuffle": True, "is_training": False}
+LONG_EVALUATION = {"split": "train+test", "batch_size": 48, "shuffle": True, "is_training": False}
 LONGER_EPOCHS = {
     "index": Epoch(in_mode("index", batch_size=20), 11),
     "files": Epoch(in_mode("files", batch_size=20), 11),
     "files of rank 1": Epoch(in_mode("files"), 7, World(rank=1, num_replicas=2)),
     "examples of rank 1": Epoch(in_mode("examples"), 7, World(rank=1, num_replicas=2), epoch=3),
     "repeats": Epoch(in_mode("examples", batch_size=40, repeats=2), 11, epoch=2),
-    "evaluation": Epoch(in_mode("examples", **LONG_EVALUATION), 11),
+    "evaluation": Epoch(in_mode("examples", **LONG_EVALUATION), 6),
 }
 
 
@@ -124,21 +124,21 @@ def resumes(
 
 
 CASES = {
-    "index, 1x2 -> 1x3": resumes("index", 6, (1, 2), (1, 3), num_epochs=2),
+    "index, 1x2 -> 1x3": resumes("index", 12, (1, 2), (1, 3), num_epochs=2),
     "index, evaluation, 2x1 -> 1x2": resumes("index", 8, (2, 1), (1, 2), is_training=False, remainder="pad"),
-    "files, 1x2": resumes("files", 8, (1, 2)),
-    "examples, 1x2": resumes("examples", 8, (1, 2)),
+    "files, 1x2": resumes("files", 12, (1, 2)),
+    "examples, 1x1": resumes("examples", 12, (1, 1)),
 }
 FURTHER_CASES = {
-    "index, 2x2 -> 1x3": resumes("index", 6, (2, 2), (1, 3)),
-    "index, 1x1 -> 3x1, in order": resumes("index", 6, (1, 1), (3, 1), shuffle=False),
-    "index, drop": resumes("index", 4, (1, 2), (2, 1), remainder="drop"),
-    "index, repeats": resumes("index", 12, (1, 2), (1, 1), repeats=2),
-    "index, blocks": resumes("index", 6, (2, 1), (1, 2), blocks=True),
-    "index, short batch": resumes("index", 6, (1, 3), (1, 1), is_training=False, shuffle=True),
+    "index, 2x2 -> 1x3": resumes("index", 12, (2, 2), (1, 3)),
+    "index, 1x1 -> 3x1, in order": resumes("index", 12, (1, 1), (3, 1), shuffle=False),
+    "index, drop": resumes("index", 8, (1, 2), (2, 1), remainder="drop"),
+    "index, repeats": resumes("index", 14, (1, 2), (1, 1), repeats=2),
+    "index, blocks": resumes("index", 12, (2, 1), (1, 2), blocks=True),
+    "index, short batch": resumes("index", 12, (1, 3), (1, 1), is_training=False, shuffle=True),
     "files, 2x2": resumes("files", 12, (2, 2)),
     "examples, 2x1, evaluation": resumes("examples", 8, (2, 1), is_training=False),
-    "examples, 1x3, repeats": resumes("examples", 12, (1, 3), repeats=2),
+    "examples, 1x3, repeats": resumes("examples", 14, (1, 3), repeats=2),
 }
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from tfds_fixtures import cache_home
+from grids.fleet import Fleet
+from tfds_fixtures import cache_home, write_numbered
 
 from tfds_torch import demo
 from torch_data import reading, scenarios
@@ -20,6 +21,7 @@ from torch_data import reading, scenarios
 __all__ = ["cache_home"]
 
 NUM_PHOTOS, NUM_SHARDS = 61, 8
+NUMBERED_SHARDS = (4, 0, 3, 5, 1, 6, 2, 11, 9)
 _DEADLINE_S = 60.0  # For what a script started to end after it.
 
 
@@ -30,6 +32,14 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     demo.prepare("photos", root=root, num_examples=NUM_PHOTOS, num_shards=NUM_SHARDS, progress=False)
     demo.prepare("digits", root=root, progress=False)
     return root
+
+
+@pytest.fixture(scope="session")
+def numbered_root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Holds `numbered` (41 tiny JPEG files in 9 shards, split `train`), whose labels are the examples' indices."""
+    root = tmp_path_factory.mktemp("numbered")
+    write_numbered(root, {"train": NUMBERED_SHARDS})
+    return str(root)
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +72,16 @@ def in_reader() -> Iterator[Callable[..., Any]]:
     yield call
     ours.send(None)
     process.join()
+
+
+@pytest.fixture(scope="package")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Processes that have imported tensorflow and torch: loaders and their workers begin at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # Of whoever runs the tests.
+            patch.delenv(name, raising=False)
+        with Fleet(tmp_path_factory.mktemp("fleet")) as ranks:
+            yield ranks
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.torch_data import shared_progress
-from tfds_torch.torch_data.shared_progress import _NUM_OWNERS, SharedProgress
+from tfds_torch.torch_data.shared_progress import _NUM_OWNERS, Progress, SharedProgress
 
 NUM_REMEMBERED = 16
 METHODS = ("fork", "spawn", "forkserver")
@@ -236,3 +236,178 @@ def test_threads_never_get_the_same_epoch() -> None:
     for thread in threads:
         thread.join()
     assert sorted(epoch for own in begun for epoch in own) == list(range(400))
+
+
+# Where a loaded state goes on
+
+
+@pytest.mark.parametrize("num_before", [0, 3])
+def test_the_iteration_after_a_resume_is_that_epoch_from_there_and_later_ones_follow_whole(num_before: int) -> None:
+    counter = SharedProgress()
+    for _ in range(num_before):
+        counter.begin(None, 0)
+    counter.resume(5, 17)
+    assert [counter.begin(None, 0) for _ in range(3)] == [(5, 17), (6, 0), (7, 0)]
+    counter.resume(2, 0)
+    assert [counter.begin(None, 0) for _ in range(2)] == [(2, 0), (3, 0)]
+
+
+@pytest.mark.parametrize("first_epoch_by_hand", [None, 9])
+def test_workers_that_run_go_on_where_a_state_is_loaded(first_epoch_by_hand: int | None) -> None:
+    counter = SharedProgress()
+    if first_epoch_by_hand is not None:
+        counter.set_epoch(first_epoch_by_hand)
+    counter.begin(11, 2)
+    counter.begin(11, 2)
+    counter.resume(0, 3)  # Persistent workers keep their seed.
+    assert [counter.begin(11, 2) for _ in range(2)] == [(0, 3), (1, 0)]
+    assert counter.begin(22, 2) == (2, 0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loaded_state_reaches_workers_of_every_start_method(method: str, start: Start) -> None:
+    counter = SharedProgress()
+    running = start(method, counter, 11)
+    assert running.begin(2) == [0, 1]
+    counter.resume(4, 0)
+    assert running.begin(2) == [4, 5]
+    assert start(method, counter, 22).begin() == [6]
+
+
+def test_another_epoch_set_by_hand_after_a_resume_begins_at_its_first_batch() -> None:
+    counter = SharedProgress()
+    counter.resume(5, 17)
+    counter.set_epoch(6)
+    assert counter.current() == Progress(6, 0, None, 0)
+    assert counter.begin(None, 0) == (6, 0)
+    counter.resume(5, 17)
+    counter.set_epoch(5)
+    assert counter.begin(None, 0) == (5, 17)
+
+
+@pytest.mark.parametrize(("seed", "num_workers"), [(None, 0), (11, 3)])
+def test_a_state_that_asks_for_its_number_of_workers_is_refused_by_another_one(
+    seed: int | None, num_workers: int
+) -> None:
+    counter = SharedProgress()
+    counter.resume(5, 17, 2)
+    here = num_workers or "none, which counts as 1,"
+    for _ in range(2):
+        with pytest.raises(StateMismatchError, match=rf"^num_workers: 2 in the state, {here} here\. .*num_workers=2\."):
+            counter.begin(seed, num_workers)
+    counter.resume(5, 17, 2)
+    assert counter.begin(22, 2) == (5, 17)
+    counter.resume(5, 17, 1)
+    assert counter.begin(None, 0) == (5, 17)  # One that reads by itself counts as one worker.
+
+
+def test_the_progress_is_that_of_the_next_iteration_until_it_begins() -> None:
+    counter = SharedProgress()
+    assert counter.current() == Progress(0, 0, None, 0)
+    counter.begin(None, 0)
+    assert counter.current() == Progress(0, 0, 0, 0)
+    counter.set_epoch(3)
+    assert counter.current() == Progress(3, 0, None, 0)
+    counter.resume(5, 17)
+    assert counter.current() == Progress(5, 17, None, 17)
+    counter.begin(11, 2)
+    assert counter.current() == Progress(5, 17, 2, 17)
+
+
+def test_what_was_produced_is_the_most_of_any_worker_and_begins_anew_with_every_iteration() -> None:
+    counter = SharedProgress()
+    counter.begin(11, 2)
+    counter.note_produced(2)
+    counter.note_produced(1)
+    assert counter.current().num_produced == 2
+    counter.begin(11, 2)
+    assert counter.current() == Progress(1, 0, 2, 0)
+    counter.resume(1, 4)
+    counter.begin(11, 2)
+    assert counter.current().num_produced == 4
+
+
+def test_the_second_worker_of_an_iteration_does_not_undo_what_the_first_one_noted() -> None:
+    counter = SharedProgress()
+    counter.begin(11, 2)
+    counter.note_produced(1)
+    twin = copy.copy(counter)  # As in another worker: the epoch of a seed that is known.
+    assert twin.begin(11, 2) == (0, 0)
+    assert twin.current().num_workers == 2
+    other = SharedProgress.__new__(SharedProgress)
+    other.__setstate__({"shared": counter._numbers})
+    assert other.begin(11, 2) == (0, 0)
+    assert counter.current().num_produced == 1
+
+
+@pytest.mark.parametrize("seed", [None, 11])
+def test_an_iteration_of_a_loaders_own_state_is_noted_and_the_count_goes_on(seed: int | None) -> None:
+    counter = SharedProgress()
+    counter.begin_at(seed, 0 if seed is None else 2, 4, 7)
+    assert counter.current() == Progress(4, 7, 0 if seed is None else 2, 7, is_restored=True)
+    assert counter.begin(seed, 0 if seed is None else 2) == (5, 0)
+    assert counter.begin(22, 2) == (6, 0)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda counter: pickle.loads(pickle.dumps(counter))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_goes_on_where_the_state_was_loaded(duplicate: Callable[[Any], SharedProgress]) -> None:
+    counter = SharedProgress()
+    counter.resume(5, 17)
+    twin = duplicate(counter)
+    assert twin.current() == counter.current()
+    assert twin.begin(None, 0) == (5, 17)
+    assert counter.begin(None, 0) == (5, 17)
+
+
+def test_ranks_that_are_forked_after_a_load_all_go_on_there() -> None:
+    counter = SharedProgress()
+    counter.resume(5, 17)
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(sum(counter.begin(None, 0)))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5 + 17
+    assert counter.begin(None, 0) == (5, 17)
+
+
+def test_a_loaded_state_is_gone_on_from_once() -> None:
+    counter = SharedProgress()
+    counter.resume(0, 3)
+    counter.set_epoch(0)  # As before every evaluation.
+    assert counter.begin(None, 0) == (0, 3)
+    assert counter.begin(None, 0) == (0, 0)
+    counter.set_epoch(0)
+    assert counter.begin(None, 0) == (0, 0)
+
+
+def test_all_workers_of_one_loader_go_on_from_a_loaded_state_and_no_other_loader(start: Start) -> None:
+    counter = SharedProgress()
+    counter.resume(0, 3)
+    counter.set_epoch(0)
+    twins = [counter, copy.copy(counter)]
+    for twin in twins:  # As in two workers.
+        twin._forget_process()
+    assert [twin.begin(11, 2) for twin in twins] == [(0, 3), (0, 3)]
+    assert [twin.begin(11, 2) for twin in twins] == [(0, 0), (0, 0)], "persistent workers, in their next iteration"
+    assert counter.begin(22, 2) == (0, 0)
+
+
+def test_a_loader_sent_back_by_its_own_state_counts_on_from_there() -> None:
+    counter = SharedProgress()
+    for _ in range(4):
+        counter.begin(None, 0)
+    counter.begin_at(11, 2, 0, 5)
+    assert counter.begin(22, 2) == (1, 0)
+
+
+def test_a_copy_has_no_iteration_yet() -> None:
+    counter = SharedProgress()
+    counter.begin(None, 0)
+    assert copy.deepcopy(counter).current() == Progress(1, 0, None, 0)
+
+
+def test_an_epoch_that_cannot_be_counted_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"epoch=9223372036854775808 must be in 0\.\."):
+        SharedProgress().set_epoch(2**63)

@@ -128,6 +128,7 @@ class _PrepareOwnShards:
         _check_settings(arguments, dataset)
         _check_share(arguments, dataset)
         _check_batch_size(loader, dataset)
+        dataset.is_read_ahead = True  # The prepared loader fetches a batch before it hands over the one before.
         # A device mesh would bring its own number of processes.
         arguments = {name: value for name, value in arguments.items() if name != "torch_device_mesh"}
         return self._prepare(**arguments | {"num_processes": 1, "process_index": 0, "dispatch_batches": False})

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch.utils.data
 
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, Parser
-from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.state import LoaderState, WorkerPosition
 from tfds_torch.plan.world import World
@@ -70,7 +69,9 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self._parent_world: tuple[int, World] | None = None  # The process that resolved it, and what it found.
         self._progress = SharedProgress()
         self._iteration: Iteration | None = None  # The latest one in this process.
-        self._restored: WorkerPosition | None = None  # Where the next one in this process goes on.
+        self._restored: WorkerPosition | None = None  # Where the next one goes on, in the process that was told so.
+        self._restored_by: int | None = os.getpid()
+        self.is_read_ahead = False  # By what stands between this dataset and the training loop.
         keep_own_shards(ImageDataset)
 
     def set_epoch(self, epoch: int) -> None:
@@ -81,38 +82,36 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """
         refuse_second_shards(self)
         self._progress.set_epoch(epoch)
+        if self._restored is not None and self._restored.began_at.epoch != epoch:
+            self._restored = None
 
     def state_dict(self, batches_delivered: int | None = None) -> dict[str, Any]:
         """Returns where training is: a small dictionary of plain values, for JSON or `torch.save`.
 
-        Behind a DataLoader with workers this object does not see what is delivered, because the workers read ahead:
-        say it. Without workers it is known. In a worker (torchdata's StatefulDataLoader asks there) it is the worker's
-        own position.
+        Behind a DataLoader with workers (and behind Accelerate's, which fetches one batch ahead) this object does not
+        see what is delivered: say it. Without workers it is known. In a worker (torchdata's StatefulDataLoader asks
+        there) it is the worker's own position.
 
         Args:
             batches_delivered: batches taken out of the loader since its latest `iter()`: `enumerate(loader, 1)` counts
-                them. Those before the state that was loaded are added here.
+                them. Those before the state that was loaded are added here. Before an epoch's first batch call
+                `set_epoch` first: a dataset does not see its loader begin.
 
         Raises:
-            ConfigError: workers read and batches_delivered is missing, or it cannot be so many.
+            ConfigError: batches_delivered is missing where it is not known here, it cannot be so many, or the loader
+                went on from a state of its own and is to be asked.
         """
         worker = torch.utils.data.get_worker_info()
         progress = self._progress.current()
+        position = self._restored
         if self._iteration is not None and (worker is not None or progress.num_workers == 0):
             position = self._iteration.position()
-            if worker is not None or (batches_delivered is None and position.examples):
+        if position is not None and batches_delivered is None and not (self.is_read_ahead and worker is None):
+            if worker is not None or position.examples:
                 return position.to_dict()
-            if batches_delivered is None:
-                batches_delivered = position.batches
-        if batches_delivered is None and progress.num_workers is not None:
-            raise ConfigError(
-                f"{progress.num_workers} workers read ahead of the training process, so that only you know how many "
-                f"batches came: state_dict(batches_delivered=n), with n counted since iter(loader), as "
-                f"enumerate(loader, 1) does. torchdata's StatefulDataLoader counts by itself: ask it, not the dataset."
-            )
-        delivered = 0 if batches_delivered is None else check_integer("batches_delivered", batches_delivered, 0)
+            return position.began_at.at(position.next_batch).to_dict()
         state = self._state_at(progress.epoch, progress.start_batch, progress.num_workers)
-        check_delivered(delivered, progress, self.plan().num_batches)
+        delivered = check_delivered(batches_delivered, progress, state.num_batches, self.parser.batch_size)
         return state.at(progress.start_batch + delivered).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -135,9 +134,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             loaded = LoaderState.load(state, here)
             is_bound = loaded.read_mode != "index" and loaded.batches_delivered > 0
             self._progress.resume(loaded.epoch, loaded.batches_delivered, loaded.num_workers if is_bound else None)
+            self._restored = None
         else:
             number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-            self._restored = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)
+            position = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)
+            if worker is None:
+                self._progress.resume(position.began_at.epoch, position.began_at.batches_delivered, 1)
+            self._restored, self._restored_by = position, os.getpid()
         self._iteration = None
 
     def _state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
@@ -216,7 +219,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         if worker is not None:
             world, loader_seed = world.at_worker(worker.id, worker.num_workers), worker.seed - worker.id
             num_workers = worker.num_workers
-        began, self._restored = self._restored, None
+        began = self._take_restored(self._progress.fixed_epoch(loader_seed))
         if began is None:
             epoch, start_batch = self._progress.begin(loader_seed, num_workers)
             state = self._state_at(epoch, start_batch, num_workers)
@@ -227,6 +230,25 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self._iteration = Iteration(self.parser.plan(world), began)
         examples = self._examples(self._iteration)
         return OneThreadIterator(examples, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
+
+    def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition | None:
+        """Returns where an iteration goes on by a loader's own state, once."""
+        position, self._restored = self._restored, None
+        if position is None:
+            return None
+        if self._restored_by != os.getpid():
+            raise StateMismatchError(
+                f"The state was taken after {position.examples} examples of a batch, by a process that read without "
+                f"workers. It goes on without workers only: use num_workers=0, or take states between batches."
+            )
+        if fixed_epoch in (None, position.began_at.epoch):
+            return position
+        if position.is_underway:
+            raise StateMismatchError(
+                f"The loader's state is within epoch {position.began_at.epoch}, and set_epoch({fixed_epoch}) was "
+                f"called. Begin with set_epoch({position.began_at.epoch}), or do not load the state."
+            )
+        return None
 
     def _examples(self, iteration: Iteration) -> Iterator[tuple[Any, ...]]:
         began, world = iteration.began, iteration.plan.world
@@ -245,7 +267,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                     yield example
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_iteration": None, "_restored": None}
+        state = self.__dict__ | {"_iteration": None}
         if get_spawning_popen() is not None:  # A worker of spawn or forkserver inherits no process group.
             try:
                 state["_parent_world"] = (os.getpid(), self.find_rank())
@@ -253,10 +275,14 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 if is_distributed():
                     raise
                 # Half an environment: a training process that is being started may yet learn its rank.
+        else:
+            state["_restored_by"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if self._restored_by is None:  # A copy goes on where the original would; a worker of spawn does not.
+            self._restored_by = os.getpid()
         keep_own_shards(ImageDataset)
 
 

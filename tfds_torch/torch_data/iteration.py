@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.state import WorkerPosition
 from tfds_torch.plan.worker_order import WorkerOrder
@@ -42,8 +43,40 @@ def is_position(state: object) -> bool:
     return isinstance(state, Mapping) and "began_at" in state
 
 
-def check_delivered(num_batches: int, progress: Progress, num_batches_of_epoch: int) -> None:
-    """Raises ConfigError where so many batches cannot have been delivered since an iteration began."""
+def check_delivered(
+    num_batches: int | None, progress: Progress, num_batches_of_epoch: int, batch_size: int | None
+) -> int:
+    """Returns how many batches have been delivered since an iteration began.
+
+    Args:
+        num_batches: how many the user says; None: nothing was said.
+        progress: how far the training process is.
+        num_batches_of_epoch: of the whole epoch.
+        batch_size: of the parser; None: it was not told.
+
+    Raises:
+        ConfigError: so many cannot have been delivered, or it is not known here.
+    """
+    if num_batches is None:
+        if progress.num_workers is None:
+            return 0
+        who = f"{progress.num_workers} workers read" if progress.num_workers else "Another loader reads"
+        raise ConfigError(
+            f"{who} ahead of the training loop, so that only you know how many batches came: "
+            f"state_dict(batches_delivered=n), with n counted since iter(loader), as enumerate(loader, 1) does. "
+            f"torchdata's StatefulDataLoader counts by itself: ask it, not the dataset."
+        )
+    num_batches = check_integer("batches_delivered", num_batches, 0)
+    if num_batches and batch_size is None:
+        raise ConfigError(
+            f"batches_delivered={num_batches}: the parser has no batch_size, so that the dataset does not know how "
+            f"large the loader's batches are. Give it the loader's."
+        )
+    if progress.is_restored and progress.num_workers:
+        raise ConfigError(
+            f"batches_delivered={num_batches}: the loader went on from a state of its own, so that the dataset does "
+            f"not know where this iteration began. Ask the loader for its state."
+        )
     most = num_batches_of_epoch - progress.start_batch
     if num_batches > most:
         raise ConfigError(
@@ -51,7 +84,7 @@ def check_delivered(num_batches: int, progress: Progress, num_batches_of_epoch: 
             f"{progress.start_batch} of {num_batches_of_epoch} and has {most}. Count from iter(loader) on."
         )
     if progress.num_workers is None:
-        return
+        return num_batches
     if num_batches > progress.num_produced - progress.start_batch:
         raise ConfigError(
             f"batches_delivered={num_batches}: only {progress.num_produced - progress.start_batch} batches have been "
@@ -64,3 +97,4 @@ def check_delivered(num_batches: int, progress: Progress, num_batches_of_epoch: 
             f"you mean its beginning or that of epoch {progress.epoch + 1}. Call set_epoch first, or take the state "
             f"after a batch."
         )
+    return num_batches

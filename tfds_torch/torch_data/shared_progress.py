@@ -11,6 +11,7 @@ from tfds_torch.plan.arguments import check_integer
 
 _NOT_SET = -1
 _NUM_REMEMBERED, _NUM_OWNERS = 16, 128
+_MOST_EPOCHS = 2**62
 _NO_SEEDS = [0] + [_NOT_SET] * (2 * _NUM_REMEMBERED)
 
 # A row of numbers.
@@ -18,9 +19,10 @@ _OWNER = 0  # The training process.
 _FIXED = 1  # The epoch that was set by hand.
 _LATEST = 2  # The latest epoch that was counted.
 _RESUMED_EPOCH, _RESUMED_BATCH, _RESUMED_WORKERS = 3, 4, 5  # Where a loaded state goes on, and with how many workers.
-_NUM_RESUMED = 6  # How often a state was loaded.
-_EPOCH, _START_BATCH, _NUM_WORKERS, _NUM_PRODUCED = 7, 8, 9, 10  # The latest iteration, since any of these was set.
-_NEXT_SLOT, _SLOTS = 11, 12  # Slots hold (loader seed, epoch).
+_RESUMED_SEED, _NUM_RESUMED = 6, 7  # The loader that went on there, and how often a state was loaded.
+_EPOCH, _START_BATCH, _NUM_WORKERS, _NUM_PRODUCED = 8, 9, 10, 11  # The latest iteration, since any of these was set.
+_IS_RESTORED = 12  # Whether that iteration was told by a loader's own state where to go on.
+_NEXT_SLOT, _SLOTS = 13, 14  # Slots hold (loader seed, epoch).
 _ROW = _NEXT_SLOT + len(_NO_SEEDS)
 
 
@@ -34,12 +36,14 @@ class Progress:
         num_workers: loader workers that read it, 0 for none; None: it did not begin yet.
         num_produced: the rank's batches of the epoch before this number have been read, are being read, or come before
             start_batch.
+        is_restored: whether a loader's own state said where its workers go on.
     """
 
     epoch: int
     start_batch: int
     num_workers: int | None
     num_produced: int
+    is_restored: bool = False
 
 
 class SharedProgress:
@@ -57,21 +61,28 @@ class SharedProgress:
     get numbers of their own, with the same values.
     """
 
+    _persistent: tuple[tuple[int, int, int], int] | None
+    _num_taken: int
+    _owner_of_iteration: int
+
     def __init__(self) -> None:
         self._numbers = _shared_rows([_NOT_SET] * (_NEXT_SLOT - 1) + _NO_SEEDS)
-        self._persistent: tuple[tuple[int, int, int], int] | None = None
-        self._owner_of_iteration = os.getpid()
+        self._forget_process()
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come.
 
         Raises:
-            ConfigError: epoch is no integer >= 0.
+            ConfigError: epoch is no integer in 0..2**62.
         """
         epoch = check_integer("set_epoch: epoch", epoch, 0)
+        if epoch > _MOST_EPOCHS:
+            raise ConfigError(f"set_epoch: epoch={epoch} must be in 0..{_MOST_EPOCHS}.")
         with self._numbers.get_lock():
             row = self._row_of(os.getpid())
             self._numbers[row + _FIXED] = epoch
+            if self._numbers[row + _EPOCH] != _NOT_SET:  # An iteration has gone on from the loaded state.
+                self._numbers[row + _RESUMED_EPOCH] = _NOT_SET
             self._numbers[row + _EPOCH] = _NOT_SET
 
     def resume(self, epoch: int, start_batch: int, num_workers: int | None = None) -> None:
@@ -89,7 +100,7 @@ class SharedProgress:
             self._numbers[row + _FIXED] = _NOT_SET
             self._numbers[row + _LATEST] = epoch - 1
             asked = _NOT_SET if num_workers is None else num_workers
-            self._numbers[row + _RESUMED_EPOCH : row + _NUM_RESUMED] = [epoch, start_batch, asked]
+            self._numbers[row + _RESUMED_EPOCH : row + _NUM_RESUMED] = [epoch, start_batch, asked, _NOT_SET]
             self._numbers[row + _NUM_RESUMED] += 1  # Persistent workers count on from here.
             self._numbers[row + _EPOCH] = _NOT_SET
             self._numbers[row + _NEXT_SLOT : row + _ROW] = _NO_SEEDS
@@ -107,6 +118,7 @@ class SharedProgress:
         self._owner_of_iteration = _owner(loader_seed)
         with self._numbers.get_lock():
             row = self._row_of(self._owner_of_iteration)
+            self._check_workers(row, num_workers)
             if self._numbers[row + _FIXED] != _NOT_SET:
                 epoch = int(self._numbers[row + _FIXED])
             elif loader_seed is None:
@@ -119,11 +131,8 @@ class SharedProgress:
                 else:
                     epoch = self._epoch_of(row, loader_seed)
                 self._persistent = (place, epoch)
-            start_batch = 0
-            if epoch == self._numbers[row + _RESUMED_EPOCH]:
-                start_batch = int(self._numbers[row + _RESUMED_BATCH])
-                _check_workers(self._numbers[row + _RESUMED_WORKERS], num_workers)
-            self._note_begin(row, epoch, start_batch, num_workers)
+            start_batch = self._take_start(row, epoch, loader_seed, num_workers)
+            self._note_begin(row, epoch, start_batch, num_workers, is_restored=False)
             return epoch, start_batch
 
     def begin_at(self, loader_seed: int | None, num_workers: int, epoch: int, start_batch: int) -> None:
@@ -134,11 +143,21 @@ class SharedProgress:
         self._owner_of_iteration = _owner(loader_seed)
         with self._numbers.get_lock():
             row = self._row_of(self._owner_of_iteration)
-            self._numbers[row + _LATEST] = max(self._numbers[row + _LATEST], epoch)
+            self._numbers[row + _LATEST] = epoch
             if loader_seed is not None:
                 self._persistent = ((os.getpid(), loader_seed, self._numbers[row + _NUM_RESUMED]), epoch)
                 self._remember(row, loader_seed, epoch)
-            self._note_begin(row, epoch, start_batch, num_workers)
+            self._note_begin(row, epoch, start_batch, num_workers, is_restored=True)
+
+    def fixed_epoch(self, loader_seed: int | None) -> int | None:
+        """Returns the epoch that was set by hand, if one was.
+
+        Args:
+            loader_seed: the base seed of the loader whose worker this is; None outside of workers.
+        """
+        with self._numbers.get_lock():
+            fixed = int(self._numbers[self._row_of(_owner(loader_seed)) + _FIXED])
+        return None if fixed == _NOT_SET else fixed
 
     def note_produced(self, num_batches: int) -> None:
         """Notes that the rank's batches before a number have been read, or are being read."""
@@ -150,18 +169,43 @@ class SharedProgress:
         """Returns how far this training process is."""
         with self._numbers.get_lock():
             row = self._row_of(os.getpid())
-            epoch, start_batch, num_workers, num_produced = self._numbers[row + _EPOCH : row + _NUM_PRODUCED + 1]
+            epoch, start_batch, num_workers, num_produced, is_restored = self._numbers[row + _EPOCH : row + _NEXT_SLOT]
             if epoch != _NOT_SET:
-                return Progress(epoch, start_batch, num_workers, num_produced)
+                return Progress(epoch, start_batch, num_workers, num_produced, bool(is_restored))
             fixed = self._numbers[row + _FIXED]
             epoch = self._numbers[row + _LATEST] + 1 if fixed == _NOT_SET else fixed
             resumed = self._numbers[row + _RESUMED_BATCH] if epoch == self._numbers[row + _RESUMED_EPOCH] else 0
             return Progress(epoch, resumed, None, resumed)
 
-    def _note_begin(self, row: int, epoch: int, start_batch: int, num_workers: int) -> None:
+    def _check_workers(self, row: int, num_workers: int) -> None:
+        """Refuses the next iteration, before anything is counted, where a loaded state waits for other workers."""
+        epoch, _, asked, taken_by = self._numbers[row + _RESUMED_EPOCH : row + _NUM_RESUMED]
+        waits = epoch != _NOT_SET and taken_by == _NOT_SET and self._numbers[row + _FIXED] in (_NOT_SET, epoch)
+        if waits and asked not in (_NOT_SET, max(1, num_workers)):
+            raise StateMismatchError(
+                f"num_workers: {asked} in the state, {num_workers or 'none, which counts as 1,'} here. A stream goes "
+                f"on in the same world only: use num_workers={asked}. Read mode 'index' would go on with any number."
+            )
+
+    def _take_start(self, row: int, epoch: int, loader_seed: int | None, num_workers: int) -> int:
+        """Returns the batch at which an iteration begins: once, for all workers of a loader, that of a loaded state."""
+        if epoch != self._numbers[row + _RESUMED_EPOCH]:
+            return 0
+        times, taken_by = self._numbers[row + _NUM_RESUMED], self._numbers[row + _RESUMED_SEED]
+        if self._num_taken == times or taken_by not in (_NOT_SET, loader_seed):
+            return 0
+        self._num_taken = times
+        if loader_seed is None:
+            self._numbers[row + _RESUMED_EPOCH] = _NOT_SET
+        else:
+            self._numbers[row + _RESUMED_SEED] = loader_seed
+        return int(self._numbers[row + _RESUMED_BATCH])
+
+    def _note_begin(self, row: int, epoch: int, start_batch: int, num_workers: int, *, is_restored: bool) -> None:
         if [epoch, start_batch] != self._numbers[row + _EPOCH : row + _NUM_WORKERS]:  # Not the first worker's word.
             self._numbers[row + _NUM_PRODUCED] = start_batch
         self._numbers[row + _EPOCH : row + _NUM_PRODUCED] = [epoch, start_batch, num_workers]
+        self._numbers[row + _IS_RESTORED] = is_restored
 
     def _row_of(self, owner: int) -> int:
         """Returns where the row of a training process begins; a new one continues the count of the first row."""
@@ -204,11 +248,18 @@ class SharedProgress:
             return {"shared": self._numbers}
         with self._numbers.get_lock():
             row = self._row_of(os.getpid())
-            return {"numbers": list(self._numbers[row + _FIXED : row + _ROW])}
+            of_iteration = [_NOT_SET] * (_NEXT_SLOT - _EPOCH)  # The copy has none yet.
+            numbers = self._numbers[row + _FIXED : row + _EPOCH] + of_iteration
+            return {"numbers": numbers + self._numbers[row + _NEXT_SLOT : row + _ROW]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._numbers = state["shared"] if "shared" in state else _shared_rows(state["numbers"])
+        self._forget_process()
+
+    def _forget_process(self) -> None:
+        """What one process knows of its own iterations."""
         self._persistent = None
+        self._num_taken = _NOT_SET  # Which loaded state this process has gone on from.
         self._owner_of_iteration = os.getpid()
 
 
@@ -216,14 +267,6 @@ def _owner(loader_seed: int | None) -> int:
     """Returns the training process: this one, or the parent of a loader's worker."""
     parent = parent_process()
     return os.getpid() if loader_seed is None or parent is None or parent.pid is None else parent.pid
-
-
-def _check_workers(asked: int, num_workers: int) -> None:
-    if asked not in (_NOT_SET, max(1, num_workers)):
-        raise StateMismatchError(
-            f"num_workers: {asked} in the state, {num_workers or 'none, which counts as 1,'} here. A stream goes on in "
-            f"the same world only: use num_workers={asked}. Read mode 'index' would go on with any number."
-        )
 
 
 def _is_alive(pid: int) -> bool:

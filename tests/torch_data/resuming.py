@@ -1,0 +1,189 @@
+"""Loaders over ImageDataset as conformance.py drives them. Runs in ranks of a fleet (see conftest.py)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from conformance import ResumableLoader, Step, check_resumes
+from grids.fleet import Place
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from tfds_torch import ImageDataset, ParserTfds, World
+from tfds_torch.plan.state import LoaderState
+
+FIELDS = ("index", "valid", "label")  # The label is stored in the record, and is its index.
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A loader of one or several ranks.
+
+    Attributes:
+        arguments: of ParserTfds, without `batch_size`.
+        global_batch: G.
+        num_replicas: R; the ranks of a conformance run live in one process, each with an explicit world.
+        num_workers: W of each, 0 where the rank reads by itself.
+        persistent: whether workers live from epoch to epoch.
+        method: how workers start.
+        loader_arguments: further ones of the loader.
+    """
+
+    arguments: dict[str, Any]
+    global_batch: int
+    num_replicas: int = 1
+    num_workers: int = 0
+    persistent: bool = False
+    method: str = "fork"
+    loader_arguments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch_size(self) -> int:
+        return self.global_batch // self.num_replicas
+
+    @property
+    def of_workers(self) -> dict[str, Any]:
+        return {
+            "num_workers": self.num_workers,
+            "persistent_workers": self.persistent,
+            "multiprocessing_context": self.method if self.num_workers else None,
+            **self.loader_arguments,
+        }
+
+    def dataset(self, rank: int | None = 0) -> ImageDataset:
+        """Returns the dataset of a rank; None: of the one that the environment names."""
+        parser = ParserTfds(**self.arguments, batch_size=self.batch_size)
+        return ImageDataset(parser, fields=FIELDS, world=None if rank is None else World(rank, self.num_replicas))
+
+    def loader(self, dataset: ImageDataset) -> "DataLoader[Any]":
+        return DataLoader(dataset, self.batch_size, collate_fn=columns_of, **self.of_workers)
+
+
+def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Collates examples to a tuple of indices and one of `valid`, once their records have proved to be the right ones.
+
+    Without batching it gets one example.
+    """
+    index, valid, label = zip(*rows, strict=True) if isinstance(rows, list) else ((value,) for value in rows)
+    assert label == tuple(at if is_valid else -100 for at, is_valid in zip(index, valid, strict=True))
+    return [index, valid]
+
+
+class PlainLoader:
+    """DataLoader over ImageDataset, counted by the training process: one rank."""
+
+    def __init__(self, setup: Setup, rank: int = 0) -> None:
+        self.dataset = setup.dataset(rank)
+        self.loader = setup.loader(self.dataset)
+
+    def __iter__(self) -> Iterator[Step]:
+        for number, (index, valid) in enumerate(self.loader, 1):
+            state = self.state(number)
+            yield Step(state["epoch"], state["batches_delivered"] - 1, index, valid)
+
+    def state(self, num_steps: int) -> Any:
+        return self.dataset.state_dict(batches_delivered=num_steps)
+
+    def load(self, state: Any) -> None:
+        self.dataset.load_state_dict(state)
+
+    def close(self) -> None:
+        del self.loader  # torch ends the workers.
+
+
+class UncountedLoader(PlainLoader):
+    """The same without workers, where the dataset itself knows how much was delivered."""
+
+    def state(self, num_steps: int) -> Any:
+        return self.dataset.state_dict()
+
+
+class Ranks:
+    """Several ranks side by side: a step is a global batch. All of them must say the same state."""
+
+    def __init__(self, setup: Setup, make: Callable[[Setup, int], ResumableLoader]) -> None:
+        self.ranks = [make(setup, rank) for rank in range(setup.num_replicas)]
+
+    def __iter__(self) -> Iterator[Step]:
+        for steps in zip(*self.ranks, strict=True):
+            ((epoch, batch),) = {(step.epoch, step.batch) for step in steps}
+            index, valid = (sum((getattr(step, name) for step in steps), ()) for name in ("index", "valid"))
+            yield Step(epoch, batch, index, valid)
+
+    def state(self, num_steps: int) -> Any:
+        first, *others = (rank.state(num_steps) for rank in self.ranks)
+        assert all(other == first for other in others), "the ranks have different states"
+        return first
+
+    def load(self, state: Any) -> None:
+        for rank in self.ranks:
+            rank.load(state)
+
+    def close(self) -> None:
+        for rank in self.ranks:
+            rank.close()
+
+
+class StatefulLoader:
+    """torchdata's StatefulDataLoader over ImageDataset, which counts by itself: one rank."""
+
+    def __init__(self, setup: Setup, rank: int = 0) -> None:
+        self.loader: Any = StatefulDataLoader(
+            setup.dataset(rank), setup.batch_size, collate_fn=columns_of, **setup.of_workers
+        )
+
+    def __iter__(self) -> Iterator[Step]:
+        for index, valid in self.loader:
+            state = LoaderState.from_stateful(self.loader.state_dict())
+            yield Step(state.epoch, state.batches_delivered - 1, index, valid)
+
+    def state(self, num_steps: int) -> Any:
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        del self.loader
+
+
+class FreedLoader(StatefulLoader):
+    """The same, but with states that are made free of its workers, and go to the dataset."""
+
+    def state(self, num_steps: int) -> Any:
+        return LoaderState.from_stateful(super().state(num_steps)).to_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.dataset.load_state_dict(state)
+
+
+class SampleLoader(StatefulLoader):
+    """StatefulDataLoader without batching: a step is one example, of one worker after the other."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.loader = StatefulDataLoader(setup.dataset(), batch_size=None, collate_fn=columns_of, **setup.of_workers)
+
+    def __iter__(self) -> Iterator[Step]:
+        for index, valid in self.loader:
+            yield Step(-1, -1, index, valid)
+
+
+KINDS: dict[str, Callable[[Setup], ResumableLoader]] = {
+    "plain": partial(Ranks, make=PlainLoader),
+    "uncounted": partial(Ranks, make=UncountedLoader),
+    "stateful": StatefulLoader,
+    "freed": FreedLoader,
+    "samples": SampleLoader,
+}
+
+
+def run_conformance(_: Place, kind: str, setup: Setup, changes: dict[str, Any], num_epochs: int = 2) -> int:
+    """Returns how many tails were compared; `changes` make the setup of the loaders that resume."""
+    return check_resumes(
+        partial(KINDS[kind], setup),
+        partial(KINDS[kind], replace(setup, **changes)),
+        num_epochs=num_epochs,
+        # After its loop has ended, a StatefulDataLoader goes on with the next epoch at once.
+        ended_epochs_come_empty=kind not in ("stateful", "samples"),
+    )
