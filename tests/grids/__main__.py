@@ -1,4 +1,4 @@
-"""`python -m grids`: every grid under fork and fork server with either persistence, and spawn on some; half an hour.
+"""`python -m grids`: every grid under fork with either persistence and under a fork server, spawn on some; an hour.
 
 Run it in `tests`. `--data NAME` and `--method NAME` (repeated) take a part of it.
 """

@@ -6,6 +6,7 @@ from itertools import cycle, product
 from grids.cell import (
     COUNTED,
     EVALUATION,
+    EVALUATION_EXAMPLES,
     FORK,
     FORK_AFTER_TENSORFLOW,
     FORKSERVER,
@@ -13,12 +14,14 @@ from grids.cell import (
     SPAWN,
     TRAIN_EXAMPLES,
     TRAIN_FILES,
+    TRAIN_INDEX,
     Cell,
 )
 from grids.splits import NUM_FILES
 
 DATA = tuple(NUM_FILES)
-TASKS = (TRAIN_EXAMPLES, TRAIN_FILES, EVALUATION)
+BY_INDEX, STREAMS = (TRAIN_INDEX, EVALUATION), (TRAIN_EXAMPLES, TRAIN_FILES, EVALUATION_EXAMPLES)
+TASKS = (*BY_INDEX, *STREAMS)
 REPLICAS, WORKERS = (1, 2, 3, 4), (1, 2, 3)
 
 VARIATIONS = ("halves", "empty shards in train+test", "shuffling disabled", "image folder")
@@ -43,6 +46,8 @@ _SPAWNED = (
     (1, 1, True),
 )
 _ON_FORK_SERVER = ((1, 1), (4, 3), (2, 2), (1, 3), (3, 2), (4, 1), (2, 3), (1, 2), (3, 3), (2, 1), (4, 2), (3, 1))
+_NUM_ON_FORK_SERVER = 3
+_QUICK_ALONE = (TRAIN_INDEX, EVALUATION, TRAIN_EXAMPLES, EVALUATION_EXAMPLES)
 _QUICK = ((2, 2), (1, 3), (3, 1), (4, 2), (2, 1), (3, 3), (1, 2), (2, 2), (1, 2), (3, 1), (2, 1))
 
 
@@ -52,9 +57,10 @@ def make_cell(data: str, grid: tuple[int, int], task: str, method: str, persiste
     Iterations of training count themselves, some are then set by hand, or are set by hand in another order.
     """
     epochs: tuple[int | None, ...] = (COUNTED, COUNTED)
-    if task != EVALUATION and (persistent or method == NO_WORKERS) and number % 4 < 2:
+    is_training = task not in (EVALUATION, EVALUATION_EXAMPLES)
+    if is_training and (persistent or method == NO_WORKERS) and number % 4 < 2:
         epochs = (COUNTED, COUNTED, 0)
-    elif task != EVALUATION and number % 3 == 0:
+    elif is_training and number % 3 == 0:
         epochs = (1, 0)
     return Cell(data, *grid, task, method, persistent, group_first=number % 2 == 0, epochs=epochs)
 
@@ -91,12 +97,12 @@ def some_cells(data: str, method: str) -> list[Cell]:
         tasks = tasks_of(data, (num_replicas, num_workers))
         return [make_cell(data, (num_replicas, num_workers), tasks[first // 2 % len(tasks)], method, persistent, first)]
     if method == FORK_AFTER_TENSORFLOW:
-        return [make_cell(data, (2, 1), TASKS[first % 2 * 2], method, True, 1)]
+        return [make_cell(data, (2, 1), BY_INDEX[first % 2], method, True, 1)]
     cells = []
-    for at in range(len(TASKS)):
-        grid = _ON_FORK_SERVER[(len(TASKS) * first + at) % len(_ON_FORK_SERVER)]
+    for at in range(_NUM_ON_FORK_SERVER):
+        grid = _ON_FORK_SERVER[(_NUM_ON_FORK_SERVER * first + at) % len(_ON_FORK_SERVER)]
         tasks = tasks_of(data, grid)
-        cells.append(make_cell(data, grid, tasks[at % len(tasks)], method, (first + at) % 2 == 0, first + at))
+        cells.append(make_cell(data, grid, tasks[(first + at) % len(tasks)], method, at % 2 == 0, first + at))
     return cells
 
 
@@ -106,19 +112,32 @@ def slow_cells(data: str) -> list[Cell]:
     return [
         *some_cells(data, SPAWN),
         *after_tensorflow,
-        *every_cell(data, NO_WORKERS, None),
+        *_most_cells(data, NO_WORKERS),
         *_most_cells(data, FORK),
         *some_cells(data, FORKSERVER),
     ]
 
 
 def _most_cells(data: str, method: str) -> Iterator[Cell]:
+    """Of small grids both tasks by index and a stream, of ranks alone one of the two, of large grids one task."""
     for at, cell in enumerate(every_cell(data, method, None)):
-        tasks = tasks_of(data, (cell.num_replicas, cell.num_workers))
-        chosen = tasks[(DATA.index(data) + cell.num_replicas + cell.num_workers) % len(tasks)]
-        is_left_out = data in VARIATIONS and at % 4 > 0
-        if not is_left_out and (cell.num_pipelines < LARGE or cell.task == chosen):
+        grid = cell.num_replicas, cell.num_workers
+        turn = DATA.index(data) + sum(grid)
+        tasks, stream = tasks_of(data, grid), _stream_of_turn(data, grid, turn)
+        if cell.num_pipelines >= LARGE:
+            chosen: tuple[str, ...] = (tasks[turn % len(tasks)],)
+        else:
+            chosen = (*BY_INDEX, stream) if method != NO_WORKERS else (BY_INDEX[turn % 2], stream)
+        is_left_out = data in VARIATIONS and method != NO_WORKERS and at % 4 > 0
+        if not is_left_out and cell.task in chosen:
             yield cell
+
+
+def _stream_of_turn(data: str, grid: tuple[int, int], turn: int) -> str:
+    """Mode `files`, where it can deal, every other time."""
+    if TRAIN_FILES in tasks_of(data, grid) and turn // 2 % 2 == 0:
+        return TRAIN_FILES
+    return (TRAIN_EXAMPLES, EVALUATION_EXAMPLES)[turn % 2]
 
 
 def quick_cells() -> Iterator[Cell]:
@@ -127,16 +146,16 @@ def quick_cells() -> Iterator[Cell]:
     for number, (data, grid) in enumerate(zip(DATA, _QUICK, strict=True)):
         tasks = tasks_of(data, grid)
         yield make_cell(data, grid, tasks[number % len(tasks)], FORK, number % 2 == 0, number)
-        yield make_cell(data, (next(replicas), 0), TASKS[number % 2 * 2], NO_WORKERS, False, number)
-    yield make_cell(DATA[0], (2, 1), TRAIN_EXAMPLES, SPAWN, True, 0)
+        yield make_cell(data, (next(replicas), 0), _QUICK_ALONE[number % len(_QUICK_ALONE)], NO_WORKERS, False, number)
+    yield make_cell(DATA[0], (2, 1), TRAIN_INDEX, SPAWN, True, 0)
     yield make_cell(DATA[2], (2, 2), TRAIN_FILES, FORKSERVER, False, 1)
     yield make_cell(DATA[6], (2, 2), EVALUATION, FORKSERVER, True, 0)
 
 
 def all_cells(data: str) -> Iterator[Cell]:
-    """What `python -m grids` runs: fork and forkserver with either persistence on every grid, spawn on some."""
+    """What `python -m grids` runs: fork with either persistence, forkserver with one on every grid, spawn on some."""
     yield from some_cells(data, SPAWN)
     yield from some_cells(data, FORK_AFTER_TENSORFLOW)
     yield from every_cell(data, NO_WORKERS, None)
-    for method, persistent in product((FORK, FORKSERVER), (True, False)):
+    for method, persistent in ((FORK, True), (FORK, False), (FORKSERVER, None)):
         yield from every_cell(data, method, persistent)

@@ -3,8 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-TRAIN_EXAMPLES, TRAIN_FILES, EVALUATION = "train-examples", "train-files", "eval"
+TRAIN_INDEX, TRAIN_EXAMPLES, TRAIN_FILES = "train-index", "train-examples", "train-files"
+EVALUATION, EVALUATION_EXAMPLES = "eval-index", "eval-examples"
 FORK, FORKSERVER, SPAWN, FORK_AFTER_TENSORFLOW, NO_WORKERS = "fork", "forkserver", "spawn", "fork-after-tf", "none"
+
+READ_MODES = {
+    TRAIN_INDEX: "index",
+    TRAIN_EXAMPLES: "examples",
+    TRAIN_FILES: "files",
+    EVALUATION: "index",
+    EVALUATION_EXAMPLES: "examples",
+}
+"""Task -> read mode; `auto` takes `index` wherever it can."""
 
 COUNTED = None
 """An epoch that the dataset counts by itself."""
@@ -37,7 +47,7 @@ class Cell:
         data: name of the split, see splits.py.
         num_replicas: R.
         num_workers: W, 0 where the rank reads by itself.
-        task: training in one of the read modes, or evaluation.
+        task: training or evaluation in one of the read modes.
         method: how workers start.
         persistent: whether workers live from epoch to epoch.
         group_first: whether torch.distributed is initialised before the dataset is built, or after it.
@@ -68,7 +78,12 @@ class Cell:
 
     @property
     def is_training(self) -> bool:
-        return self.task != EVALUATION
+        return self.task not in (EVALUATION, EVALUATION_EXAMPLES)
+
+    @property
+    def is_by_index(self) -> bool:
+        """Whether the order of all ranks together is that of one rank without workers."""
+        return READ_MODES[self.task] == "index"
 
     @property
     def shows_images(self) -> bool:

@@ -7,7 +7,7 @@ slot g * G + r * B + i is place i of batch g of rank r. Slots from N on are fill
 from collections.abc import Iterator
 from itertools import count
 
-from grids.cell import EVALUATION, TRAIN_FILES, Cell
+from grids.cell import TRAIN_FILES, Cell
 from grids.splits import Truth
 
 
@@ -18,7 +18,7 @@ def num_batches(cell: Cell, num_examples: int) -> int:
 
 def keeps_short_batch(cell: Cell) -> bool:
     """Whether the last batch stays short: evaluation of a single rank."""
-    return cell.task == EVALUATION and cell.num_replicas == 1
+    return not cell.is_training and cell.num_replicas == 1
 
 
 def slots_of_batch(cell: Cell, num_examples: int, rank: int, batch: int) -> range:
@@ -45,6 +45,8 @@ def unshuffled_streams(cell: Cell, truth: Truth) -> dict[tuple[int, int], list[i
     """(rank, worker) -> the indices that a pipeline reads one after the other when nothing is shuffled."""
     if cell.task == TRAIN_FILES:
         return dict(zip(cell.pipelines, _streams_of_files(cell, truth), strict=True))
+    if cell.is_by_index:
+        return {place: _slots_of_pipeline(cell, truth, *place) for place in cell.pipelines}
     streams, first_valid, first_fill = {}, 0, 0
     for place in cell.pipelines:
         num_valid, num_fill = quota(cell, len(truth), *place)
@@ -53,6 +55,12 @@ def unshuffled_streams(cell: Cell, truth: Truth) -> dict[tuple[int, int], list[i
         first_valid += num_valid
         first_fill += num_fill
     return streams
+
+
+def _slots_of_pipeline(cell: Cell, truth: Truth, rank: int, worker: int) -> list[int]:
+    """By index the whole epoch is one row, of which every batch takes its slots."""
+    batches = batches_of_worker(cell, len(truth), worker)
+    return [slot % len(truth) for batch in batches for slot in slots_of_batch(cell, len(truth), rank, batch)]
 
 
 def _streams_of_files(cell: Cell, truth: Truth) -> Iterator[list[int]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, groupby
 
 from grids import expected
-from grids.cell import EVALUATION, TRAIN_EXAMPLES, TRAIN_FILES, Cell, RankLedger, Row
+from grids.cell import TRAIN_FILES, Cell, RankLedger, Row
 from grids.splits import Truth
 
 PAD_LABEL = -100
@@ -71,6 +71,11 @@ def judge(cell: Cell, truth: Truth, split_shuffles: bool, ranks: Sequence[RankLe
 def sequence(epoch: Epoch) -> list[list[int]]:
     """The indices that each rank saw, in order."""
     return [[row.index for batch in rank for row in batch] for rank in epoch]
+
+
+def row_of_all(epoch: Epoch) -> list[int]:
+    """The indices that all ranks saw together, global batch by global batch."""
+    return [row.index for batches in zip(*epoch, strict=True) for batch in batches for row in batch]
 
 
 def shares(cell: Cell, epoch: Epoch) -> dict[tuple[int, int], list[Row]]:
@@ -140,7 +145,7 @@ def _judge_counts(verdict: Verdict, cell: Cell, truth: Truth, epoch: Epoch) -> N
         verdict.num_wrapped += num_valid - len(counts)
         return
     # Of the fill, every example comes once before one comes again.
-    most = 1 if cell.task == EVALUATION else -(-num_valid // len(truth))
+    most = 1 if not cell.is_training else -(-num_valid // len(truth))
     missing = [truth.ids[index] for index in range(len(truth)) if not counts[index]]
     twice = [truth.ids[index] for index, times in sorted(counts.items()) if times > most]
     whole = num_valid // len(truth)
@@ -150,7 +155,7 @@ def _judge_counts(verdict: Verdict, cell: Cell, truth: Truth, epoch: Epoch) -> N
     verdict.expect(not seldom, f"{len(seldom)} too seldom (less than {whole} times): {_few(seldom)}")
     verdict.missing += missing
     verdict.twice += twice
-    if cell.task == TRAIN_EXAMPLES:
+    if cell.is_training:
         verdict.num_wrapped += num_valid - len(truth)
         early = Counter(row.index for rank in epoch for batch in rank[:-1] for row in batch)
         repeated = [truth.ids[index] for index, times in early.items() if times > 1]

@@ -16,7 +16,7 @@ import torch.distributed
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from grids.cell import EVALUATION, FORK, FORK_AFTER_TENSORFLOW, NO_WORKERS, TRAIN_FILES, Cell, RankLedger, Row, Split
+from grids.cell import FORK, FORK_AFTER_TENSORFLOW, NO_WORKERS, READ_MODES, Cell, RankLedger, Row, Split
 from grids.fleet import Place
 from tfds_torch import ImageDataset, ParserTfds, ReadOptions, World
 from tfds_torch.errors import ConfigError
@@ -75,10 +75,9 @@ def read_cell(place: Place, cell: Cell, split: Split) -> RankLedger:
 
 
 def make_dataset(place: Place, cell: Cell, split: Split) -> ImageDataset:
-    mode = {TRAIN_FILES: "files", EVALUATION: "auto"}.get(cell.task, "examples")
     fields = [*LEDGER, *([split.content] if split.content else []), *(["image"] if cell.shows_images else [])]
     world = World(0, place.num_replicas) if cell.fault == "reads the share of rank 0" else None
-    return ImageDataset(make_parser(cell, split, mode), transform=size_of, fields=fields, world=world)
+    return ImageDataset(make_parser(cell, split, READ_MODES[cell.task]), transform=size_of, fields=fields, world=world)
 
 
 def _read(place: Place, cell: Cell, split: Split, dataset: ImageDataset) -> RankLedger:

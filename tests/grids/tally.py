@@ -19,7 +19,8 @@ class Tally:
 
     Attributes:
         verdicts: of every cell.
-        sequences: (cell without its start method and persistence, epoch) -> what every rank saw, and under which cell.
+        sequences: (cell without its start method and persistence, epoch) -> what every rank saw, and under which cell;
+            by index also without its ranks and workers, and what all ranks saw together.
     """
 
     verdicts: list[tuple[Cell, Verdict]] = field(default_factory=list)
@@ -32,8 +33,13 @@ class Tally:
         else:
             verdict = promises.judge(cell, truth, split.shuffles, result)
             for at, epoch in enumerate(cell.epoch_numbers):
-                came = promises.sequence([rank.epochs[at] for rank in result])
-                key = (cell.data, cell.num_replicas, cell.workers, cell.task, cell.batch_size, epoch)
+                ranks = [rank.epochs[at] for rank in result]
+                key: tuple[object, ...]
+                if cell.is_by_index:  # One pass has one order, however it is cut; then comes the fill.
+                    came, key = [promises.row_of_all(ranks)[: len(truth)]], (cell.data, cell.task, epoch)
+                else:
+                    came = promises.sequence(ranks)
+                    key = (cell.data, cell.num_replicas, cell.workers, cell.task, cell.batch_size, epoch)
                 first, sequence = self.sequences.setdefault(key, (cell, came))
                 verdict.expect(came == sequence, f"epoch {epoch} is another sequence than under {first}")
         self.verdicts.append((cell, verdict))

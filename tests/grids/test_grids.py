@@ -5,7 +5,18 @@ from itertools import groupby, product
 import pytest
 
 from grids import promises
-from grids.campaign import DATA, LARGE, TASKS, VARIATIONS, all_cells, quick_cells, slow_cells, tasks_of
+from grids.campaign import (
+    BY_INDEX,
+    DATA,
+    LARGE,
+    STREAMS,
+    TASKS,
+    VARIATIONS,
+    all_cells,
+    quick_cells,
+    slow_cells,
+    tasks_of,
+)
 from grids.cell import (
     COUNTED,
     EVALUATION,
@@ -15,6 +26,7 @@ from grids.cell import (
     SPAWN,
     TRAIN_EXAMPLES,
     TRAIN_FILES,
+    TRAIN_INDEX,
     Cell,
     RankLedger,
     Split,
@@ -67,13 +79,16 @@ def test_the_grids_are_all_there() -> None:
         assert forked <= wanted
         if data not in VARIATIONS:
             assert {(r, w) for r, w, _ in forked} == grids
-            assert {(r, w, task) for r, w, task in wanted if r * w < LARGE} <= forked
+            assert {(r, w, task) for r, w, task in wanted if w and r * w < LARGE and task in BY_INDEX} <= forked
+            assert {(r, w) for r, w, task in forked if task in STREAMS} >= {(r, w) for r, w in grids if r * w < LARGE}
         for cells in (list(all_cells(data)), [cell for cell in all_cells(data) if cell.method == FORKSERVER]):
             assert {(c.num_replicas, c.num_workers, c.task) for c in cells if c.num_workers} == {
                 (r, w, task) for r, w, task in wanted if w
             }
+    small = {(c.num_replicas, c.num_workers, c.task) for c in every if c.num_pipelines < LARGE}
+    assert small >= set(product((1, 2, 3, 4), (0, 1), TASKS))
     large = [cell for cell in every if cell.num_pipelines >= LARGE and cell.method == FORK]
-    wanted_large = set(product(((4, 3), (3, 3), (4, 2)), (TRAIN_EXAMPLES, EVALUATION)))
+    wanted_large = set(product(((4, 3), (3, 3), (4, 2)), (TRAIN_INDEX, TRAIN_EXAMPLES, EVALUATION)))
     assert {((c.num_replicas, c.num_workers), c.task) for c in large} >= wanted_large
     for cells in (every, list(quick_cells())):
         assert {cell.data for cell in cells} == set(DATA)

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from grids import promises
-from grids.cell import COUNTED, EVALUATION, FORK, TRAIN_EXAMPLES, TRAIN_FILES, Cell, RankLedger, Row, Split
+from grids.cell import (
+    COUNTED,
+    EVALUATION,
+    FORK,
+    TRAIN_EXAMPLES,
+    TRAIN_FILES,
+    TRAIN_INDEX,
+    Cell,
+    RankLedger,
+    Row,
+    Split,
+)
 from grids.fleet import Failure, Fleet, Task
 from grids.rank import read_cell
 from grids.splits import Truth
@@ -16,10 +27,12 @@ from grids.tally import Tally, run_cells
 DATA = "uneven shards"
 CELLS = {
     task: Cell(DATA, 2, 2, task, FORK, persistent=True, epochs=(COUNTED, COUNTED, 0))
-    for task in (EVALUATION, TRAIN_EXAMPLES, TRAIN_FILES)
+    for task in (EVALUATION, TRAIN_INDEX, TRAIN_EXAMPLES, TRAIN_FILES)
 }
 CELLS["pictures"] = replace(CELLS[EVALUATION], num_workers=1)
 CELLS["in order"] = replace(CELLS[TRAIN_EXAMPLES], data="shuffling disabled")
+CELLS["by index in order"] = replace(CELLS[TRAIN_INDEX], data="shuffling disabled")
+IN_ORDER = ("in order", "by index in order")
 
 Ranks = list[RankLedger]
 Change = Callable[[Ranks], object]
@@ -61,6 +74,11 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
     ),
     "an example comes twice in training": (
         TRAIN_EXAMPLES,
+        lambda ranks: epoch(ranks)[3].__setitem__(0, epoch(ranks, rank=0)[5][2]),
+        "1 missing: shapes-train",
+    ),
+    "an example comes twice in training by index": (
+        TRAIN_INDEX,
         lambda ranks: epoch(ranks)[3].__setitem__(0, epoch(ranks, rank=0)[5][2]),
         "1 missing: shapes-train",
     ),
@@ -113,6 +131,11 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
         lambda ranks: [swap(epoch(ranks, at=at)[3], 0, 1) for at in range(3)],
         "not in the order of the files",
     ),
+    "by index not in the order of the files": (
+        "by index in order",
+        lambda ranks: [swap_rows(ranks, 3, at) for at in range(3)],
+        "not in the order of the files",
+    ),
     "an evaluation out of order": (
         EVALUATION,
         lambda ranks: [swap(epoch(ranks, at=at)[3], 0, 1) for at in range(3)],
@@ -127,8 +150,8 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
 }
 
 
-def swap_rows(ranks: Ranks, batch: int) -> None:
-    one, other = epoch(ranks, rank=0)[batch], epoch(ranks, rank=1)[batch]
+def swap_rows(ranks: Ranks, batch: int, at: int = 1) -> None:
+    one, other = epoch(ranks, at, rank=0)[batch], epoch(ranks, at, rank=1)[batch]
     one[0], other[0] = other[0], one[0]
 
 
@@ -138,7 +161,7 @@ def copy_of(ranks: Ranks) -> Ranks:
 
 def test_cells_without_a_fault_break_nothing(ledgers: dict[str, Ranks], truths: dict[str, Truth]) -> None:
     for name, cell in CELLS.items():
-        assert promises.judge(cell, truths[cell.data], name != "in order", ledgers[name]).broken == []
+        assert promises.judge(cell, truths[cell.data], name not in IN_ORDER, ledgers[name]).broken == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -146,7 +169,7 @@ def test_every_planted_fault_is_found(fault: str, ledgers: dict[str, Ranks], tru
     name, change, sentence = FAULTS[fault]
     cell, ranks = CELLS[name], copy_of(ledgers[name])
     change(ranks)
-    broken = promises.judge(cell, truths[cell.data], name != "in order", ranks).broken
+    broken = promises.judge(cell, truths[cell.data], name not in IN_ORDER, ranks).broken
     assert any(sentence in found for found in broken), "\n".join(broken)
 
 
@@ -173,3 +196,18 @@ def test_another_sequence_under_another_start_method_is_found(
     assert own.add(cell, truths[DATA], splits[DATA], ledgers[TRAIN_EXAMPLES]).broken == []
     (found, *_) = own.add(replace(cell, persistent=False), truths[DATA], splits[DATA], other).broken
     assert found.startswith("epoch 0 is another sequence than under uneven shards train-examples R2xW2")
+
+
+def test_by_index_another_sequence_in_another_world_is_found(
+    fleet: Fleet, ledgers: dict[str, Ranks], truths: dict[str, Truth], splits: dict[str, Split]
+) -> None:
+    own, cell = Tally(), CELLS[TRAIN_INDEX]
+    alone = replace(cell, num_replicas=1, num_workers=1)
+    ranks: Ranks = fleet.call(read_cell, alone, splits[DATA])
+    assert own.add(cell, truths[DATA], splits[DATA], ledgers[TRAIN_INDEX]).broken == []
+    assert own.add(alone, truths[DATA], splits[DATA], ranks).broken == []
+    other = copy_of(ranks)
+    for at in range(3):
+        swap(other[0].epochs[at][3], 0, 1)
+    (found, *_) = own.add(alone, truths[DATA], splits[DATA], other).broken
+    assert found.startswith("epoch 0 is another sequence than under uneven shards train-index R2xW2")
