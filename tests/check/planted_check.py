@@ -8,6 +8,7 @@ the place of the exit code. Workers inherit the fault because they are forked.
 """
 
 import contextlib
+import copy
 import io
 import json
 import multiprocessing
@@ -15,22 +16,29 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import planted_ranks
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from tfds_torch.check import command, reading
+from tfds_torch.check import command, reading, tfds_sample
+from tfds_torch.errors import ShardError, StateMismatchError
 from tfds_torch.parsers.parser import Batch
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
+from tfds_torch.records.tfrecord_reader import TfrecordReader
 from tfds_torch.runtime.process_tree import process_tree
+from tfds_torch.torch_data.image_dataset import ImageDataset
 
 BATCHES = ParserTfds.batches
+ASK_TFDS = tfds_sample.ask_tfds
+LOAD_STATE = ImageDataset.load_state_dict
+READ = TfrecordReader.read
 MAKE_LOADER = reading.make_plain_loader
 NUM_BATCHES_BEFORE_INTERRUPT = 3
 STALL_TIMEOUT_S = 30.0  # Longer than it takes to load tensorflow, also on a busy machine.
@@ -60,8 +68,9 @@ def edit_first_batch(edit: Callable[[Batch], Batch]) -> Callable[..., Iterator[B
 
 
 def swap_ranks(self: ParserTfds, world: World, *args: Any, **kwargs: Any) -> Iterator[Batch]:
-    """Gives rank 0 what is rank 1's, and the other way round."""
-    return BATCHES(self, replace(world, rank={0: 1, 1: 0}.get(world.rank, world.rank)), *args, **kwargs)
+    """Gives rank 0 what is rank 1's, and the other way round, where there are two."""
+    rank = 1 - world.rank if world.num_replicas == 2 else world.rank
+    return BATCHES(self, replace(world, rank=rank), *args, **kwargs)
 
 
 def stay_in_epoch_0(self: ParserTfds, world: World, epoch: int = 0, *args: Any, **kwargs: Any) -> Iterator[Batch]:
@@ -86,6 +95,42 @@ def die(self: ParserTfds, world: World, *args: Any, **kwargs: Any) -> Iterator[B
     yield from BATCHES(self, world, *args, **kwargs)
 
 
+def order_by_workers(self: ParserTfds, world: World, *args: Any, **kwargs: Any) -> Iterator[Batch]:
+    """Shuffles otherwise where several workers read."""
+    parser = copy.copy(self)
+    parser.seed += world.num_workers - 1
+    return BATCHES(parser, world, *args, **kwargs)
+
+
+def resume_elsewhere(by: int) -> Callable[..., Iterator[Batch]]:
+    """Returns `batches` that begin some batches later or earlier than they are asked to, unless at an epoch's begin."""
+
+    def batches(self: ParserTfds, world: World, epoch: int = 0, start_batch: int = 0, **kwargs: Any) -> Iterator[Batch]:
+        if start_batch:
+            start_batch = min(start_batch + by, self.plan(world).num_batches)
+        return BATCHES(self, world, epoch, start_batch, **kwargs)
+
+    return batches
+
+
+def forget_state(self: ImageDataset, state: Mapping[str, Any]) -> None:
+    """Takes a state, and begins the next epoch all the same."""
+
+
+def refuse_state(self: ImageDataset, state: Mapping[str, Any]) -> None:
+    raise StateMismatchError("played")
+
+
+def read_previous(self: TfrecordReader, index: NDArray[np.int64]) -> list[bytes]:
+    """Reads the record before the one that was asked for."""
+    return READ(self, np.maximum(index - 1, 0))
+
+
+def fail_to_witness(*args: Any) -> list[Any]:
+    """Stands for TFDS where it cannot read what we could."""
+    raise ShardError("played")
+
+
 FAULTS: dict[str, Callable[..., Iterator[Batch]]] = {
     "none": BATCHES,
     "duplicate": edit_first_batch(lambda batch: take(batch, [0, *range(len(batch))])),
@@ -96,7 +141,13 @@ FAULTS: dict[str, Callable[..., Iterator[Batch]]] = {
     "same epoch": stay_in_epoch_0,
     "valid padding": trust_padding,
     "killed worker": die,
+    "order by workers": order_by_workers,
+    "skip on resume": resume_elsewhere(1),
+    "repeat on resume": resume_elsewhere(-1),
 }
+STATE_FAULTS = {"forgotten state": forget_state, "refused state": refuse_state}
+READER_FAULTS = {"another record": read_previous}
+WITNESS_FAULTS = {"failing witness": fail_to_witness}
 
 
 def make_loader_of_threes(dataset: Any, num_workers: int, collate_fn: Any) -> Any:
@@ -165,6 +216,9 @@ def run(fault: str, arguments: Sequence[str], width: int, encoding: str, is_term
     output, errors = Output(encoding, is_terminal), Output(encoding, is_terminal)
     with (
         mock.patch.object(ParserTfds, "batches", FAULTS.get(fault, BATCHES)),
+        mock.patch.object(ImageDataset, "load_state_dict", STATE_FAULTS.get(fault, LOAD_STATE)),
+        mock.patch.object(TfrecordReader, "read", READER_FAULTS.get(fault, READ)),
+        mock.patch.object(tfds_sample, "ask_tfds", WITNESS_FAULTS.get(fault, ASK_TFDS)),
         mock.patch.object(reading, "make_plain_loader", LOADER_FAULTS.get(fault, MAKE_LOADER)),
         mock.patch.object(reading, "stream_rank", RANK_FAULTS.get(fault, reading.stream_rank)),
         mock.patch.object(reading, "_STALL_TIMEOUT_S", STALL_TIMEOUT_S),

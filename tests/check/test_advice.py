@@ -39,6 +39,7 @@ def facts(num_replicas: int = 1, num_workers: int = 2, **changes: Any) -> Facts:
         dataset="cats:1.0.0",
         split="train",
         plan=plan,
+        mode="examples",
         read=ReadOptions(),
         is_built_here=False,
         num_files=64,
@@ -133,6 +134,19 @@ def test_a_buffer_that_only_does_not_divide_among_the_workers_is_not_spoken_of(
     assert said("shuffle_buffer=", num_workers=num_workers, num_examples=num_examples, read=read) == ""
 
 
+def test_where_nothing_is_buffered_no_buffer_is_spoken_of() -> None:
+    """In mode `index` the order is arithmetic, also that of blocks."""
+    for blocks in (None, 64):
+        read = ReadOptions(ram_budget_bytes=1, block_records=blocks)
+        assert said("shuffle_buffer", num_examples=64_000, read=read, mode="index") == ""
+    for available, is_said in ((64_000_000, False), (63_999_999, True)):
+        assert bool(said("The buffers", mode="index", available_bytes=available)) is is_said
+    assert said("The buffers", mode="index", available_bytes=10**6) == (
+        "The buffers of 1 rank would hold 64 MB (prefetch_batches 64 MB each), and 1 MB of memory are free here: make "
+        "them, batch_size or the number of workers smaller."
+    )
+
+
 # The buffers against the machine's memory.
 
 
@@ -170,6 +184,11 @@ def test_fewer_shards_than_pipelines_are_told(num_files: int, is_said: bool) -> 
         assert (
             f"lies in {num_files} shard{'s' * (num_files > 1)}, fewer than the 6 pipelines (2 ranks x 3 wor" in sentence
         )
+
+
+def test_by_index_few_shards_do_no_harm() -> None:
+    assert said("lies in", num_files=1) != ""
+    assert said("lies in", num_files=1, mode="index") == ""
 
 
 def test_the_way_to_more_shards_is_the_datasets_own() -> None:
@@ -327,8 +346,9 @@ def test_a_cache_does_not_help_without_images_or_later_epochs() -> None:
 @pytest.mark.parametrize("is_training", [True, False])
 def test_remote_shards_are_told_with_what_is_transferred(is_training: bool) -> None:
     assert said("remote", is_remote=False, is_training=is_training) == ""
-    assert said("remote", is_remote=True, is_training=is_training).startswith(
-        "The shards are remote, and every epoch transfers 640 MB anew: "
+    assert said("remote", is_remote=True, is_training=is_training) == (
+        "The shards are remote, and every epoch transfers 640 MB anew: a copy on a local disk would be read at its "
+        "speed, and in mode 'index', which remote shards do not have: shuffled as a whole, and resumed at any batch."
     )
 
 

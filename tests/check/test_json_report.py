@@ -17,7 +17,7 @@ from check.report_file import SCHEMA, load
 from tfds_torch.check import json_report
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.json_report import save_report
-from tfds_torch.check.ledger import EpochCounts, Promise
+from tfds_torch.check.ledger import EpochCounts, NotJudged, Promise
 from tfds_torch.errors import ConfigError, ShardError
 
 
@@ -66,8 +66,13 @@ def test_a_check_that_knows_nothing_has_every_key(tmp_path: Path) -> None:
     assert list(report) == list(SCHEMA["required"])
     assert report["error"] == {"type": "ConfigError", "message": "no such thing"}
     assert (report["dataset"], report["plan"], report["images"]) == (None, None, None)
-    assert [report[key] for key in ("epochs", "labels", "throughput", "promises", "advice")] == [[]] * 5
+    assert [report[key] for key in ("epochs", "labels", "throughput", "promises", "not_judged", "advice")] == [[]] * 6
     assert report["exit_code"] == 2
+
+
+def test_what_was_not_judged_is_said(tmp_path: Path) -> None:
+    report = save(tmp_path / "r.json", Findings(not_judged=[NotJudged("a promise", "a reason")]))
+    assert report["not_judged"] == [{"name": "a promise", "reason": "a reason"}]
 
 
 def test_of_many_ids_the_number_and_the_first_hundred_are_given(tmp_path: Path) -> None:
@@ -221,7 +226,7 @@ def test_a_check_that_keeps_every_promise(checker: Checker, tmp_path: Path) -> N
         "shuffle": True,
         "seed": 42,
         "remainder": "wrap",
-        "read_mode": "examples",
+        "read_mode": "index",
         "batch_size": 32,
         "num_batches": 23,
         "num_replicas": 2,

@@ -9,7 +9,7 @@ from rich.console import Console
 from check.machine import Checked, no_control_characters
 from tfds_torch.check.content import ImageSizes, LabelCount
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.ledger import EpochCounts, Promise
+from tfds_torch.check.ledger import EpochCounts, NotJudged, Promise
 from tfds_torch.check.report import plain, print_findings, print_verdict
 from tfds_torch.check.throughput import Throughput
 
@@ -154,6 +154,12 @@ def test_the_verdict_counts_what_broke() -> None:
         output = io.StringIO()
         print_verdict(Console(file=output), shown)
         assert output.getvalue() == verdict
+
+
+def test_a_promise_that_is_not_judged_is_named_with_the_reason() -> None:
+    skipped = NotJudged("a long story", "no [bold]time[/]")
+    assert "Not judged: a long story: no [bold]time[/]" in printed(not_judged=[skipped], width=30).output.splitlines()
+    assert "Not judged" not in printed().output
 
 
 def test_plain_text_is_no_markup() -> None:

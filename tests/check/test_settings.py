@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfds_torch.check.settings import Settings, parse_arguments, resolve
+from tfds_torch.check.settings import Settings, check_json, parse_arguments, resolve
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config import Config
 from tfds_torch.pipeline.options import ReadOptions
@@ -41,7 +41,10 @@ IN_FILE = Config(
 
 
 def settings(*arguments: str | Path) -> Settings:
-    return resolve(parse_arguments(list(map(str, arguments))))
+    """Looks at the command line as the command does."""
+    flags = parse_arguments(list(map(str, arguments)))
+    check_json(flags)
+    return resolve(flags)
 
 
 def refusal(*arguments: str | Path) -> str:

@@ -20,6 +20,7 @@ class Facts:
         dataset: the dataset's name, with config and version.
         split: the split expression.
         plan: the epoch plan of a worker of rank 0; its world tells the numbers of ranks and workers.
+        mode: the read mode, `index`, `files` or `examples`.
         read: how examples are read.
         is_built_here: whether the check builds the dataset: it is embedded or made up.
         num_files: shards of the split that hold examples.
@@ -33,6 +34,7 @@ class Facts:
     dataset: str
     split: str
     plan: EpochPlan
+    mode: str
     read: ReadOptions
     is_built_here: bool
     num_files: int
@@ -51,28 +53,30 @@ def advise(facts: Facts) -> list[str]:
 def _memory(facts: Facts) -> Iterator[str]:
     world, read = facts.plan.world, facts.read
     num_workers, size = world.num_workers, max(1, facts.mean_example_bytes)
+    is_buffered = facts.plan.shuffle and facts.mode != "index"  # There the order is arithmetic.
     asked = min(read.shuffle_buffer, -(-facts.plan.num_examples // world.num_replicas))
     held = num_workers * read.shuffle_buffer_of_worker(num_workers, size)
-    if facts.plan.shuffle and held < asked // num_workers * num_workers:
+    if is_buffered and held < asked // num_workers * num_workers:
         yield (
             f"shuffle_buffer={read.shuffle_buffer} would take {_bytes(asked * size)} on each rank, more than its "
             f"memory budget: {held:,} examples are held. ReadOptions(ram_budget_bytes=...), per worker, raises it."
         )
-    buffered = min(asked, held) * size if facts.plan.shuffle else 0
+    buffered = min(asked, held) * size if is_buffered else 0
     image_bytes = facts.mean_image_bytes or facts.mean_example_bytes
     ready = read.prefetch_batches * facts.plan.batch_size * num_workers * image_bytes
     needed = (buffered + ready) * world.num_replicas
     if facts.available_bytes is not None and needed > facts.available_bytes:
+        parts = f"shuffle_buffer {_bytes(buffered)} and " if facts.mode != "index" else ""
         yield (
-            f"The buffers of {_number(world.num_replicas, 'rank')} would hold {_bytes(needed)} (shuffle_buffer "
-            f"{_bytes(buffered)} and prefetch_batches {_bytes(ready)} each), and {_bytes(facts.available_bytes)} of "
+            f"The buffers of {_number(world.num_replicas, 'rank')} would hold {_bytes(needed)} ({parts}"
+            f"prefetch_batches {_bytes(ready)} each), and {_bytes(facts.available_bytes)} of "
             f"memory are free here: make them, batch_size or the number of workers smaller."
         )
 
 
 def _shards(facts: Facts) -> Iterator[str]:
     world = facts.plan.world
-    if not facts.plan.is_training:
+    if not facts.plan.is_training or facts.mode == "index":
         return
     if facts.num_files >= world.num_pipelines or facts.plan.num_examples < world.num_pipelines:
         return
@@ -135,7 +139,8 @@ def _cache(facts: Facts) -> Iterator[str]:
     if facts.is_remote:
         yield (
             f"The shards are remote, and every epoch transfers {_bytes(encoded)} anew: a copy on a local disk would "
-            f"be read at its speed."
+            f"be read at its speed, and in mode 'index', which remote shards do not have: shuffled as a whole, and "
+            f"resumed at any batch."
         )
     if facts.mean_image_bytes is None or facts.available_bytes is None or not facts.plan.is_training:
         return

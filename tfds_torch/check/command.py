@@ -21,18 +21,21 @@ from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
 from tfds_torch.check.content import ImageSizes, count_labels, first_epoch, measure_images
 from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
+from tfds_torch.check.index_promises import TFDS_PROMISE, judge_index
 from tfds_torch.check.json_report import save_report
-from tfds_torch.check.ledger import count_epoch, judge
+from tfds_torch.check.ledger import Expectation, NotJudged, count_epoch, judge
 from tfds_torch.check.opening import is_built_here, open_parser
+from tfds_torch.check.other_world import OtherWorld
+from tfds_torch.check.pipelines import count_pipelines
 from tfds_torch.check.reading import RankReading, expectation, read_rank, read_ranks
-from tfds_torch.check.settings import Settings, check_writable, parse_arguments, resolve
+from tfds_torch.check.settings import Settings, check_json, parse_arguments, resolve
+from tfds_torch.check.tfds_sample import compare_with_tfds
 from tfds_torch.check.throughput import measure
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.pipeline.columns import CHANNELS
 from tfds_torch.pipeline.options import num_cores
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
-from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.world import World
 from tfds_torch.records.record_run import is_local
 from tfds_torch.runtime.memory import available_bytes
@@ -62,9 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     findings = Findings()
     json_path = None
     try:
-        if flags.json is not None:
-            check_writable("--json", flags.json)
-            json_path = flags.json
+        json_path = check_json(flags)
         settings = resolve(flags)
         code = _check(settings, console, findings)
     except KeyboardInterrupt as interrupt:
@@ -97,7 +98,9 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.is_fake = demo.is_fake(parser.data_dir)
     expected = findings.expected = expectation(parser, settings.num_replicas, num_workers, settings.num_epochs)
     report.print_card(console, parser, findings.is_fake)
-    report.print_plan(console, parser, settings.num_replicas, num_workers, expected.mode)
+    pipelines = count_pipelines(parser, settings.num_replicas, max(1, num_workers), expected.mode)
+    findings.pipelines = pipelines
+    report.print_plan(console, expected, pipelines, num_workers)
     readings = findings.readings = _read(parser, settings, expected.plan.num_batches)
     received = [epoch for reading in readings for epoch in reading.epochs]
     findings.counts = [count_epoch(expected, [r for r in received if r.epoch == epoch]) for epoch in expected.epochs]
@@ -106,7 +109,9 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.labels = count_labels(examples, parser.class_names)
     findings.image_sizes = measure_images(examples)
     findings.throughputs = [measure(reading) for reading in readings]
-    findings.advice = advise(_facts(parser, expected.plan, findings.image_sizes, is_built_here(settings)))
+    findings.advice = advise(_facts(parser, expected, findings.image_sizes, is_built_here(settings)))
+    if expected.mode == "index":
+        _judge_index(parser, settings, findings, expected)
     report.print_findings(console, findings)
     if settings.images_path is not None:
         made_up = ", made-up content" if findings.is_fake else ""
@@ -148,12 +153,28 @@ def _read(parser: ParserTfds, settings: Settings, num_batches: int) -> list[Rank
     return readings
 
 
-def _facts(parser: ParserTfds, plan: EpochPlan, sizes: ImageSizes | None, is_built_here: bool) -> Facts:
+def _judge_index(parser: ParserTfds, settings: Settings, findings: Findings, expected: Expectation) -> None:
+    """Adds the promises of mode `index`."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task("another number of workers, TFDS's own reader", total=None)
+        other = OtherWorld(parser, settings.num_replicas, settings.config.num_workers)  # Its workers start meanwhile.
+        sample = None if is_image_folder(parser.data_dir) else compare_with_tfds(parser)
+        states = findings.readings[0].resumed if findings.readings else ()
+        reading = other.read(states, settings.num_epochs)
+    findings.promises = [*findings.promises, *judge_index(expected, findings.readings, reading, sample)]
+    if sample is None:
+        findings.not_judged = [NotJudged(TFDS_PROMISE, "an image folder has no records, and so no index of them")]
+
+
+def _facts(parser: ParserTfds, expected: Expectation, sizes: ImageSizes | None, is_built_here: bool) -> Facts:
     num_channels = CHANNELS[parser.image_mode] or 3
     return Facts(
         dataset=parser.dataset_name,
         split=parser.split,
-        plan=plan,
+        plan=expected.plan,
+        mode=expected.mode,
         # Of an image folder only paths are shuffled.
         read=replace(parser.read, shuffle_buffer=1) if is_image_folder(parser.data_dir) else parser.read,
         is_built_here=is_built_here,

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfds_torch.check.content import ImageSizes, LabelCount
-from tfds_torch.check.ledger import EpochCounts, Expectation, Promise
+from tfds_torch.check.ledger import EpochCounts, Expectation, NotJudged, Promise
+from tfds_torch.check.pipelines import PipelineCounts
 from tfds_torch.check.reading import RankReading
 from tfds_torch.check.throughput import Throughput
 from tfds_torch.parsers.parser_tfds import ParserTfds
@@ -21,10 +22,12 @@ class Findings:
         is_torchrun: whether the ranks were processes of torch.distributed that read at the same time; else they read
             one after the other.
         expected: what must come.
+        pipelines: what each pipeline is to read in epoch 0.
         num_workers: loader processes of a rank.
         readings: what came, rank by rank.
         counts: the ledger, epoch by epoch.
         promises: which promises were kept.
+        not_judged: promises that this dataset cannot be asked for, and why.
         labels: how often each label came.
         image_sizes: sizes of the images that came.
         throughputs: how fast each rank read.
@@ -37,10 +40,12 @@ class Findings:
     is_fake: bool = False
     is_torchrun: bool = False
     expected: Expectation | None = None
+    pipelines: Sequence[PipelineCounts] = ()
     num_workers: int = 0
     readings: Sequence[RankReading] = ()
     counts: Sequence[EpochCounts] = ()
     promises: Sequence[Promise] = ()
+    not_judged: Sequence[NotJudged] = ()
     labels: Sequence[LabelCount] = ()
     image_sizes: ImageSizes | None = None
     throughputs: Sequence[Throughput] = ()

@@ -12,16 +12,17 @@ ended it, is null or empty.
     machine         python, platform, num_cores, packages {name: version}
     dataset         name, split, data_dir, is_fake, num_examples, num_shards, class_names, fingerprint,
                     mean_example_bytes, features {key: {dtype, shape} or nested}, image_sizes
-    plan            is_training, shuffle, seed, remainder, read_mode, batch_size, num_batches, num_replicas, num_workers
-                    (0: a rank reads by itself), pipelines [{rank, worker, num_batches, num_examples, num_fill,
-                    num_available}] of epoch 0
+    plan            is_training, shuffle, seed, remainder, read_mode (index, files or examples), batch_size,
+                    num_batches, num_replicas, num_workers (0: a rank reads by itself), pipelines [{rank, worker,
+                    num_batches, num_examples, num_fill, num_available}] of epoch 0
     epochs          [{epoch, num_batches of each rank, num_valid, num_padded, and for missing, twice and unknown ids
                     their number and the first 100}]
     labels          [{label, name, num_examples}]
     is_torchrun     true: the ranks were processes of torch.distributed and read at the same time, so that `throughput`
                     is what each had of the machine; false: one after the other, each alone on it
     throughput      [{rank, first_batch_s, later_first_batch_s, examples_per_s, tail_s, epochs, processes}]
-    promises        [{name, kept, detail}]
+    promises        [{name, kept, detail}]; read_mode index makes three more than the streams
+    not_judged      [{name, reason}] of promises that this dataset cannot be asked for
     advice          sentences
     images          path of the contact sheet, or null
 """
@@ -41,12 +42,11 @@ import numpy as np
 
 import tfds_torch
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.ledger import EpochCounts
+from tfds_torch.check.ledger import EpochCounts, Expectation
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import LEDGER_FIELDS, FieldSpec
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.pipeline.options import num_cores
-from tfds_torch.plan.world import World
 from tfds_torch.runtime.whole_file import write_whole
 
 SCHEMA_VERSION = 1
@@ -85,12 +85,13 @@ def _report(findings: Findings, command: Sequence[str], started: float, exit_cod
         "error": None if error is None else {"type": type(error).__name__, "message": str(error)},
         "machine": _machine(),
         "dataset": None if findings.parser is None else _dataset(findings, findings.parser),
-        "plan": None if findings.parser is None else _plan(findings, findings.parser),
+        "plan": None if findings.expected is None else _plan(findings, findings.expected),
         "epochs": [_epoch(number, counts) for number, counts in enumerate(findings.counts)],
         "labels": [asdict(count) for count in findings.labels],
         "is_torchrun": findings.is_torchrun,
         "throughput": _throughput(findings),
         "promises": [asdict(promise) for promise in findings.promises],
+        "not_judged": [asdict(skipped) for skipped in findings.not_judged],
         "advice": list(findings.advice),
         "images": None if findings.images_path is None else str(findings.images_path),
     }
@@ -136,34 +137,19 @@ def _feature(spec: Any) -> dict[str, Any]:
     return {"dtype": "string" if is_text else np.dtype(spec.dtype).name, "shape": list(spec.shape)}
 
 
-def _plan(findings: Findings, parser: ParserTfds) -> dict[str, Any] | None:
-    if findings.expected is None:
-        return None
-    plan = findings.expected.plan
-    pipelines = []
-    for world in World.grid(plan.world.num_replicas, plan.world.num_workers):
-        share = parser.share(world)
-        pipelines.append(
-            {
-                "rank": world.rank,
-                "worker": world.worker,
-                "num_batches": len(parser.plan(world).worker_batches()),
-                "num_examples": share.num_valid,
-                "num_fill": share.num_fill,
-                "num_available": share.num_available,
-            }
-        )
+def _plan(findings: Findings, expected: Expectation) -> dict[str, Any]:
+    plan = expected.plan
     return {
         "is_training": plan.is_training,
         "shuffle": plan.shuffle,
         "seed": plan.seed,
         "remainder": plan.remainder.value,
-        "read_mode": findings.expected.mode,
+        "read_mode": expected.mode,
         "batch_size": plan.batch_size,
         "num_batches": plan.num_batches,
         "num_replicas": plan.world.num_replicas,
         "num_workers": findings.num_workers,
-        "pipelines": pipelines,
+        "pipelines": [asdict(counts) for counts in findings.pipelines],
     }
 
 

@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
 from tfds_torch.plan.stream import pipeline_counts
 from tfds_torch.plan.world import World
@@ -58,6 +61,19 @@ class RankEpoch:
 
 
 @dataclass(frozen=True)
+class RankOrder:
+    """The exact order of a rank's epoch.
+
+    Attributes:
+        index: int64 [n], its examples; n is the sum of the sizes of its batches.
+        valid: bool [n], False for padding.
+    """
+
+    index: NDArray[np.int64]
+    valid: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
 class Promise:
     """A promise and whether it was kept; `detail` gives the figures, and what broke it."""
 
@@ -67,16 +83,25 @@ class Promise:
 
 
 @dataclass(frozen=True)
+class NotJudged:
+    """A promise that cannot be judged, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Expectation:
     """What must come.
 
     Attributes:
         plan: the epoch plan of rank 0; its world tells the numbers of ranks and workers.
-        mode: the read mode, `files` or `examples`.
+        mode: the read mode, `index`, `files` or `examples`.
         ids: the split's ids by index, from `dataset_info.json`.
         shares: (rank, epoch) -> how often the rank is to yield each index.
         num_unread: examples of an epoch that uneven files leave unread in mode `files`; else 0.
         num_repeated: examples of an epoch that uneven files make come again in mode `files`; else 0.
+        orders: (rank, epoch) -> the exact order of the rank's share in mode `index`; else empty.
     """
 
     plan: EpochPlan
@@ -85,6 +110,7 @@ class Expectation:
     shares: dict[tuple[int, int], Counter[int]] = field(default_factory=dict)
     num_unread: int = 0
     num_repeated: int = 0
+    orders: dict[tuple[int, int], RankOrder] = field(default_factory=dict)
 
     @property
     def epochs(self) -> list[int]:
@@ -151,9 +177,11 @@ def judge(expected: Expectation, received: Sequence[RankEpoch]) -> list[Promise]
 def _equal_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
     wanted = expected.plan.num_batches
     came = Counter((r.rank, r.epoch) for r in received)
-    wrong = [f"{_name(*key)}: came {came[key]} times" for key in sorted({*expected.shares, *came}) if came[key] != 1]
+    wrong = [
+        f"{name_epoch(*key)}: came {came[key]} times" for key in sorted({*expected.shares, *came}) if came[key] != 1
+    ]
     wrong += [
-        f"{_name(r.rank, r.epoch)}: {len(r.batches)} came, {r.num_announced} announced, {wanted} planned"
+        f"{name_epoch(r.rank, r.epoch)}: {len(r.batches)} came, {r.num_announced} announced, {wanted} planned"
         for r in received
         if not len(r.batches) == r.num_announced == wanted
     ]
@@ -161,7 +189,7 @@ def _equal_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Prom
         droppers = sorted({r.rank for r in received if r.drop_last})
         reason = "its loader drops a short last batch (drop_last), and the parser plans one"
         wrong = [f"rank {rank}: {reason}" for rank in droppers] + wrong
-    return _promise("equal numbers of batches", wrong, f"{wanted} on every rank, as len(loader) says")
+    return make_promise("equal numbers of batches", wrong, f"{wanted} on every rank, as len(loader) says")
 
 
 def _full_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
@@ -173,13 +201,15 @@ def _full_batches(expected: Expectation, received: Sequence[RankEpoch]) -> Promi
         for rank, size in sorted(others.items())
     ]
     wrong += [
-        f"{_name(r.rank, r.epoch)}, batch {number}: {len(batch)} examples"
+        f"{name_epoch(r.rank, r.epoch)}, batch {number}: {len(batch)} examples"
         for r in received
         for number, batch in enumerate(r.batches)
         if len(batch) != (last if number == plan.num_batches - 1 else plan.batch_size)
     ]
     is_short = plan.num_batches > 0 and last < plan.batch_size
-    return _promise("every batch full", wrong, f"batches of {plan.batch_size}" + (f", the last of {last}" * is_short))
+    return make_promise(
+        "every batch full", wrong, f"batches of {plan.batch_size}" + (f", the last of {last}" * is_short)
+    )
 
 
 def _last_size(plan: EpochPlan) -> int:
@@ -188,7 +218,7 @@ def _last_size(plan: EpochPlan) -> int:
 
 
 def _known_ids(counts: Sequence[EpochCounts]) -> Promise:
-    return _promise("ids as promised", [id for count in counts for id in count.unknown], "all known")
+    return make_promise("ids as promised", [id for count in counts for id in count.unknown], "all known")
 
 
 def _exactly_once(expected: Expectation, counts: Sequence[EpochCounts]) -> Promise:
@@ -198,9 +228,9 @@ def _exactly_once(expected: Expectation, counts: Sequence[EpochCounts]) -> Promi
     detail = f"{len(missing)} missing (allowed {most_missing}), {len(twice)} twice (allowed {most_twice})"
     too_often = [id for id, number in Counter(twice).items() if number > most_each]
     if len(missing) > most_missing:
-        detail += f"; missing: {_list(missing)}"
+        detail += f"; missing: {list_some(missing)}"
     if len(twice) > most_twice or too_often:
-        detail += f"; twice: {_list(too_often or twice)}"
+        detail += f"; twice: {list_some(too_often or twice)}"
     return Promise(name, len(missing) <= most_missing and len(twice) <= most_twice and not too_often, detail)
 
 
@@ -231,13 +261,13 @@ def _padding(expected: Expectation, received: Sequence[RankEpoch], counts: Seque
             num_padded = sum(not entry.valid for entry in batch)
             planned = _num_fill(plan, r.rank) if is_padding and number == plan.num_batches - 1 else 0
             if num_padded != planned:
-                places.append(f"{_name(r.rank, r.epoch)}, batch {number}: {num_padded} padded, {planned} planned")
+                places.append(f"{name_epoch(r.rank, r.epoch)}, batch {number}: {num_padded} padded, {planned} planned")
             labels += [
-                f"{_name(r.rank, r.epoch)}, {entry.id}: label {entry.label}, valid {entry.valid}"
+                f"{name_epoch(r.rank, r.epoch)}, {entry.id}: label {entry.label}, valid {entry.valid}"
                 for entry in batch
                 if isinstance(entry.label, int) and (entry.label == PAD_LABEL) is entry.valid
             ]
-    return _promise("padding only where planned", totals or places or labels, f"{wanted} per epoch")
+    return make_promise("padding only where planned", totals or places or labels, f"{wanted} per epoch")
 
 
 def _num_fill(plan: EpochPlan, rank: int) -> int:
@@ -254,9 +284,11 @@ def _own_share(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
             for difference in (came - wanted, wanted - came)
         )
         if strange:
-            wrong.append(f"{_name(r.rank, r.epoch)}: {len(strange)} not of its share: {_list(strange)}")
+            wrong.append(f"{name_epoch(r.rank, r.epoch)}: {len(strange)} not of its share: {list_some(strange)}")
         if missing:
-            wrong.append(f"{_name(r.rank, r.epoch)}: {len(missing)} of its share did not come: {_list(missing)}")
+            wrong.append(
+                f"{name_epoch(r.rank, r.epoch)}: {len(missing)} of its share did not come: {list_some(missing)}"
+            )
     return Promise("every rank reads its own share", not wrong, "; ".join(wrong[:_NUM_SHOWN]) or "as planned")
 
 
@@ -275,18 +307,21 @@ def _order(expected: Expectation, received: Sequence[RankEpoch]) -> Promise:
         if num_different != (len(its_orders) if expected.plan.shuffle else 1):
             wrong.append(f"rank {rank}, worker {worker}: {num_different} of {len(its_orders)} orders differ")
     if expected.plan.shuffle:
-        return _promise("another order in every epoch", wrong, f"{len(expected.epochs)} different epochs")
-    return _promise("the same order in every epoch", wrong, f"{len(expected.epochs)} equal epochs")
+        return make_promise("another order in every epoch", wrong, f"{len(expected.epochs)} different epochs")
+    return make_promise("the same order in every epoch", wrong, f"{len(expected.epochs)} equal epochs")
 
 
-def _promise(name: str, wrong: Sequence[str], detail: str) -> Promise:
-    return Promise(name, not wrong, _list(wrong) or detail)
+def make_promise(name: str, wrong: Sequence[str], detail: str) -> Promise:
+    """Returns a promise, kept when nothing is wrong; else its detail is what is wrong."""
+    return Promise(name, not wrong, list_some(wrong) or detail)
 
 
-def _name(rank: int, epoch: int) -> str:
+def name_epoch(rank: int, epoch: int) -> str:
+    """Returns how an epoch of a rank is called in details."""
     return f"rank {rank}, epoch {epoch}"
 
 
-def _list(items: Sequence[str]) -> str:
+def list_some(items: Sequence[str]) -> str:
+    """Returns the first items, and how many there are beyond."""
     more = f" and {len(items) - _NUM_SHOWN} more" if len(items) > _NUM_SHOWN else ""
     return ", ".join(items[:_NUM_SHOWN]) + more

@@ -9,22 +9,21 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
 
 from tfds_torch.check.expected_ids import expected_ids
-from tfds_torch.check.ledger import Entry, Expectation, RankEpoch
-from tfds_torch.errors import TfdsTorchError, WorkerError
+from tfds_torch.check.ledger import Entry, Expectation, RankEpoch, RankOrder
+from tfds_torch.check.loaded import CollateEntries, explained
+from tfds_torch.check.resume import Resumed, ResumePoint, choose_points, read_on, take_state
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS
 from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.epoch_times import EpochTimer, EpochTimes
 from tfds_torch.runtime.memory import tree_pss_bytes
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.plain_loader import image_size, make_plain_loader
 from tfds_torch.torch_data.rank_processes import iterate_ranks
-
-T = TypeVar("T")
 
 _STALL_TIMEOUT_S = 600.0
 
@@ -38,11 +37,13 @@ class RankReading:
         times: how long each epoch took.
         memory: pid -> proportional set size, bytes, in the middle of epoch 0: the process that read first, then its
             children; empty where the system does not tell.
+        resumed: what came after states that were taken in these epochs, with the same workers; in mode `index` only.
     """
 
     epochs: tuple[RankEpoch, ...]
     times: tuple[EpochTimes, ...]
     memory: dict[int, int]
+    resumed: tuple[Resumed, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -119,30 +120,64 @@ def _make_dataset(parser: ParserTfds, world: World | None) -> ImageDataset:
 
 def _read(dataset: ImageDataset, rank: int, num_workers: int, num_epochs: int) -> Generator[None, None, RankReading]:
     """Yields after every batch, and returns what came."""
-    loader = make_plain_loader(dataset, num_workers, _Collate(dataset.fields))
+    loader = make_plain_loader(dataset, num_workers, CollateEntries(dataset.fields))
     timer = EpochTimer()
     epochs = []
     memory: dict[int, int] = {}
+    states: dict[ResumePoint, Resumed] = {}
+    points = _resume_points(dataset, num_workers, num_epochs)
+    if points:
+        take_state(dataset, points[0], states)
     for epoch in range(num_epochs):
         batches: list[list[Entry]] = []
-        for batch in _explained(timer.time(loader)):
+        for batch in explained(timer.time(loader)):
             batches.append(batch)
             yield
             # In the first epoch: looking takes time, and speed is that of the later ones.
             if epoch == 0 and len(batches) == (len(loader) + 1) // 2:
                 memory = tree_pss_bytes()
+            if (point := ResumePoint(epoch, len(batches))) in points:
+                take_state(dataset, point, states)
         epochs.append(RankEpoch(rank, epoch, batches, len(loader), loader.batch_size, loader.drop_last))
-    return RankReading(tuple(epochs), tuple(timer.epochs), memory)
+    resumed = [read_on(dataset, loader, saved, num_epochs) for saved in states.values()]
+    return RankReading(tuple(epochs), tuple(timer.epochs), memory, tuple(resumed))
+
+
+def _resume_points(dataset: ImageDataset, num_workers: int, num_epochs: int) -> list[ResumePoint]:
+    world = dataset.find_rank().at_worker(0, max(1, num_workers))
+    # A stream passes over everything that came before: resuming it many times would cost many epochs.
+    return choose_points(dataset.plan(), num_epochs) if dataset.parser.read_mode(world) == "index" else []
 
 
 def expectation(parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: int) -> Expectation:
     """Returns what must come from a world of `num_replicas` ranks with `num_workers` loader processes each."""
-    grid = World.grid(num_replicas, max(1, num_workers))
+    here = World(0, num_replicas, 0, max(1, num_workers))
+    expected = Expectation(
+        plan=parser.plan(here),
+        mode=parser.read_mode(here),
+        ids=expected_ids(parser.data_dir, parser.split, parser.files),
+    )
+    fill_in = _expect_orders if expected.mode == "index" else _expect_shares
+    return fill_in(parser, expected, num_epochs)
+
+
+def _expect_orders(parser: ParserTfds, expected: Expectation, num_epochs: int) -> Expectation:
+    orders = {}
+    for world in World.grid(expected.plan.world.num_replicas, 1):
+        for epoch in range(num_epochs):
+            order = WorkerOrder(parser.plan(world), epoch)
+            planned = order.planned(0, len(order))
+            orders[world.rank, epoch] = RankOrder(planned.index, planned.valid)
+    shares = {key: Counter(order.index.tolist()) for key, order in orders.items()}
+    return replace(expected, orders=orders, shares=shares)
+
+
+def _expect_shares(parser: ParserTfds, expected: Expectation, num_epochs: int) -> Expectation:
     shares: dict[tuple[int, int], Counter[int]] = {}
     num_unread = num_repeated = 0
     for epoch in range(num_epochs):
         excess = []
-        for world in grid:
+        for world in World.grid(expected.plan.world.num_replicas, expected.plan.world.num_workers):
             share = parser.share(world, epoch)
             excess.append(share.num_available - share.num_valid)
             counter = shares.setdefault((world.rank, epoch), Counter())
@@ -151,44 +186,4 @@ def expectation(parser: ParserTfds, num_replicas: int, num_workers: int, num_epo
                 counter.update(range(first + stretch.start, first + stretch.stop))
         num_unread = max(num_unread, sum(number for number in excess if number > 0))
         num_repeated = max(num_repeated, -sum(number for number in excess if number < 0))
-    return Expectation(
-        plan=parser.plan(grid[0]),
-        mode=parser.read_mode(grid[0]),
-        ids=expected_ids(parser.data_dir, parser.split, parser.files),
-        shares=shares,
-        num_unread=num_unread,
-        num_repeated=num_repeated,
-    )
-
-
-def _explained(batches: Iterator[T]) -> Iterator[T]:
-    """Yields the batches; a worker that died, for torch a bare RuntimeError, is a WorkerError."""
-    try:
-        yield from batches
-    except TfdsTorchError as error:
-        raise type(error)(_last_message(error)) from error
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise WorkerError(
-            f"{str(error).splitlines()[0].rstrip('.')}. Where nobody ended it, the memory did not suffice: try fewer "
-            f"workers, or a smaller batch_size."
-        ) from error
-
-
-def _last_message(error: TfdsTorchError) -> str:
-    """Returns the message without the traceback that torch puts before a worker's."""
-    text = str(error)
-    marker = f"{type(error).__name__}: "
-    return text.rpartition(marker)[2].strip() if marker in text else text
-
-
-class _Collate:
-    """Rows of field values -> ledger entries; a class, so that spawn can pickle it."""
-
-    def __init__(self, fields: tuple[str, ...]) -> None:
-        self.fields = fields
-
-    def __call__(self, rows: list[tuple[Any, ...]]) -> list[Entry]:
-        named = [dict(zip(self.fields, row, strict=True)) for row in rows]
-        return [Entry(row["id"], row["index"], row["valid"], row.get("label"), row.get("image")) for row in named]
+    return replace(expected, shares=shares, num_unread=num_unread, num_repeated=num_repeated)

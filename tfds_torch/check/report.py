@@ -12,11 +12,11 @@ from rich.text import Text
 from tfds_torch.check.content import ImageSizes, LabelCount
 from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.ledger import EpochCounts, Promise
+from tfds_torch.check.ledger import EpochCounts, Expectation, Promise
+from tfds_torch.check.pipelines import PipelineCounts
 from tfds_torch.check.throughput import Throughput
 from tfds_torch.parsers.parser import LEDGER_FIELDS
 from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import printable
 
 _MOST_ROWS = 24
@@ -50,27 +50,32 @@ def print_card(console: Console, parser: ParserTfds, is_fake: bool) -> None:
     console.print(Panel(table, title=plain(parser.dataset_name), title_align="left", expand=False))
 
 
-def print_plan(console: Console, parser: ParserTfds, num_replicas: int, num_workers: int, mode: str) -> None:
-    """Prints what each pipeline is to read in epoch 0."""
-    plan = parser.plan(World(0, num_replicas))
+def print_plan(console: Console, expected: Expectation, pipelines: Sequence[PipelineCounts], num_workers: int) -> None:
+    """Prints what each pipeline is to read in epoch 0.
+
+    Args:
+        console: where to.
+        expected: what must come.
+        pipelines: what each is to read.
+        num_workers: loader processes of a rank; 0: it reads by itself.
+    """
+    plan, mode = expected.plan, expected.mode
+    num_replicas = plan.world.num_replicas
     kind = "Training" if plan.is_training else "Evaluation"
     ranks = "one rank" if num_replicas == 1 else f"each of {num_replicas} ranks"
-    pipelines = max(1, num_workers)
     console.print(
         f"{kind}: {_plural(plan.num_batches, 'batch')} of {plan.batch_size} on {ranks}, "
         f"remainder {plan.remainder.value!r}, read mode {mode!r}"
     )
     headings = ("rank", "worker", "batches", "examples", "fill") + (("in its files",) if mode == "files" else ())
     table = _table(*headings)
-    grid = World.grid(num_replicas, pipelines)
-    for world in grid[:_MOST_ROWS]:
-        share = parser.share(world)
-        numbers = (len(parser.plan(world).worker_batches()), share.num_valid, share.num_fill, share.num_available)
-        worker = "-" if num_workers == 0 else str(world.worker)
-        row = (str(world.rank), worker, *(f"{number:,}" for number in numbers))
+    for counts in pipelines[:_MOST_ROWS]:
+        numbers = (counts.num_batches, counts.num_examples, counts.num_fill, counts.num_available)
+        worker = "-" if num_workers == 0 else str(counts.worker)
+        row = (str(counts.rank), worker, *(f"{number:,}" for number in numbers))
         table.add_row(*row[: len(headings)])
-    if len(grid) > _MOST_ROWS:
-        table.caption = f"and {len(grid) - _MOST_ROWS} more pipelines"
+    if len(pipelines) > _MOST_ROWS:
+        table.caption = f"and {len(pipelines) - _MOST_ROWS} more pipelines"
     console.print(table)
 
 
@@ -82,6 +87,8 @@ def print_findings(console: Console, findings: Findings) -> None:
     console.print(f"Ledger: {source} promises {_plural(num_expected, 'example')} per pass")
     console.print(_ledger(findings.counts))
     console.print(_promises(findings.promises))
+    for skipped in findings.not_judged:
+        console.print("Not judged:", plain(f"{skipped.name}: {skipped.reason}"), soft_wrap=True)
     if findings.labels:
         console.print(_labels(findings.labels, console.width))
     how = "whole images, no transform" if findings.image_sizes else "no images"

@@ -17,7 +17,9 @@ _DESCRIPTION = """Reads a TFDS dataset through ParserTfds and ImageDataset, with
 proves from the ids of the examples what came, and says how fast it came. Without --root, the names digits and photos
 stand for the embedded datasets, which are built at their first use; --fake builds made-up content for any other name.
 With --torchrun the ranks are processes of torch.distributed, as torchrun would start them, and read at the same time;
-else they read one after the other. check starts its ranks itself: do not start it with torchrun.
+else they read one after the other. In read mode index, another number of workers must give the same order, a saved
+state the same tail, and TFDS's own reader the same examples. check starts its ranks itself: do not start it with
+torchrun.
 Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted."""
 
 
@@ -67,21 +69,49 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--replicas", type=int, metavar="R", help="ranks, one after the other (1)")
     how.add_argument("--torchrun", type=int, metavar="R", help="ranks, processes of torch.distributed at the same time")
     how.add_argument("--eval", action="store_true", help="evaluation: every example exactly once")
-    how.add_argument("--read-mode", metavar="M", help="auto, files or examples (auto)")
+    how.add_argument("--read-mode", metavar="M", help="auto, index, files or examples (auto)")
     how.add_argument("--epochs", type=int, default=2, metavar="E", help="epochs to read (%(default)s)")
     output.add_argument("--json", type=Path, metavar="FILE", help="everything that is printed, for machines")
     output.add_argument("--images", type=Path, metavar="FILE.png", help="a contact sheet of decoded images")
     return parser.parse_args(arguments)
 
 
-def resolve(flags: argparse.Namespace) -> Settings:
-    """Returns what the flags and their config file ask for.
+def check_json(flags: argparse.Namespace) -> Path | None:
+    """Returns where the report goes, before anything else is looked at: it tells of all that follows.
 
     Raises:
-        ConfigError: a number out of range, flags that contradict each other, a config that cannot be read, an output
-            that cannot be written, or this process is itself a rank of torchrun.
+        ConfigError: it cannot be written there.
+    """
+    if flags.json is not None:
+        check_writable("--json", flags.json)
+    return flags.json  # type: ignore[no-any-return]
+
+
+def resolve(flags: argparse.Namespace) -> Settings:
+    """Returns what the flags and their config file ask for; `check_json` has looked at the report's path.
+
+    Raises:
+        ConfigError: a number out of range, flags that contradict each other, a config that cannot be read, a contact
+            sheet that cannot be written, or this process is itself a rank of torchrun.
     """
     _check_is_no_rank(os.environ)
+    _check_numbers(flags)
+    config = _merge(flags, _DEFAULTS if flags.config is None else load_config(flags.config))
+    _check_images(flags)
+    return Settings(
+        config=config,
+        root=flags.root,
+        num_replicas=flags.torchrun or flags.replicas or 1,
+        is_torchrun=flags.torchrun is not None,
+        num_epochs=flags.epochs,
+        num_fake=flags.fake,
+        num_shards=flags.shards,
+        json_path=flags.json,
+        images_path=flags.images,
+    )
+
+
+def _check_numbers(flags: argparse.Namespace) -> None:
     least_of = {"workers": 0, "replicas": 1, "torchrun": 1, "epochs": 1, "fake": 1, "shards": 1}
     for name, least in least_of.items():
         number = getattr(flags, name)
@@ -98,7 +128,10 @@ def resolve(flags: argparse.Namespace) -> Settings:
             f"--torchrun {flags.torchrun} and --replicas {flags.replicas} contradict each other: both say how many "
             f"ranks there are. Leave out --replicas."
         )
-    config = _DEFAULTS if flags.config is None else load_config(flags.config)
+
+
+def _merge(flags: argparse.Namespace, config: Config) -> Config:
+    """Returns a config with the flags in the place of its own words."""
     if flags.eval and config.is_training:
         # What a file says about training only, no other flag could take back.
         mode = "auto" if config.read.mode == "files" else config.read.mode
@@ -111,29 +144,17 @@ def resolve(flags: argparse.Namespace) -> Settings:
         "is_training": False if flags.eval else None,
         "read": None if flags.read_mode is None else replace(config.read, mode=flags.read_mode),
     }
-    config = replace(config, **{name: value for name, value in given.items() if value is not None})
-    if flags.images is not None and flags.images.suffix.lower() != ".png":
+    return replace(config, **{name: value for name, value in given.items() if value is not None})
+
+
+def _check_images(flags: argparse.Namespace) -> None:
+    if flags.images is None:
+        return
+    if flags.images.suffix.lower() != ".png":
         raise ConfigError(f"--images {flags.images}: the contact sheet is a PNG file; end its name with .png.")
-    if (
-        flags.images is not None
-        and flags.json is not None
-        and os.path.abspath(flags.images) == os.path.abspath(flags.json)
-    ):
+    if flags.json is not None and os.path.abspath(flags.images) == os.path.abspath(flags.json):
         raise ConfigError(f"--json and --images name the same file {flags.json}: give two.")
-    for name in ("json", "images"):
-        if getattr(flags, name) is not None:
-            check_writable(f"--{name}", getattr(flags, name))
-    return Settings(
-        config=config,
-        root=flags.root,
-        num_replicas=flags.torchrun or flags.replicas or 1,
-        is_torchrun=flags.torchrun is not None,
-        num_epochs=flags.epochs,
-        num_fake=flags.fake,
-        num_shards=flags.shards,
-        json_path=flags.json,
-        images_path=flags.images,
-    )
+    check_writable("--images", flags.images)
 
 
 def _check_is_no_rank(environ: Mapping[str, str]) -> None:

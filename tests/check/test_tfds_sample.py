@@ -1,0 +1,112 @@
+"""A sample of examples, read by index and by TFDS's own reader."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tfds_fixtures import Datasets, cache_home, datasets, replace_bytes_feature, shard_files
+
+from tfds_torch.check.tfds_reader import ask_tfds, digest, find_format
+from tfds_torch.check.tfds_sample import choose_examples, compare_with_tfds
+from tfds_torch.errors import ShardError
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.records.record_run import RecordRun
+from tfds_torch.records.tfrecord import read_records
+from tfds_torch.runtime import fresh_process
+
+__all__ = ["cache_home", "datasets"]
+
+MIB = 2**20
+
+
+def runs_of(cuts: Sequence[tuple[int, int]]) -> list[RecordRun]:
+    """Returns runs of (skip, take) records, each of a shard of its own."""
+    runs, first = [], 0
+    for number, (skip, take) in enumerate(cuts):
+        runs.append(RecordRun(f"/x-{number}", skip, take, first, skip + take))
+        first += take
+    return runs
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)), max_size=60), st.integers(1, 10**7))
+def test_a_sample_is_small_and_of_the_split(cuts: list[tuple[int, int]], size: int) -> None:
+    runs = runs_of(cuts)
+    sample = choose_examples(runs, size, seed=1)
+    assert sample == sorted(set(sample))
+    assert len(sample) <= 48
+    assert bool(sample) is bool(runs)
+    places = [next(run for run in reversed(runs) if run.first_index <= index) for index in sample]
+    passed = [run.skip + index - run.first_index + 1 for run, index in zip(places, sample, strict=True)]
+    assert all(record <= run.skip + run.take for record, run in zip(passed, places, strict=True))
+    assert len(sample) <= 1 or sum(passed) * size <= 256 * MIB
+
+
+def test_the_first_and_the_last_example_of_every_shard_is_in_the_sample() -> None:
+    runs = runs_of([(0, 50)] * 16)
+    ends = {index for run in runs for index in (run.first_index, run.first_index + run.take - 1)}
+    sample = choose_examples(runs, 1000, seed=1)
+    assert ends < set(sample)
+    assert sample != choose_examples(runs, 1000, seed=2)
+    many = choose_examples(runs_of([(0, 50)] * 1000), 1000, seed=1)
+    assert {0, 49, 49_950, 49_999} <= set(many)
+
+
+def read_samples(reads: Sequence[tuple[str, str, str, str | None]]) -> list[tuple[int, bool, bool]]:
+    """Returns how many examples were compared, whether all had the same bytes, and the same ids.
+
+    For a fresh process: with tensorflow loaded, TFDS is asked there, without starting another one.
+    """
+    import tensorflow  # noqa: F401
+
+    found = []
+    for root, name, split, image_key in reads:
+        parser = ParserTfds(root, name, split, image_key=image_key)
+        sample = compare_with_tfds(parser)
+        ids = parser.ids(np.array([example.index for example in sample], np.int64))
+        same_bytes = all(example.digest == example.theirs.digest for example in sample)
+        found.append((len(sample), same_bytes, ids == [example.theirs.id for example in sample]))
+    return found
+
+
+def test_what_tfds_reads_is_what_the_index_gives(datasets: Datasets) -> None:
+    root, gaps, array_record = map(str, (datasets.root, datasets.gaps, datasets.array_record))
+    reads = [
+        (root, "shapes", "train", "image"),
+        (root, "shapes", "train[10:37]+test[-3:]", "image"),
+        (gaps, "shapes", "test+train[30%:]", None),
+        (root, "sentences", "train", None),
+        (root, "channels/png_l", "train+train", "image"),
+        (array_record, "tiny", "train", "image"),
+    ]
+    *tfrecord, by_array_record = fresh_process.call(read_samples, reads)
+    assert [row[1:] for row in tfrecord] == [(True, True)] * 5
+    assert all(number > 10 for number, *_ in tfrecord)
+    assert by_array_record == (3, True, False)  # TFDS gives no ids there.
+
+
+def test_a_damaged_witness_is_one_message(datasets: Datasets, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(datasets.shapes, tmp_path / "shapes" / "1.0.0"))
+    for shard in shard_files(folder, "train"):
+        shard.write_bytes(b"")
+    with pytest.raises(ShardError, match=r"TFDS's own reader cannot read split 'train' of .*1\.0\.0: .*Error: "):
+        ask_tfds(str(folder), "train", [0, 40], "image")
+    assert "tensorflow" not in sys.modules
+
+
+def test_the_bytes_of_an_image_are_compared_where_tfds_hands_them_over(datasets: Datasets) -> None:
+    folder = str(datasets.shapes)
+    assert find_format(folder, "image") == ("tfrecord", "image")
+    for key in (None, "label", "nowhere", "objects"):
+        assert find_format(folder, key) == ("tfrecord", None)
+    for image_key in (None, "image"):
+        first, second = islice(read_records(shard_files(datasets.shapes, "train")[0]), 2)
+        assert digest(first, image_key) == digest(first, image_key) != digest(second, image_key)
+    labelled = replace_bytes_feature(first, "caption", lambda text: text + b"!")
+    assert digest(labelled, "image") == digest(first, "image")
+    assert digest(labelled, None) != digest(first, None)

@@ -1,0 +1,143 @@
+"""What TFDS's own reader finds at a position of a split: the witness that an index is held against.
+
+No code of `records`, `pipeline` or `parsers` runs here.
+"""
+
+import functools
+import hashlib
+import logging
+import operator
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow_datasets as tfds
+from tensorflow_datasets.proto import tf_example_pb2
+
+from tfds_torch.errors import ShardError
+from tfds_torch.runtime import fresh_process
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What TFDS finds at a position.
+
+    Attributes:
+        id: `<shard file>__<record>`; None where TFDS gives no ids.
+        digest: of the encoded bytes; of `image_key`'s image where one was asked for, else of the whole record.
+    """
+
+    id: str | None
+    digest: str
+
+
+def ask_tfds(data_dir: str, split: str, positions: Sequence[int], image_key: str | None) -> list[Witness]:
+    """Returns what TFDS finds, in this process if tensorflow is already loaded, else in a fresh one.
+
+    Args:
+        data_dir: the dataset's version directory.
+        split: a TFDS split expression.
+        positions: within the split, in the order that TFDS reads it in.
+        image_key: the feature whose encoded image is compared; None: whole records are.
+
+    Raises:
+        ShardError: TFDS could not read the split.
+        WorkerError: the process that read it died.
+    """
+    arguments = (data_dir, split, list(positions), image_key)
+    return _ask(*arguments) if "tensorflow" in sys.modules else fresh_process.call(_ask, *arguments)
+
+
+def find_format(data_dir: str, image_key: str | None) -> tuple[str, str | None]:
+    """Returns the format of a dataset's files, and the feature whose encoded image can be compared.
+
+    Args:
+        data_dir: the dataset's version directory.
+        image_key: the feature that is read as image.
+
+    Returns:
+        `tfrecord` or another format of TFDS; and the key if it names a top-level image of TFRecord files, which TFDS
+        hands over undecoded, else None.
+    """
+    builder = tfds.builder_from_directory(data_dir)
+    is_image = isinstance(dict(builder.info.features.items()).get(image_key), tfds.features.Image)
+    return builder.info.file_format.value, image_key if is_image and not _is_array_record(builder) else None
+
+
+def digest(record: bytes, image_key: str | None) -> str:
+    """Returns the digest of a record, or of its encoded image, as a `Witness` has it."""
+    if image_key is not None:
+        (record,) = tf_example_pb2.Example.FromString(record).features.feature[image_key].bytes_list.value
+    return hashlib.blake2b(record, digest_size=16).hexdigest()
+
+
+def _ask(data_dir: str, split: str, positions: Sequence[int], image_key: str | None) -> list[Witness]:
+    for name in ("absl", "tensorflow"):  # TFDS uses functions of tensorflow that are deprecated.
+        logging.getLogger(name).setLevel(logging.ERROR)
+    builder = tfds.builder_from_directory(data_dir)
+    try:
+        if _is_array_record(builder):
+            return _ask_data_source(builder, split, positions)
+        return _ask_tf_data(builder, split, positions, image_key)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        raise ShardError(f"TFDS's own reader cannot read split {split!r} of {data_dir}: {reason}") from error
+
+
+def _is_array_record(builder: Any) -> bool:
+    return builder.info.file_format is tfds.core.FileFormat.ARRAY_RECORD
+
+
+def _ask_data_source(builder: Any, split: str, positions: Sequence[int]) -> list[Witness]:
+    raw = tfds.core.decode.DeserializeMethod.RAW_BYTES
+    source = builder.as_data_source(split=split, deserialize_method=raw)
+    return [Witness(None, digest(source[position], None)) for position in positions]
+
+
+def _ask_tf_data(builder: Any, split: str, positions: Sequence[int], image_key: str | None) -> list[Witness]:
+    key = image_key or sorted(builder.info.features)[0]
+    decoders = {key: tfds.decode.SkipDecoding()} if image_key else None
+    dataset = builder.as_dataset(
+        split=functools.reduce(operator.add, _single_examples(builder, split, positions)),
+        # One file after the other: in the order of the positions.
+        read_config=tfds.ReadConfig(add_tfds_id=True, interleave_cycle_length=1, try_autocache=False),
+        shuffle_files=False,
+        decoders=tfds.decode.PartialDecoding({key: True}, decoders=decoders),
+    )
+    examples = list(dataset.as_numpy_iterator())
+    ids = [example["tfds_id"].decode() for example in examples]
+    found = [example[key] for example in examples] if image_key else _records(builder, ids)
+    return [Witness(id, digest(data, None)) for id, data in zip(ids, found, strict=True)]
+
+
+def _single_examples(builder: Any, split: str, positions: Sequence[int]) -> list[Any]:
+    """Returns a split instruction for each position, as TFDS resolves the expression."""
+    parts = []
+    for part in tfds.core.ReadInstruction.from_spec(split).to_absolute(builder.info.splits):
+        first, stop = part.from_ or 0, part.to
+        stop = builder.info.splits[part.splitname].num_examples if stop is None else stop
+        parts.append((part.splitname, first, stop))
+    instructions = []
+    for position in positions:
+        for name, first, stop in parts:
+            if position < stop - first:
+                start = first + position
+                instructions.append(tfds.core.ReadInstruction(name, from_=start, to=start + 1, unit="abs"))
+                break
+            position -= stop - first
+    return instructions
+
+
+def _records(builder: Any, ids: Sequence[str]) -> list[bytes]:
+    """Returns whole records, read by tf.data from the places that TFDS's ids name."""
+    import tensorflow as tf
+
+    shards, numbers = zip(*(id.rpartition("__")[::2] for id in ids), strict=True)
+    paths = [os.path.join(builder.data_dir, shard) for shard in shards]
+    places = tf.data.Dataset.from_tensor_slices((paths, [int(number) for number in numbers]))
+    records = places.flat_map(
+        lambda path, number: tf.data.TFRecordDataset(path).skip(tf.cast(number, tf.int64)).take(1)
+    )
+    return list(records.as_numpy_iterator())

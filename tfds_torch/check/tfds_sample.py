@@ -1,0 +1,85 @@
+"""A bounded sample of examples, read by index and by TFDS's own reader."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfds_torch.check.tfds_reader import Witness, ask_tfds, digest, find_format
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.records.record_reader import open_reader
+from tfds_torch.records.record_run import RecordRun
+
+_MOST_RUNS, _NUM_RANDOM = 16, 16
+_MOST_BYTES = 256 << 20  # TFDS's reader passes over what lies before an example in its shard.
+
+
+@dataclass(frozen=True)
+class ComparedExample:
+    """One example, read in both ways.
+
+    Attributes:
+        index: its position in the split.
+        digest: of the bytes that are read at this index.
+        theirs: what TFDS finds at this position.
+    """
+
+    index: int
+    digest: str
+    theirs: Witness
+
+
+def choose_examples(runs: Sequence[RecordRun], mean_example_bytes: int, seed: int) -> list[int]:
+    """Returns indices of a split in ascending order: the first and last of its runs, and random ones.
+
+    Args:
+        runs: the split, in the order that the index counts.
+        mean_example_bytes: size of an encoded example, which says what reading one of them takes.
+        seed: of the random ones.
+
+    Returns:
+        At most 48 indices, and no more than TFDS's reader finds in 256 MiB of its files; of a split that holds any
+        examples at least one.
+    """
+    if not runs:
+        return []
+    numbers = np.linspace(0, len(runs) - 1, min(len(runs), _MOST_RUNS)).round().astype(int).tolist()
+    firsts = [runs[number].first_index for number in numbers]
+    lasts = [runs[number].first_index + runs[number].take - 1 for number in numbers]
+    num_examples = runs[-1].first_index + runs[-1].take
+    wanted = firsts + lasts + np.random.default_rng(seed).integers(num_examples, size=_NUM_RANDOM).tolist()
+    starts = np.array([run.first_index for run in runs])
+    chosen: set[int] = set()
+    num_bytes = 0
+    for index in wanted:
+        run = runs[int(np.searchsorted(starts, index, side="right")) - 1]
+        cost = (run.skip + index - run.first_index + 1) * mean_example_bytes
+        if index not in chosen and (not chosen or num_bytes + cost <= _MOST_BYTES):
+            chosen.add(index)
+            num_bytes += cost
+    return sorted(chosen)
+
+
+def compare_with_tfds(parser: ParserTfds) -> list[ComparedExample]:
+    """Returns a sample of a parser's split, read by index and by TFDS.
+
+    Args:
+        parser: of a dataset with an index; no image folder.
+
+    Raises:
+        ShardError: a file cannot be read, here or by TFDS.
+        CorruptRecordError: a record is damaged.
+        WorkerError: the process that asked TFDS died.
+    """
+    data_dir = os.fspath(parser.data_dir)
+    file_format, image_key = find_format(data_dir, parser.image_key)
+    indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
+    if not indices:
+        return []
+    theirs = ask_tfds(data_dir, parser.split, indices, image_key)
+    with open_reader(
+        parser.files, parser.dataset_name, file_format, verify_checksums=parser.read.verify_checksums
+    ) as reader:
+        ours = [digest(reader.read(np.array([index]))[0], image_key) for index in indices]
+    return [ComparedExample(*row) for row in zip(indices, ours, theirs, strict=True)]
