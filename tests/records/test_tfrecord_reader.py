@@ -127,6 +127,7 @@ def test_advice_is_given_once_for_each_stretch_and_reads_nothing(
     split: MadeSplit, reader: TfrecordReader, reads: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advised: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(tfrecord_reader, "_READ_AS_WHOLE_BYTES", 0)
     monkeypatch.setattr(open_files.os, "posix_fadvise", lambda _, *arguments: advised.append(arguments))
     reader.advise(np.array([4, 11, 3, 4]))
     first, last = (boundaries(split.records[split.runs[place].path]) for place in (0, 2))
@@ -139,6 +140,14 @@ def test_advice_is_given_once_for_each_stretch_and_reads_nothing(
     reader.advise(np.array([], np.int64))
 
 
+def test_small_files_are_asked_for_as_wholes_and_once(reader: TfrecordReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    advised: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(open_files.os, "posix_fadvise", lambda _, *arguments: advised.append(arguments))
+    for index in ([4, 11, 3], [0]):
+        reader.advise(np.array(index))
+    assert advised == [(0, os.path.getsize(path), os.POSIX_FADV_WILLNEED) for path in reader.index.files]
+
+
 def test_where_the_system_takes_no_advice_none_is_given(
     reader: TfrecordReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +155,8 @@ def test_where_the_system_takes_no_advice_none_is_given(
     reader.advise(np.array([0]))
 
 
-def test_an_index_outside_the_split_is_an_error(reader: TfrecordReader) -> None:
+def test_an_index_outside_the_split_is_an_error(reader: TfrecordReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tfrecord_reader, "_READ_AS_WHOLE_BYTES", 0)
     for use in (reader.read, reader.advise):
         with pytest.raises(ExampleNotFoundError, match=r"has no example 18 here: the split has 18 examples"):
             use(np.array([0, 18]))

@@ -15,6 +15,7 @@ from tfds_torch.records.tfrecord import FOOTER_SIZE, FRAME_SIZE, HEADER_SIZE
 _unpack_header = struct.Struct("<QI").unpack_from
 _unpack_checksum = struct.Struct("<I").unpack_from
 _crc32c = google_crc32c.value
+_READ_AS_WHOLE_BYTES = 256 << 20
 _STRETCH_BYTES = 4 << 20  # Neighbours are read together up to here: a batch of them is not held twice.
 
 
@@ -36,6 +37,7 @@ class TfrecordReader:
         self.num_read = 0
         self._verify = verify_checksums
         self._files = OpenFiles(index.files, index.stamps)
+        self._is_advised = False
 
     def read(self, index: Int64Array) -> list[bytes]:
         """Returns encoded examples in the order asked.
@@ -71,6 +73,8 @@ class TfrecordReader:
     def advise(self, index: Int64Array) -> None:
         """Asks the system to read these examples ahead, one request for each stretch of neighbours; returns at once.
 
+        Small files are asked for as wholes, once: a request costs more than it gains where the records are small too.
+
         Args:
             index: int64 [n], of examples.
 
@@ -81,12 +85,22 @@ class TfrecordReader:
         """
         if not hasattr(os, "posix_fadvise"):
             return
+        if sum(size for size, _ in self.index.stamps) <= _READ_AS_WHOLE_BYTES:
+            self._advise_whole()
+            return
         located = self.index.locate(index)
         places, first = np.unique(located.place, return_index=True)
         stretches = _Stretches(places, located, first)
         for start, stop in stretches.bounds:
             begin = stretches.offset[start]
             self._files.advise(stretches.file[start], begin, stretches.end[stop - 1] - begin)
+
+    def _advise_whole(self) -> None:
+        if self._is_advised:
+            return
+        self._is_advised = True
+        for file, (size, _) in enumerate(self.index.stamps):
+            self._files.advise(file, 0, size)
 
     def close(self) -> None:
         """Closes the files; may be called twice."""
