@@ -32,7 +32,7 @@ test: $(INSTALLED) ## the quick tests
 test-slow: $(INSTALLED) ## the rest of the tests
 	@$(BIN)/python -m pytest -m slow
 
-campaign: $(INSTALLED) ## every grid of ranks and workers, with real processes (half an hour)
+campaign: $(INSTALLED) ## every grid of ranks and workers, with real processes (an hour or more)
 	@cd tests && TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 ../$(BIN)/python -m grids
 
 lint: $(INSTALLED) ## style, format, types, import order

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
-from tfds_torch.bench.figures import EpochFigures, Memory, Outcome
+from tfds_torch.bench.figures import EpochFigures, Memory, Outcome, Spread
 from tfds_torch.bench.report import Report
+from tfds_torch.bench.section import Column, Section
 from tfds_torch.bench.suites import SUITES
+from tfds_torch.bench.targets import judge_sample, judge_start
 from tfds_torch.bench.task import PEERS, Peer
 from tfds_torch.runtime.epoch_times import EpochTimes
 
 PEER_OF = {peer.name: peer for peer in PEERS}
+JUDGES = {"sample": judge_sample, "start": judge_start}
 
 
 def epoch(
@@ -41,7 +44,24 @@ def outcome(
     )
 
 
-def report(suite_name: str, outcomes: Sequence[Outcome]) -> Report:
+def section(name: str = "speed", bars: str | None = "speed") -> Section:
+    """Two rows with figures, one without."""
+    return Section(
+        name,
+        f"the {name} of it",
+        "How it was done.",
+        [Column("mode", "read mode"), Column("speed", "examples/s"), Column("share", "x examples", "{:.2f}")],
+        [
+            {"mode": "index", "speed": Spread(1000.0, 900.0, 1100.0), "share": 1.1, "epochs": [{"whole_s": 2.0}]},
+            {"mode": "examples", "speed": Spread(900.0, 800.0, 950.0), "share": 1.0},
+            {"mode": "files", "speed": None},
+        ],
+        missing=["files is missing: it | broke"],
+        bars=bars,
+    )
+
+
+def report(suite_name: str, outcomes: Sequence[Outcome], sections: Sequence[Section] = ()) -> Report:
     (suite,) = (suite for suite in SUITES if suite.name == suite_name)
     return Report(
         suite=suite.name,
@@ -67,5 +87,7 @@ def report(suite_name: str, outcomes: Sequence[Outcome]) -> Report:
             "num_shards": 8,
         },
         outcomes=outcomes,
-        targets=suite.judge(outcomes),
+        targets=JUDGES[suite.name](outcomes) if outcomes else [],
+        sections=sections,
+        configured=suite.configured,
     )

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,18 @@ def busy(task: Task) -> Epochs:
 def spin() -> None:
     while True:
         pass
+
+
+def works_for_0_2_s(task: Task) -> Epochs:
+    """Of processor time, in every epoch."""
+
+    def run(epoch: int) -> Iterable[Any]:
+        until = time.process_time() + 0.2
+        while time.process_time() < until:
+            pass
+        yield from steady(task)(epoch)
+
+    return run
 
 
 def small_images(task: Task) -> Epochs:

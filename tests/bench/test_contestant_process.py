@@ -51,6 +51,16 @@ def test_all_its_processes_are_stopped_between_epochs(tmp_path: Path) -> None:
     assert_all_end(handles)
 
 
+def test_the_processor_time_of_an_epoch_is_that_of_all_its_processes_and_not_of_the_pause(tmp_path: Path) -> None:
+    with contestant(planted.peer(planted.works_for_0_2_s), tmp_path) as process:
+        first, second = process.run_epoch(), process.run_epoch()
+    assert (first.cpu_s, first.disk_bytes) == (None, None)  # The start of the process is in it.
+    assert second.cpu_s is not None
+    assert 0.1 < second.cpu_s < 1
+    assert second.disk_bytes is not None
+    assert second.disk_bytes >= 0
+
+
 def test_memory_is_that_of_all_its_processes(tmp_path: Path) -> None:
     with contestant(planted.peer(planted.large), tmp_path) as process:
         process.run_epoch()
@@ -94,6 +104,15 @@ def test_one_that_fails_later_says_why(function: planted.Epochs, reason: str, tm
         assert process.run_epoch().num_examples == 10
         with pytest.raises(WorkerError, match=reason):
             process.run_epoch()
+
+
+def test_images_of_any_shape_are_counted_where_the_task_names_none(tmp_path: Path) -> None:
+    task = Task(str(tmp_path), None, num_photos=4, batch_size=4, num_workers=0, image_shape=None)
+    process = ContestantProcess(planted.peer(planted.small_images), task, WATCHDOG_S)
+    try:
+        assert process.run_epoch().num_examples == 4
+    finally:
+        process.end()
 
 
 def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """How figures are summed up."""
 
+from dataclasses import replace
+
+import pytest
 from bench.made_up import outcome
 
 from tfds_torch.bench import figures
-from tfds_torch.bench.figures import Memory, Spread
+from tfds_torch.bench.figures import Memory, Spread, cpu_us_per_example, disk_megabytes, speed_ratio
 
 
 def test_a_spread_is_median_least_and_greatest_of_what_is_there() -> None:
@@ -23,3 +26,18 @@ def test_warm_ups_count_for_the_start_and_epochs_for_the_rest() -> None:
 
 def test_the_memory_of_all_is_a_sum() -> None:
     assert Memory(5, (6, 7), 3).total_bytes == 18
+
+
+def test_processor_time_and_disk_are_of_the_measured_epochs_that_have_them() -> None:
+    one = outcome("ours")
+    times = zip(one.epochs, (0.1, None, 0.3), strict=True)
+    one.epochs[:] = [replace(epoch, cpu_s=cpu_s, disk_bytes=5_000_000) for epoch, cpu_s in times]
+    assert cpu_us_per_example(one) == Spread(2000.0, 1000.0, 3000.0)
+    assert disk_megabytes(one) == Spread(5.0, 5.0, 5.0)
+    assert (cpu_us_per_example(outcome("timm")), disk_megabytes(outcome("timm"))) == (None, None)
+
+
+def test_speeds_are_compared_turn_by_turn() -> None:
+    fast, slow = outcome("ours", (100.0, 400.0, 30.0)), outcome("timm", (50.0, 100.0, 10.0, 1.0))
+    assert speed_ratio(fast, slow) == pytest.approx(Spread(3.0, 2.0, 4.0))
+    assert speed_ratio(fast, outcome("timm", missing="gone")) is None

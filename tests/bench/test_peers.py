@@ -40,7 +40,7 @@ def test_names_of_peers_are_unique_and_ours_and_timm_are_among_them() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_peer_is_measured_or_missing_for_a_true_reason(tmp_path: Path) -> None:
-    options = ("--photos", "64", "--batch-size", "16", "--repeats", "1", "--out", str(tmp_path))
+    options = ("sample", "start", "--photos", "64", "--batch-size", "16", "--repeats", "1", "--out", str(tmp_path))
     done = subprocess.run(
         [sys.executable, "-m", "tfds_torch.bench", *options], cwd=tmp_path, capture_output=True, text=True
     )

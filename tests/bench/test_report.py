@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.made_up import outcome, report
+from bench.made_up import outcome, report, section
 from rich.console import Console
 
 from tfds_torch.bench import output
@@ -17,6 +17,7 @@ from tfds_torch.bench.report import Report
 from tfds_torch.errors import ConfigError
 
 FIGURES = {"first_batch_s", "tail_s", "whole_s", "num_batches", "num_examples", "start_s", "waiting_cpu_s"}
+FIGURES |= {"cpu_s", "disk_bytes"}
 
 
 def sample() -> Report:
@@ -27,11 +28,15 @@ def start() -> Report:
     return report("start", [outcome("ours"), outcome("as_numpy", memory_bytes=None)])
 
 
+def index() -> Report:
+    return report("index", [], [section(), section("size", bars=None), section("cold speed")])
+
+
 def test_the_data_is_complete() -> None:
     data = json.loads(json.dumps(reports.as_dict(sample())))
     assert list(data) == [
         *("schema", "suite", "title", "method", "command", "date", "machine", "versions", "settings"),
-        *("contestants", "targets"),
+        *("contestants", "sections", "targets"),
     ]
     ours, timm, grain = data["contestants"]
     assert [ours["name"], ours["title"], ours["missing"]] == ["ours", "tfds_torch", None]
@@ -89,6 +94,44 @@ def test_the_page_tells_figures_targets_reasons_and_circumstances(speed: tuple[f
     assert page.count("\n| ") == 1 + 3 + 1 + 1  # Two headings, three contestants, a target.
 
 
+def test_sections_are_in_the_data_with_all_that_their_rows_hold() -> None:
+    data = json.loads(json.dumps(reports.as_dict(index())))
+    assert data["contestants"] == []
+    speed, size, _ = data["sections"]
+    assert (speed["name"], speed["title"], speed["note"]) == ("speed", "the speed of it", "How it was done.")
+    assert speed["columns"] == {"mode": "read mode", "speed": "examples/s", "share": "x examples"}
+    assert speed["rows"][0] == {
+        "mode": "index",
+        "speed": {"median": 1000.0, "least": 900.0, "greatest": 1100.0},
+        "share": 1.1,
+        "epochs": [{"whole_s": 2.0}],
+    }
+    assert speed["rows"][2] == {"mode": "files", "speed": None}
+    assert size["missing"] == ["files is missing: it | broke"]
+
+
+def test_sections_are_tables_with_their_notes_on_the_page_and_in_the_terminal() -> None:
+    page = reports.markdown(index(), None)
+    for line in (
+        "## The speed of it",
+        "How it was done.",
+        "| read mode | examples/s | x examples |",
+        "| index | 1,000 (900 to 1,100) | 1.10 |",
+        "| files | - | - |",
+        "files is missing: it | broke.",
+    ):
+        assert f"\n{line}\n" in page
+    assert "| contestant |" not in page
+    assert "- how it is measured, and why: tfds_torch.bench.index_suite" in page
+    console = Console(file=io.StringIO(), width=120)
+    output.show(index(), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for piece in ("index: the speed of it", "1,000 (900 to 1,100)", "files is missing: it | broke"):
+        assert piece in text
+    assert "contestant" not in text
+
+
 def test_what_is_not_known_is_said() -> None:
     unknown = sample()
     unknown.machine.update(cpu=None, ram_bytes=None, load_before=None)
@@ -98,7 +141,7 @@ def test_what_is_not_known_is_said() -> None:
     assert "load before: not known" in text
 
 
-@pytest.mark.parametrize("made", [sample, start])
+@pytest.mark.parametrize("made", [sample, start, index])
 def test_data_page_and_chart_are_written(made: Any, tmp_path: Path) -> None:
     made_up = made()
     notes = output.write(made_up, tmp_path)

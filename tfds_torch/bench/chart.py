@@ -1,16 +1,19 @@
 """The chart of a report. matplotlib comes with the extra `bench`; it is imported where a chart is drawn."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from tfds_torch.bench import figures
 from tfds_torch.bench.figures import Outcome, Spread
 from tfds_torch.bench.report import Report
+from tfds_torch.bench.section import Section
 from tfds_torch.bench.task import OURS
 
 _OURS_COLOR, _PEER_COLOR, _WORKER_COLOR = "#1f6f8b", "#b9c4cc", "#7f93a0"
 _UNKNOWN = "not known"
+_PANELS_IN_A_ROW = 2
 _TEXT_COLOR = "#333333"
 _SIZE = {"sample": (8.0, 3.6), "start": (11.0, 3.6)}  # inches
 
@@ -25,9 +28,17 @@ def draw_chart(report: Report, path: Path) -> None:
     from matplotlib.figure import Figure
 
     shown = [outcome for outcome in report.outcomes if outcome.missing is None][::-1]  # Bars are drawn from below.
-    figure = Figure(figsize=_SIZE[report.suite], layout="constrained")
+    drawn = [section for section in report.sections if section.bars is not None]
+    num_columns = min(_PANELS_IN_A_ROW, max(1, len(drawn)))
+    num_rows = -(-len(drawn) // num_columns)
+    size = _SIZE.get(report.suite, (2.0 + 4.5 * num_columns, 2.4 * num_rows + 0.8))
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    if report.suite == "sample":
+    if drawn:
+        panels = figure.subplots(num_rows, num_columns, squeeze=False).flat
+        for axes, section in zip_longest(panels, drawn):
+            _draw_section(axes, section)
+    elif report.suite == "sample":
         _draw_spreads(figure.subplots(), shown, [figures.examples_per_s(o) for o in shown], "examples/s", "{:,.0f}")
     else:
         left, middle, right = figure.subplots(1, 3, sharey=True)
@@ -52,13 +63,31 @@ def draw_chart(report: Report, path: Path) -> None:
     figure.savefig(path, dpi=150, metadata={"Software": None})
 
 
+def _draw_section(axes: Any, section: Section | None) -> None:
+    if section is None:
+        axes.set_axis_off()
+        return
+    label, column = section.columns[0], next(column for column in section.columns if column.key == section.bars)
+    rows = [row for row in section.rows if isinstance(row.get(column.key), Spread)][::-1]
+    names, spreads = [row[label.key] for row in rows], [row[column.key] for row in rows]
+    colors = [_OURS_COLOR if name.startswith("index") else _PEER_COLOR for name in names]
+    _draw_bars(axes, names, colors, spreads, column.heading, column.form)
+    axes.set_title(section.title, fontsize=9, color=_TEXT_COLOR, loc="left")
+
+
 def _draw_spreads(axes: Any, shown: Sequence[Outcome], spreads: Sequence[Spread | None], label: str, form: str) -> None:
     colors = [_OURS_COLOR if outcome.peer.name == OURS else _PEER_COLOR for outcome in shown]
+    _draw_bars(axes, [outcome.peer.title for outcome in shown], colors, spreads, label, form)
+
+
+def _draw_bars(
+    axes: Any, names: Sequence[str], colors: Sequence[str], spreads: Sequence[Spread | None], label: str, form: str
+) -> None:
     medians = [spread.median if spread else 0.0 for spread in spreads]
     below = [spread.median - spread.least if spread else 0.0 for spread in spreads]
     above = [spread.greatest - spread.median if spread else 0.0 for spread in spreads]
     error = {"ecolor": _TEXT_COLOR, "elinewidth": 1, "capsize": 3}
-    axes.barh([o.peer.title for o in shown], medians, xerr=[below, above], color=colors, height=0.62, error_kw=error)
+    axes.barh(names, medians, xerr=[below, above], color=colors, height=0.62, error_kw=error)
     ends = [median + over for median, over in zip(medians, above, strict=True)]
     _finish(axes, ends, [form.format(spread.median) if spread else _UNKNOWN for spread in spreads], label)
 

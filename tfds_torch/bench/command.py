@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tfds_torch.bench import output, suites
-from tfds_torch.bench.suites import SUITES, Settings
+from tfds_torch.bench.suite import Settings
+from tfds_torch.bench.suites import SUITES
 from tfds_torch.bench.task import PEERS, Peer
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
@@ -25,9 +26,11 @@ from tfds_torch.runtime.printable import printable
 _WIDTH_OF_A_FILE = 120
 OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
-_DESCRIPTION = """Measures this package against its peers, all in the same run: `sample` (examples a second of whole
-epochs) and `start` (how training and epochs begin and end, and memory). Writes <suite>.json, .md and .png. Peers come
-with the extra `bench`; one that is not there is reported as missing. Exit code: 0 when all of our own targets were
+_DESCRIPTION = """Measures this package. Against its peers, all in the same run: `sample` (examples a second of whole
+epochs) and `start` (how training and epochs begin and end, and memory). By itself: `index` (building and opening an
+index, slices of the order, read modes against each other) and `state` (size and times of a state, and from there to the
+next batch). Writes <suite>.json, .md and .png. Peers come with the extra `bench`; one that is not there is reported as
+missing. Exit code: 0 when all of our own targets were
 kept; 1 when one was missed or could not be judged (never with --only); 2 wrong usage; 130 interrupted."""
 
 
@@ -69,10 +72,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     peers = ",".join(peer.name for peer in PEERS)
     parser.add_argument("suites", nargs="*", metavar="suite", help=f"{names} (all)")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="measured epochs of each (%(default)s)")
-    parser.add_argument("--photos", type=int, default=4096, metavar="N", help="examples of an epoch (%(default)s)")
+    parser.add_argument(
+        "--photos", type=int, default=4096, metavar="N", help="photos of an epoch; all else goes with it (%(default)s)"
+    )
     parser.add_argument("--batch-size", type=int, default=128, metavar="B", help="(%(default)s)")
     parser.add_argument("--workers", type=int, default=2, metavar="W", help="loader processes of each (%(default)s)")
-    parser.add_argument("--only", metavar="PEERS", help=f"some of {peers} (all)")
+    parser.add_argument("--only", metavar="PEERS", help=f"some of {peers} (all); for sample and start")
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="of an epoch, seconds (%(default)s)")
     parser.add_argument(
         "--out",

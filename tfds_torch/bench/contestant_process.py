@@ -11,9 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing import Pipe
-from typing import Any
+from typing import Any, TypeVar
 
 from tfds_torch.bench.figures import EpochFigures, Memory
+from tfds_torch.bench.system import disk_bytes
 from tfds_torch.bench.task import Peer, Task
 from tfds_torch.errors import StallError, WorkerError
 from tfds_torch.runtime.epoch_times import EpochTimes
@@ -33,6 +34,7 @@ serve(**request)
 """
 _LOOK_EVERY_S = 0.2
 _GRACE_S = 5.0
+T = TypeVar("T", int, float)
 
 
 class ContestantProcess:
@@ -57,6 +59,7 @@ class ContestantProcess:
         self._num_epochs = 0
         self._started_at = 0.0
         self._paused_cpu_s: float | None = None
+        self._paused_disk_bytes: int | None = None
 
     def run_epoch(self) -> EpochFigures:
         """Starts the process where there is none yet, runs an epoch, and stops it again.
@@ -125,6 +128,7 @@ class ContestantProcess:
             if is_first:
                 self._start()
             waiting_cpu_s = None if is_first else self._resume()
+            before = self._paused_cpu_s, self._paused_disk_bytes
             reply = self._ask(self._num_epochs, while_waiting)
             self._num_epochs += 1
             self._pause()
@@ -132,7 +136,15 @@ class ContestantProcess:
             self.end()
             raise
         start_s = reply["first_batch_at"] - self._started_at if is_first else None
-        return EpochFigures(EpochTimes(**reply["times"]), reply["num_examples"], start_s, waiting_cpu_s)
+        used = None if waiting_cpu_s is None else _difference(self._paused_cpu_s, before[0])
+        return EpochFigures(
+            EpochTimes(**reply["times"]),
+            reply["num_examples"],
+            start_s,
+            waiting_cpu_s,
+            used and used - (waiting_cpu_s or 0),
+            None if is_first else _difference(self._paused_disk_bytes, before[1]),
+        )
 
     def _ask(self, epoch: int, while_waiting: Callable[[], Any]) -> dict[str, Any]:
         deadline = time.monotonic() + self._timeout_s
@@ -156,7 +168,8 @@ class ContestantProcess:
     def _pause(self) -> None:
         if self._process is not None:
             _signal_group(self._process, signal.SIGSTOP)
-            self._paused_cpu_s = cpu_s(process_tree(self._pid))
+            members = process_tree(self._pid)
+            self._paused_cpu_s, self._paused_disk_bytes = cpu_s(members), disk_bytes(members)
 
     def _resume(self) -> float | None:
         """Continues the processes; returns what processor time they used although they were stopped."""
@@ -171,6 +184,10 @@ class ContestantProcess:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return f"its process {how}{hint}" + (f": {lines[-1][:200]}" if lines else "")
+
+
+def _difference(after: T | None, before: T | None) -> T | None:
+    return None if after is None or before is None else after - before
 
 
 def _signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:

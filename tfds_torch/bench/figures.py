@@ -18,12 +18,16 @@ class EpochFigures:
         start_s: from the start of the contestant's process to its first batch; None in later epochs.
         waiting_cpu_s: processor time that its processes used since its epoch before, while others had their turns;
             None in a process's first epoch, and where the system does not tell.
+        cpu_s: processor time that the processes used which live on after the epoch; None as above.
+        disk_bytes: what these processes had the system read from disks, not from its page cache; None as above.
     """
 
     times: EpochTimes
     num_examples: int
     start_s: float | None = None
     waiting_cpu_s: float | None = None
+    cpu_s: float | None = None
+    disk_bytes: int | None = None
 
     @property
     def examples_per_s(self) -> float:
@@ -108,3 +112,19 @@ def lost_s(outcome: Outcome) -> Spread | None:
 def start_s(outcome: Outcome) -> Spread | None:
     """From the start of a fresh process to its first batch, seconds."""
     return Spread.of(epoch.start_s for epoch in outcome.warm_ups)
+
+
+def cpu_us_per_example(outcome: Outcome) -> Spread | None:
+    """Processor time of a measured epoch by its examples, microseconds: it hardly depends on what else runs."""
+    return Spread.of(e.cpu_s and e.cpu_s * 1e6 / e.num_examples for e in outcome.epochs)
+
+
+def disk_megabytes(outcome: Outcome) -> Spread | None:
+    """What a measured epoch read from disks, MB."""
+    return Spread.of(None if e.disk_bytes is None else e.disk_bytes / 1e6 for e in outcome.epochs)
+
+
+def speed_ratio(outcome: Outcome, other: Outcome) -> Spread | None:
+    """Examples per second of one contestant by another's, turn by turn: a drift of the machine hits both of a turn."""
+    pairs = zip(outcome.epochs, other.epochs, strict=False)  # One that fails has fewer.
+    return Spread.of(ours.examples_per_s / theirs.examples_per_s for ours, theirs in pairs)

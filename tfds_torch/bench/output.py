@@ -67,15 +67,10 @@ def write(report: Report, folder: Path) -> list[str]:
 
 def show(report: Report, console: Console) -> None:
     """Prints a report's figures and targets."""
-    headings, rows = reports.table(report)
-    figures = Table(title=f"{report.suite}: {report.title}", title_justify="left")
-    for number, heading in enumerate(headings):
-        figures.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
-    for row in rows:
-        figures.add_row(*map(Text, row))
-    console.print(figures)
-    for reason in reports.missing(report):
-        console.print(Text(printable(reason)), soft_wrap=True)
+    if report.outcomes:
+        _show_table(f"{report.suite}: {report.title}", *reports.table(report), reports.missing(report), console)
+    for section in report.sections:
+        _show_table(f"{report.suite}: {section.title}", *section.table(), section.missing, console)
     targets = Table(title="Targets", title_justify="left")
     for heading in ("", "target", "wanted", "found"):
         targets.add_column(heading, overflow="fold")
@@ -85,6 +80,19 @@ def show(report: Report, console: Console) -> None:
     console.print(targets)
     for fact in reports.facts(report):
         console.print(Text(fact), soft_wrap=True)
+
+
+def _show_table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], reasons: Sequence[str], console: Console
+) -> None:
+    table = Table(title=title, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+    for reason in reasons:
+        console.print(Text(printable(reason)), soft_wrap=True)
 
 
 def _draw(report: Report, path: Path) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tfds_torch.bench import figures
 from tfds_torch.bench.figures import Outcome, Spread
+from tfds_torch.bench.section import Section, spread_text
 from tfds_torch.bench.targets import Target
 from tfds_torch.bench.task import TIMM
 
@@ -32,8 +33,10 @@ class Report:
         machine: see `machine.describe_machine`.
         versions: distribution -> version; None: not installed.
         settings: what the command's options were.
-        outcomes: what the contestants did.
+        outcomes: what the contestants did; none where the suite measures this package alone.
         targets: our own targets.
+        sections: other tables of figures.
+        configured: where to read how it is measured, and why so.
     """
 
     suite: str
@@ -46,6 +49,8 @@ class Report:
     settings: dict[str, Any]
     outcomes: Sequence[Outcome]
     targets: Sequence[Target]
+    sections: Sequence[Section] = ()
+    configured: str = ""
 
 
 def as_dict(report: Report) -> dict[str, Any]:
@@ -55,6 +60,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         **{name: getattr(report, name) for name in ("suite", "title", "method", "command", "date")},
         **{name: getattr(report, name) for name in ("machine", "versions", "settings")},
         "contestants": [_outcome_as_dict(outcome, report.outcomes) for outcome in report.outcomes],
+        "sections": [section.as_dict() for section in report.sections],
         "targets": [asdict(target) for target in report.targets],
     }
 
@@ -68,14 +74,9 @@ def _outcome_as_dict(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str,
         "summary": {name: _spread_as_dict(summary(outcome)) for name, summary in _SUMMARIES.items()},
         "times_timm": _times_timm(outcome, outcomes),
         "memory": memory and asdict(memory) | {"total_bytes": memory.total_bytes},
-        "warm_ups": [_epoch_as_dict(epoch) for epoch in outcome.warm_ups],
-        "epochs": [_epoch_as_dict(epoch) for epoch in outcome.epochs],
+        "warm_ups": [epoch_as_dict(epoch) for epoch in outcome.warm_ups],
+        "epochs": [epoch_as_dict(epoch) for epoch in outcome.epochs],
     }
-
-
-def _epoch_as_dict(epoch: figures.EpochFigures) -> dict[str, Any]:
-    figure = asdict(epoch)
-    return {**figure.pop("times"), **figure, "examples_per_s": epoch.examples_per_s}
 
 
 def _spread_as_dict(spread: Spread | None) -> dict[str, float] | None:
@@ -89,8 +90,14 @@ def _times_timm(outcome: Outcome, outcomes: Sequence[Outcome]) -> float | None:
     return ours.median / theirs.median if ours and theirs and outcome.missing is None else None
 
 
+def epoch_as_dict(epoch: figures.EpochFigures) -> dict[str, Any]:
+    """Returns all figures of an epoch as JSON has them."""
+    figure = asdict(epoch)
+    return {**figure.pop("times"), **figure, "examples_per_s": epoch.examples_per_s}
+
+
 def table(report: Report) -> tuple[list[str], list[list[str]]]:
-    """Returns headings and a row for every contestant; those that are missing have dashes."""
+    """Returns headings and a row for every contestant of a suite that has some; those missing have dashes."""
     columns = _COLUMNS[report.suite]
     rows = []
     for outcome in report.outcomes:
@@ -101,7 +108,12 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
 
 def missing(report: Report) -> list[str]:
     """Returns a line for every contestant that has no figures, with the reason."""
-    return [f"{outcome.peer.title} is missing: {outcome.missing}" for outcome in report.outcomes if outcome.missing]
+    return missing_outcomes(report.outcomes)
+
+
+def missing_outcomes(outcomes: Sequence[Outcome]) -> list[str]:
+    """Returns a line for every contestant that has no figures, with the reason."""
+    return [f"{outcome.peer.title} is missing: {outcome.missing}" for outcome in outcomes if outcome.missing]
 
 
 def facts(report: Report) -> list[str]:
@@ -117,7 +129,7 @@ def facts(report: Report) -> list[str]:
         f"batches of {settings['batch_size']}, "
         f"{settings['num_workers']} workers, {settings['num_repeats']} repeats",
         ", ".join(f"{name} {version or 'not installed'}" for name, version in report.versions.items()),
-        "how each contestant is configured, and why: the modules of tfds_torch.bench.peers",
+        report.configured,
     ]
 
 
@@ -128,11 +140,13 @@ def markdown(report: Report, chart: str | None) -> str:
         report: what is reported.
         chart: the name of the chart's file, beside the page; None when there is no chart.
     """
-    headings, rows = table(report)
     lines = [f"# {report.suite}: {report.title}", "", report.method, ""]
-    lines += [_row(headings), "|---|" + "---:|" * (len(headings) - 1), *map(_row, rows), ""]
-    lines += [line for reason in missing(report) for line in (f"{reason.rstrip('.')}.", "")]
+    if report.outcomes:
+        lines += _table_lines(*table(report), missing(report))
     lines += [f"![{report.title}]({chart})", ""] if chart else []
+    for section in report.sections:
+        lines += [f"## {section.title[0].upper()}{section.title[1:]}", "", section.note, ""]
+        lines += _table_lines(*section.table(), section.missing)
     lines += ["## Targets", "", _row(["target", "wanted", "found", ""]), "|---|---|---|---|"]
     for target in report.targets:
         lines.append(_row([target.name, target.wanted, target.found, "kept" if target.kept else "**MISSED**"]))
@@ -140,19 +154,17 @@ def markdown(report: Report, chart: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], reasons: Sequence[str]) -> list[str]:
+    lines = [_row(headings), "|---|" + "---:|" * (len(headings) - 1), *map(_row, rows), ""]
+    return lines + [line for reason in reasons for line in (f"{reason.rstrip('.')}.", "")]
+
+
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _spread_text(spread: Spread | None, form: str) -> str:
-    if spread is None:
-        return "-"
-    median, least, greatest = (form.format(value) for value in (spread.median, spread.least, spread.greatest))
-    return f"{median} ({least} to {greatest})"
-
-
 def _speed(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
-    return _spread_text(figures.examples_per_s(outcome), "{:,.0f}")
+    return spread_text(figures.examples_per_s(outcome), "{:,.0f}")
 
 
 def _speed_ratio(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
@@ -161,15 +173,15 @@ def _speed_ratio(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
 
 
 def _start(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
-    return _spread_text(figures.start_s(outcome), "{:.2f}")
+    return spread_text(figures.start_s(outcome), "{:.2f}")
 
 
 def _first_batch(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
-    return _spread_text(figures.first_batch_s(outcome), "{:.2f}")
+    return spread_text(figures.first_batch_s(outcome), "{:.2f}")
 
 
 def _tail(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
-    return _spread_text(figures.tail_s(outcome), "{:.3f}")
+    return spread_text(figures.tail_s(outcome), "{:.3f}")
 
 
 def _num_examples(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:

@@ -13,12 +13,12 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tfds_torch.bench.task import IMAGE_SHAPE, Task
+from tfds_torch.bench.task import Task
 from tfds_torch.runtime.epoch_times import EpochTimer
 
 
@@ -35,11 +35,12 @@ def serve(descriptor: int, loader: str, task: dict[str, Any]) -> None:
     threading.Thread(target=_receive, args=(connection, commands), daemon=True).start()
     try:
         module, _, function = loader.partition(":")
-        batches_of = getattr(importlib.import_module(module), function)(Task(**task))
+        work = Task(**task)
+        batches_of = getattr(importlib.import_module(module), function)(work)
         timer = EpochTimer()
         while True:
             epoch = commands.get()
-            connection.send(_run_epoch(batches_of, epoch, timer))
+            connection.send(_run_epoch(batches_of, epoch, timer, work.image_shape))
     except BaseException as error:
         traceback.print_exc()
         connection.send({"error": _describe(error)})
@@ -54,19 +55,26 @@ def _receive(connection: Connection, commands: "queue.SimpleQueue[Any]") -> None
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _run_epoch(batches_of: Callable[[int], Iterable[Any]], epoch: int, timer: EpochTimer) -> dict[str, Any]:
+def _run_epoch(
+    batches_of: Callable[[int], Iterable[Any]], epoch: int, timer: EpochTimer, image_shape: Sequence[int] | None
+) -> dict[str, Any]:
     num_examples = 0
     first_batch_at = None
     for images in timer.time(batches_of(epoch)):
         if first_batch_at is None:
             first_batch_at = time.monotonic()  # Comparable between processes; the runner knows when this one began.
-        shape, dtype = tuple(images.shape), str(images.dtype).removeprefix("torch.")
-        if shape[1:] != IMAGE_SHAPE or dtype != "uint8":
-            raise ValueError(f"a batch is {dtype} {list(shape)}, and should be uint8 [B, 3, 224, 224]")
-        num_examples += shape[0]
+        if image_shape is not None:
+            _check_images(images, image_shape)
+        num_examples += len(images)
     if not num_examples:
         raise ValueError(f"no batch came in epoch {epoch}")
     return {"times": asdict(timer.epochs[-1]), "num_examples": num_examples, "first_batch_at": first_batch_at}
+
+
+def _check_images(images: Any, image_shape: Sequence[int]) -> None:
+    shape, dtype = list(images.shape), str(images.dtype).removeprefix("torch.")
+    if shape[1:] != list(image_shape) or dtype != "uint8":
+        raise ValueError(f"a batch is {dtype} {shape}, and should be uint8 [B, {', '.join(map(str, image_shape))}]")
 
 
 def _describe(error: BaseException) -> str:

@@ -78,6 +78,21 @@ def judge_start(outcomes: Sequence[Outcome]) -> list[Target]:
     ]
 
 
+def judge_figure(name: str, wanted: str, figure: float | None, form: str, is_enough: Callable[[float], bool]) -> Target:
+    """Returns a target for one figure; one that is not there is not kept.
+
+    Args:
+        name: what is judged.
+        wanted: the limit, in words.
+        figure: what was measured; None: the system does not tell, or the measurement failed.
+        form: how it is written, as for `str.format`.
+        is_enough: whether it is within the limit.
+    """
+    if figure is None:
+        return Target(name, wanted, "cannot be judged: there is no figure on this system", False)
+    return Target(name, wanted, form.format(figure), is_enough(figure))
+
+
 def _judge(
     name: str,
     wanted: str,
@@ -93,10 +108,7 @@ def _judge(
             return Target(name, wanted, f"cannot be judged: {peer} did not take part", False)
         if there[peer].missing is not None:
             return Target(name, wanted, f"cannot be judged: {peer} is missing: {there[peer].missing}", False)
-    figure = figure_of(*(there[peer] for peer in needed))
-    if figure is None:
-        return Target(name, wanted, "cannot be judged: there is no figure on this system", False)
-    return Target(name, wanted, form.format(figure), is_enough(figure))
+    return judge_figure(name, wanted, figure_of(*(there[peer] for peer in needed)), form, is_enough)
 
 
 def _median(spread: figures.Spread | None) -> float | None:

@@ -1,6 +1,8 @@
 """Task: what every contestant has to do, and Peer: who they are."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 OURS, TIMM = "ours", "timm"
 
@@ -10,14 +12,17 @@ IMAGE_SHAPE = (3, 224, 224)
 
 @dataclass(frozen=True)
 class Task:
-    """An epoch over the photographs.
+    """An epoch over the photographs, or over another dataset.
 
     Attributes:
-        data_dir: TFDS's data dir that holds the dataset `photos`.
+        data_dir: TFDS's data dir that holds the dataset.
         converted_dir: the same encoded photographs in the contestant's own format; None where it reads TFRecord.
-        num_photos: examples of an epoch.
+        num_photos: examples of an epoch, photographs or not.
         batch_size: examples of a batch.
         num_workers: loader processes; a contestant without such processes ignores it.
+        dataset: its name.
+        read: arguments of our `ReadOptions`; other contestants ignore it.
+        image_shape: of every image that is delivered, which is uint8; None: images are counted, not looked at.
     """
 
     data_dir: str
@@ -25,6 +30,9 @@ class Task:
     num_photos: int
     batch_size: int
     num_workers: int
+    dataset: str = "photos"
+    read: Mapping[str, Any] = field(default_factory=dict)
+    image_shape: tuple[int, ...] | None = IMAGE_SHAPE
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,53 @@
+"""TFRecord shards of made-up bytes, as many and as large as a measurement needs."""
+
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from tfds_torch.records.record_run import RecordRun
+from tfds_torch.records.tfrecord import checksum
+
+_length = struct.Struct("<Q").pack
+_NUM_BYTES = 1 << 20
+_RECORDS_AT_A_TIME = 1024
+
+
+def write_shards(folder: Path, num_records: int, sizes: range, num_shards: int, seed: int = 0) -> tuple[RecordRun, ...]:
+    """Writes shards with right checksums.
+
+    Args:
+        folder: where they are written; it is made if need be.
+        num_records: of all shards together, at least num_shards.
+        sizes: of the data of a record, bytes, each as likely.
+        num_shards: how many files.
+        seed: of sizes and bytes.
+
+    Returns:
+        A run for each shard.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(seed)  # noqa: S311 (nothing secret)
+    runs, first = [], 0
+    for number in range(num_shards):
+        stop = num_records * (number + 1) // num_shards
+        path = folder / f"made.tfrecord-{number:05d}-of-{num_shards:05d}"
+        with path.open("wb") as file:
+            for start in range(first, stop, _RECORDS_AT_A_TIME):
+                file.write(b"".join(_frames(draw, sizes, min(_RECORDS_AT_A_TIME, stop - start))))
+        runs.append(RecordRun(str(path), 0, stop - first, first, stop - first))
+        first = stop
+    return tuple(runs)
+
+
+def _frames(draw: random.Random, sizes: range, num_records: int) -> Iterator[bytes]:
+    content = draw.randbytes(max(_NUM_BYTES, 2 * sizes[-1]))
+    last = len(content) - sizes[-1]
+    for _ in range(num_records):
+        start = int(draw.random() * last)
+        data = content[start : start + sizes[int(draw.random() * len(sizes))]]
+        length = _length(len(data))
+        yield from (length, checksum(length), data, checksum(data))
