@@ -1,11 +1,10 @@
 """The suite `index`: what an index costs, what its order costs, and how fast mode `index` reads.
 
 Command: `python -m tfds_torch.bench index`. Result, on 2 cores that others used as well: an index of 1,280,000 records
-in 1.2 s and 27 MB, opened in 4 ms; a slice of the order of 10^10 in 0.4 ms; mode `index` between 0.94 (32x32 PNG, one
-process) and 1.39 times (photographs behind workers) as fast as `examples`. Explanation: decoding is nearly all of the
-work; `index` has no shuffle buffer to fill when an epoch begins, and spends about 6 us of Python on every record, which
-shows only where an image decodes in 50 us. Checksums cost 6 us for 100 KB. Read-ahead makes random reads of a cold disk
-as fast as a stream of it.
+in 2 s and 27 MB, opened in 6 ms; a slice of the order of 10^10 in 0.4 ms; mode `index` between 0.92 and 1.09 times as
+fast as `examples` with files in the page cache, and 1.2 times from the disk. Explanation: decoding is nearly all of the
+work; `index` has no shuffle buffer to fill when an epoch begins, and spends about 7 us of Python on a small record. A
+busy machine spreads the ratios of single turns from 0.8 to 1.4: a median near the limit may fall on either side.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """The suite `state`: what a state costs, and how long it takes from a state to the next batch.
 
-Command: `python -m tfds_torch.bench state`. Result, on 2 cores that others used as well: 431 bytes of JSON, 0.2 ms to
-save and 0.9 ms to load; from a state to the first batch 0.3 s in mode `index` and 0.6 s in the stream modes, anywhere
+Command: `python -m tfds_torch.bench state`. Result, on 2 cores that others used as well: 431 bytes of JSON, 0.3 ms to
+save and 1.5 ms to load; from a state to the first batch 0.2 s in mode `index` and 0.4 s in the stream modes, anywhere
 in an epoch. Explanation: `index` reads the batch and what is fetched ahead of the next ones; a stream first fills its
 shuffle buffer, which holds all of these 4,096 photographs, so that its position does not show.
 """
