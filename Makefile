@@ -4,6 +4,8 @@ BIN := $(VENV)/bin
 INSTALLED_CORE := $(VENV)/.installed-core
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
+# Tests of one file share what they build. Each process keeps one of two cores busy, about.
+IN_TWO := -n 2 --dist loadfile
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -27,10 +29,10 @@ demo: $(INSTALLED_CORE) ## read the embedded handwritten digits and check every 
 	@$(BIN)/python -m tfds_torch.check
 
 test: $(INSTALLED) ## the quick tests
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow" $(IN_TWO)
 
 test-slow: $(INSTALLED) ## the rest of the tests
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -m slow $(IN_TWO)
 
 campaign: $(INSTALLED) ## every grid of ranks and workers, with real processes (an hour or more)
 	@cd tests && TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 ../$(BIN)/python -m grids

@@ -326,4 +326,4 @@ def test_steps_of_another_size_than_the_datasets_batches_are_refused() -> None:
     for fact in ("had given 3 batches", "the dataset 6", "batch_size", "snapshot_every_n_steps=1"):
         assert fact in str(caught.value)
     state["_steps_since_snapshot"] = 0  # Then the positions alone say all.
-    assert LoaderState.from_stateful(state).batches_delivered == 6
+    assert LoaderState.from_stateful(state).batches_delivered == 8

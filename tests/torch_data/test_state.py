@@ -196,7 +196,7 @@ def test_a_stream_goes_on_with_as_many_workers_only(
 def test_counts_that_cannot_be_are_refused(fleet: Fleet, numbered_root: str) -> None:
     setup = make_setup(numbered_root, global_batch=3, num_workers=2)  # 14 batches; workers read some 6 ahead.
     said = in_fleet(fleet, resume_scenarios.misuse_counts, setup)
-    ahead = "ConfigError: 2 workers read ahead of the training process, so that only you know how many batches came: "
+    ahead = "ConfigError: 2 workers read ahead of the training loop, so that only you know how many batches came: "
     expected = {
         "none before the first": "",
         "one before the first": "",

@@ -152,17 +152,35 @@ def test_a_new_epoch_ends_an_evaluation_that_was_given_up(numbered: str, monkeyp
 # The order of the names
 
 
+def as_stream(reader: TfdsReader) -> TfdsReader:
+    """Lets a reader read as it does remote files."""
+    reader.dataset.parser = reader.parser.with_read(ReadOptions(mode="examples"))
+    return reader
+
+
 @pytest.mark.parametrize(("num_workers", "batch_size"), [(1, 7), (2, 1), (3, 7), (10, 7)])
 def test_names_come_in_the_order_of_delivery(
     numbered: str, in_reader: Callable[..., Any], num_workers: int, batch_size: int
 ) -> None:
-    reader = TfdsReader("numbered", numbered)
+    reader = as_stream(TfdsReader("numbered", numbered))
     reader.use_loader(batch_size, num_workers)
     rows = in_reader(planned_rows, reader.parser, World(), num_workers, 0)
     delivered = [label for batch in rows for _, label, _, _ in batch]
     assert sorted(delivered) == list(range(NUM_EXAMPLES))
     assert reader.filenames() == [f"{label}.jpg" for label in delivered]
     assert delivered_order(reader.parser, num_workers) == delivered
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_by_index_names_come_in_the_order_of_the_split(
+    numbered: str, in_reader: Callable[..., Any], num_workers: int
+) -> None:
+    reader = TfdsReader("numbered", numbered)
+    names = reader.filenames()
+    assert names == [f"{label}.jpg" for label in range(NUM_EXAMPLES)]
+    assert reader.use_loader(7, num_workers) == num_workers, "the order depends on no number of workers"
+    rows = in_reader(planned_rows, reader.parser, World(), num_workers, 0)
+    assert [f"{label}.jpg" for batch in rows for _, label, _, _ in batch] == names
 
 
 def test_names_of_a_shuffled_stream_come_in_the_order_of_the_split(numbered: str) -> None:
@@ -173,7 +191,7 @@ def test_names_of_a_shuffled_stream_come_in_the_order_of_the_split(numbered: str
 
 
 def test_names_that_were_given_out_keep_their_order(numbered: str, caplog: pytest.LogCaptureFixture) -> None:
-    reader = TfdsReader("numbered", numbered)
+    reader = as_stream(TfdsReader("numbered", numbered))
     names = reader.filenames()
     with caplog.at_level(logging.WARNING):
         assert reader.use_loader(4, 3) == 1
@@ -186,7 +204,7 @@ def test_names_that_were_given_out_keep_their_order(numbered: str, caplog: pytes
 def test_names_that_were_given_out_leave_one_worker_as_it_is(
     numbered: str, caplog: pytest.LogCaptureFixture, num_workers: int
 ) -> None:
-    reader = TfdsReader("numbered", numbered)
+    reader = as_stream(TfdsReader("numbered", numbered))
     reader.filenames()
     assert reader.use_loader(4, num_workers) == num_workers
     assert caplog.text == ""

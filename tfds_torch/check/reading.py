@@ -66,7 +66,7 @@ def read_rank(
     Raises:
         TfdsTorchError: as reading raises it.
     """
-    steps = _read(_make_dataset(parser, world), world.rank, num_workers, num_epochs)
+    steps = _read(_make_dataset(parser, world, num_workers), world.rank, num_workers, num_epochs)
     while True:
         try:
             next(steps)
@@ -108,13 +108,15 @@ def stream_rank(parser: ParserTfds, num_workers: int, num_epochs: int) -> Iterat
     The dataset is not told which rank it is; what came is written down under the number that the launcher gave.
     """
     logging.getLogger("absl").setLevel(logging.ERROR)
-    dataset = _make_dataset(parser, None)
+    dataset = _make_dataset(parser, None, num_workers)
     dataset.check_ranks()
     yield (yield from _read(dataset, World.from_environ(os.environ).rank, num_workers, num_epochs))
 
 
-def _make_dataset(parser: ParserTfds, world: World | None) -> ImageDataset:
+def _make_dataset(parser: ParserTfds, world: World | None, num_workers: int) -> ImageDataset:
     fields = (*filter(parser.has_field, DEFAULT_FIELDS), *LEDGER_FIELDS)
+    if parser.batch_size is None and num_workers < 2:
+        parser = parser.with_batch_size(1)  # As it is planned; states count batches, whose size must be known.
     return ImageDataset(parser, transform=image_size, fields=fields, world=world)
 
 

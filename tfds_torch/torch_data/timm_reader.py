@@ -168,17 +168,19 @@ class TfdsReader:
         plan = self.dataset.plan()
         if plan.shuffle or plan.is_training or plan.world.num_replicas > 1:
             return names
+        if self.parser.read_mode(plan.world.at_worker(0, self.num_workers)) == "index":
+            return names  # In this order they are delivered, by any number of workers.
         self._order_given = self.num_workers
         return [names[index] for index in delivered_order(self.parser, self.num_workers)]
 
 
 def delivered_order(parser: ParserTfds, num_workers: int) -> list[int]:
-    """Returns the examples of a split, by index, as a loader with workers delivers them to a single rank.
+    """Returns the examples of a split, by index, as a loader with workers delivers a stream to a single rank.
 
     Every worker reads consecutive examples, and the loader takes batches from the workers by turns.
 
     Args:
-        parser: reads without shuffling.
+        parser: reads without shuffling, and not in mode `index`.
         num_workers: >= 1.
     """
     streams = []
