@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import told
 
 ROOT = Path(__file__).parents[1]
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
@@ -84,3 +85,4 @@ class SkipGate:
 def pytest_configure(config: pytest.Config) -> None:
     lines = [line.strip() for line in ALLOWED_SKIPS.read_text(encoding="utf-8").splitlines()]
     config.pluginmanager.register(SkipGate({line for line in lines if line and not line.startswith("#")}))
+    told.install(config)

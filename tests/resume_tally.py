@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
+from told import tell
 
 
 @dataclass(frozen=True)
@@ -51,27 +52,10 @@ def count_outcomes(outcomes: Sequence[Outcome]) -> Count:
     return Count(len(outcomes), num_other, num_missing, num_twice)
 
 
-@dataclass
-class ResumeTally:
-    """A plugin of pytest that tells the counts of a run."""
-
-    counts: dict[str, Count] = field(default_factory=dict)
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.section("random stops that were resumed in other worlds")
-        for level, count in self.counts.items():
-            terminalreporter.line(
-                f"{level}: {count.num_stops:,} stops, {count.num_other} with another sequence, {count.num_missing} "
-                f"examples missing, {count.num_twice} too often"
-            )
-
-
-_TALLY = pytest.StashKey[ResumeTally]()
-
-
 def add_count(config: pytest.Config, level: str, count: Count) -> None:
     """Notes a count, to be told at the end of the run."""
-    if _TALLY not in config.stash:
-        config.stash[_TALLY] = ResumeTally()
-        config.pluginmanager.register(config.stash[_TALLY])
-    config.stash[_TALLY].counts[level] = count
+    line = (
+        f"{count.num_stops:,} stops, {count.num_other} with another sequence, {count.num_missing} examples missing, "
+        f"{count.num_twice} too often"
+    )
+    tell(config, f"random stops of {level} that were resumed in other worlds", lambda: [line])

@@ -21,15 +21,16 @@ WHOLE_MODULE = 'pytest.skip("no luck", allow_module_level=True)'
 @pytest.fixture
 def checkout(root: Path, tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    shutil.copy(root / "tests" / "conftest.py", tmp_path / "tests")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = tests\n")
+    for name in ("conftest.py", "told.py"):
+        shutil.copy(root / "tests" / name, tmp_path / "tests")
     return tmp_path
 
 
-def run_pytest(checkout: Path, run_python: RunPython, code: str, allowed: str) -> tuple[int, str]:
+def run_pytest(checkout: Path, run_python: RunPython, code: str, allowed: str, *options: str) -> tuple[int, str]:
     (checkout / "tests" / "allowed_skips.txt").write_text(f"# the header\n\n{allowed}\n")
     (checkout / "tests" / "test_luck.py").write_text(f"import pytest\n\n{code}\n\ndef test_other(): pass\n")
-    done = run_python("-m", "pytest", "-p", "no:cacheprovider", "tests", cwd=checkout)
+    done = run_python("-m", "pytest", "-p", "no:cacheprovider", *options, "tests", cwd=checkout)
     return done.returncode, done.stdout
 
 
@@ -39,6 +40,23 @@ def test_an_unnamed_skip_fails_the_run(checkout: Path, run_python: RunPython, co
     assert code_ == 1
     assert "allowed_skips.txt does not name" in output
     assert "tests/test_luck.py::test_it: no luck" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [SKIPS["by a call"], WHOLE_MODULE], ids=["a test", "a module"])
+def test_an_unnamed_skip_fails_a_run_in_several_processes(checkout: Path, run_python: RunPython, code: str) -> None:
+    code_, output = run_pytest(checkout, run_python, code, "", "-n", "2", "--dist", "loadfile")
+    assert code_ == 1
+    assert "allowed_skips.txt does not name" in output
+
+
+@pytest.mark.slow
+def test_what_tests_tell_is_in_the_summary_also_of_several_processes(checkout: Path, run_python: RunPython) -> None:
+    code = "from told import tell\ndef test_it(request): tell(request.config, 'the count', lambda: ['17 of 17'])"
+    for options in ((), ("-n", "2", "--dist", "loadfile")):
+        code_, output = run_pytest(checkout, run_python, code, "", *options)
+        assert code_ == 0, output
+        assert output.count("the count") == output.count("17 of 17") == 1
 
 
 def test_an_unnamed_skip_of_a_whole_module_fails_the_run(checkout: Path, run_python: RunPython) -> None:

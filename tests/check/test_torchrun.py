@@ -17,6 +17,7 @@ def check_without_tensorflow(machine: Machine, *line: str | Path) -> Checked:
     return Checked(process.returncode, output, errors)
 
 
+@pytest.mark.slow
 def test_two_ranks_of_torchrun_keep_every_promise(machine: Machine, digits: Path, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     checked = check_without_tensorflow(machine, "--torchrun", "2", "--workers", "1", "--json", path)

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 from tfds_fixtures import Datasets, cache_home, datasets
+from told import tell
 
 from grids.fleet import Fleet
 from grids.splits import Split, Truth, list_splits, make_splits
 from grids.tally import Tally
 
 __all__ = ["cache_home", "datasets"]
-
-_TALLY = pytest.StashKey[Tally]()
 
 
 @pytest.fixture(scope="package")
@@ -40,12 +39,6 @@ def truths(fleet: Fleet, splits: dict[str, Split]) -> dict[str, Truth]:
 @pytest.fixture(scope="session")
 def tally(request: pytest.FixtureRequest) -> Tally:
     """The count of the grids that ran."""
-    return request.config.stash.setdefault(_TALLY, Tally())
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    tally = config.stash.get(_TALLY, None)
-    if tally is not None and tally.verdicts:
-        terminalreporter.section("grids of ranks and workers")
-        for line in tally.lines():
-            terminalreporter.line(line)
+    counted = Tally()
+    tell(request.config, "grids of ranks and workers", lambda: counted.lines() if counted.verdicts else [])
+    return counted

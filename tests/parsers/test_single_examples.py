@@ -36,6 +36,7 @@ from tfds_torch.parsers.example_decoder import Example
 from tfds_torch.parsers.parser import LEDGER_FIELDS
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.records.record_run import RecordRun
 from tfds_torch.records.tfrecord import read_records
 from tfds_torch.runtime import fresh_process
@@ -459,7 +460,8 @@ if sys.argv[2] == "ctrl-c":
 def test_no_process_is_left_however_a_program_ends(
     ending: str, code: int, said: str, datasets: Datasets, run_python: Callable[..., Any]
 ) -> None:
-    done = run_python("-W", "always::ResourceWarning", "-c", PROGRAM, str(datasets.root), ending)
+    command = ("-W", "always::ResourceWarning", "-c", PROGRAM, str(datasets.root), ending)
+    done = run_python(*command, env=QUIET_ENVIRON)
     assert done.returncode == code, done.stderr
     assert done.stderr.splitlines()[-1:] == [said] * bool(said), done.stderr
     pid = int(done.stdout)

@@ -101,6 +101,7 @@ def ranks(run_ranks: RunRanks, data_root: Path, trained: dict[str, Any]) -> list
     return trained["ranks"]
 
 
+@pytest.mark.slow
 def test_prepared_loaders_give_every_example_exactly_once_on_two_ranks(ranks: list[Any]) -> None:
     for epoch in range(2):
         assert_exact_training([rank["epochs"][epoch] for rank in ranks])
@@ -110,23 +111,27 @@ def test_prepared_loaders_give_every_example_exactly_once_on_two_ranks(ranks: li
     assert ranks[0]["weight"] == ranks[1]["weight"]
 
 
+@pytest.mark.slow
 def test_epochs_of_a_prepared_loader_advance_and_follow_its_set_epoch(ranks: list[Any]) -> None:
     for rank in ranks:
         assert rank["epochs"][0] != rank["epochs"][1]
         assert rank["epoch 1 again"] == rank["epochs"][1]
 
 
+@pytest.mark.slow
 def test_gather_for_metrics_gives_every_valid_example_once_on_every_rank(ranks: list[Any]) -> None:
     for metrics in zip(*(rank["metrics"] for rank in ranks), strict=True):
         assert metrics[0] == metrics[1]
         assert sorted(index for index, _ in metrics[0]) == list(range(NUM_PHOTOS))
 
 
+@pytest.mark.slow
 def test_gradients_are_synchronised_at_the_end_of_a_prepared_loader(ranks: list[Any]) -> None:
     for rank in ranks:
         assert rank["synchronised"] == [[False, False, True, True]] * 2, "every third batch, and the last"
 
 
+@pytest.mark.slow
 def test_skip_first_batches_gives_the_rest_of_the_epoch(ranks: list[Any]) -> None:
     for rank in ranks:
         assert rank["skipped"] == rank["epoch 2"][2:]

@@ -419,7 +419,7 @@ def test_a_training_process_with_workers_loads_no_tensorflow_and_leaves_nothing(
 @pytest.mark.parametrize(
     "steps",
     [
-        ("0", "2"),
+        pytest.param(("0", "2"), marks=slow),
         pytest.param(("2", "0", "break", "2"), marks=slow),
         pytest.param(("run tf", "break", "2"), marks=slow),
         pytest.param(("import tf", "2"), marks=slow),

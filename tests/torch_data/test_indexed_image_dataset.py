@@ -31,6 +31,7 @@ import tfds_torch
 from tfds_torch import ImageDataset, IndexedImageDataset, ParserTfds
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.parsers import single_examples
+from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from torch_data import reading
 from torch_data.conftest import NUM_PHOTOS
 
@@ -265,7 +266,8 @@ def test_a_program_that_looks_and_then_loads_leaves_no_process(
 ) -> None:
     mark = uuid.uuid4().hex
     done = run_python(
-        *("-W", "always::ResourceWarning", "-c", PROGRAM, str(data_root), ending), env={reading.MARK: mark}
+        *("-W", "always::ResourceWarning", "-c", PROGRAM, str(data_root), ending),
+        env={reading.MARK: mark, **QUIET_ENVIRON},
     )
     assert done.stdout == "True False\n", done.stderr
     if ending == "end":

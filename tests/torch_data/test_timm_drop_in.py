@@ -81,14 +81,14 @@ def test_evaluation_gives_every_example_once_and_the_announced_batches(life: Lif
 # With the shim
 
 
-@pytest.mark.parametrize(("when", "workers"), [("after, 3", 3), ("before, 3", 1), ("before, 0", 0)])
+@pytest.mark.parametrize(("when", "workers"), [("after, 3", 3), ("before, 3", 3), ("before, 0", 0)])
 def test_names_belong_to_the_examples_of_an_evaluation(life: Life, when: str, workers: int) -> None:
     found = life(timm_lives.validate_with_shim)[when]
     assert found["names"] == [f"{label}.jpg" for label in found["labels"]]
     assert sorted(found["labels"]) == ALL
     assert (found["announced"], found["workers"]) == (9, workers)
     assert found["loader"] == "PrefetchLoader"  # One rank pads nothing: it is timm's own.
-    assert (found["labels"] == ALL) == (workers != 3)
+    assert found["labels"] == ALL  # By index the order depends on no number of workers.
 
 
 def test_training_takes_the_batch_size_of_the_loader(life: Life) -> None:
