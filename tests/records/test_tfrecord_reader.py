@@ -36,6 +36,12 @@ def reader(split: MadeSplit) -> Iterator[TfrecordReader]:
 
 
 @pytest.fixture
+def as_large_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets readers that are opened in the test take these files for ones that are too large to be read as wholes."""
+    monkeypatch.setattr(tfrecord_reader, "_READ_AS_WHOLE_BYTES", 0)
+
+
+@pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Offset and size of every read, as they are made."""
     made: list[tuple[int, int]] = []
@@ -123,11 +129,11 @@ def test_long_stretches_are_read_in_pieces(tmp_path: Path, cache_home: Path, rea
     assert sum(size for _, size in reads) == boundaries(records)[-1]
 
 
+@pytest.mark.usefixtures("as_large_files")
 def test_advice_is_given_once_for_each_stretch_and_reads_nothing(
     split: MadeSplit, reader: TfrecordReader, reads: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advised: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(tfrecord_reader, "_READ_AS_WHOLE_BYTES", 0)
     monkeypatch.setattr(open_files.os, "posix_fadvise", lambda _, *arguments: advised.append(arguments))
     reader.advise(np.array([4, 11, 3, 4]))
     first, last = (boundaries(split.records[split.runs[place].path]) for place in (0, 2))
@@ -155,8 +161,8 @@ def test_where_the_system_takes_no_advice_none_is_given(
     reader.advise(np.array([0]))
 
 
-def test_an_index_outside_the_split_is_an_error(reader: TfrecordReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfrecord_reader, "_READ_AS_WHOLE_BYTES", 0)
+@pytest.mark.usefixtures("as_large_files")
+def test_an_index_outside_the_split_is_an_error(reader: TfrecordReader) -> None:
     for use in (reader.read, reader.advise):
         with pytest.raises(ExampleNotFoundError, match=r"has no example 18 here: the split has 18 examples"):
             use(np.array([0, 18]))

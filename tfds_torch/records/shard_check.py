@@ -11,13 +11,14 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import platformdirs
 from filelock import FileLock, Timeout
 
+from tfds_torch.records.open_files import stamp_of
 from tfds_torch.records.shard_errors import wrong_count
 from tfds_torch.records.tfrecord import count_records
+from tfds_torch.runtime.whole_file import write_whole
 
 _LOCK_TIMEOUT_S = 10.0
 _logger = logging.getLogger(__name__)
@@ -58,10 +59,9 @@ def _check_folder(folder: str, num_expected: Mapping[str, int], dataset: str) ->
 def _stamp(path: str) -> list[int] | None:
     """Returns size and modification time, or None for a file that count_records will report as missing."""
     try:
-        status = os.stat(path)
+        return list(stamp_of(os.stat(path)))
     except OSError:
         return None
-    return [status.st_size, status.st_mtime_ns]
 
 
 def _known_count(known: _Counts, path: str) -> int | None:
@@ -91,18 +91,6 @@ def _store(cache: Path, new: _Counts) -> None:
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{cache}.lock", timeout=_LOCK_TIMEOUT_S):
-            _replace(cache, json.dumps(_load(cache) | new))
+            write_whole(cache, json.dumps(_load(cache) | new).encode())
     except (OSError, Timeout) as error:
         _logger.info("The counts of shard records could not be cached in %s: %s", cache, error)
-
-
-def _replace(target: Path, text: str) -> None:
-    """Writes a file such that readers see all of it or the old one."""
-    file = NamedTemporaryFile("w", dir=target.parent, suffix=".tmp", delete=False)  # noqa: SIM115
-    try:
-        with file:
-            file.write(text)
-        os.replace(file.name, target)
-    except OSError:
-        os.unlink(file.name)
-        raise

@@ -3,18 +3,16 @@
 import os
 import struct
 
-import google_crc32c
 import numpy as np
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.records.open_files import OpenFiles
 from tfds_torch.records.record_index import Located, RecordIndex
-from tfds_torch.records.tfrecord import FOOTER_SIZE, FRAME_SIZE, HEADER_SIZE
+from tfds_torch.records.tfrecord import FOOTER_SIZE, FRAME_SIZE, HEADER_SIZE, masked_crc32c
 
 _unpack_header = struct.Struct("<QI").unpack_from
 _unpack_checksum = struct.Struct("<I").unpack_from
-_crc32c = google_crc32c.value
 _READ_AS_WHOLE_BYTES = 256 << 20
 _STRETCH_BYTES = 4 << 20  # Neighbours are read together up to here: a batch of them is not held twice.
 
@@ -37,6 +35,7 @@ class TfrecordReader:
         self.num_read = 0
         self._verify = verify_checksums
         self._files = OpenFiles(index.files, index.stamps)
+        self._reads_whole_files = sum(size for size, _ in index.stamps) <= _READ_AS_WHOLE_BYTES
         self._is_advised = False
 
     def read(self, index: Int64Array) -> list[bytes]:
@@ -85,7 +84,7 @@ class TfrecordReader:
         """
         if not hasattr(os, "posix_fadvise"):
             return
-        if sum(size for size, _ in self.index.stamps) <= _READ_AS_WHOLE_BYTES:
+        if self._reads_whole_files:
             self._advise_whole()
             return
         located = self.index.locate(index)
@@ -117,14 +116,12 @@ class TfrecordReader:
         if end > len(content):
             raise _BadRecordError("the file ends inside it: it was cut")
         length, stored = _unpack_header(content, start)
-        crc = _crc32c(content[start : start + 8])
-        if length != end - start - FRAME_SIZE or (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF != stored:
+        if length != end - start - FRAME_SIZE or masked_crc32c(content[start : start + 8]) != stored:
             raise _BadRecordError("its header is not the one that was indexed: the file is corrupt")
         data = content[start + HEADER_SIZE : end - FOOTER_SIZE]
         if self._verify:
-            crc = _crc32c(data)
             (stored,) = _unpack_checksum(content, end - FOOTER_SIZE)
-            if (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF != stored:
+            if masked_crc32c(data) != stored:
                 raise _BadRecordError(f"its {length} bytes do not have their checksum: the file is corrupt")
         return data
 
