@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.oracle import collect_round_robin, plans, write_out
+from plan.saved_states import state_of
 
 from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.plan.state import LoaderState, WorkerPosition
+from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
 
 Batches = dict[
@@ -18,19 +20,6 @@ Batches = dict[
 ]  # Number of the global batch -> (example, pass) of its valid slots, in order.
 
 PLANS = plans(max_examples=80, max_replicas=4, max_workers=4, max_batch_size=6, max_repeats=3)
-
-
-def state_of(plan: EpochPlan, epoch: int, batches_delivered: int) -> LoaderState:
-    return LoaderState.of(
-        plan,
-        dataset="digits:1.0.0",
-        split="train",
-        fingerprint="f",
-        read_mode="index",
-        num_workers=plan.world.num_workers,
-        epoch=epoch,
-        batches_delivered=batches_delivered,
-    )
 
 
 def consume(plan: EpochPlan, epoch: int, start_batch: int, num_batches: int) -> Batches:
@@ -75,7 +64,7 @@ def elsewhere(plan: EpochPlan, data: st.DataObject) -> EpochPlan:
 
 def hand_over(state: LoaderState, here: EpochPlan, epoch: int) -> LoaderState:
     """The state as it comes out of a file, in the dataset that continues it."""
-    return LoaderState.load(LoaderState.from_json(state.to_json()).to_dict(), state_of(here, epoch, 0))
+    return LoaderState.load(LoaderState.from_json(state.to_json()).to_dict(), state_of(here, 0, epoch))
 
 
 @pytest.mark.parametrize("num_points", [100, pytest.param(1000, marks=pytest.mark.slow)])
@@ -88,7 +77,7 @@ def test_resumes_in_other_worlds_give_the_uninterrupted_epoch(num_points: int) -
         there = elsewhere(plan, data)
         delivered = data.draw(st.integers(0, plan.num_batches))
         before = consume(plan, epoch, 0, delivered)
-        state = hand_over(state_of(plan, epoch, delivered), there, epoch)
+        state = hand_over(state_of(plan, delivered, epoch), there, epoch)
         after = consume(there, state.epoch, state.batches_delivered, there.num_batches - state.batches_delivered)
         assert not before.keys() & after.keys()
         assert before | after == uninterrupted(plan, epoch)
@@ -105,13 +94,13 @@ def test_resumes_in_other_worlds_give_the_uninterrupted_epoch(num_points: int) -
 def test_an_epoch_in_several_worlds_one_after_the_other_is_whole(
     plan: EpochPlan, epoch: int, data: st.DataObject
 ) -> None:
-    place, seen, state = plan, {}, state_of(plan, epoch, 0)
+    place, seen, state = plan, {}, state_of(plan, 0, epoch)
     while state.batches_delivered < plan.num_batches:
         taken = data.draw(st.integers(1, plan.num_batches - state.batches_delivered))
         seen |= consume(place, epoch, state.batches_delivered, taken)
         state = state.at(state.batches_delivered + taken)
         place = elsewhere(plan, data)
-        state = hand_over(state_of(place, epoch, state.batches_delivered), place, epoch)
+        state = hand_over(state_of(place, state.batches_delivered, epoch), place, epoch)
     assert seen == uninterrupted(plan, epoch)
     examples = Counter(pair for batch in seen.values() for pair in batch)
     assert set(examples.values()) <= {1}
@@ -126,7 +115,7 @@ def test_workers_that_go_on_from_their_own_positions_give_the_rest(
     num_workers = plan.world.num_workers
     start = data.draw(st.integers(0, plan.num_batches))
     delivered = data.draw(st.integers(0, plan.num_batches - start))
-    began_at = state_of(plan, epoch, start)
+    began_at = state_of(plan, start, epoch)
     rests = []
     for worker in range(num_workers):
         batches = len(range(worker, delivered, num_workers))
@@ -142,6 +131,6 @@ def test_workers_that_go_on_from_their_own_positions_give_the_rest(
 @pytest.mark.parametrize("num_batches", [0, 1, 4])
 def test_a_state_at_the_end_of_an_epoch_leaves_nothing(num_batches: int) -> None:
     plan = EpochPlan(8 * num_batches, World(num_workers=3), 8, Remainder.KEEP)
-    state = hand_over(state_of(plan, 2, num_batches), plan, 2)
+    state = hand_over(state_of(plan, num_batches, 2), plan, 2)
     assert consume(plan, 2, state.batches_delivered, 0) == {}
     assert len(WorkerOrder(plan, 2, state.batches_delivered)) == 0

@@ -1,7 +1,6 @@
 """LoaderState: small, plain, the same again after saving; and what it says when something does not match."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.oracle import plans
+from plan.saved_states import message_of
 
-from tfds_torch.errors import ConfigError, StateMismatchError
+from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import BlockShuffle
 from tfds_torch.plan.state import LoaderState
@@ -39,12 +39,6 @@ def state_of(plan: EpochPlan, read_mode: str = "index", **more: Any) -> LoaderSt
     more = {"epoch": 3, "batches_delivered": 7, "num_workers": plan.world.num_workers, **more}
     more = {"dataset": "digits/full:1.0.0", "split": "train", "fingerprint": "0123456789abcdef", **more}
     return LoaderState.of(plan, read_mode=read_mode, **more)
-
-
-def message_of(do: Callable[..., object], *arguments: object) -> str:
-    with pytest.raises(StateMismatchError) as caught:
-        do(*arguments)
-    return str(caught.value)
 
 
 def sealed(state: LoaderState, **changes: Any) -> LoaderState:

@@ -1,8 +1,7 @@
-"""WorkerPosition, and what a StatefulDataLoader's state says: rebuilt here as torchdata 0.11 lays it out."""
+"""What a StatefulDataLoader's state says, rebuilt here as torchdata 0.11 lays it out."""
 
 import copy
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,27 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.oracle import collect_round_robin, plans
+from plan.saved_states import PLAN, message_of, state_of
 
 from tfds_torch.errors import StateMismatchError
-from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.plan.state import LoaderState, WorkerPosition
+from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.state import LoaderState
+from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
 
 PLANS = plans(max_examples=120, max_replicas=3, max_workers=5, max_batch_size=5)
-PLAN = EpochPlan(100, World(num_workers=3), 8, Remainder.KEEP)  # 13 batches.
-
-
-def state_of(plan: EpochPlan, batches_delivered: int = 0, epoch: int = 1) -> LoaderState:
-    return LoaderState.of(
-        plan,
-        dataset="digits:1.0.0",
-        split="test",
-        fingerprint="f",
-        read_mode="index",
-        num_workers=plan.world.num_workers,
-        epoch=epoch,
-        batches_delivered=batches_delivered,
-    )
 
 
 def position_of(plan: EpochPlan, began_at: LoaderState, worker: int, num_delivered: int) -> WorkerPosition:
@@ -77,15 +64,6 @@ def state_without_workers(dataset_state: object) -> dict[str, Any]:
         "dataset_state": dataset_state,
         "_iterator_finished": False,
     }
-
-
-def message_of(do: Callable[..., object], *arguments: object, **more: object) -> str:
-    with pytest.raises(StateMismatchError) as caught:
-        do(*arguments, **more)
-    return str(caught.value)
-
-
-# A loader's state.
 
 
 @settings(max_examples=120, deadline=None)
@@ -234,88 +212,6 @@ def test_anything_missing_or_of_another_type_is_a_state_mismatch(good: dict[str,
             else:
                 inner[name] = junk
             message_of(LoaderState.from_stateful, state)
-
-
-# A worker's position.
-
-HERE = state_of(PLAN)
-POSITION = WorkerPosition(1, 3, 2, 5, state_of(PLAN, 4))
-
-
-def test_a_position_is_the_same_after_saving() -> None:
-    saved = POSITION.to_dict()
-    assert list(saved) == ["worker", "num_workers", "batches", "examples", "began_at", "checksum"]
-    assert saved["began_at"] == POSITION.began_at.to_dict()
-    assert WorkerPosition.from_dict(json.loads(json.dumps(saved))) == POSITION
-    assert WorkerPosition.load(saved, HERE, worker=1, num_workers=3) == POSITION
-
-
-def test_a_position_knows_where_to_begin() -> None:
-    assert (POSITION.start_batch, POSITION.next_batch) == (10, 11)
-    ended = replace(POSITION, worker=2, batches=3, examples=0)
-    assert (ended.start_batch, ended.next_batch) == (13, 15)
-
-
-@pytest.mark.parametrize("name", ["worker", "num_workers", "batches", "examples", "began_at", "checksum"])
-def test_every_changed_field_of_a_position_is_named(name: str) -> None:
-    values: list[Any] = [-1, 0, 1, 2, 3, 4, 5, 8, 10**9, 10**5000, "1", None, True, 1.0, [], {}]
-    values.append(state_of(PLAN, 5).to_dict())
-    saved = POSITION.to_dict()
-    for value in values:
-        tampered = {**saved, name: value}
-        if type(value) is not type(saved[name]) or value != saved[name]:
-            found = message_of(WorkerPosition.from_dict, tampered)
-            assert name in found or (name == "began_at" and "LoaderState" in found)
-            found = message_of(WorkerPosition.load, tampered, HERE, worker=1, num_workers=3)
-            assert name in found or (name == "began_at" and "LoaderState" in found)
-    missing = {key: value for key, value in saved.items() if key != name}
-    assert message_of(WorkerPosition.from_dict, missing) == (
-        f"This is no whole WorkerPosition. It lacks {name!r}. Load the state as it was saved."
-    )
-
-
-def test_a_changed_field_of_where_a_position_began_is_named() -> None:
-    saved = POSITION.to_dict()
-    saved["began_at"] = {**saved["began_at"], "seed": 43}
-    assert message_of(WorkerPosition.load, saved, HERE, worker=1, num_workers=3) == (
-        "The state does not fit this dataset. seed: 43 in the state, 42 here. Pass seed=43."
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"worker": 3}, "WorkerPosition: worker=3 must be below num_workers=3."),
-        ({"batches": 4}, "WorkerPosition: batches=4 must be in 0..3, the batches of worker=1 of num_workers=3 from "
-                        "batch 4 on."),
-        ({"examples": 8}, "WorkerPosition: examples=8 must be in 0..7 after batches=2 of the 3 of worker=1 of "
-                         "num_workers=3."),
-        ({"batches": 3}, "WorkerPosition: examples=5 must be in 0..0 after batches=3 of the 3 of worker=1 of "
-                        "num_workers=3."),
-    ],
-)  # fmt: skip
-def test_a_position_that_cannot_be_is_said(changes: dict[str, Any], message: str) -> None:
-    assert message_of(WorkerPosition.from_dict, replace(POSITION, **changes).to_dict()) == message
-
-
-def test_a_changed_position_is_said() -> None:
-    changed = replace(POSITION, batches=1)
-    saved = {**changed.to_dict(), "checksum": POSITION.to_dict()["checksum"]}
-    assert message_of(WorkerPosition.from_dict, saved) == (
-        f"WorkerPosition: checksum={saved['checksum']!r} does not fit its fields, which give "
-        f"{changed.to_dict()['checksum']!r}. One of worker=1, num_workers=3, batches=1, examples=5, began_at or the "
-        f"checksum was changed after saving. Load the state as it was saved."
-    )
-
-
-def test_the_position_of_another_worker_or_of_another_number_of_workers_is_refused() -> None:
-    assert message_of(WorkerPosition.load, POSITION.to_dict(), HERE, worker=2, num_workers=3) == (
-        "worker: 1 in the state, 2 here. Give every worker its own position."
-    )
-    assert message_of(WorkerPosition.load, POSITION.to_dict(), HERE, worker=1, num_workers=2) == (
-        "num_workers: 3 in the state, 2 here. The positions of workers go on in as many workers: pass num_workers=3, "
-        "or load LoaderState.from_stateful(state) into the dataset, which read mode 'index' continues in any number."
-    )
 
 
 def test_steps_of_another_size_than_the_datasets_batches_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""LoaderState and WorkerPosition: how far a loader, or one worker of it, has got; plain values to save and to load."""
+"""LoaderState: how far a loader has got, as plain values to save and to load."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import BlockShuffle
 from tfds_torch.plan.state_fields import checksum_of, describe, read_fields
 from tfds_torch.plan.state_fit import differences, likely_changed
-from tfds_torch.plan.state_layout import POSITION_FIELDS, READ_MODES, STATE_FIELDS, STATE_VERSION, check_kind
+from tfds_torch.plan.state_layout import READ_MODES, STATE_FIELDS, STATE_VERSION, check_kind
 from tfds_torch.plan.world import World
 
 
@@ -278,118 +278,3 @@ class LoaderState:
 
     def _fields_without_checksum(self) -> dict[str, Any]:
         return {name: value for name, value in self.to_dict().items() if name != "checksum"}
-
-
-@dataclass(frozen=True)
-class WorkerPosition:
-    """How far one worker has got in an iteration of a loader.
-
-    Attributes:
-        worker: this worker, 0 <= worker < num_workers.
-        num_workers: W, the workers of the rank; 1 when the rank reads by itself.
-        batches: whole batches of its own that it has handed over.
-        examples: examples of its next batch that it has handed over, fewer than that batch has.
-        began_at: where the iteration began; its batches_delivered is the iteration's first batch.
-    """
-
-    worker: int
-    num_workers: int
-    batches: int
-    examples: int
-    began_at: LoaderState
-
-    @property
-    def start_batch(self) -> int:
-        """The batch from which this worker, as the same one of W, begins with its own next batch.
-
-        Batch b belongs to worker (b - start) % W, so beginning a whole number of rounds later deals it the same ones.
-        """
-        return min(self.began_at.batches_delivered + self.batches * self.num_workers, self.began_at.num_batches)
-
-    @property
-    def next_batch(self) -> int:
-        """The number of its own next batch; the epoch's number of batches or more when it has ended."""
-        return self.began_at.batches_delivered + self.batches * self.num_workers + self.worker
-
-    @property
-    def is_underway(self) -> bool:
-        """Whether the loader is within an epoch, as far as this worker can tell: neither at its beginning nor end."""
-        has_begun = bool(self.batches or self.examples or self.began_at.batches_delivered)
-        return has_begun and self.next_batch < self.began_at.num_batches
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the position as a dict of plain values, with a checksum over them."""
-        fields = {name: getattr(self, name) for name in ("worker", "num_workers", "batches", "examples")}
-        fields["began_at"] = self.began_at.to_dict()
-        return {**fields, "checksum": checksum_of(fields)}
-
-    @classmethod
-    def from_dict(cls, state: object) -> "WorkerPosition":
-        """Returns the position that `to_dict` wrote.
-
-        Raises:
-            StateMismatchError: a field is missing, unknown, of a wrong type, out of range, or changed after saving.
-        """
-        fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
-        return cls._of_fields(fields, LoaderState.from_dict(fields["began_at"]))
-
-    @classmethod
-    def load(cls, state: object, here: LoaderState, *, worker: int, num_workers: int) -> "WorkerPosition":
-        """Returns a saved position from which a worker can go on.
-
-        Args:
-            state: what `to_dict` wrote.
-            here: what the receiving dataset says of itself, as in `LoaderState.load`.
-            worker: the receiving worker.
-            num_workers: W, the workers that there are now.
-
-        Raises:
-            StateMismatchError: as in `from_dict` and `LoaderState.check_fits`, or it is the position of another worker.
-        """
-        fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
-        position = cls._of_fields(fields, LoaderState.load(fields["began_at"], here))
-        if position.num_workers != num_workers:
-            raise StateMismatchError(
-                f"num_workers: {position.num_workers} in the state, {num_workers} here. The positions of workers go on "
-                f"in as many workers: pass num_workers={position.num_workers}, or load "
-                f"LoaderState.from_stateful(state) into the dataset, which read mode 'index' continues in any number."
-            )
-        if position.worker != worker:
-            raise StateMismatchError(
-                f"worker: {position.worker} in the state, {worker} here. Give every worker its own position."
-            )
-        return position
-
-    @classmethod
-    def _of_fields(cls, fields: dict[str, Any], began_at: LoaderState) -> "WorkerPosition":
-        checksum = fields.pop("checksum")
-        position = cls(**{**fields, "began_at": began_at})
-        position._check_ranges()
-        if checksum != checksum_of(fields):
-            raise StateMismatchError(
-                f"WorkerPosition: checksum={describe(checksum)} does not fit its fields, which give "
-                f"{checksum_of(fields)!r}. One of worker={position.worker}, num_workers={position.num_workers}, "
-                f"batches={position.batches}, examples={position.examples}, began_at or the checksum was changed after "
-                f"saving. Load the state as it was saved."
-            )
-        return position
-
-    def _check_ranges(self) -> None:
-        if self.worker >= self.num_workers:
-            raise StateMismatchError(
-                f"WorkerPosition: worker={self.worker} must be below num_workers={self.num_workers}."
-            )
-        plan = self.began_at.plan
-        plan = replace(plan, world=plan.world.at_worker(self.worker, self.num_workers))
-        most = len(plan.worker_batches(self.began_at.batches_delivered))
-        if self.batches > most:
-            raise StateMismatchError(
-                f"WorkerPosition: batches={self.batches} must be in 0..{most}, the batches of worker={self.worker} "
-                f"of num_workers={self.num_workers} from batch {self.began_at.batches_delivered} on."
-            )
-        limit = plan.batch_size if self.batches < most else 1
-        if self.examples >= limit:
-            raise StateMismatchError(
-                f"WorkerPosition: examples={self.examples} must be in 0..{limit - 1} after batches={self.batches} of "
-                f"the {most} of worker={self.worker} of num_workers={self.num_workers}."
-            )

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from tfds_torch.errors import StateMismatchError
-from tfds_torch.plan.state import LoaderState, WorkerPosition
+from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.state_fields import describe
+from tfds_torch.plan.worker_position import WorkerPosition
 
 
 def read_stateful(state: object) -> LoaderState:

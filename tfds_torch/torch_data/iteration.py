@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.state import WorkerPosition
 from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.torch_data.shared_progress import Progress
 
 
