@@ -13,7 +13,7 @@ from typing import Any
 from runtime.child_functions import is_writable_pipe
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import child_process
 from tfds_torch.runtime.fresh_process import FreshProcess
 
 
@@ -61,7 +61,7 @@ class Caller:
         """As one that is killed while it writes: the pipe holds the reply's first bytes."""
         (replies,) = [fd for fd in range(3, 64) if is_writable_pipe(fd)]
         whole = io.BytesIO()
-        fresh_process._reply(whole, "item", bytes(100_000))
+        child_process.send_reply(whole, "item", bytes(100_000))
         os.write(replies, whole.getvalue()[:num_bytes])
         os.kill(os.getpid(), signal.SIGKILL)
 

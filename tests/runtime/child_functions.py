@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StallError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import child_process, fresh_process
 
 
 def echo(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +103,7 @@ def die_after_bytes_of_a_reply(num_bytes: int) -> Iterator[Any]:
     yield "first"
     (replies,) = [fd for fd in range(3, 64) if is_writable_pipe(fd)]
     whole = io.BytesIO()
-    fresh_process._reply(whole, "item", bytes(100_000))
+    child_process.send_reply(whole, "item", bytes(100_000))
     os.write(replies, whole.getvalue()[:num_bytes])
     os.kill(os.getpid(), signal.SIGKILL)
 

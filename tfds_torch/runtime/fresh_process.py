@@ -12,33 +12,30 @@ is gone, also by SIGKILL.
 import os
 import pickle
 import queue
-import signal
-import struct
 import subprocess
 import sys
 import threading
-import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import IO, Any, ParamSpec, TypeVar
 
-from tfds_torch.errors import TfdsTorchError, WorkerError
+from tfds_torch.errors import WorkerError
+from tfds_torch.runtime.child_process import (
+    FRAME,
+    GRACE_S,
+    describe_death,
+    encode_path,
+    name_of,
+    receive_frame,
+    send_reply,
+    start_child,
+    take_over_output,
+    to_ours,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-# The current folder, which comes first in the path of `python -c`, must not hide the standard library.
-_BOOT = """
-import sys
-sys.path[:] = [entry for entry in sys.path if entry]
-import pickle
-sys.path[:] = pickle.load(sys.stdin.buffer)
-from {module} import {serve}
-{serve}()
-"""
-_FRAME = struct.Struct("<Q")
-_GRACE_S = 5.0
 
 
 def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,7 +55,7 @@ def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """
     for result in _run(function, args, kwargs, stream=False):
         return result  # type: ignore[no-any-return]
-    raise WorkerError(f"{_name(function)} returned nothing from its own process.")
+    raise WorkerError(f"{name_of(function)} returned nothing from its own process.")
 
 
 def iterate(function: Callable[P, Iterator[T]], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -83,16 +80,16 @@ def iterate(function: Callable[P, Iterator[T]], /, *args: P.args, **kwargs: P.kw
 
 def _run(function: Callable[..., Any], args: Any, kwargs: Any, *, stream: bool) -> Iterator[Any]:
     request = pickle.dumps((function, args, kwargs, stream))
-    with _start(_serve) as process:
+    with start_child(_serve) as process:
         requests, replies = process.stdin, process.stdout
         if requests is None or replies is None:
-            raise WorkerError(f"No pipe to the process of {_name(function)}.")
+            raise WorkerError(f"No pipe to the process of {name_of(function)}.")
         try:
             _send_request(requests, request)
             while True:
-                reply = _receive(replies)
+                reply = receive_frame(replies)
                 if reply is None:
-                    raise WorkerError(_describe_death(function, process))
+                    raise WorkerError(describe_death(function, process))
                 kind, payload = pickle.loads(reply)  # noqa: S301 (from our own child, over a private pipe)
                 if kind == "end":
                     return
@@ -103,84 +100,30 @@ def _run(function: Callable[..., Any], args: Any, kwargs: Any, *, stream: bool) 
             process.kill()
             with suppress(BrokenPipeError):  # What a dead child did not take is flushed here.
                 requests.close()
-            process.wait(_GRACE_S)
-
-
-def _start(serve: Callable[[], None], bufsize: int = -1) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-c", _BOOT.format(module=__name__, serve=serve.__name__)]
-    # Fixed command, no shell: only this package's own code runs.
-    return subprocess.Popen(command, bufsize, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
+            process.wait(GRACE_S)
 
 
 def _send_request(pipe: IO[bytes], request: bytes) -> None:
     with suppress(BrokenPipeError):  # The child died at its start: waiting for its reply says how.
-        pickle.dump([os.path.abspath(entry or ".") for entry in sys.path], pipe)
+        pipe.write(encode_path())
         pipe.write(request)
         pipe.flush()
 
 
-def _receive(pipe: IO[bytes]) -> bytearray | None:
-    """Returns the next frame, or None when the pipe ends before it is complete."""
-    header = _read_exactly(pipe, _FRAME.size)
-    return None if header is None else _read_exactly(pipe, *_FRAME.unpack(header))
-
-
-def _read_exactly(pipe: Any, size: int) -> bytearray | None:
-    data = bytearray(size)
-    rest = memoryview(data)
-    while rest and (num_read := pipe.readinto(rest)):
-        rest = rest[num_read:]
-    return None if rest else data
-
-
-def _describe_death(function: Callable[..., Any], process: "subprocess.Popen[bytes]") -> str:
-    code = process.wait(_GRACE_S)
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    hint = " (out of memory?)" if code == -9 else ""
-    return f"The process (pid {process.pid}) running {_name(function)} {how}{hint} before it had finished."
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}.{getattr(function, '__qualname__', function)}"
-
-
 def _serve() -> None:
     """The child's side: reads one request from standard input, writes replies to what was standard output."""
-    replies = _take_over_output()
+    replies = take_over_output()
     try:
         function, args, kwargs, stream = pickle.load(sys.stdin.buffer)  # noqa: S301 (from our own parent)
         threading.Thread(target=_end_with_parent, daemon=True).start()
         result = function(*args, **kwargs)
         for item in result if stream else (result,):
-            _reply(replies, "item", item)
-        _reply(replies, "end", None)
+            send_reply(replies, "item", item)
+        send_reply(replies, "end", None)
     except BrokenPipeError:
         os._exit(1)
     except BaseException as error:
-        _reply(replies, "error", _to_ours(error))
-
-
-def _take_over_output() -> IO[bytes]:
-    """Returns what was standard output, for replies; Ctrl-C is left to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # Prints of the function and its libraries must not mix with the replies.
-    return replies
-
-
-def _to_ours(error: BaseException) -> TfdsTorchError:
-    """Returns an error that the parent can unpickle; called while it is handled."""
-    if isinstance(error, TfdsTorchError):
-        return type(error)(str(error))
-    return WorkerError(f"A helper process failed:\n{traceback.format_exc()}")
-
-
-def _reply(pipe: IO[bytes], kind: str, payload: Any) -> None:
-    sys.stdout.flush()  # What was printed before an item is there when the item is.
-    frame = pickle.dumps((kind, payload), protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.write(_FRAME.pack(len(frame)))
-    pipe.write(frame)
-    pipe.flush()
+        send_reply(replies, "error", to_ours(error))
 
 
 def _end_with_parent() -> None:
@@ -223,7 +166,7 @@ class FreshProcess:
             try:
                 reply = _exchange(process, frame)
                 if reply is None:
-                    raise WorkerError(_describe_death(self._make, process))
+                    raise WorkerError(describe_death(self._make, process))
             except BaseException:  # Also Ctrl-C: an answer that is still due must not be taken for the next one.
                 self._close()
                 raise
@@ -239,10 +182,10 @@ class FreshProcess:
 
     def _begin(self) -> "subprocess.Popen[bytes]":
         # Unbuffered: no buffer has a lock that a fork could leave locked, or bytes that a forked process would write.
-        process = _start(_serve_requests, bufsize=0)
+        process = start_child(_serve_requests, bufsize=0)
         self._process, self._end = process, weakref.finalize(self, _end_process, process, os.getpid())
-        _write(process, pickle.dumps([os.path.abspath(entry or ".") for entry in sys.path]))
-        _write(process, _FRAME.pack(len(self._origin)), self._origin)
+        _write(process, encode_path())
+        _write(process, FRAME.pack(len(self._origin)), self._origin)
         return process
 
     def _close(self) -> None:
@@ -277,13 +220,13 @@ def _end_process(process: "subprocess.Popen[bytes]", owner: int) -> None:
     process.kill()
     for pipe in filter(None, (process.stdin, process.stdout)):
         pipe.close()
-    process.wait(_GRACE_S)
+    process.wait(GRACE_S)
 
 
 def _exchange(process: "subprocess.Popen[bytes]", request: bytes) -> bytearray | None:
     """Returns the reply to a request, or None when the process died."""
-    _write(process, _FRAME.pack(len(request)), request)
-    return _receive(process.stdout) if process.stdout else None
+    _write(process, FRAME.pack(len(request)), request)
+    return receive_frame(process.stdout) if process.stdout else None
 
 
 def _write(process: "subprocess.Popen[bytes]", *parts: bytes) -> None:
@@ -296,7 +239,7 @@ def _write(process: "subprocess.Popen[bytes]", *parts: bytes) -> None:
 
 def _serve_requests() -> None:
     """The side of a FreshProcess's child."""
-    replies = _take_over_output()
+    replies = take_over_output()
     frames: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
     threading.Thread(target=_receive_requests, args=(frames,), daemon=True).start()
     origin, answer = frames.get(), None
@@ -306,14 +249,14 @@ def _serve_requests() -> None:
             if answer is None:
                 make, args = pickle.loads(origin)  # noqa: S301 (from our own parent)
                 answer = make(*args)
-            _reply(replies, "item", answer(pickle.loads(request)))  # noqa: S301
+            send_reply(replies, "item", answer(pickle.loads(request)))  # noqa: S301
         except BrokenPipeError:
             os._exit(1)
         except BaseException as error:
-            _reply(replies, "error", _to_ours(error))
+            send_reply(replies, "error", to_ours(error))
 
 
 def _receive_requests(frames: "queue.SimpleQueue[bytearray]") -> None:
-    while (frame := _receive(sys.stdin.buffer)) is not None:
+    while (frame := receive_frame(sys.stdin.buffer)) is not None:
         frames.put(frame)
     os._exit(1)  # The parent closed the pipe or died: nobody waits for an answer, also not for one that is being made.
