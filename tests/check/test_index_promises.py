@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from check.machine import PLANTED_CHECK, Checked, Checker, Machine
 from check.report_file import load
 from tfds_torch.check.index_promises import judge_index
-from tfds_torch.check.ledger import Entry, Expectation, Promise, RankEpoch, RankOrder, judge
+from tfds_torch.check.ledger import Entry, Expectation, Promise, RankEpoch, RankOrder
 from tfds_torch.check.other_world import NUM_AT_BEGIN, OtherReading
+from tfds_torch.check.promises import judge
 from tfds_torch.check.reading import RankReading
 from tfds_torch.check.resume import Resumed, ResumePoint, choose_points, uninterrupted
 from tfds_torch.check.tfds_reader import Witness

@@ -21,7 +21,7 @@ def judge_index(
     other: OtherReading,
     sample: Sequence[ComparedExample] | None,
 ) -> list[Promise]:
-    """Returns the promises that mode `index` makes beyond those of `ledger.judge`, kept or broken.
+    """Returns the promises that mode `index` makes beyond those of `promises.judge`, kept or broken.
 
     Args:
         expected: what must come.

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tfds_torch.check.ledger import Entry, Expectation, Promise, RankEpoch, count_epoch, judge
+from tfds_torch.check.ledger import Entry, Expectation, Promise, RankEpoch, count_epoch
+from tfds_torch.check.promises import judge
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
 from tfds_torch.plan.stream import Stretch, deal_examples, deal_files
 from tfds_torch.plan.world import World
