@@ -28,6 +28,7 @@ from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.plan.world import World
 from tfds_torch.records.tfrecord import read_records
 from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime.fresh_process import FreshProcess
 
 NUM_TRAIN, NUM_TEST = 211, 37
 TRAIN_SHARDS = (40, 3, 61, 17, 50, 29, 11)
@@ -411,7 +412,7 @@ def ledgers(datasets: Datasets) -> dict[tuple[str, str], Ledger]:
 
 @cache
 def _ledgers_of(datasets: Datasets) -> dict[tuple[str, str], Ledger]:
-    ledgers = fresh_process.call(_read_ledgers, [(str(getattr(datasets, root)), split) for root, split in SPLITS])
+    ledgers = call_reader(_read_ledgers, [(str(getattr(datasets, root)), split) for root, split in SPLITS])
     return dict(zip(SPLITS, ledgers, strict=True))
 
 
@@ -484,8 +485,33 @@ class Read:
 
 
 def read_all(root: Path, reads: Sequence[Read]) -> list[list[Batch]]:
-    """Returns the batches of many pipelines, all read in one fresh process."""
-    return fresh_process.call(_read_all, str(root), list(reads))
+    """Returns the batches of many pipelines."""
+    return call_reader(_read_all, str(root), list(reads))
+
+
+def call_reader(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Returns `function(*args, **kwargs)` of a process that may load tensorflow, which takes it seconds once.
+
+    One process serves all tests: what must come to a process that has loaded nothing needs a fresh one.
+    """
+    return _reader().ask((dict(os.environ), function, args, kwargs))
+
+
+@cache
+def _reader() -> FreshProcess:
+    return FreshProcess(_make_reader)
+
+
+def _make_reader() -> Callable[[Any], Any]:
+    return _answer
+
+
+def _answer(request: tuple[dict[str, str], Callable[..., Any], tuple[Any, ...], dict[str, Any]]) -> Any:
+    environment, function, args, kwargs = request
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)  # The cache folder is another one for every module.
+    return function(*args, **kwargs)
 
 
 def _read_all(root: str, reads: Sequence[Read]) -> list[list[Batch]]:

@@ -224,7 +224,7 @@ def test_a_recipe_without_batch_size_is_read_as_it_is_planned(checker: Checker, 
     assert "Evaluation with 2 workers needs batch_size" in with_workers.errors
 
 
-@pytest.mark.parametrize("remainder", ["drop", "wrap"])
+@pytest.mark.parametrize("remainder", ["drop", pytest.param("wrap", marks=pytest.mark.slow)])
 def test_evaluation_over_a_training_config_reads_every_example_once(
     checker: Checker, digits: Path, tmp_path: Path, remainder: str
 ) -> None:
@@ -552,21 +552,23 @@ def test_markup_in_names_is_printed_as_it_is(checker: Checker, own_digits: Path,
 
 ODD = (
     "--split train+train --eval",
+    "--split test[:0] --eval",
+    "--split test[:1] --eval --replicas 3",
+    "--split test[:3] --batch-size 2 --replicas 2 --epochs 4",
+    "--split test[:10] --batch-size 64 --epochs 1",
+)
+MORE_ODD = (
     "--split train[:50%]+train[25%:] --eval",
     "--split train+test --eval",
     "--split all --eval",
-    "--split test[:0] --eval",
-    "--split test[:1] --eval --replicas 3",
     "--split test[:1] --epochs 3",
     "--split test[:2] --batch-size 1 --epochs 4",
-    "--split test[:3] --batch-size 2 --replicas 2 --epochs 4",
     "--split test[-5:] --batch-size 1 --epochs 1",
     "--split test[:100] --batch-size 1 --epochs 1",
-    "--split test[:10] --batch-size 64 --epochs 1",
 )
 
 
-@pytest.mark.parametrize("line", ODD)
+@pytest.mark.parametrize("line", [*ODD, *(pytest.param(line, marks=pytest.mark.slow) for line in MORE_ODD)])
 def test_an_odd_split_keeps_every_promise(checker: Checker, line: str) -> None:
     checked = checker.check("--workers", "0", *line.split(" "))
     assert (checked.code, checked.broken, checked.errors.strip()) == (0, {}, "")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from image_folder_fixtures import LABELS, NUM_TEST, NUM_TRAIN, write_image_folder
 
-from check.machine import Checker, Machine, row
+from check.machine import Checked, Checker, Machine, row
 
 
 @pytest.fixture(scope="module")
@@ -14,9 +14,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_image_folder(tmp_path_factory.mktemp("folder") / "root")
 
 
+LINE = ("--name", "image_folder", "--split", "train+test", "--batch-size", "8")
+
+
+def test_every_promise_is_judged(checker: Checker, folder: Path) -> None:
+    assert_kept(checker.check(*LINE, "--root", folder, "--workers", "0"))
+
+
+@pytest.mark.slow
 def test_every_promise_is_judged_with_real_workers(machine: Machine, folder: Path) -> None:
-    arguments = ("--name", "image_folder", "--root", folder, "--split", "train+test", "--batch-size", "8")
-    checked = machine.check(*arguments, "--workers", "2")
+    assert_kept(machine.check(*LINE, "--root", folder, "--workers", "2"))
+
+
+def assert_kept(checked: Checked) -> None:
     assert checked.code == 0, checked.errors
     assert checked.broken == {}
     assert len(checked.promises) == 9

@@ -141,15 +141,13 @@ def _stream_of_turn(data: str, grid: tuple[int, int], turn: int) -> str:
 
 
 def quick_cells() -> Iterator[Cell]:
-    """What `make test` runs: every kind of data, number of ranks and of workers, and start method."""
+    """What `make test` runs: every kind of data, number of ranks and of workers; forked workers, and others once."""
     replicas = cycle(REPLICAS)
     for number, (data, grid) in enumerate(zip(DATA, _QUICK, strict=True)):
         tasks = tasks_of(data, grid)
         yield make_cell(data, grid, tasks[number % len(tasks)], FORK, number % 2 == 0, number)
         yield make_cell(data, (next(replicas), 0), _QUICK_ALONE[number % len(_QUICK_ALONE)], NO_WORKERS, False, number)
-    yield make_cell(DATA[0], (2, 1), TRAIN_INDEX, SPAWN, True, 0)
     yield make_cell(DATA[2], (2, 2), TRAIN_FILES, FORKSERVER, False, 1)
-    yield make_cell(DATA[6], (2, 2), EVALUATION, FORKSERVER, True, 0)
 
 
 def all_cells(data: str) -> Iterator[Cell]:

@@ -1,8 +1,7 @@
 """The fleet of rank processes, what it reads, and the count at the end of the run."""
 
-from collections.abc import Iterator
-
 import pytest
+from fleet_fixtures import fleet
 from tfds_fixtures import Datasets, cache_home, datasets
 from told import tell
 
@@ -10,17 +9,7 @@ from grids.fleet import Fleet
 from grids.splits import Split, Truth, list_splits, make_splits
 from grids.tally import Tally
 
-__all__ = ["cache_home", "datasets"]
-
-
-@pytest.fixture(scope="package")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Rank processes for all tests of this package."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # Of whoever runs the tests.
-            patch.delenv(name, raising=False)
-        with Fleet(tmp_path_factory.mktemp("ranks")) as ranks:
-            yield ranks
+__all__ = ["cache_home", "datasets", "fleet"]
 
 
 @pytest.fixture(scope="package")

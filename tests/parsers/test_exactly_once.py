@@ -67,34 +67,38 @@ NUM_FILES = {("root", "train"): 7, ("root", "train+test"): 8, ("gaps", "train"):
 """Non-empty shards; mode `files` needs one per pipeline."""
 
 MODES = ("index", "files", "examples")
-MAIN_SPLITS = tuple(place for place in SPLITS if place not in {("root", "test"), ("gaps", "train")})
+FEW_SPLITS = (("root", "train"), ("root", "train[5:7shard]"), ("gaps", "train+test"))
+OTHER_SPLITS = (("root", "train+test"), ("root", "train[:50%]+test[:50%]"), ("root", "train[10:37]"))
 
 EVALUATION = [
     *(Case(place) for place in SPLITS),
-    *(Case(place, 2, 3 if place == ("root", "train") else 2) for place in MAIN_SPLITS),
-    *(Case(place, 2, 2, mode="examples") for place in MAIN_SPLITS),
+    *(Case(place, 2, 2) for place in FEW_SPLITS),
+    *(Case(place, 2, 2, mode="examples") for place in FEW_SPLITS),
+    Case(("root", "train"), 2, 3),
     Case(("root", "train"), 1, 3, mode="examples", batch_size=50),
     Case(("root", "train+test"), 3, 1, shuffle=True, epoch=2),
-    Case(("root", "train[10:37]"), 8, 5, batch_size=2),  # More pipelines than examples.
     Case(("root", "train[10:37]"), 2, 2, batch_size=100),
     Case(("root", "train"), 2, 2, remainder="drop"),
 ]
 SLOW_EVALUATION = [
-    Case(place, r, w, batch_size=b, shuffle=shuffle, mode=mode)
-    for place in SPLITS
-    for r, w, b in ((1, 4, 5), (5, 2, 7), (3, 3, 1))
-    for shuffle, mode in ((None, "examples"), (True, "index"))
-    if b > 1 or "10:37" in place[1]
+    *(Case(place, 2, 2, mode=mode) for place in OTHER_SPLITS for mode in ("index", "examples")),
+    Case(("root", "train[10:37]"), 8, 5, batch_size=2),  # More pipelines than examples.
+    *(
+        Case(place, r, w, batch_size=b, shuffle=shuffle, mode=mode)
+        for place in SPLITS
+        for r, w, b in ((1, 4, 5), (5, 2, 7), (3, 3, 1))
+        for shuffle, mode in ((None, "examples"), (True, "index"))
+        if b > 1 or "10:37" in place[1]
+    ),
 ]
 TRAINING = [
-    *(Case(place, 2, 2, mode="index", is_training=True) for place in MAIN_SPLITS),
+    *(Case(place, 2, 2, mode="index", is_training=True) for place in FEW_SPLITS),
     *(Case(("root", "train[10:37]"), 3, 2, mode="index", batch_size=16, is_training=True, repeats=n) for n in (0, 3)),
     *(Case(("gaps", "train+test"), 2, 3, mode="index", is_training=True, remainder=kind) for kind in ("drop", "pad")),
     Case(("root", "train"), 2, 2, mode="index", is_training=True, shuffle=False),
     *(Case(("root", "train"), 2, 2, mode="index", is_training=True, epoch=epoch) for epoch in (1, 2)),
-    *(Case(place, 2, 2, mode="examples", is_training=True) for place in MAIN_SPLITS),
+    *(Case(place, 2, 2, mode="examples", is_training=True) for place in FEW_SPLITS),
     *(Case(place, 2, 2, mode="files", is_training=True) for place in SPLITS if place[1] in ("train+test",)),
-    Case(("root", "train[5:7shard]"), 1, 2, mode="files", is_training=True),
     *(Case(("root", "train"), 2, 2, mode="examples", is_training=True, epoch=epoch) for epoch in (1, 2)),
     *(Case(("root", "train"), 2, 2, mode="files", is_training=True, epoch=epoch) for epoch in (0, 1, 2)),
     Case(("root", "train[10:37]"), 2, 2, mode="examples", is_training=True, repeats=3),
@@ -109,12 +113,16 @@ TRAINING = [
     *(Case(("root", "train"), 2, 2, mode=mode, is_training=True, seed=7) for mode in MODES),
 ]
 SLOW_TRAINING = [
-    Case(place, r, w, batch_size=b, mode=mode, is_training=True, repeats=repeats, epoch=3)
-    for place in SPLITS
-    for r, w, b in ((1, 1, 6), (1, 3, 16), (4, 2, 3))
-    for repeats in (0, 2)
-    for mode in ("index", "files", "examples")
-    if mode != "files" or r * w <= NUM_FILES.get(place, 1)
+    *(Case(place, 2, 2, mode=mode, is_training=True) for place in OTHER_SPLITS for mode in ("index", "examples")),
+    Case(("root", "train[5:7shard]"), 1, 2, mode="files", is_training=True),
+    *(
+        Case(place, r, w, batch_size=b, mode=mode, is_training=True, repeats=repeats, epoch=3)
+        for place in SPLITS
+        for r, w, b in ((1, 1, 6), (1, 3, 16), (4, 2, 3))
+        for repeats in (0, 2)
+        for mode in ("index", "files", "examples")
+        if mode != "files" or r * w <= NUM_FILES.get(place, 1)
+    ),
 ]
 
 

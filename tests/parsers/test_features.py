@@ -5,12 +5,21 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tfds_fixtures import CLASSES, Channels, Datasets, Read, assert_same, draw_image, iterate_tfds, read_one
+from tfds_fixtures import (
+    CLASSES,
+    Channels,
+    Datasets,
+    Read,
+    assert_same,
+    call_reader,
+    draw_image,
+    iterate_tfds,
+    read_one,
+)
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Batch, FieldSpec
 from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.runtime import fresh_process
 
 KINDS = [config.name for config in Channels.BUILDER_CONFIGS]
 MODES = (None, "L", "RGB", "RGBA")
@@ -24,7 +33,7 @@ TfdsExamples = list[dict[str, Any]]
 
 
 def read_everything(root: str) -> "Reads":
-    """Returns our batches and TFDS's examples of many reads. Runs in a child."""
+    """Returns our batches and TFDS's examples of many reads. Runs in the reader."""
 
     truth: dict[tuple[str, str], TfdsExamples] = {}
 
@@ -70,7 +79,7 @@ class Reads:
 
 @pytest.fixture(scope="module")
 def reads(datasets: Datasets) -> Reads:
-    return fresh_process.call(read_everything, str(datasets.root))
+    return call_reader(read_everything, str(datasets.root))
 
 
 def values(batches: list[Batch], name: str) -> list[Any]:

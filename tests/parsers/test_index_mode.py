@@ -13,7 +13,8 @@ from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
 GLOBAL_BATCH = 12
-WORLDS = ((1, 1), (1, 3), (2, 2), (4, 1), (6, 2))
+WORLDS = ((1, 1), (1, 3), (2, 2))
+MORE_WORLDS = (*WORLDS, (4, 1), (6, 2))
 KINDS: dict[str, dict[str, Any]] = {
     "training": {"is_training": True},
     "training on a sum of slices": {"is_training": True, "split": "train[:50%]+test[:50%]+train[5:7shard]"},
@@ -26,6 +27,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+ALL_WORLDS = {kind: MORE_WORLDS if kind in ("training", "evaluation") else WORLDS for kind in KINDS}
+
+
 def arguments(kind: str, num_replicas: int = 1) -> dict[str, Any]:
     return {"name": "shapes", "batch_size": GLOBAL_BATCH // num_replicas} | KINDS[kind]
 
@@ -33,7 +37,7 @@ def arguments(kind: str, num_replicas: int = 1) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def global_batches(datasets: Datasets) -> dict[tuple[str, int, int], list[list[int]]]:
     """(kind, ranks, workers) -> every global batch of an epoch."""
-    places = [(kind, r, w) for kind in KINDS for r, w in WORLDS]
+    places = [(kind, r, w) for kind in KINDS for r, w in ALL_WORLDS[kind]]
     results = iter(
         read_all(datasets.root, [Read(arguments(kind, r), world, 1) for kind, r, w in places for world in grid(r, w)])
     )
@@ -52,7 +56,7 @@ def test_global_batches_are_the_same_for_any_number_of_ranks_and_workers(
 ) -> None:
     batches = global_batches[kind, 1, 1]
     assert len(batches) > 12
-    for r, w in WORLDS[1:]:
+    for r, w in ALL_WORLDS[kind][1:]:
         assert global_batches[kind, r, w] == batches, (r, w)
 
 
@@ -115,7 +119,7 @@ def test_an_epoch_begins_at_any_batch_in_any_world(
     datasets: Datasets, global_batches: dict[tuple[str, int, int], list[list[int]]], kind: str
 ) -> None:
     batches = global_batches[kind, 1, 1]
-    starts = (0, 1, 5, len(batches) - 1, len(batches))
+    starts = (1, len(batches) - 1, len(batches))
     places = [(start, r, w) for start in starts for r, w in ((1, 3), (3, 2))]
     reads = [
         replace(Read(arguments(kind, r), world, 1), start_batch=start) for start, r, w in places for world in grid(r, w)

@@ -24,7 +24,7 @@ print("the end")
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("mode", ["index", "examples"])
+@pytest.mark.parametrize("mode", ["index", pytest.param("examples", marks=pytest.mark.slow)])
 def test_a_script_may_end_with_an_iterator_that_is_being_read(run_python, mode: str) -> None:
     done = run_python("-c", SCRIPT, mode)
     assert done.returncode == 0, done.stderr

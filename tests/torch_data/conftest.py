@@ -12,13 +12,13 @@ from typing import Any
 
 import psutil
 import pytest
-from grids.fleet import Fleet
+from fleet_fixtures import fleet
 from tfds_fixtures import cache_home, write_numbered
 
 from tfds_torch import demo
 from torch_data import reading, scenarios
 
-__all__ = ["cache_home"]
+__all__ = ["cache_home", "fleet"]
 
 NUM_PHOTOS, NUM_SHARDS = 61, 8
 NUMBERED_SHARDS = (4, 0, 3, 5, 1, 6, 2, 11, 9)
@@ -72,16 +72,6 @@ def in_reader() -> Iterator[Callable[..., Any]]:
     yield call
     ours.send(None)
     process.join()
-
-
-@pytest.fixture(scope="package")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Processes that have imported tensorflow and torch: loaders and their workers begin at once."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # Of whoever runs the tests.
-            patch.delenv(name, raising=False)
-        with Fleet(tmp_path_factory.mktemp("fleet")) as ranks:
-            yield ranks
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tfds_fixtures import record_offsets, shard_files
 from torch.utils.data import DataLoader
 
 import tfds_torch
-from tfds_torch import ImageDataset, IterableImageDataset, ParserTfds, World
+from tfds_torch import ImageDataset, IndexedImageDataset, IterableImageDataset, ParserTfds, World
 from tfds_torch.errors import ConfigError
 from torch_data import reading, scenarios
 from torch_data.conftest import NUM_PHOTOS
@@ -121,6 +121,7 @@ def test_a_string_target_is_the_label(data_root: Path, in_reader: InReader) -> N
         assert label == f"class {file_name}"
 
 
+@pytest.mark.parametrize("make", [ImageDataset, IndexedImageDataset])
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -129,9 +130,11 @@ def test_a_string_target_is_the_label(data_root: Path, in_reader: InReader) -> N
         (("image", "lable"), "lable"),
     ],
 )
-def test_fields_that_cannot_be_are_refused(data_root: Path, fields: Any, message: str) -> None:
+def test_fields_that_cannot_be_are_refused(
+    data_root: Path, make: Callable[..., object], fields: Any, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        ImageDataset(evaluation_parser(data_root), fields=fields)
+        make(evaluation_parser(data_root), fields=fields)
 
 
 def test_iterable_image_dataset_is_an_alias() -> None:

@@ -117,19 +117,6 @@ def test_filenames_are_the_parsers(data_root: Path) -> None:
     assert Path(dataset.filenames(absolute=True)[0]).is_relative_to(data_root)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ((), r"fields=\(\) must be a sequence of field names"),
-        ("image", "fields='image' must be a sequence of field names"),
-        (("image", "lable"), "lable"),
-    ],
-)
-def test_fields_that_cannot_be_are_refused(data_root: Path, fields: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        IndexedImageDataset(ParserTfds(data_root, "photos"), fields=fields)
-
-
 def test_a_parser_without_random_access_is_refused() -> None:
     with pytest.raises(ConfigError, match="cannot fetch examples by their index: use ImageDataset, which reads"):
         IndexedImageDataset(object())  # type: ignore[arg-type]

@@ -71,8 +71,10 @@ def planned_rows(setup: Setup, epoch: int) -> Rows:
 @pytest.mark.parametrize(
     "names",
     [
-        ("training", "training in order", "padded evaluation", "shuffled evaluation"),
-        pytest.param(("training in blocks", "dropping"), marks=pytest.mark.slow),
+        ("training", "padded evaluation"),
+        pytest.param(
+            ("training in order", "shuffled evaluation", "training in blocks", "dropping"), marks=pytest.mark.slow
+        ),
     ],
     ids=["quick", "slow"],
 )

@@ -8,7 +8,7 @@ import gc
 import itertools
 import multiprocessing
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -292,8 +292,8 @@ MEASUREMENTS: dict[Callable[..., Any], int] = {
 # The processes
 
 
-def measure_all(reader: str, root: str) -> dict[str, list[Any]]:
-    """Returns measurement -> what every rank returned, or its error as a text. Loads tensorflow."""
+def measure_all(reader: str, root: str, functions: Sequence[Callable[..., Any]]) -> dict[str, list[Any]]:
+    """Returns name of the measurement -> what every rank returned, or its error as a text. Loads tensorflow."""
     multiprocessing.set_start_method("fork", force=True)  # timm's loader takes Python's default.
     declared = declare_torchvision_operators()
     import tensorflow
@@ -303,8 +303,8 @@ def measure_all(reader: str, root: str) -> dict[str, list[Any]]:
 
         del timm
     results = {
-        function.__name__: run_forked(_measure, num_ranks, _DEADLINE_S, function, reader, root)
-        for function, num_ranks in MEASUREMENTS.items()
+        function.__name__: run_forked(_measure, MEASUREMENTS[function], _DEADLINE_S, function, reader, root)
+        for function in functions
     }
     del tensorflow, declared
     return results
