@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tfds_torch.runtime import memory
-from tfds_torch.runtime.memory import available_bytes, tree_pss_bytes
+from tfds_torch.runtime.memory import tree_pss_bytes
 
 NUM_BYTES = 50_000_000
 CHILD = f"data = bytearray(b'x') * {NUM_BYTES}; print(flush=True); input()"
@@ -50,13 +50,6 @@ def test_a_process_that_is_not_there_takes_nothing() -> None:
     assert tree_pss_bytes(2**22 + 1) == {}
 
 
-def test_there_is_memory_left() -> None:
-    found = available_bytes()
-    assert found is not None
-    assert 0 < found < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def test_where_the_system_does_not_tell_there_are_no_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setattr(memory, "_PROC", tmp_path)
     assert tree_pss_bytes() == {}
-    assert available_bytes() is None

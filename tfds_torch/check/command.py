@@ -23,10 +23,11 @@ from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.index_promises import TFDS_PROMISE, judge_index
 from tfds_torch.check.json_report import save_report
-from tfds_torch.check.ledger import Expectation, NotJudged, count_epoch, judge
+from tfds_torch.check.ledger import Expectation, NotJudged, count_epoch
 from tfds_torch.check.opening import is_built_here, open_parser
 from tfds_torch.check.other_world import OtherWorld
 from tfds_torch.check.pipelines import count_pipelines
+from tfds_torch.check.promises import judge
 from tfds_torch.check.reading import RankReading, expectation, read_rank, read_ranks
 from tfds_torch.check.settings import Settings, check_json, parse_arguments, resolve
 from tfds_torch.check.tfds_sample import compare_with_tfds
@@ -38,7 +39,7 @@ from tfds_torch.pipeline.options import num_cores
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.plan.world import World
 from tfds_torch.records.record_run import is_local
-from tfds_torch.runtime.memory import available_bytes
+from tfds_torch.runtime.memory_limits import available_bytes
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
 _GRACE_S = 20.0

@@ -24,11 +24,6 @@ def tree_pss_bytes(pid: int | None = None) -> dict[int, int]:
     return sizes
 
 
-def available_bytes() -> int | None:
-    """Returns the memory that may still be taken without swapping, or None where the system does not tell."""
-    return _kilobytes(_PROC / "meminfo", "MemAvailable:")
-
-
 def _pss_bytes(pid: int) -> int | None:
     return _kilobytes(_PROC / str(pid) / "smaps_rollup", "Pss:")
 
