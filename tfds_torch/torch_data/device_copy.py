@@ -1,0 +1,221 @@
+"""Batches on their way to a device: at once, or ahead of the training loop on a stream of their own."""
+
+import functools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.torch_data.nested import map_tensors, tensors
+from tfds_torch.torch_data.normalization import Normalization
+
+STAGE = "device_copy"
+
+
+class Clock(Protocol):
+    """What a copy reports its time to; from any thread."""
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Adds the seconds that a stage took."""
+
+
+class DeviceCopy(Protocol):
+    """Sends batches to a device, and hands them over in the order in which they were sent.
+
+    Attributes:
+        num_ahead: batches to be sent beyond the one that is received next.
+    """
+
+    num_ahead: int
+
+    def send(self, batch: Any) -> Any:
+        """Begins to copy a batch, and returns what `receive` wants."""
+
+    def settle(self, sent: Any) -> None:
+        """Returns when the memory that a batch came in is read no more: its source may then reuse it."""
+
+    def receive(self, sent: Any) -> Any:
+        """Returns a batch that the caller's work on the device may use."""
+
+    def close(self) -> None:
+        """Lets go of what was sent and not received."""
+
+
+def find_device(device: Any) -> torch.device:
+    """Returns a device that exists here.
+
+    Raises:
+        ConfigError: it is no device, or there is none of it here.
+    """
+    try:
+        found = torch.device(device)
+        if found.type == "cuda":
+            is_here = torch.cuda.is_available() and (found.index or 0) < torch.cuda.device_count()
+        else:
+            torch.empty(0, device=found)
+            is_here = True
+    except (RuntimeError, TypeError, AssertionError, ImportError):  # Each backend is absent in its own way.
+        is_here = False
+    if not is_here:
+        raise ConfigError(
+            f"device={device!r} is not a device of this machine that torch {torch.__version__} can use. Here are "
+            f"{', '.join(_devices())}."
+        )
+    return found
+
+
+def device_copy(
+    device: torch.device, normalization: Normalization, prefetch_batches: int, clock: Clock | None
+) -> DeviceCopy:
+    """Returns what copies the batches of one iteration, made in the thread that is to receive them."""
+    if device.type == "cuda":
+        return CudaCopy(device, normalization, prefetch_batches, clock)
+    return PlainCopy(device, normalization, clock)
+
+
+class PlainCopy:
+    """Copies and normalises a batch when it is asked for; nothing is ahead.
+
+    Args:
+        device: where batches go.
+        normalization: of their images.
+        clock: told the time of each batch.
+    """
+
+    def __init__(self, device: torch.device, normalization: Normalization, clock: Clock | None) -> None:
+        self.num_ahead = 0
+        self._device = device
+        self._normalization = normalization
+        self._normalize = normalization.on(device)
+        self._clock = clock
+
+    def send(self, batch: Any) -> Any:
+        """Returns the batch on the device."""
+        began = time.perf_counter()
+        image = self._normalization.find_image(batch)
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = tensor.to(self._device)
+            return self._normalize(moved) if tensor is image else moved
+
+        moved = map_tensors(batch, move)
+        if self._clock is not None:
+            self._clock.add(STAGE, time.perf_counter() - began)
+        return moved
+
+    def settle(self, sent: Any) -> None:
+        """Has nothing to wait for."""
+
+    def receive(self, sent: Any) -> Any:
+        """Returns what `send` made."""
+        return sent
+
+    def close(self) -> None:
+        """Has nothing to let go of."""
+
+
+class CudaCopy:
+    """Copies and normalises batches on a stream for copies only, from a thread of its own.
+
+    The thread writes a batch into pinned memory, from which the copy runs beside the model's kernels. torch reuses such
+    memory once a copy is through, so that a few buffers serve all batches. The receiver's current stream waits for a
+    batch, its thread does not; and the batch's memory is not used anew before that stream is through with it.
+
+    Args:
+        device: a CUDA device; without an index the current one.
+        normalization: of the images.
+        num_ahead: batches to be sent beyond the one that is received next.
+        clock: told the time that each copy took on the device once it is through; nobody waits for that.
+    """
+
+    def __init__(self, device: torch.device, normalization: Normalization, num_ahead: int, clock: Clock | None) -> None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.num_ahead = num_ahead
+        self._device = torch.device("cuda", index)
+        self._normalization = normalization
+        self._stream = _copy_stream(self._device)
+        with torch.cuda.stream(self._stream):  # Which then has the constants before it uses them.
+            self._normalize: Callable[[Tensor], Tensor] = normalization.on(self._device)
+        self._clock = clock
+        self._times: deque[tuple[Any, Any]] = deque()  # Events before and after each copy not reported yet.
+        self._receiver = threading.get_ident()
+        self._executor = ThreadPoolExecutor(1, "tfds_torch.device_copy")
+
+    def send(self, batch: Any) -> "Future[tuple[Any, Any]]":
+        """Returns the batch to be, with the event after which it is one."""
+        if any(tensor.is_cuda for tensor in tensors(batch)):  # Made by work that may still run.
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        return self._executor.submit(self._copy, batch)
+
+    def settle(self, sent: "Future[tuple[Any, Any]]") -> None:
+        """Waits until a batch lies in pinned memory."""
+        wait([sent])
+
+    def receive(self, sent: "Future[tuple[Any, Any]]") -> Any:
+        """Returns a batch that work on the current stream may use."""
+        batch, is_ready = sent.result()
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(is_ready)
+        for tensor in tensors(batch):
+            tensor.record_stream(stream)
+        self._report()
+        return batch
+
+    def close(self) -> None:
+        """Ends the thread; what it is copying it copies to the end."""
+        # A later fork must not meet the thread in the middle of a copy. Collected by it, we cannot wait for it.
+        self._executor.shutdown(wait=threading.get_ident() == self._receiver, cancel_futures=True)
+        try:
+            self._report()
+        except RuntimeError:  # The device failed: that is for the training loop to meet.
+            self._times.clear()
+
+    def _copy(self, batch: Any) -> tuple[Any, Any]:
+        image = self._normalization.find_image(batch)
+        pinned = {id(tensor): self._pin(tensor) for tensor in tensors(batch)}
+        with torch.cuda.stream(self._stream):
+            before, after, is_ready = _event(is_timed=True), _event(is_timed=True), _event()
+            before.record(self._stream)
+            copied = {key: tensor.to(self._device, non_blocking=True) for key, tensor in pinned.items()}
+            after.record(self._stream)
+            if image is not None:
+                copied[id(image)] = self._normalize(copied[id(image)])
+            is_ready.record(self._stream)
+        if self._clock is not None:
+            self._times.append((before, after))
+        return map_tensors(batch, lambda tensor: copied[id(tensor)]), is_ready
+
+    def _pin(self, tensor: Tensor) -> Tensor:
+        """Returns a tensor in memory that the device reads by itself; what lies on a device stays there."""
+        if tensor.is_cuda:
+            tensor.record_stream(self._stream)
+            return tensor
+        return tensor.pin_memory() if tensor.layout == torch.strided else tensor
+
+    def _report(self) -> None:
+        """Tells the clock about the copies that are through."""
+        while self._clock is not None and self._times and self._times[0][1].query():
+            before, after = self._times.popleft()
+            self._clock.add(STAGE, before.elapsed_time(after) / 1000)
+
+
+@functools.cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """Returns the stream of all copies to a device: torch keeps memory that was freed for the stream it was made on."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _event(is_timed: bool = False) -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=is_timed)  # type: ignore[no-untyped-call]
+
+
+def _devices() -> list[str]:
+    """Returns the names of the devices that are here."""
+    cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]

@@ -1,0 +1,156 @@
+"""DevicePrefetcher: batches on their device before the training loop asks for them."""
+
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sized
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.torch_data.device_copy import Clock, DeviceCopy, device_copy, find_device
+from tfds_torch.torch_data.normalization import Normalization
+
+
+class DevicePrefetcher(Iterable[Any]):
+    """Yields each batch of a source once, in order, on a device, its images normalised there.
+
+    All tensors of a batch are moved, in nested dictionaries, lists, tuples and named tuples; everything else stays as
+    it is. Its images are its first tensor that is uint8 with four dimensions, [B, C, H, W]: with `mean` and `std` they
+    become `(image / 255 - mean) / std`, with a `dtype` alone only their type changes.
+
+    On CUDA, `prefetch_batches` batches are taken from the source and copied ahead of the one that the loop has, on a
+    stream of their own. A batch may be used by work on the stream that is current when it is yielded. On other devices
+    nothing is ahead: a batch is taken from the source, moved and normalised when it is asked for.
+
+    What the source raises comes after the batches before it. Interrupts come at once. An iteration that is broken off,
+    dropped or closed closes the source's iterator and what it had ahead is lost: only what was yielded counts as
+    delivered.
+
+    The source is iterated in the thread that takes the batches, which must be one, and may reuse the memory of its
+    batches unless that is pinned. Every `iter()` begins an iteration of its own, at once.
+
+    Args:
+        batches: the source: a loader, or any iterable.
+        device: `cpu`, `cuda` (the current one), `cuda:1`, `mps`, ... or a torch.device.
+        mean: a number for each channel, where images go from 0 to 1; None with a std: 0.
+        std: a number for each channel, likewise; None with a mean: 1.
+        dtype: of the images: float32, float16, bfloat16 or float64, or its name; None: float32 with mean or std, else
+            uint8.
+        channels_last: whether the images lie in channels_last memory; else they are contiguous.
+        prefetch_batches: batches ahead, on CUDA; >= 0.
+        clock: its `add("device_copy", seconds)` is called for every batch, at the latest when the iteration ends: on
+            CUDA with the time of the copy, where nobody waits for it, else with the time of moving and normalising. A
+            CUDA copy that is not through when the iteration ends is left out.
+
+    Raises:
+        ConfigError: a device that is not here, mean or std that cannot be meant, another dtype, or a negative
+            prefetch_batches. A batch without images of so many channels is reported when it comes.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        device: str | torch.device,
+        *,
+        mean: Iterable[float] | None = None,
+        std: Iterable[float] | None = None,
+        dtype: torch.dtype | str | None = None,
+        channels_last: bool = True,
+        prefetch_batches: int = 2,
+        clock: Clock | None = None,
+    ) -> None:
+        self.batches = batches
+        self.device = find_device(device)
+        self.prefetch_batches = check_integer("prefetch_batches", prefetch_batches, 0)
+        self._normalization = Normalization.of(mean, std, dtype, channels_last)
+        self._clock = clock
+        self._running: weakref.WeakSet[_Iteration] = weakref.WeakSet()
+
+    def __iter__(self) -> Iterator[Any]:
+        copy = device_copy(self.device, self._normalization, self.prefetch_batches, self._clock)
+        iteration = _Iteration(copy, iter(self.batches))
+        self._running.add(iteration)
+        return iteration
+
+    def __len__(self) -> int:
+        """Batches of the source.
+
+        Raises:
+            TypeError: the source has no length.
+        """
+        if not isinstance(self.batches, Sized):
+            raise TypeError(f"{type(self.batches).__name__} has no len(), and so has no DevicePrefetcher over it.")
+        return len(self.batches)
+
+    def close(self) -> None:
+        """Ends the iterations under way. The source stays open: it belongs to whoever made it."""
+        for iteration in list(self._running):
+            iteration.close()
+
+    def __enter__(self) -> "DevicePrefetcher":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Iteration(Iterator[Any]):
+    """One iteration: what was sent and not yet received, and what the source raised."""
+
+    def __init__(self, copy: DeviceCopy, source: Iterator[Any]) -> None:
+        self._copy = copy
+        self._source: Iterator[Any] | None = source
+        self._num_ahead = 0
+        self._sent: deque[Any] = deque()
+        self._error: Exception | None = None
+
+    def __next__(self) -> Any:
+        try:
+            while self._source is not None and self._error is None and len(self._sent) <= self._num_ahead:
+                self._send_next(self._source)
+            if self._sent:
+                batch = self._copy.receive(self._sent[0])
+                self._sent.popleft()
+                # The first batch comes as soon as it is read; the ones ahead of it are built up one by one.
+                self._num_ahead = min(self._num_ahead + 1, self._copy.num_ahead)
+                return batch
+        except Exception:
+            self.close()
+            raise
+        error = self._error or StopIteration()
+        self.close()
+        try:
+            raise error
+        finally:
+            del error  # It refers to this frame.
+
+    def _send_next(self, source: Iterator[Any]) -> None:
+        try:
+            if self._sent:  # As good as never waits: what was sent latest was sent before the loop's latest step.
+                self._copy.settle(self._sent[-1])
+            self._sent.append(self._copy.send(next(source)))
+        except StopIteration:
+            self._close_source()
+        except Exception as error:  # Comes after the batches before it.
+            # Without this frame, so that this object is not kept by its own error.
+            self._error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+
+    def close(self) -> None:
+        """Lets go of the source and of what is ahead; the iteration has then ended."""
+        self._error = None
+        self._sent.clear()
+        self._copy.close()
+        self._close_source()
+
+    def _close_source(self) -> None:
+        source, self._source = self._source, None
+        close = getattr(source, "close", None)
+        if close is not None:
+            close()
+
+    def __del__(self) -> None:
+        self.close()
