@@ -16,7 +16,7 @@ import pytest
 import tensorflow_datasets as tfds
 from image_folder_fixtures import LABELS, NUM_TEST, NUM_TRAIN
 from PIL import Image
-from tfds_fixtures import collect_rank, grid, has_tensorflow
+from tfds_fixtures import call_reader, collect_rank, grid, has_tensorflow
 
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.parsers.parser import Batch
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was read in the one child that loads tensorflow.
+    """What was read in the process that loads tensorflow.
 
     Attributes:
         theirs: by TFDS.
@@ -68,7 +68,7 @@ class Seen:
 
 
 def read_everything(root: str, jobs: Sequence[Job], damaged: Sequence[ParserTfds], unread: ParserTfds) -> Seen:
-    """Runs in a child."""
+    """Runs in the reader."""
     builder = tfds.ImageFolder(root)
     splits = {split: info.num_examples for split, info in builder.info.splits.items()}
     examples = {split: list(tfds.as_numpy(builder.as_dataset(split=split))) for split in splits if splits[split]}
@@ -113,9 +113,7 @@ def seen(folder: Path, damaged: dict[Any, tuple[ParserTfds, Path]], tmp_path_fac
     gone = Path(shutil.copytree(folder, tmp_path_factory.mktemp("gone") / "root"))
     unread = ParserTfds(gone, NAME)
     shutil.rmtree(gone)
-    return fresh_process.call(
-        read_everything, str(folder), ALL_JOBS, [parser for parser, _ in damaged.values()], unread
-    )
+    return call_reader(read_everything, str(folder), ALL_JOBS, [parser for parser, _ in damaged.values()], unread)
 
 
 @pytest.fixture(scope="module")
@@ -505,9 +503,9 @@ class FakeError(Exception):
 
 
 def test_an_error_without_a_culprit_is_still_ours() -> None:
-    files = ImageFiles("x:1.0.0", 2, np.arange, lambda index: ["/a"] * len(index), lambda index: index, 1)
+    files = ImageFiles("x:1.0.0", 2, 2, np.arange, lambda index: ["/a"] * len(index), lambda index: index, 1)
     tf = SimpleNamespace(errors=SimpleNamespace(InvalidArgumentError=KeyError))
     error = files.explain(tf, FakeError(), "out of memory", 0)
     assert str(error) == "An image of x:1.0.0 could not be read. tensorflow says: out of memory"
-    error = files.describe_undecodable(None, "bad")
-    assert str(error) == "An image of x:1.0.0 cannot be decoded. tensorflow says: bad"
+    error = files.describe_undecodable(None, "Bad.")
+    assert str(error) == "An image of x:1.0.0 cannot be decoded. Bad."

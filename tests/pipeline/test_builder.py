@@ -13,10 +13,12 @@ import pytest
 from tfds_fixtures import NUM_TRAIN, TRAIN_SHARDS, Datasets, record_offsets, shard_files
 
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.pipeline import builder, record_files
-from tfds_torch.pipeline.builder import INDEX, StreamSpec, read_stream
+from tfds_torch.pipeline import chunks as chunk_graphs
+from tfds_torch.pipeline import record_files
+from tfds_torch.pipeline.builder import INDEX, read_stream
 from tfds_torch.pipeline.columns import DenseColumn
 from tfds_torch.pipeline.record_files import RecordFiles
+from tfds_torch.pipeline.stream_spec import StreamSpec
 from tfds_torch.pipeline.tensorflow_runtime import load_tensorflow
 from tfds_torch.records.record_run import RecordRun
 from tfds_torch.runtime import fresh_process
@@ -57,6 +59,7 @@ def runs_of(directory: Path, scheme: str = "") -> list[RecordRun]:
 def spec_of(directory: Path, scheme: str = "", **changes: Any) -> StreamSpec:
     files = RecordFiles(
         dataset="shapes/1.0.0",
+        num_in_split=NUM_TRAIN,
         runs=runs_of(directory, scheme),
         fill=[],
         shuffle_buffer=64,
@@ -68,7 +71,9 @@ def spec_of(directory: Path, scheme: str = "", **changes: Any) -> StreamSpec:
     of_files = {field.name for field in dataclasses.fields(RecordFiles)} - {"num_threads"}
     spec = StreamSpec(
         source=dataclasses.replace(files, **{name: value for name, value in changes.items() if name in of_files}),
+        num_examples=NUM_TRAIN,
         columns={"label": DenseColumn("label", "int64")},
+        painting=None,
         chunk_size=8,
         num_skipped=0,
         num_threads=4,
@@ -118,7 +123,7 @@ def attempt(spec: StreamSpec) -> tuple[str, str, int]:
 
 def look(directory: Path, cut: Path) -> dict[str, Any]:
     tf = load_tensorflow()
-    options = builder._decoded(tf, spec_of(directory, num_threads=3)).options()
+    options = chunk_graphs._decoded(tf, spec_of(directory, num_threads=3), 0, 0).options()
     seen: dict[str, Any] = {
         "options": (
             options.autotune.enabled,

@@ -14,9 +14,10 @@ from tfds_fixtures import NUM_TRAIN, TRAIN_SHARDS, Datasets, shard_files
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.pipeline import indexed_records
-from tfds_torch.pipeline.builder import INDEX, StreamSpec, read_stream
+from tfds_torch.pipeline.builder import INDEX, read_stream
 from tfds_torch.pipeline.columns import DenseColumn
 from tfds_torch.pipeline.indexed_records import IndexedRecords, _Fetches
+from tfds_torch.pipeline.stream_spec import StreamSpec
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.world import World
@@ -59,7 +60,9 @@ def test_every_example_is_fetched_in_order_and_announced_before(chunk_size: int,
     fetches = _Fetches(reader, order, 0, num_ahead)
     chunks = [fetches.fetch(chunk_size) for _ in range(0, len(order), chunk_size)]
     expected = order.examples(0, len(order)).tolist()
-    assert [example for index, _ in chunks for example in index.tolist()] == expected
+    occurrences = order.occurrences(0, len(order)).tolist()
+    assert [occurrence for found, _ in chunks for occurrence in found.tolist()] == occurrences
+    assert [occurrence % NUM_EXAMPLES for occurrence in occurrences] == expected
     assert [int(record) for _, encoded in chunks for record in encoded] == expected
     assert reader.numbers("read") == reader.numbers("advise") == expected
     for position in range(0, len(expected), 13):
@@ -85,14 +88,16 @@ def test_the_order_is_worked_out_once_and_many_positions_at_a_time() -> None:
     asked: list[tuple[int, int]] = []
 
     class WatchedOrder:
+        plan = order.plan
+
         def __len__(self) -> int:
             return len(order)
 
-        def examples(self, start: int, stop: int) -> NDArray[np.int64]:
+        def occurrences(self, start: int, stop: int) -> NDArray[np.int64]:
             asked.append((start, stop))
-            return order.examples(start, stop)
+            return order.occurrences(start, stop)
 
-    fetches = _Fetches(WatchedReader(), WatchedOrder(), 0, 100)  # type: ignore[arg-type]
+    fetches = _Fetches(WatchedReader(), WatchedOrder(), 0, 100)
     for _ in range(0, 10_000, 16):
         fetches.fetch(16)
     assert [start for start, _ in asked] == [0, *(stop for _, stop in asked[:-1])]
@@ -110,7 +115,8 @@ def records_of(directory: Path, order: WorkerOrder) -> IndexedRecords:
 
 
 def spec_of(source: IndexedRecords) -> StreamSpec:
-    return StreamSpec(source, {"label": DenseColumn("label", "int64")}, 8, 0, 1, 2)
+    columns = {"label": DenseColumn("label", "int64")}
+    return StreamSpec(source, NUM_TRAIN, columns, None, 8, 0, 1, 2)
 
 
 def look(directory: Path) -> dict[str, Any]:

@@ -308,7 +308,7 @@ def test_files_of_equal_length_give_every_example_once_per_pass(repeats: int) ->
 def test_what_a_pipelines_files_lack_comes_from_its_files_of_the_next_pass() -> None:
     plan = training_plan(8, 4, World(0, 2), shuffle=False)
     lacking, plentiful = (deal_files(here, [2, 6], 0) for here in pipelines(plan))
-    assert lacking == Share((Stretch(0, 0, 2), Stretch(0, 0, 2)), (), num_available=2)
+    assert lacking == Share((Stretch(0, 0, 2, 0), Stretch(0, 0, 2, 1)), (), num_available=2)
     assert plentiful == Share((Stretch(1, 0, 4),), (), num_available=6)
 
 

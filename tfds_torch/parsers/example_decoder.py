@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfds_torch.errors import ShardError, TfdsTorchError
 from tfds_torch.parsers.class_map import ClassMap
@@ -17,10 +16,12 @@ from tfds_torch.parsers.dataset_fields import DatasetFields
 from tfds_torch.parsers.example_files import ExampleFiles, Indices, RecordShards
 from tfds_torch.parsers.image_folder import FolderFiles
 from tfds_torch.parsers.parser import Batch
-from tfds_torch.pipeline.builder import ExampleSource, readable_reason
+from tfds_torch.pipeline.bytes_array import bytes_array
+from tfds_torch.pipeline.chunks import readable_reason
 from tfds_torch.pipeline.columns import Column
 from tfds_torch.pipeline.image_files import FILENAME, IMAGE, LABEL
 from tfds_torch.pipeline.options import ReadOptions, tf_data_options
+from tfds_torch.pipeline.stream_spec import ExampleSource
 from tfds_torch.pipeline.tensorflow_runtime import load_tensorflow
 from tfds_torch.records.record_reader import RecordReader, open_reader
 from tfds_torch.records.record_run import RecordRun
@@ -136,7 +137,7 @@ class ExampleDecoder:
                 files.runs, files.dataset, files.file_format, verify_checksums=self._read.verify_checksums
             )
             weakref.finalize(self, self._reader.close)
-        return {_RECORD: _bytes_array(self._reader.read(index))}
+        return {_RECORD: bytes_array(self._reader.read(index))}
 
 
 def cut(num_examples: int, mean_example_bytes: int, num_bytes: int) -> Iterator[slice]:
@@ -201,8 +202,8 @@ class _Graph:
             try:
                 next(examples)
             except tf.errors.OpError as own:
-                return source.describe_undecodable(number, readable_reason(own))
-        return source.describe_undecodable(None, readable_reason(error))
+                return source.describe_undecodable(number, f"tensorflow says: {readable_reason(own)}")
+        return source.describe_undecodable(None, f"tensorflow says: {readable_reason(error)}")
 
 
 def _source(files: ExampleFiles, runs: Sequence[RecordRun], read: ReadOptions) -> ExampleSource:
@@ -220,15 +221,9 @@ def _fetch_images(files: FolderFiles, index: Indices, keys: Sequence[str], read:
                 images.append(Path(path).read_bytes())
             except OSError as error:
                 raise _source(files, files.runs, read).describe_undecodable(number, str(error)) from None
-        encoded[IMAGE] = _bytes_array(images)
+        encoded[IMAGE] = bytes_array(images)
     if LABEL in keys:
         encoded[LABEL] = files.labels(index)
     if FILENAME in keys:
-        encoded[FILENAME] = _bytes_array([os.fsencode(path) for path in paths])
+        encoded[FILENAME] = bytes_array([os.fsencode(path) for path in paths])
     return encoded
-
-
-def _bytes_array(values: Sequence[bytes]) -> NDArray[np.object_]:
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array

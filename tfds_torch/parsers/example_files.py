@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.pipeline.builder import ExampleSource
 from tfds_torch.pipeline.indexed_records import IndexedRecords
 from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.pipeline.record_files import RecordFiles
-from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.pipeline.stream_spec import ExampleSource
+from tfds_torch.plan.worker_order import RecordOrder
 from tfds_torch.records.record_reader import open_reader
 from tfds_torch.records.record_run import RecordRun, is_local
+from tfds_torch.runtime.clock import Clock
 
 Indices = NDArray[np.int64]
 
@@ -105,12 +106,13 @@ class ExampleFiles(ABC):
         """
 
     @abstractmethod
-    def indexed_source(self, order: WorkerOrder, *, read: ReadOptions) -> ExampleSource:
+    def indexed_source(self, order: RecordOrder, *, read: ReadOptions, clock: Clock | None) -> ExampleSource:
         """Returns what one pipeline reads by index, in mode `index`.
 
         Args:
             order: its examples.
             read: how they are read.
+            clock: what times are reported to.
         """
 
     def _locate(self, index: Indices) -> tuple[Indices, Indices]:
@@ -191,6 +193,7 @@ class RecordShards(ExampleFiles):
     ) -> ExampleSource:
         return RecordFiles(
             dataset=self.dataset,
+            num_in_split=self.num_examples,
             runs=valid,
             fill=fill,
             shuffle_buffer=1 if seed is None else read.shuffle_buffer_of_worker(num_workers, self.mean_example_bytes),
@@ -200,7 +203,7 @@ class RecordShards(ExampleFiles):
             num_threads=read.threads_of_worker(num_workers),
         )
 
-    def indexed_source(self, order: WorkerOrder, *, read: ReadOptions) -> ExampleSource:  # noqa: D102
+    def indexed_source(self, order: RecordOrder, *, read: ReadOptions, clock: Clock | None) -> ExampleSource:  # noqa: D102
         return IndexedRecords(
             dataset=self.dataset,
             runs=self.runs,
@@ -208,4 +211,5 @@ class RecordShards(ExampleFiles):
             order=order,
             mean_example_bytes=self.mean_example_bytes,
             verify_checksums=read.verify_checksums,
+            clock=clock,
         )

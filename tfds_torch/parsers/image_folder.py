@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.example_files import ExampleFiles, Indices
 from tfds_torch.parsers.folder_listing import LAYOUT, FolderListing, ListedSplit, list_image_folder
-from tfds_torch.pipeline.builder import ExampleSource
 from tfds_torch.pipeline.image_files import FILENAME, IMAGE, LABEL, ImageFiles
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.stream_spec import ExampleSource
 from tfds_torch.plan.order import epoch_order
-from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.worker_order import RecordOrder
 from tfds_torch.records.record_run import RecordRun, is_local
+from tfds_torch.runtime.clock import Clock
 
 NAME, VERSION = "image_folder", "1.0.0"
 
@@ -111,16 +112,25 @@ class FolderFiles(ExampleFiles):
         read: ReadOptions,
         num_workers: int,
     ) -> ExampleSource:
-        own = _indices_of(valid) if seed is None else _shuffle(_indices_of(valid), self.num_examples, seed)
-        indices = np.concatenate([own, _indices_of(fill)])
+        own = self._occurrences_of(valid)
+        own = own if seed is None else _shuffle(own, self.num_examples, seed)
+        occurrences = np.concatenate([own, self._occurrences_of(fill)])
+        return self._image_files(len(occurrences), lambda *at: occurrences[slice(*at)], read, num_workers)
+
+    def indexed_source(self, order: RecordOrder, *, read: ReadOptions, clock: Clock | None) -> ExampleSource:  # noqa: D102
+        return self._image_files(len(order), order.occurrences, read, order.plan.world.num_workers)
+
+    def _image_files(
+        self, num_examples: int, occurrences: Callable[[int, int], Indices], read: ReadOptions, num_workers: int
+    ) -> ImageFiles:
         num_threads = read.threads_of_worker(num_workers)
         return ImageFiles(
-            self.dataset, len(indices), lambda *at: indices[slice(*at)], self.paths, self.labels, num_threads
+            self.dataset, num_examples, self.num_examples, occurrences, self.paths, self.labels, num_threads
         )
 
-    def indexed_source(self, order: WorkerOrder, *, read: ReadOptions) -> ExampleSource:  # noqa: D102
-        num_threads = read.threads_of_worker(order.plan.world.num_workers)
-        return ImageFiles(self.dataset, len(order), order.examples, self.paths, self.labels, num_threads)
+    def _occurrences_of(self, runs: Sequence[RecordRun]) -> Indices:
+        firsts = [(run.pass_number * self.num_examples + run.first_index, run.take) for run in runs]
+        return np.concatenate([np.empty(0, np.int64), *(np.arange(first, first + take) for first, take in firsts)])
 
     def _join(self, index: Indices, separator: str) -> list[str]:
         """Returns the paths of examples below the root."""
@@ -185,12 +195,6 @@ def open_image_folder(
         for name, split in listing.splits.items()
     )
     return ImageFolder(listing, FolderInfo(features, splits))
-
-
-def _indices_of(runs: Sequence[RecordRun]) -> Indices:
-    return np.concatenate(
-        [np.empty(0, np.int64), *(np.arange(run.first_index, run.first_index + run.take) for run in runs)]
-    )
 
 
 def _shuffle(indices: Indices, num_examples: int, seed: int) -> Indices:

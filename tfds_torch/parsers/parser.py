@@ -7,8 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.pipeline.canvas import ArrayCanvas, MakeCanvas
+from tfds_torch.pipeline.preprocess import Preprocess
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.clock import Clock
 
 DEFAULT_FIELDS = ("image", "label")
 LEDGER_FIELDS = ("valid", "index", "id")
@@ -20,8 +23,8 @@ class Batch:
     """The examples of one batch of one rank, in numpy.
 
     Attributes:
-        image: uint8 [B, H, W, C], or a list of B arrays uint8 [H, W, C] of their own sizes; None when not asked for.
-            The arrays are read-only views.
+        image: uint8 [B, H, W, C] where there is a preprocess; else a list of B arrays uint8 [H, W, C] of their own
+            sizes, which are read-only views; None when not asked for.
         label: int64 [B], -100 where padded; None when not asked for or when the target is no scalar integer.
         valid: bool [B]; False marks padding, which only fills the batch.
         index: int64 [B], positions of the examples in the split.
@@ -95,6 +98,10 @@ class Parser(Protocol):
     def batch_size(self) -> int | None:
         """Examples of a rank's batch; None: not said (evaluation only)."""
 
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """What is done to images while they are decoded, so that batches of them are one array; None: nothing."""
+
     def check_fields(self, fields: Sequence[str]) -> None:
         """Raises ConfigError when a field does not exist, or does not have the type that its use needs."""
 
@@ -112,10 +119,14 @@ class Parser(Protocol):
         *,
         fields: Sequence[str] = DEFAULT_FIELDS,
         in_pieces: bool = False,
+        make_canvas: MakeCanvas = ArrayCanvas,
+        clock: Clock | None = None,
     ) -> Iterator[Batch]:
         """Yields the batches of one worker of one rank, from the rank's batch `start_batch` on.
 
-        With `in_pieces` a batch may come as several, one after the other, each as soon as it is decoded.
+        With `in_pieces` a batch that is not preprocessed may come as several, one after the other, each as soon as it
+        is decoded. Preprocessed images are written into the memory that `make_canvas` makes, and `Batch.image` is what
+        it hands over.
         """
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:

@@ -31,17 +31,21 @@ from tfds_torch.parsers.example_ids import find_examples
 from tfds_torch.parsers.feature_keys import find_feature
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, ElementSpec, FieldSpec
 from tfds_torch.parsers.single_examples import read_examples
-from tfds_torch.parsers.split_stream import SplitStream, join_pieces
+from tfds_torch.parsers.split_stream import Content, PaintedImages, SplitStream
 from tfds_torch.parsers.targets import class_names, make_class_map, parse_target_key
 from tfds_torch.pipeline import tensorflow_runtime
-from tfds_torch.pipeline.columns import CHANNELS
+from tfds_torch.pipeline.canvas import ArrayCanvas, MakeCanvas
+from tfds_torch.pipeline.columns import CHANNELS, ImageColumn
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.painting import num_channels
+from tfds_torch.pipeline.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.stream import Share
 from tfds_torch.plan.world import World
 from tfds_torch.records.record_run import RecordRun
 from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime.clock import Clock
 from tfds_torch.runtime.one_thread import OneThreadIterator
 
 _logger = logging.getLogger(__name__)
@@ -66,6 +70,8 @@ class ParserTfds:
         repeats: passes over the split in one epoch; 0 and 1 mean one.
         seed: of the order, >= 0.
         remainder: `Remainder` or its name; None: `wrap` in training, in evaluation `pad` on several ranks, else `keep`.
+        preprocess: `TrainPreprocess` or `EvalPreprocess`: images are cut, resized and flipped while they are decoded,
+            and `batches` yields them as one array. Needs batch_size. None: images come as they are stored.
         image_key: feature that holds the image; None: the dataset has none.
         target_key: feature that holds the target; None: there is none. Several keys, also as "cat,dog", name numbers:
             the label is the list of the positions of those that are > 0. Keys are taken literally first, then with "/"
@@ -93,6 +99,7 @@ class ParserTfds:
         *,
         seed: int = 42,
         remainder: Remainder | str | None = None,
+        preprocess: Preprocess | None = None,
         image_key: str | None = "image",
         target_key: str | Sequence[str] | None = "label",
         image_mode: str | None = "RGB",
@@ -116,6 +123,7 @@ class ParserTfds:
         self.remainder = remainder
         self.image_key = image_key
         self.image_mode = image_mode
+        self.preprocess = preprocess
         self.split = split
         self._builder = _open(root, name, download)
         self._stream = SplitStream(split, split_files(self._builder, split), read)
@@ -123,6 +131,7 @@ class ParserTfds:
         features = self._builder.info.features
         self.target_key = parse_target_key(target_key, features)
         self._check_explicit_keys()
+        self._check_preprocess()
         self._class_map = make_class_map(class_map, self.target_key, features, self.dataset_name, tfds.features)
         self.plan(World())  # What cannot work in any world is said now.
 
@@ -292,6 +301,8 @@ class ParserTfds:
         *,
         fields: Sequence[str] = DEFAULT_FIELDS,
         in_pieces: bool = False,
+        make_canvas: MakeCanvas = ArrayCanvas,
+        clock: Clock | None = None,
     ) -> Iterator[Batch]:
         """Yields the batches of one worker of one rank, to one thread.
 
@@ -301,7 +312,10 @@ class ParserTfds:
             start_batch: the rank's batch at which to begin. In mode `index` nothing of earlier ones is read; a stream
                 passes over their encoded examples.
             fields: what to decode: `image`, `label`, and any feature of the dataset; the rest costs nothing.
-            in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded.
+            in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded;
+                preprocessed images come in whole batches.
+            make_canvas: makes the memory into which the preprocessed images of a batch are written.
+            clock: what times are reported to.
 
         Raises:
             ConfigError: fields that do not exist, or a world in which the plan cannot work.
@@ -319,14 +333,25 @@ class ParserTfds:
         plan.worker_batches(start_batch)
         self._stream.read_mode(plan)
         if tensorflow_runtime.has_inherited_runtime():
-            batches = fresh_process.iterate(_batches_of, self, world, epoch, start_batch, tuple(fields), in_pieces)
-            return OneThreadIterator(batches, repr(self))
+            arguments = (self, world, epoch, start_batch, tuple(fields), in_pieces, make_canvas)
+            return OneThreadIterator(fresh_process.iterate(_batches_of, *arguments), repr(self))
+        content = self._content(fields, make_canvas, clock)
+        if content.painted is not None or not in_pieces:
+            batches = self._stream.batches(plan, epoch, start_batch, content)
+        else:
+            batches = self._stream.pieces(plan, epoch, start_batch, content)
+        if "label" in content.columns and self._class_map is not None:
+            batches = self._class_map.remap(batches)
+        return OneThreadIterator(batches, repr(self))
+
+    def _content(self, fields: Sequence[str], make_canvas: MakeCanvas, clock: Clock | None) -> Content:
         columns = {name: self._fields.column(name, self.image_mode) for name in fields if name not in LEDGER_FIELDS}
+        painted = None
+        if self.preprocess is not None and isinstance(image := columns.get("image"), ImageColumn):
+            del columns["image"]
+            painted = PaintedImages(image, self.preprocess, make_canvas)
         has_label = "label" in columns and self._fields.has_integer_target
-        pieces = self._stream.pieces(plan, epoch, start_batch, columns, has_label=has_label)
-        if "label" in columns and self._class_map is not None:
-            pieces = self._class_map.remap(pieces)
-        return OneThreadIterator(pieces if in_pieces else join_pieces(pieces, plan.batch_size), repr(self))
+        return Content(columns, has_label, painted, clock)
 
     @overload
     def __getitem__(self, key: slice) -> list[Example]: ...
@@ -411,6 +436,31 @@ class ParserTfds:
                     f"example {part.from_} and ends before it, at {part.to}."
                 )
 
+    def _check_preprocess(self) -> None:
+        if self.preprocess is None:
+            return
+        if not isinstance(self.preprocess, TrainPreprocess | EvalPreprocess):
+            raise ConfigError(
+                f"preprocess={self.preprocess!r} must be a TrainPreprocess or an EvalPreprocess, for example "
+                f"TrainPreprocess(size=224)."
+            )
+        if self.batch_size is None:
+            raise ConfigError("A preprocess needs batch_size: images are written into the memory of their batch.")
+        self._fields.find("image")
+        levels = self.preprocess.fill
+        if isinstance(levels, tuple) and len(levels) != num_channels(self.image_mode):
+            raise ConfigError(
+                f"The fill {levels} of the preprocess has {len(levels)} grey levels, and image_mode "
+                f"{self.image_mode!r} has {num_channels(self.image_mode)} channels: give one level, or one for each."
+            )
+        for name in self.preprocess.also:
+            found = self._fields.find(name).connector
+            if not isinstance(found, tfds.features.Image):
+                raise ConfigError(
+                    f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is no image but "
+                    f"{found!r}. Only images go through the same crop."
+                )
+
     def _check_explicit_keys(self) -> None:
         """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
         for name, key in (("image", self.image_key), ("label", self.target_key)):
@@ -424,9 +474,15 @@ class ParserTfds:
 
 
 def _batches_of(
-    parser: ParserTfds, world: World, epoch: int, start_batch: int, fields: Sequence[str], in_pieces: bool
+    parser: ParserTfds,
+    world: World,
+    epoch: int,
+    start_batch: int,
+    fields: Sequence[str],
+    in_pieces: bool,
+    make_canvas: MakeCanvas,
 ) -> Iterator[Batch]:
-    return parser.batches(world, epoch, start_batch, fields=fields, in_pieces=in_pieces)
+    return parser.batches(world, epoch, start_batch, fields=fields, in_pieces=in_pieces, make_canvas=make_canvas)
 
 
 def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], download: bool) -> Any:

@@ -10,18 +10,57 @@ import numpy as np
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.example_files import ExampleFiles
 from tfds_torch.parsers.parser import Batch
-from tfds_torch.pipeline.builder import INDEX, ExampleSource, StreamSpec, read_stream
-from tfds_torch.pipeline.columns import Column
+from tfds_torch.pipeline.builder import INDEX, REPLACED, read_stream
+from tfds_torch.pipeline.canvas import MakeCanvas
+from tfds_torch.pipeline.columns import Column, ImageColumn
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.painter import ImagePainter
+from tfds_torch.pipeline.painting import Painting, num_channels
+from tfds_torch.pipeline.preprocess import Preprocess
+from tfds_torch.pipeline.stream_spec import ExampleSource, Replacing, StreamSpec
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
+from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.stream import Share, Stretch, deal_examples, deal_files
-from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.worker_order import ListedOrder, WorkerOrder
 from tfds_torch.records.record_run import RecordRun
+from tfds_torch.runtime.clock import Clock
 
 # Examples are decoded in chunks. Small ones cost more calls; the buffers of large ones (above about 32 MB decoded, that
 # is 4 MB of JPEG) are given back to the system and faulted in again chunk by chunk, which took a third of the speed.
 _CHUNK_BYTES = 3 * 2**19  # Encoded.
 _SMALLEST_CHUNK, _LARGEST_MERGED_CHUNK = 4, 32
+
+
+@dataclass(frozen=True)
+class PaintedImages:
+    """Images that are preprocessed into the memory of their batch.
+
+    Attributes:
+        column: the feature that holds them.
+        preprocess: what is done to them.
+        make_canvas: makes the memory of a batch.
+    """
+
+    column: ImageColumn
+    preprocess: Preprocess
+    make_canvas: MakeCanvas
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is decoded of a split.
+
+    Attributes:
+        columns: field name -> how it is decoded.
+        has_label: whether the column `label` is a scalar integer, and so becomes `Batch.label`.
+        painted: the field `image`, where it is preprocessed; it is no column then.
+        clock: what times are reported to.
+    """
+
+    columns: Mapping[str, Column]
+    has_label: bool
+    painted: PaintedImages | None = None
+    clock: Clock | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +100,11 @@ class SplitStream:
             raise ConfigError(
                 f"read mode {mode!r} streams TFRecord files, and {self.files.dataset} is stored in a format that is "
                 f"only read by index. Use mode 'index' or 'auto'{where}."
+            )
+        if self.read.on_error != "raise":
+            raise ConfigError(
+                f"on_error={self.read.on_error!r} replaces damaged examples by their neighbours, and the read mode is "
+                f"{mode!r}: a stream cannot go on behind a damaged record. Use mode 'index', or on_error='raise'."
             )
         if self.read.block_records is not None:
             reason = "" if obstacle is None else f" ({obstacle}, so 'index' cannot be used)"
@@ -110,29 +154,41 @@ class SplitStream:
         deal = deal_files if mode == "files" else deal_examples
         return deal(plan, [run.take for run in self.files.runs], epoch)
 
-    def pieces(
-        self, plan: EpochPlan, epoch: int, start_batch: int, columns: Mapping[str, Column], *, has_label: bool
-    ) -> Iterator[Batch]:
+    def pieces(self, plan: EpochPlan, epoch: int, start_batch: int, content: Content) -> Iterator[Batch]:
         """Yields the batches of the plan's pipeline, each in pieces as they are decoded.
+
+        Images that are preprocessed are not in the pieces: `painted` adds them to whole batches.
 
         Args:
             plan: the epoch plan, for one worker of one rank.
             epoch: which epoch, >= 0.
             start_batch: the rank's batch at which to begin.
-            columns: field name -> how it is decoded.
-            has_label: whether the column `label` is a scalar integer, and so becomes `Batch.label`.
+            content: what is decoded.
         """
-        if self.read_mode(plan) == "index":
-            order = WorkerOrder(plan, epoch, start_batch)
-            source, num_skipped, num_valid = self.files.indexed_source(order, read=self.read), 0, order.num_valid
-        else:
-            source, num_skipped, num_valid = self._stream_source(plan, epoch, start_batch)
+        spec, num_valid = self._spec(plan, epoch, start_batch, content)
+        return self._pieces(plan, epoch, plan.worker_batches(start_batch), spec, num_valid, content.has_label)
+
+    def batches(self, plan: EpochPlan, epoch: int, start_batch: int, content: Content) -> Iterator[Batch]:
+        """Yields the batches of the plan's pipeline; see `pieces`."""
+        spec, num_valid = self._spec(plan, epoch, start_batch, content)
         numbers = plan.worker_batches(start_batch)
-        position = num_skipped
-        for part in _cut_chunks(read_stream(self._spec(source, num_skipped, plan, columns)), plan.batch_size):
+        batches = join_pieces(self._pieces(plan, epoch, numbers, spec, num_valid, content.has_label), plan.batch_size)
+        if spec.painting is None:
+            return batches
+        painter = spec.painting.painter
+        return (replace(batch, image=painter.take_canvas(numbers.index(batch.batch))) for batch in batches)
+
+    def _pieces(
+        self, plan: EpochPlan, epoch: int, numbers: range, spec: StreamSpec, num_valid: int, has_label: bool
+    ) -> Iterator[Batch]:
+        num_skipped = position = spec.num_skipped
+        for part in _cut_chunks(read_stream(spec), plan.batch_size):
             number = numbers[(position - num_skipped) // plan.batch_size]
             index = part.pop(INDEX)
             valid = np.arange(position, position + len(index)) < num_valid
+            replaced = part.pop(REPLACED)
+            if not plan.is_training:  # What took a damaged example's place is counted where it belongs.
+                valid &= ~replaced
             label = np.where(valid, part.pop("label"), PAD_LABEL).astype(np.int64) if has_label else None
             yield Batch(part.pop("image", None), label, valid, index, self.files.ids(index), part, epoch, number)
             position += len(index)
@@ -156,18 +212,64 @@ class SplitStream:
         num_valid = share.num_valid if plan.remainder is Remainder.PAD else share.num_valid + share.num_fill
         return source, num_passed * plan.batch_size, num_valid
 
-    def _spec(
-        self, source: ExampleSource, num_skipped: int, plan: EpochPlan, columns: Mapping[str, Column]
-    ) -> StreamSpec:
+    def _spec(self, plan: EpochPlan, epoch: int, start_batch: int, content: Content) -> tuple[StreamSpec, int]:
+        """Returns what is read, and how many examples of it are valid."""
+        replacing = None
+        if self.read_mode(plan) == "index":
+            order = WorkerOrder(plan, epoch, start_batch)
+            source = self.files.indexed_source(order, read=self.read, clock=content.clock)
+            num_skipped, num_valid = 0, order.num_valid
+            replacing = self._replacing(order, content.clock)
+        else:
+            source, num_skipped, num_valid = self._stream_source(plan, epoch, start_batch)
         chunk_size = self._chunk_size(plan.batch_size)
-        return StreamSpec(
+        num_threads = self.read.threads_of_worker(plan.world.num_workers)
+        spec = StreamSpec(
             source=source,
-            columns=columns,
+            num_examples=self.files.num_examples,
+            columns=content.columns,
+            painting=self._painting(plan, content, source, num_skipped, chunk_size, num_threads),
             chunk_size=chunk_size,
             num_skipped=num_skipped,
-            num_threads=self.read.threads_of_worker(plan.world.num_workers),
+            num_threads=num_threads,
             prefetch_chunks=self.read.prefetch_batches * max(1, plan.batch_size // chunk_size),
+            replacing=replacing,
+            clock=content.clock,
         )
+        return spec, num_valid
+
+    def _replacing(self, order: WorkerOrder, clock: Clock | None) -> Replacing | None:
+        if self.read.on_error == "raise":
+            return None
+
+        def source_of(occurrences: Int64Array) -> ExampleSource:
+            return self.files.indexed_source(ListedOrder(order.plan, occurrences), read=self.read, clock=clock)
+
+        return Replacing(order.occurrences, source_of, self.read.max_replaced)
+
+    def _painting(
+        self,
+        plan: EpochPlan,
+        content: Content,
+        source: ExampleSource,
+        num_skipped: int,
+        chunk_size: int,
+        num_threads: int,
+    ) -> Painting | None:
+        if content.painted is None:
+            return None
+        painter = ImagePainter(
+            content.painted.preprocess,
+            num_channels=num_channels(content.painted.column.mode),
+            seed=plan.seed,
+            num_examples=self.files.num_examples,
+            batch_size=plan.batch_size,
+            num_rows=len(source) - num_skipped,
+            make_canvas=content.painted.make_canvas,
+            refuse=source.describe_undecodable,
+            clock=content.clock,
+        )
+        return Painting(content.painted.column, painter, chunk_size, num_threads)
 
     def _chunk_size(self, batch_size: int) -> int:
         """Returns how many examples are decoded at a time: part of a large batch, or several small batches."""
@@ -179,7 +281,11 @@ class SplitStream:
     def _run(self, stretch: Stretch) -> RecordRun:
         file = self.files.runs[stretch.file]
         return replace(
-            file, skip=file.skip + stretch.start, take=len(stretch), first_index=file.first_index + stretch.start
+            file,
+            skip=file.skip + stretch.start,
+            take=len(stretch),
+            first_index=file.first_index + stretch.start,
+            pass_number=stretch.pass_number,
         )
 
 

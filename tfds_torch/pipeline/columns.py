@@ -95,13 +95,13 @@ class ImageColumn:
         return {self.key: tf.io.FixedLenFeature((), tf.string)}
 
     def decode(self, tf: Any, parsed: Mapping[str, Any], serialized: Any, num_parallel: int) -> tuple[Any, ...]:  # noqa: D102
-        return _map_ragged(tf, lambda image: (self._decode_one(tf, image),), parsed[self.key], num_parallel)
+        return map_ragged(tf, lambda image: (self.decode_one(tf, image),), (parsed[self.key],), num_parallel)
 
     def unpack(self, arrays: tuple[Array, ...]) -> Any:  # noqa: D102
-        return list(_split(*arrays))
+        return list(split_ragged(*arrays))
 
-    def _decode_one(self, tf: Any, image: Any) -> Any:
-        """Returns uint8 [H, W, C]."""
+    def decode_one(self, tf: Any, image: Any) -> Any:
+        """Returns uint8 [H, W, C] of an encoded image, string []."""
         if self.mode != "RGBA":
             return tf.io.decode_image(image, channels=CHANNELS[self.mode], expand_animations=False)
         # libjpeg knows no alpha: decode what is there, then add what is missing.
@@ -139,17 +139,19 @@ class StructuredColumn:
             self._template["value"] = _flatten(value, flat)
             return tuple(flat)
 
-        return _map_ragged(tf, leaves, serialized, num_parallel)
+        return map_ragged(tf, leaves, (serialized,), num_parallel)
 
     def unpack(self, arrays: tuple[Array, ...]) -> Any:  # noqa: D102
-        leaves = [list(_split(flat, shapes)) for flat, shapes in zip(arrays[::2], arrays[1::2], strict=True)]
+        leaves = [list(split_ragged(flat, shapes)) for flat, shapes in zip(arrays[::2], arrays[1::2], strict=True)]
         return [_unflatten(self._template["value"], iter(example)) for example in zip(*leaves, strict=True)]
 
 
-def _map_ragged(
-    tf: Any, function: Callable[[Any], tuple[Any, ...]], elements: Any, num_parallel: int
+def map_ragged(
+    tf: Any, function: Callable[..., tuple[Any, ...]], elements: tuple[Any, ...], num_parallel: int
 ) -> tuple[Any, ...]:
     """Maps each of n elements to tensors of varying shape.
+
+    An element is what all of the tensors `elements`, [n, ...] each, have at one place.
 
     A loop that writes into tensor arrays and concatenates once is 1.4 to 2.8 times as fast as `tf.map_fn` with a ragged
     signature, or as an element-wise `map` followed by `ragged_batch` (both copy every image through a variant tensor).
@@ -157,9 +159,9 @@ def _map_ragged(
     Returns:
         For every output of `function`: its values [sum of sizes], and their shapes int64 [n, rank].
     """
-    element = tf.TensorSpec((), elements.dtype)
-    traced = tf.function(function, autograph=False).get_concrete_function(element)
-    num_elements = tf.shape(elements)[0]
+    element = [tf.TensorSpec(values.shape[1:], values.dtype) for values in elements]
+    traced = tf.function(function, autograph=False).get_concrete_function(*element)
+    num_elements = tf.shape(elements[0])[0]
 
     def array(dtype: Any, shape: list[int | None]) -> Any:
         return tf.TensorArray(dtype, size=num_elements, element_shape=shape, infer_shape=False)
@@ -172,7 +174,9 @@ def _map_ragged(
 
     def step(i: Any, *stores: Any) -> tuple[Any, ...]:
         written = []
-        for output, flat, shapes in zip(traced(elements[i]), stores[::2], stores[1::2], strict=True):
+        for output, flat, shapes in zip(
+            traced(*(values[i] for values in elements)), stores[::2], stores[1::2], strict=True
+        ):
             shape = tf.cast(tf.shape(output), tf.int64)  # Uncast it has a type of its own, and tensorflow warns.
             written += [flat.write(i, tf.reshape(output, [-1])), shapes.write(i, shape)]
         return i + 1, *written
@@ -183,8 +187,8 @@ def _map_ragged(
     )
 
 
-def _split(flat: Array, shapes: Array) -> Iterator[Array]:
-    """Yields views of `flat` in the shapes [n, rank]."""
+def split_ragged(flat: Array, shapes: Array) -> Iterator[Array]:
+    """Yields views of `flat`, a tensor of `map_ragged`, in the shapes int64 [n, rank]."""
     stops = np.cumsum(np.prod(shapes, axis=1, dtype=np.int64)).tolist()
     for start, stop, shape in zip([0, *stops], stops, shapes.tolist(), strict=False):
         yield flat[start:stop].reshape(shape)

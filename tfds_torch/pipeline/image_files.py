@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
+from tfds_torch.pipeline.bytes_array import bytes_array
 
 IMAGE, LABEL, FILENAME = "image", "label", "image/filename"
 """The features of an image folder, as TFDS calls them."""
@@ -26,7 +27,9 @@ class ImageFiles:
     Attributes:
         dataset: what the files belong to, for messages.
         num_examples: of the pipeline.
-        indices: positions (start, stop) in the order of delivery -> the examples there, int64 [stop - start].
+        num_in_split: examples of a pass.
+        occurrences: positions (start, stop) in the order of delivery -> the examples there, each with its pass, int64
+            [stop - start].
         paths: indices, int64 [m] -> their files.
         labels: indices, int64 [m] -> int64 [m].
         num_threads: files read at the same time.
@@ -34,7 +37,8 @@ class ImageFiles:
 
     dataset: str
     num_examples: int
-    indices: Callable[[int, int], NDArray[np.int64]]
+    num_in_split: int
+    occurrences: Callable[[int, int], NDArray[np.int64]]
     paths: Callable[[NDArray[np.int64]], Sequence[str]]
     labels: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     num_threads: int
@@ -52,9 +56,9 @@ class ImageFiles:
                 column.set_shape([None])
             return columns
 
-        def load(index: Any, path: Any, label: Any) -> tuple[Any, dict[str, Any]]:
+        def load(occurrence: Any, path: Any, label: Any) -> tuple[Any, dict[str, Any]]:
             example = {LABEL: label, FILENAME: path}
-            return index, example | ({IMAGE: tf.io.read_file(path)} if IMAGE in features else {})
+            return occurrence, example | ({IMAGE: tf.io.read_file(path)} if IMAGE in features else {})
 
         starts = tf.data.Dataset.range(num_skipped, self.num_examples, _LOOKED_UP)
         listed = starts.map(tf.autograph.experimental.do_not_convert(lambda start: tuple(look_up(start)))).unbatch()
@@ -79,25 +83,27 @@ class ImageFiles:
 
     def describe_undecodable(self, index: int | None, reason: str) -> TfdsTorchError:  # noqa: D102
         if index is None:
-            return CorruptRecordError(f"An image of {self.dataset} cannot be decoded. tensorflow says: {reason}")
+            return CorruptRecordError(f"An image of {self.dataset} cannot be decoded. {reason}")
         (path,) = self.paths(np.array([index], np.int64))
         return self._problem_of_file(path) or CorruptRecordError(
-            f"{path} of {self.dataset} cannot be decoded: it is damaged, or no JPEG or PNG image. "
-            f"tensorflow says: {reason}"
+            f"{path} of {self.dataset} (index {index}) cannot be decoded: it is damaged, or no JPEG or PNG image. "
+            f"{reason}"
         )
 
     def close(self) -> None:
         """Does nothing: tensorflow opens and closes the files."""
 
     def _look_up(self, start: int) -> tuple[NDArray[np.int64], NDArray[np.object_], NDArray[np.int64]]:
-        """Returns index, path and label of the examples from a position on: so many that a call's cost is shared."""
-        index = self.indices(int(start), min(int(start) + _LOOKED_UP, self.num_examples))
-        paths = np.empty(len(index), object)
-        paths[:] = [os.fsencode(path) for path in self.paths(index)]
-        return index, paths, self.labels(index)
+        """Returns occurrence, path and label of examples from a position on: so many that a call's cost is shared."""
+        occurrences = self._occurrences_from(int(start))
+        index = occurrences % self.num_in_split
+        return occurrences, bytes_array([os.fsencode(path) for path in self.paths(index)]), self.labels(index)
 
     def _paths_from(self, start: int) -> Sequence[str]:
-        return self.paths(self.indices(start, min(start + _LOOKED_UP, self.num_examples)))
+        return self.paths(self._occurrences_from(start) % self.num_in_split)
+
+    def _occurrences_from(self, start: int) -> NDArray[np.int64]:
+        return self.occurrences(start, min(start + _LOOKED_UP, self.num_examples))
 
     def _problem_of_file(self, path: str) -> ShardError | None:
         try:

@@ -1,5 +1,6 @@
 """Encoded examples fetched by global index, a chunk at a time, as a tf.data stream."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ShardError, TfdsTorchError
+from tfds_torch.pipeline.bytes_array import bytes_array
 from tfds_torch.pipeline.serialized_examples import SerializedExamples
-from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.worker_order import RecordOrder
 from tfds_torch.records.record_reader import RecordReader, open_reader
 from tfds_torch.records.record_run import RecordRun
+from tfds_torch.runtime.clock import Clock
 
 _READ_AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples.
 _ORDER_SLICE = 2048
@@ -31,14 +34,16 @@ class IndexedRecords(SerializedExamples):
         order: the examples of the pipeline, in the order of delivery.
         mean_example_bytes: size of an encoded example, which says how many are read ahead.
         verify_checksums: whether the checksum of every record is verified.
+        clock: what times are reported to.
     """
 
     dataset: str
     runs: Sequence[RecordRun]
     file_format: str
-    order: WorkerOrder
+    order: RecordOrder
     mean_example_bytes: int
     verify_checksums: bool
+    clock: Clock | None = None
     _reader: RecordReader | None = field(default=None, init=False)
     _failure: Exception | None = field(default=None, init=False)
 
@@ -53,16 +58,17 @@ class IndexedRecords(SerializedExamples):
         self._open()
 
     def chunks(self, tf: Any, chunk_size: int, num_skipped: int, features: Sequence[str]) -> Any:  # noqa: D102
+        self._failure = None  # Of what was read before.
         num_ahead = max(chunk_size, min(_READ_AHEAD_BYTES // max(1, self.mean_example_bytes), _MOST_AHEAD))
-        fetches = _Fetches(self._open(), self.order, num_skipped, num_ahead)
+        fetches = _Fetches(self._open(), self.order, num_skipped, num_ahead, self.clock)
 
         def fetch(start: Any) -> Any:
-            index, encoded = tf.numpy_function(
+            occurrences, encoded = tf.numpy_function(
                 lambda _: self._noting_failure(fetches.fetch, chunk_size), [start], [tf.int64, tf.string]
             )
-            index.set_shape([None])
+            occurrences.set_shape([None])
             encoded.set_shape([None])
-            return index, encoded
+            return occurrences, encoded
 
         # One call after the other: the reader orders what it reads, and asks for the next chunks in advance.
         starts = tf.data.Dataset.range(num_skipped, len(self.order), chunk_size)
@@ -98,38 +104,48 @@ class IndexedRecords(SerializedExamples):
 
 
 class _Fetches:
-    """Fetches one chunk after the other, and lets the system read the following ones meanwhile.
+    """Fetches one chunk after the other, and lets the system read the following ones meanwhile. One thread at a time.
 
     Args:
         reader: of the split.
         order: the examples of the pipeline.
         start: position in the order at which to begin.
         num_ahead: examples that the system is asked to read ahead.
+        clock: what times are reported to.
     """
 
-    def __init__(self, reader: RecordReader, order: WorkerOrder, start: int, num_ahead: int) -> None:
+    def __init__(
+        self, reader: RecordReader, order: RecordOrder, start: int, num_ahead: int, clock: Clock | None = None
+    ) -> None:
         self._reader = reader
         self._order = order
         self._position = self._advised = start
         self._num_ahead = num_ahead
-        self._known = np.empty(0, np.int64)  # The examples from `_position` on, as far as they are worked out.
+        self._clock = clock
+        self._known = np.empty(0, np.int64)  # The occurrences from `_position` on, as far as they are worked out.
 
     def fetch(self, chunk_size: int) -> _Chunk:
-        """Returns the next chunk's indices, int64 [n], and its encoded examples, object [n]."""
+        """Returns the next chunk's occurrences, int64 [n], and its encoded examples, object [n]."""
+        began_s = time.perf_counter()
         stop = min(self._position + chunk_size, len(self._order))
         ahead = min(stop + self._num_ahead, len(self._order))
-        self._reader.advise(self._examples(self._advised, ahead))
-        index = self._examples(self._position, stop)
-        encoded = np.empty(len(index), object)
-        encoded[:] = self._reader.read(index)
+        num_examples = self._order.plan.num_examples
+        self._reader.advise(self._occurrences(self._advised, ahead) % num_examples)
+        occurrences = self._occurrences(self._position, stop)
+        index = occurrences % num_examples
+        if self._clock is not None:
+            self._clock.note_reading(int(index[0]))
+        encoded = bytes_array(self._reader.read(index))
         self._known = self._known[stop - self._position :]
         self._position, self._advised = stop, ahead
-        return index, encoded
+        if self._clock is not None:
+            self._clock.add("read", time.perf_counter() - began_s)
+        return occurrences, encoded
 
-    def _examples(self, start: int, stop: int) -> NDArray[np.int64]:
+    def _occurrences(self, start: int, stop: int) -> NDArray[np.int64]:
         worked_out = self._position + len(self._known)
         if worked_out < stop:
             # A slice of the order costs little more than a single position.
             until = min(max(stop, worked_out + _ORDER_SLICE), len(self._order))
-            self._known = np.concatenate([self._known, self._order.examples(worked_out, until)])
+            self._known = np.concatenate([self._known, self._order.occurrences(worked_out, until)])
         return self._known[start - self._position : stop - self._position]

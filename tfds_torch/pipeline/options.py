@@ -9,6 +9,7 @@ from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.order import BlockShuffle
 
 READ_MODES = ("auto", "index", "files", "examples")
+ON_ERROR = ("raise", "replace")
 _MAX_THREADS = 8
 _MAX_SHUFFLE_BYTES = 2 * 2**30
 
@@ -40,9 +41,13 @@ class ReadOptions:
             Blocks are shuffled as wholes, and examples within windows of `shuffle_buffer` examples (of the whole world,
             rounded down to blocks, one at least). None: every example is shuffled among all of them.
         verify_checksums: mode `index`: whether every record's CRC32C is verified. Streams always verify.
+        on_error: mode `index`: `raise` ends with an error at the first damaged example; `replace` lets the next one
+            that is whole, by index, take its place, and logs a warning. In training it is an example like any other; in
+            evaluation it is not `valid`, and its label is -100. All ranks keep their number of batches.
+        max_replaced: damaged examples that a worker may replace in an epoch; one more is an error.
 
     Raises:
-        ConfigError: an unknown mode, or a number out of range.
+        ConfigError: an unknown mode or on_error, or a number out of range.
     """
 
     mode: str = "auto"
@@ -54,6 +59,8 @@ class ReadOptions:
     ram_budget_bytes: int | None = None
     block_records: int | None = None
     verify_checksums: bool = True
+    on_error: str = "raise"
+    max_replaced: int = 100
 
     def __post_init__(self) -> None:
         if self.mode not in READ_MODES:
@@ -63,6 +70,10 @@ class ReadOptions:
             self._check_number(name)
         self._check_number("ram_budget_bytes")
         self._check_number("block_records")
+        self._check_number("max_replaced")
+        if self.on_error not in ON_ERROR:
+            hint = did_you_mean(self.on_error, ON_ERROR)
+            raise ConfigError(f"Unknown on_error {self.on_error!r}: choose 'raise' or 'replace'.{hint}")
         if not isinstance(self.verify_checksums, bool):
             raise ConfigError(f"ReadOptions: verify_checksums={self.verify_checksums!r} must be True or False.")
 

@@ -20,6 +20,7 @@ class RecordFiles(SerializedExamples):
 
     Attributes:
         dataset: what the shards belong to, for messages.
+        num_in_split: examples of a pass.
         runs: the records of the epoch; shuffled when `shuffle_buffer` > 1.
         fill: the records that come after them, in this order.
         shuffle_buffer: encoded examples among which the next one is drawn; 1 keeps the order.
@@ -30,6 +31,7 @@ class RecordFiles(SerializedExamples):
     """
 
     dataset: str
+    num_in_split: int
     runs: Sequence[RecordRun]
     fill: Sequence[RecordRun]
     shuffle_buffer: int
@@ -81,14 +83,14 @@ class RecordFiles(SerializedExamples):
         return [*self.runs, *self.fill]
 
     def _records(self, tf: Any, runs: Sequence[RecordRun], *, cycle_length: int) -> Any:
-        """Returns a dataset of (index int64 [], serialized string [])."""
+        """Returns a dataset of (occurrence int64 [], serialized string [])."""
         if not runs:
             return None
         table = {
             "path": [run.path for run in runs],
             "skip": tf.constant([run.skip for run in runs], tf.int64),
             "take": tf.constant([run.take for run in runs], tf.int64),
-            "first_index": tf.constant([run.first_index for run in runs], tf.int64),
+            "first": tf.constant([run.pass_number * self.num_in_split + run.first_index for run in runs], tf.int64),
         }
 
         def read_run(run: Mapping[str, Any]) -> Any:
@@ -96,9 +98,7 @@ class RecordFiles(SerializedExamples):
             # A shard that was cut on a record boundary ends without an error: what follows its last record is one.
             early_end = tf.data.Dataset.from_tensors(run["path"]).map(lambda path: _raise_early_end(tf, path))
             records = records.concatenate(early_end).take(run["take"])
-            return tf.data.Dataset.zip(
-                (tf.data.Dataset.range(run["first_index"], run["first_index"] + run["take"]), records)
-            )
+            return tf.data.Dataset.zip((tf.data.Dataset.range(run["first"], run["first"] + run["take"]), records))
 
         num_parallel = min(cycle_length, self.num_threads, len(runs))
         return tf.data.Dataset.from_tensor_slices(table).interleave(

@@ -1,5 +1,6 @@
 """What sources of serialized `tf.train.Example`s have in common, however the records are read."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,13 +24,14 @@ class SerializedExamples(ABC):
         return tf.io.parse_example(encoded, specs) if specs else {}
 
     def describe_undecodable(self, index: int | None, reason: str) -> TfdsTorchError:
-        """Returns the error for an example, given by its index where that is known, that cannot be decoded."""
+        """Returns the error for an example that cannot be decoded; see `ExampleSource`."""
         what = "An example" if index is None else self._name_record(index)
         return CorruptRecordError(
             f"{what} of {self.dataset} cannot be decoded, though its checksum is right: it was written that way. "
-            f"tensorflow says: {reason}"
+            f"{reason}"
         )
 
     def _name_record(self, index: int) -> str:
         run = next(run for run in self.all_runs if 0 <= index - run.first_index < run.take)
-        return f"{run.path}: record {run.skip + index - run.first_index}"
+        record = run.skip + index - run.first_index
+        return f"{run.path}: record {record} (index {index}, id {os.path.basename(run.path)}__{record})"

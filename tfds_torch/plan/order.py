@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.hashing import UInt64Array, hash_with_key
 
 Int64Array = NDArray[np.int64]
-_UInt64Array = NDArray[np.uint64]
 
 _NUM_ROUNDS = 8
 _LARGEST_SORTED = 4096
@@ -203,7 +203,7 @@ def _permute(positions: Int64Array, size: int, key: str) -> Int64Array:
         return np.empty(0, np.int64)
     keys = _round_keys(key)
     if size <= _LARGEST_SORTED:
-        hashes = _hash(np.arange(size, dtype=np.uint64), keys[0])
+        hashes = hash_with_key(np.arange(size, dtype=np.uint64), keys[0])
         return np.argsort(hashes, kind="stable").astype(np.int64)[positions]
     values = positions.astype(np.uint64)
     outside = np.arange(values.size)
@@ -213,27 +213,16 @@ def _permute(positions: Int64Array, size: int, key: str) -> Int64Array:
     return values.astype(np.int64)
 
 
-def _round_keys(key: str) -> _UInt64Array:
+def _round_keys(key: str) -> UInt64Array:
     digest = hashlib.blake2b(f"tfds_torch {key}".encode(), digest_size=8 * _NUM_ROUNDS).digest()
     return np.frombuffer(digest, "<u8").astype(np.uint64)
 
 
-def _feistel(values: _UInt64Array, num_examples: int, keys: _UInt64Array) -> _UInt64Array:
+def _feistel(values: UInt64Array, num_examples: int, keys: UInt64Array) -> UInt64Array:
     a = np.uint64(math.isqrt(num_examples - 1) + 1)
     b = np.uint64(-(-num_examples // int(a)))
     left, right = values // b, values % b
     for i in range(0, _NUM_ROUNDS, 2):
-        left = (left + _hash(right, keys[i]) % a) % a
-        right = (right + _hash(left, keys[i + 1]) % b) % b
+        left = (left + hash_with_key(right, keys[i]) % a) % a
+        right = (right + hash_with_key(left, keys[i + 1]) % b) % b
     return left * b + right
-
-
-def _hash(values: _UInt64Array, key: np.uint64) -> _UInt64Array:
-    """Mixes 64-bit values with a key: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), applied twice."""
-    mixed = values ^ key
-    for _ in range(2):
-        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)  # Wraps modulo 2**64, as intended.
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed = mixed ^ (mixed >> np.uint64(31))
-    return mixed

@@ -21,11 +21,12 @@ from tfds_torch.plan.world import World
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive examples of one file: `start` <= position within the file < `stop`."""
+    """Consecutive examples of one file: `start` <= position within the file < `stop`, in one pass."""
 
     file: int
     start: int
     stop: int
+    pass_number: int = 0
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -125,10 +126,10 @@ def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Shar
         for file in dealt(pass_number):
             length = file_lengths[file]
             if wanted >= length:
-                stretches.append(Stretch(file, 0, length))
+                stretches.append(Stretch(file, 0, length, pass_number))
             elif wanted > 0:
                 begin = _rotation(plan, length, pass_number, file)
-                stretches += [Stretch(file, start, stop) for start, stop in _window(begin, wanted, length)]
+                stretches += [Stretch(file, *window, pass_number) for window in _window(begin, wanted, length)]
             wanted -= length
         pass_number += 1
     return Share(tuple(stretches), (), num_available=available)
@@ -153,18 +154,20 @@ def _cut(
         files = _file_order(plan, len(file_lengths), pass_number)
         begin = (start + _rotation(plan, plan.num_examples, pass_number)) % plan.num_examples
         for window in _window(begin, taken, plan.num_examples):
-            yield from _stretches(files, file_lengths, *window)
+            yield from _stretches(files, file_lengths, pass_number, *window)
         start += taken
         count -= taken
 
 
-def _stretches(files: Sequence[int], file_lengths: Sequence[int], start: int, stop: int) -> Iterator[Stretch]:
-    """Yields the stretches of positions start..stop-1 of a row of files."""
+def _stretches(
+    files: Sequence[int], file_lengths: Sequence[int], pass_number: int, start: int, stop: int
+) -> Iterator[Stretch]:
+    """Yields the stretches of positions start..stop-1 of a pass's row of files."""
     first = 0
     for file in files:
         begin, end = max(start - first, 0), min(stop - first, file_lengths[file])
         if begin < end:
-            yield Stretch(file, begin, end)
+            yield Stretch(file, begin, end, pass_number)
         first += file_lengths[file]
 
 

@@ -1,6 +1,7 @@
 """WorkerOrder: the examples of one worker of one rank in index mode, one after the other."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -9,6 +10,39 @@ from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan, PlannedBatch, Remainder
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.stream import pipeline_counts
+
+
+class RecordOrder(Protocol):
+    """Which examples are read, in order."""
+
+    @property
+    def plan(self) -> EpochPlan:
+        """The epoch plan; its world names the worker."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def occurrences(self, start: int, stop: int) -> Int64Array:
+        """Returns those at positions start..stop-1, each with its pass, int64 [stop - start]."""
+
+
+@dataclass(frozen=True, eq=False)
+class ListedOrder:
+    """Examples in an order of their own.
+
+    Attributes:
+        plan: the epoch plan; its world names the worker.
+        listed: int64 [n], each with its pass: `pass_number * num_examples + index`.
+    """
+
+    plan: EpochPlan
+    listed: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def occurrences(self, start: int, stop: int) -> Int64Array:  # noqa: D102
+        return self.listed[start:stop]
 
 
 @dataclass(frozen=True)
@@ -59,6 +93,15 @@ class WorkerOrder:
             ConfigError: the positions are not within 0..len.
         """
         return self.planned(start, stop).index
+
+    def occurrences(self, start: int, stop: int) -> Int64Array:
+        """Returns the same examples, each with its pass: `pass_number * num_examples + index`, int64 [stop - start].
+
+        Raises:
+            ConfigError: the positions are not within 0..len.
+        """
+        planned = self.planned(start, stop)
+        return planned.pass_number * self.plan.num_examples + planned.index
 
     def planned(self, start: int, stop: int) -> PlannedBatch:
         """Returns the same examples together with the pass of each and whether it is valid.

@@ -13,6 +13,7 @@ class RecordRun:
         take: number of records.
         first_index: index of the first one in the split.
         num_in_shard: records that the whole shard holds by `dataset_info.json`; images of the whole split.
+        pass_number: the pass over the split in which they are read, where that matters.
     """
 
     path: str
@@ -20,6 +21,7 @@ class RecordRun:
     take: int
     first_index: int
     num_in_shard: int
+    pass_number: int = 0
 
 
 def is_local(path: str) -> bool:

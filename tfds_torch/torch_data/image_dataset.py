@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing import parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -10,23 +11,31 @@ import torch.utils.data
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, Parser
-from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.state import LoaderState, WorkerPosition
+from tfds_torch.plan.epoch import Delivery, EpochPlan
+from tfds_torch.plan.state import LoaderState
+from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.clock import Clock
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
+from tfds_torch.torch_data.batch_fields import make_tensors
 from tfds_torch.torch_data.example_fields import check_field_names, make_tuples
 from tfds_torch.torch_data.iteration import Iteration, check_delivered, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import find_rank, is_distributed
 from tfds_torch.torch_data.shared_progress import SharedProgress
+from tfds_torch.torch_data.tensor_canvas import TensorCanvas
 
 
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
-    """Single examples, `(PIL.Image, int)` unless told otherwise, for `DataLoader(dataset, batch_size=B, ...)`.
+    """Whole batches where the parser has a preprocess, else single examples, of a parser.
 
-    The loader then gives exactly the batches that the parser plans: use the parser's `batch_size` for both. PIL images
-    have no default collation: end `transform` with a conversion to tensors, or give the loader a `collate_fn`.
+    Whole batches are uint8 [B, 3, H, W] in channels_last memory with int64 [B], for `create_loader(dataset, ...)` or
+    `DataLoader(dataset, batch_size=None, ...)`. In a loader's worker the images are written into shared memory.
+
+    Single examples are `(PIL.Image, int)`, for `DataLoader(dataset, batch_size=B, ...)`. The loader then gives exactly
+    the batches that the parser plans: use the parser's `batch_size` for both. PIL images have no default collation: end
+    `transform` with a conversion to tensors, or give the loader a `collate_fn`.
 
     The epoch advances with every iteration of a loader (also one that is broken off) until `set_epoch` fixes it.
     `torch.manual_seed` with the same value before every epoch makes loaders indistinguishable: use `set_epoch` then.
@@ -37,15 +46,19 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     Args:
         parser: where the examples come from.
-        transform: called with the PIL image; its result takes the image's place.
-        target_transform: called with the label (0-based int, -100 for padding).
+        transform: called with the PIL image; its result takes the image's place. Single examples only.
+        target_transform: called with the label (0-based int, -100 for padding). Single examples only.
         fields: what an example consists of, in this order: `image`, `label`, `valid` (bool, False for padding),
-            `index` (int), `id` (str, `<shard>__<record>`), or any feature of the dataset.
+            `index` (int), `id` (str, `<shard>__<record>`), or any feature of the dataset. In whole batches each is a
+            tensor, or a list where values have no common shape.
         world: rank and number of replicas; None: those of torch.distributed when it is initialised, else those of the
             environment (`RANK`, `WORLD_SIZE`), else one replica. Workers are found out by themselves.
+        batched: whether whole batches are yielded; None: where the parser has a preprocess. Without one, all images
+            must be of one size.
 
     Raises:
-        ConfigError: a field that does not exist, or no fields. An environment that makes no sense (`RANK` without
+        ConfigError: a field that does not exist, or no fields; a transform of single examples where there are whole
+            batches, or a preprocess where there are none. An environment that makes no sense (`RANK` without
             `WORLD_SIZE`), or that contradicts torch.distributed, is reported by `len` and iteration, since the rank may
             become known after construction.
     """
@@ -57,6 +70,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         target_transform: Callable[[Any], Any] | None = None,
         fields: Sequence[str] = DEFAULT_FIELDS,
         world: World | None = None,
+        batched: bool | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(world, World | None):
@@ -65,14 +79,44 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.transform = transform
         self.target_transform = target_transform
         self.fields = check_field_names(parser, fields)
+        self.is_batched = self._find_delivery(batched)
         self.world = world
         self._parent_world: tuple[int, World] | None = None  # The process that resolved it, and what it found.
         self._progress = SharedProgress()
         self._iteration: Iteration | None = None  # The latest one in this process.
         self._restored: WorkerPosition | None = None  # Where the next one goes on, in the process that was told so.
         self._restored_by: int | None = os.getpid()
+        self.clock: Clock | None = None
+        """What the process that reads reports its times to; a loader sets it."""
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
         keep_own_shards(ImageDataset)
+
+    def _find_delivery(self, batched: bool | None) -> bool:
+        """Returns whether whole batches are yielded."""
+        preprocess = self.parser.preprocess
+        if not isinstance(batched, bool | None):
+            raise ConfigError(f"batched={batched!r} must be True, False or None (where the parser has a preprocess).")
+        if batched is False and preprocess is not None:
+            raise ConfigError(
+                f"batched=False, and the parser has {preprocess!r}: preprocessed images come in whole batches. Leave "
+                f"out batched, or give the dataset a transform instead of the parser a preprocess."
+            )
+        if not (batched or preprocess is not None):
+            return False
+        for name in ("transform", "target_transform"):
+            if getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} is called with single examples, and this dataset yields whole batches. Augment in the "
+                    f"preprocess (map_fn), or on the device; or leave out the preprocess."
+                )
+        if self.parser.batch_size is None:
+            raise ConfigError("batched=True needs the parser's batch_size: it says how large the batches are.")
+        if preprocess is not None and set(preprocess.also) & set(self.fields) and "image" not in self.fields:
+            raise ConfigError(
+                f"fields={self.fields} has {sorted(set(preprocess.also) & set(self.fields))} without 'image', whose "
+                f"crop they go through: add 'image'."
+            )
+        return True
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come, in this process and in workers that already run.
@@ -159,7 +203,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         )
 
     def __len__(self) -> int:
-        """Examples that this rank yields in an epoch; wrapped and padded ones count."""
+        """Examples that this rank yields in an epoch, wrapped and padded ones counted; whole batches where it is so."""
         return len(self.plan())
 
     def plan(self) -> EpochPlan:
@@ -168,7 +212,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         Raises:
             ConfigError: the rank is not clear, or the plan cannot work there.
         """
-        return self.parser.plan(self.find_rank())
+        plan = self.parser.plan(self.find_rank())
+        return replace(plan, delivery=Delivery.BATCH) if self.is_batched else plan
 
     def find_rank(self) -> World:
         """Returns the rank that this dataset reads as, and the number of ranks; the same in its workers.
@@ -254,8 +299,17 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         began, world = iteration.began, iteration.plan.world
         num_passed = began.examples
         batches = self.parser.batches(
-            world, began.began_at.epoch, began.start_batch, fields=self.fields, in_pieces=True
+            world,
+            began.began_at.epoch,
+            began.start_batch,
+            fields=self.fields,
+            in_pieces=not self.is_batched,
+            make_canvas=TensorCanvas,
+            clock=self.clock,
         )
+        if self.is_batched:
+            yield from self._whole(batches, iteration)
+            return
         for batch in batches:
             self._progress.note_produced(batch.batch + 1)
             columns = [(field, _values(batch, field)) for field in self.fields]
@@ -265,6 +319,17 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 else:
                     iteration.num_examples += 1
                     yield example
+
+    def _whole(self, batches: Iterator[Batch], iteration: Iteration) -> Iterator[tuple[Any, ...]]:
+        if iteration.began.examples:
+            raise StateMismatchError(
+                f"The state was taken after {iteration.began.examples} examples of a batch, by a dataset that yields "
+                f"single ones. It goes on there only; take states between batches."
+            )
+        for batch in batches:
+            self._progress.note_produced(batch.batch + 1)
+            iteration.num_examples += len(batch)
+            yield make_tensors(batch, self.fields)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_iteration": None}

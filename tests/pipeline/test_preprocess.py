@@ -1,0 +1,269 @@
+"""TrainPreprocess and EvalPreprocess: what they take, what they refuse and how, and what they place where."""
+
+import functools
+import math
+import pickle
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfds_torch import EvalPreprocess, TrainPreprocess
+from tfds_torch.errors import ConfigError
+from tfds_torch.pipeline.placement import Placements
+from tfds_torch.pipeline.preprocess import MOST_PIXELS, height_and_width
+
+BOTH = (TrainPreprocess, EvalPreprocess)
+MANY = 4000
+
+
+def place(preprocess: Any, size: tuple[int, int], count: int = 1, seed: int = 42, first: int = 0) -> Placements:
+    """Returns what is done to `count` images of one size, none of which can be shrunk."""
+    sizes = np.tile(np.array(size, np.int64), (count, 1))
+    return preprocess.place(sizes, np.arange(first, first + count), seed, np.zeros(count, np.bool_))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0}, "size=0 must be an integer >= 1."),
+        ({"size": -224}, "size=-224 must be an integer >= 1."),
+        ({"size": True}, "size=True must be an integer >= 1."),
+        ({"size": 224.0}, "size=224.0 must be an integer >= 1."),
+        ({"size": "224"}, "size='224' must be an integer >= 1."),
+        ({"size": None}, "size=None must be an integer >= 1."),
+        ({"size": (224, 0)}, "size=0 must be an integer >= 1."),
+        ({"size": (3, 224, 224)}, "size=(3, 224, 224) must be the pixels of a side, or (height, width)."),
+        ({"size": ()}, "size=() must be the pixels of a side, or (height, width)."),
+        (
+            {"interpolation": "bilinaer"},
+            "unknown interpolation 'bilinaer': choose one of 'bilinear', 'bicubic', 'random'. Did you mean 'bilinear'?",
+        ),
+        ({"interpolation": None}, "unknown interpolation None: choose one of 'bilinear', 'bicubic', 'random'."),
+        ({"fill": -1}, "fill=-1 must be an integer >= 0."),
+        ({"fill": 256}, "fill=256 must be a grey level, 0 to 255, or one for each channel."),
+        ({"fill": 0.5}, "fill=0.5 must be an integer >= 0."),
+        ({"fill": (1, 2, 300)}, "fill=(1, 2, 300) must be a grey level, 0 to 255, or one for each channel."),
+        ({"fill": ()}, "fill=() must be a grey level, 0 to 255, or one for each channel."),
+        ({"also": "mask"}, "also='mask' must be names of image features, such as ('mask',)."),
+        ({"also": (1,)}, "also=(1,) must be names of image features, such as ('mask',)."),
+        ({"also": None}, "also=None must be names of image features, such as ('mask',)."),
+        ({"map_fn": "module"}, "map_fn='module' must have the form 'module:function'."),
+        ({"map_fn": ":function"}, "map_fn=':function' must have the form 'module:function'."),
+        ({"map_fn": "module:"}, "map_fn='module:' must have the form 'module:function'."),
+        ({"map_fn": "a:b:c"}, "map_fn='a:b:c' must have the form 'module:function'."),
+        ({"map_fn": 3}, "map_fn=3 must be a function, or its name as 'module:function'."),
+        ({"max_pixels": 0}, "max_pixels=0 must be an integer >= 1."),
+    ],
+)
+def test_values_that_cannot_be_are_refused(kind: type, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{kind.__name__}: {message}") + "$"):
+        kind(**{"size": 224} | arguments)
+
+
+@pytest.mark.parametrize("name", ["scale", "ratio"])
+@pytest.mark.parametrize(
+    "value", [0.5, (0.5,), (0.1, 0.5, 1.0), (0.0, 1.0), (-0.1, 1.0), (0.9, 0.1), ("a", "b"), (0.1, math.nan), None]
+)
+def test_ranges_that_cannot_be_are_refused(name: str, value: Any) -> None:
+    limit = " <= 1" if name == "scale" else ""
+    message = f"TrainPreprocess: {name}={value!r} must be two numbers with 0 < least <= greatest{limit}."
+    with pytest.raises(ConfigError, match=re.escape(message) + "$"):
+        TrainPreprocess(size=224, **{name: value})
+
+
+def test_a_scale_above_the_whole_image_is_refused() -> None:
+    message = r"TrainPreprocess: scale=\(0.08, 1.5\) must be two numbers with 0 < least <= greatest <= 1\."
+    with pytest.raises(ConfigError, match=message):
+        TrainPreprocess(size=224, scale=(0.08, 1.5))
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, None, "0.5", True, math.nan, math.inf])
+def test_a_flip_that_is_no_probability_is_refused(value: Any) -> None:
+    message = f"TrainPreprocess: hflip={value!r} must be a probability, 0 to 1."
+    with pytest.raises(ConfigError, match=re.escape(message) + "$"):
+        TrainPreprocess(size=224, hflip=value)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True])
+def test_a_padding_that_is_no_number_of_pixels_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"TrainPreprocess: crop_padding={value} must be an integer >= 0."):
+        TrainPreprocess(size=32, crop_padding=value)
+
+
+@pytest.mark.parametrize(("size", "padding"), [(32, 32), (32, 40), ((64, 16), 16)])
+def test_a_padding_as_large_as_the_result_is_refused(size: Any, padding: int) -> None:
+    message = (
+        f"TrainPreprocess: crop_padding={padding} must be less than size={size}: there would be results of nothing but "
+        f"padding."
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        TrainPreprocess(size=size, crop_padding=padding)
+
+
+@pytest.mark.parametrize("value", [0, -0.5, 1.01, None, True, math.nan])
+def test_a_crop_that_is_no_fraction_is_refused(value: Any) -> None:
+    message = f"EvalPreprocess: crop_pct={value!r} must be a fraction, above 0 and at most 1."
+    with pytest.raises(ConfigError, match=re.escape(message) + "$"):
+        EvalPreprocess(size=224, crop_pct=value)
+
+
+def test_an_unknown_crop_mode_is_refused_with_the_nearest_one() -> None:
+    message = "unknown crop_mode 'centre': choose one of 'center', 'squash', 'border'. Did you mean 'center'?"
+    with pytest.raises(ConfigError, match=re.escape(f"EvalPreprocess: {message}")):
+        EvalPreprocess(size=224, crop_mode="centre")
+
+
+def test_evaluation_leaves_no_interpolation_to_chance() -> None:
+    with pytest.raises(ConfigError, match="interpolation='random' is for training: choose 'bilinear' or 'bicubic'"):
+        EvalPreprocess(size=224, interpolation="random")
+
+
+# What is taken
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_lists_and_numpys_numbers_become_plain_values(kind: type) -> None:
+    value = kind(size=[np.int64(160), 224], fill=[1, 2, 3], also=["mask"], max_pixels=np.int64(7))
+    assert (value.size, value.fill, value.also, value.max_pixels) == ((160, 224), (1, 2, 3), ("mask",), 7)
+    assert all(type(side) is int for side in value.size)
+    assert height_and_width(value.size) == (160, 224)
+    assert height_and_width(kind(size=np.int32(96)).size) == (96, 96)
+    assert kind(size=(96,)) == kind(size=96)
+    assert kind(size=96).max_pixels == MOST_PIXELS
+
+
+@pytest.mark.parametrize("value", [TrainPreprocess(size=32, map_fn="a.b:c"), EvalPreprocess(size=32, also=("mask",))])
+def test_they_are_plain_values(value: Any) -> None:
+    assert pickle.loads(pickle.dumps(value)) == value
+    assert len({value, pickle.loads(pickle.dumps(value))}) == 1
+    with pytest.raises(AttributeError):
+        value.size = 7
+
+
+# Training
+
+
+def test_flips_have_their_probability() -> None:
+    for probability in (0.0, 0.25, 0.5, 1.0):
+        share = place(TrainPreprocess(size=8, hflip=probability), (20, 30), MANY).flips.mean()
+        assert abs(share - probability) <= 4 * math.sqrt(probability * (1 - probability) / MANY)
+
+
+def test_random_interpolation_mixes_both_filters_and_the_others_do_not() -> None:
+    shares = {
+        name: place(TrainPreprocess(size=8, interpolation=name), (20, 30), MANY).bicubic.mean()
+        for name in ("bilinear", "bicubic", "random")
+    }
+    assert shares["bilinear"] == 0
+    assert shares["bicubic"] == 1
+    assert abs(shares["random"] - 0.5) < 4 * 0.5 / math.sqrt(MANY)
+
+
+def test_flip_filter_and_box_are_independent() -> None:
+    placed = place(TrainPreprocess(size=8, interpolation="random"), (400, 300), MANY)
+    areas = placed.windows[:, 2] * placed.windows[:, 3]
+    columns = [placed.flips, placed.bicubic, areas, placed.windows[:, 0], placed.windows[:, 1] * (placed.flips - 0.5)]
+    correlations = np.corrcoef(columns[:2] + columns[2:4])
+    # A large box lies near the corner, so area and place depend on each other.
+    assert np.abs(correlations[:2] - np.eye(2, 4)).max() < 4 / math.sqrt(MANY)
+
+
+def test_what_is_placed_depends_on_seed_and_occurrence_alone() -> None:
+    preprocess = TrainPreprocess(size=8, interpolation="random")
+
+    def rows(**arguments: Any) -> list[Any]:
+        placed = place(preprocess, (400, 300), **arguments)
+        return list(zip(placed.windows.tolist(), placed.rows(), strict=True))
+
+    together = rows(count=100)
+    assert rows(count=60) + rows(count=40, first=60) == together
+    for others in (rows(count=100, seed=43), rows(count=100, first=100)):
+        assert sum(one == other for one, other in zip(together, others, strict=True)) == 0
+
+
+# Pad and crop
+
+
+@pytest.mark.parametrize(("padding", "starts"), [(4, range(-4, 5)), (0, range(1)), (2, range(-2, 3))])
+def test_padded_crops_lie_anywhere_with_the_same_probability(padding: int, starts: range) -> None:
+    placed = place(TrainPreprocess(size=32, crop_padding=padding), (32, 32), MANY)
+    for axis in (0, 1):
+        begins = placed.windows[:, axis] + placed.offsets[:, axis]
+        values, counts = np.unique(begins, return_counts=True)
+        assert values.tolist() == list(starts)
+        share = 1 / len(starts)
+        assert np.abs(counts / MANY - share).max() <= 4 * math.sqrt(share * (1 - share) / MANY)
+    assert (placed.steps == 1).all()
+
+
+def test_larger_images_are_cut_and_smaller_ones_padded_on_both_sides() -> None:
+    preprocess = TrainPreprocess(size=32, crop_padding=4)
+    large = place(preprocess, (100, 34), MANY)
+    assert set(large.windows[:, 0] + large.offsets[:, 0]) == set(range(-4, 73))
+    assert set(large.windows[:, 1] + large.offsets[:, 1]) == set(range(-4, 7))
+    small = place(preprocess, (11, 24), MANY)
+    # 11 and 8 are less than 32: 10 rows above the 11, 11 below. 24 and 8 fit exactly.
+    assert set(map(tuple, small.windows)) == {(0, 0, 11, 24)}
+    assert set(small.offsets[:, 0]) == {-10}
+    assert set(small.offsets[:, 1]) == {-4}
+
+
+# timm's configs
+
+
+CONFIG = {
+    "input_size": (3, 160, 192),
+    "interpolation": "bicubic",
+    "mean": (0.485, 0.456, 0.406),
+    "std": (0.229, 0.224, 0.225),
+    "crop_pct": 0.95,
+    "crop_mode": "border",
+}
+
+
+@pytest.mark.parametrize("as_config", [dict, lambda config: SimpleNamespace(**config)])
+def test_a_timm_config_gives_its_values(as_config: Any) -> None:
+    assert EvalPreprocess.from_timm_config(as_config(CONFIG)) == EvalPreprocess(
+        size=(160, 192), crop_pct=0.95, interpolation="bicubic", crop_mode="border", fill=(124, 116, 104)
+    )
+    assert TrainPreprocess.from_timm_config(as_config(CONFIG)) == TrainPreprocess(
+        size=(160, 192), interpolation="bicubic"
+    )
+    of_training = {"scale": (0.5, 1.0), "ratio": [1.0, 1.0], "hflip": 0.0, "interpolation": "random"}
+    assert TrainPreprocess.from_timm_config(as_config(CONFIG | of_training)) == TrainPreprocess(
+        size=(160, 192), scale=(0.5, 1.0), ratio=(1.0, 1.0), hflip=0.0, interpolation="random"
+    )
+
+
+def test_what_a_config_does_not_say_is_as_by_default_and_arguments_go_before_it() -> None:
+    config = {"input_size": [3, 224, 224], "crop_pct": None, "interpolation": None}
+    assert EvalPreprocess.from_timm_config(config) == EvalPreprocess(size=(224, 224))
+    assert TrainPreprocess.from_timm_config(config, hflip=0.0, size=96) == TrainPreprocess(size=96, hflip=0.0)
+    assert EvalPreprocess.from_timm_config(CONFIG, crop_mode="center", fill=0).fill == 0
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize(
+    ("config", "found"), [({}, None), ({"input_size": 224}, 224), ({"input_size": (224, 224)}, (224, 224)), (7, None)]
+)
+def test_a_config_without_a_whole_input_size_is_refused(kind: Any, config: Any, found: Any) -> None:
+    message = f"from_timm_config: input_size={found!r} must be (channels, height, width). Pass a model's pretrained_cfg"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        kind.from_timm_config(config)
+
+
+def test_a_value_of_a_config_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="EvalPreprocess: unknown interpolation 'lanczos'"):
+        EvalPreprocess.from_timm_config(CONFIG | {"interpolation": "lanczos"})
+
+
+@pytest.mark.parametrize("map_fn", ["module:function", len, functools.partial(max, 1), None])
+def test_functions_and_their_names_are_map_functions(map_fn: Any) -> None:
+    assert TrainPreprocess(size=8, map_fn=map_fn).map_fn == map_fn

@@ -1,0 +1,88 @@
+"""Canvas: the images of one batch, written one by one into the memory in which they stay."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.uint8]
+
+
+class Canvas(Protocol):
+    """The images of one batch, uint8 [B, H, W, C]. Different rows may be written by different threads."""
+
+    @property
+    def pixels(self) -> Pixels:
+        """The memory, uint8 [B, H, W, C], of which every row is contiguous."""
+
+    @property
+    def images(self) -> Any:
+        """What is handed over: the memory as whoever made the canvas wants it."""
+
+    def resize(self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool) -> Pixels:
+        """Returns an image resized with antialiasing, uint8 [*size, C], as Pillow does it.
+
+        Args:
+            pixels: uint8 [h, w, C], contiguous.
+            size: height and width of the result.
+            steps: pixels of the image by pixel of the result; size x steps may be less than the image, whose other
+                pixels are only reached by the filter.
+            bicubic: the filter; otherwise it is bilinear.
+        """
+
+    def fill_row(self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool) -> None:
+        """Resizes an image to the size of the rows, as `resize` does, and writes it into one of them.
+
+        Args:
+            row: which one.
+            pixels: uint8 [h, w, C], contiguous.
+            steps: pixels of the image by pixel of the result.
+            bicubic: the filter; otherwise it is bilinear.
+            flip: whether the result is mirrored, left to right.
+        """
+
+
+class MakeCanvas(Protocol):
+    """Makes canvases. It can be pickled."""
+
+    def __call__(self, shape: tuple[int, int, int, int]) -> Canvas:
+        """Returns a canvas of [B, H, W, C]."""
+
+
+class ArrayCanvas:
+    """A canvas in numpy, on which Pillow resizes.
+
+    Args:
+        shape: [B, H, W, C].
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int]) -> None:
+        self.pixels: Pixels = np.empty(shape, np.uint8)
+
+    @property
+    def images(self) -> Pixels:
+        """The array."""
+        return self.pixels
+
+    def resize(  # noqa: D102
+        self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool
+    ) -> Pixels:
+        return resize_with_pillow(pixels, size, steps, bicubic=bicubic)
+
+    def fill_row(  # noqa: D102
+        self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool
+    ) -> None:
+        height, width = self.pixels.shape[1:3]
+        resized = resize_with_pillow(pixels, (height, width), steps, bicubic=bicubic)
+        self.pixels[row] = resized[:, ::-1] if flip else resized
+
+
+def resize_with_pillow(pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool) -> Pixels:
+    """Returns an image resized by Pillow; see `Canvas.resize`."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    resample = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+    # Rounded floats may reach beyond the image by a trifle.
+    box = (0, 0, min(size[1] * steps[1], image.width), min(size[0] * steps[0], image.height))
+    resized = np.asarray(image.resize((size[1], size[0]), resample, box))
+    return resized[..., None] if resized.ndim == 2 else resized

@@ -1,0 +1,25 @@
+"""Keyed hashes of 64-bit values: where every order and every random number of an example comes from."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+UInt64Array = NDArray[np.uint64]
+
+
+def hash_with_key(values: UInt64Array, key: np.uint64 | UInt64Array) -> UInt64Array:
+    """Mixes 64-bit values with keys: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), applied twice.
+
+    Args:
+        values: uint64, of any shape.
+        key: uint64, one, or of a shape that broadcasts with that of values.
+
+    Returns:
+        uint64, of the broadcast shape.
+    """
+    mixed = values ^ key
+    for _ in range(2):
+        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)  # Wraps modulo 2**64, as intended.
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed = mixed ^ (mixed >> np.uint64(31))
+    return mixed
