@@ -170,7 +170,9 @@ def test_parsers_plan_and_yield_batches_as_designed() -> None:
         arguments = defaults(parser.batches, POSITIONAL)
         assert list(arguments) == ["world", "epoch", "start_batch"]
         assert (arguments["epoch"], arguments["start_batch"]) == (0, 0)
-        assert defaults(parser.batches, KEYWORD_ONLY) == {"fields": ("image", "label"), "in_pieces": False}
+        options = defaults(parser.batches, KEYWORD_ONLY)
+        assert set(options) == {"fields", "in_pieces", "make_canvas", "clock"}
+        assert (options["fields"], options["in_pieces"]) == (("image", "label"), False)
 
 
 @pytest.mark.parametrize("name", ["num_examples", "class_names", "class_to_idx", "element_spec", "fingerprint"])
@@ -179,7 +181,8 @@ def test_parser_tfds_has_the_designed_properties(name: str) -> None:
 
 
 def test_image_dataset_has_the_designed_parameters() -> None:
-    assert list(defaults(tfds_torch.ImageDataset, POSITIONAL | KEYWORD_ONLY).items()) == [
+    assert defaults(tfds_torch.ImageDataset, KEYWORD_ONLY) == {"batched": None}
+    assert list(defaults(tfds_torch.ImageDataset, POSITIONAL).items()) == [
         ("parser", EMPTY),
         ("transform", None),
         ("target_transform", None),
@@ -188,6 +191,25 @@ def test_image_dataset_has_the_designed_parameters() -> None:
     ]
     assert list(defaults(tfds_torch.ImageDataset.set_epoch, POSITIONAL)) == ["epoch"]
     assert defaults(tfds_torch.ImageDataset.filenames, POSITIONAL) == {"basename": False, "absolute": False}
+
+
+def test_create_loader_has_the_designed_parameters() -> None:
+    arguments = defaults(tfds_torch.create_loader, POSITIONAL)
+    assert list(arguments) == [
+        *("dataset", "num_workers", "device", "mean", "std", "dtype", "prefetch_batches", "timeout_s"),
+    ]
+    assert (arguments["num_workers"], arguments["device"], arguments["prefetch_batches"]) == (0, None, 2)
+    for method in ("set_epoch", "state_dict", "load_state_dict", "stats", "close", "__len__", "__enter__"):
+        assert callable(getattr(tfds_torch.Loader, method))
+
+
+def test_preprocesses_have_the_designed_parameters() -> None:
+    assert list(defaults(tfds_torch.TrainPreprocess, POSITIONAL))[:6] == [
+        *("size", "scale", "ratio", "hflip", "interpolation", "crop_padding"),
+    ]
+    assert list(defaults(tfds_torch.EvalPreprocess, POSITIONAL))[:4] == [
+        *("size", "crop_pct", "interpolation", "crop_mode"),
+    ]
 
 
 def test_a_world_is_rank_replicas_worker_workers() -> None:

@@ -11,41 +11,54 @@ if TYPE_CHECKING:
     from tfds_torch.parsers.parser import Batch, Parser
     from tfds_torch.parsers.parser_tfds import ParserTfds
     from tfds_torch.pipeline.options import ReadOptions
+    from tfds_torch.pipeline.preprocess import EvalPreprocess, TrainPreprocess
     from tfds_torch.plan.epoch import EpochPlan, Remainder
     from tfds_torch.plan.world import World
+    from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
     from tfds_torch.torch_data.exact_metrics import MaskedMean
     from tfds_torch.torch_data.image_dataset import ImageDataset, IterableImageDataset
     from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
+    from tfds_torch.torch_data.loader import Loader, create_loader
 
 __version__ = "0.1.0"
 
 _ROOMS = {
     "Batch": "parsers.parser",
+    "DevicePrefetcher": "torch_data.device_prefetcher",
     "EpochPlan": "plan.epoch",
+    "EvalPreprocess": "pipeline.preprocess",
     "ImageDataset": "torch_data.image_dataset",
     "IndexedImageDataset": "torch_data.indexed_image_dataset",
     "IterableImageDataset": "torch_data.image_dataset",
+    "Loader": "torch_data.loader",
     "MaskedMean": "torch_data.exact_metrics",
     "Parser": "parsers.parser",
     "ParserTfds": "parsers.parser_tfds",
     "ReadOptions": "pipeline.options",
     "Remainder": "plan.epoch",
+    "TrainPreprocess": "pipeline.preprocess",
     "World": "plan.world",
+    "create_loader": "torch_data.loader",
 }
 
 __all__ = [
     "Batch",
+    "DevicePrefetcher",
     "EpochPlan",
+    "EvalPreprocess",
     "ImageDataset",
     "IndexedImageDataset",
     "IterableImageDataset",
+    "Loader",
     "MaskedMean",
     "Parser",
     "ParserTfds",
     "ReadOptions",
     "Remainder",
+    "TrainPreprocess",
     "World",
     "__version__",
+    "create_loader",
     "errors",
 ]
 

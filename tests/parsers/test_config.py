@@ -11,6 +11,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.preprocess import EvalPreprocess, TrainPreprocess
 
 EVERYTHING = """
 name = "voc/2007:4.0.0"
@@ -36,10 +37,28 @@ prefetch_batches = 5
 ram_budget_bytes = 1000000
 block_records = 10
 verify_checksums = false
+on_error = "replace"
+max_replaced = 5
+
+[preprocess]
+kind = "train"
+size = 48
+scale = [0.5, 1]
+ratio = [0.5, 2.0]
+hflip = 0.25
+interpolation = "random"
+crop_padding = 3
+fill = 7
+also = ["mask"]
+map_fn = "augment:rotate"
+max_pixels = 1000000
 
 [loader]
 num_workers = 6
 """
+PREPROCESS = TrainPreprocess(
+    *(48, (0.5, 1.0), (0.5, 2.0), 0.25, "random", 3, 7, ("mask",), "augment:rotate", 1_000_000),
+)
 
 
 @pytest.fixture(scope="session")
@@ -66,14 +85,16 @@ def refusal(directory: Path, text: str) -> str:
 
 def test_every_key_reaches_its_field(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, EVERYTHING))
-    read = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000, 10, False)
+    read = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000, 10, False, "replace", 5)
     assert config == Config(
         *("voc/2007:4.0.0", "train+validation", True, 64, False, 2, 7, "drop", "picture", ("cat", "dog"), "L"),
-        *({"cat": 1, "dog": 0}, read, 6),
+        *({"cat": 1, "dog": 0}, read, PREPROCESS, 6),
     )
     default = Config("x")
     assert all(getattr(config, field.name) != getattr(default, field.name) for field in fields(Config))
     assert all(getattr(read, field.name) != getattr(default.read, field.name) for field in fields(ReadOptions))
+    plain = TrainPreprocess(224)
+    assert all(getattr(PREPROCESS, field.name) != getattr(plain, field.name) for field in fields(TrainPreprocess))
 
 
 def test_what_a_file_leaves_out_has_the_defaults_of_the_parser(tmp_path: Path, demo_digits: Path) -> None:
@@ -92,6 +113,16 @@ shuffle = false\nimage_mode = "L"\n[read]\nshuffle_buffer = 50"""
     assert (parser.split, parser.is_training, parser.batch_size, parser.seed) == ("test[:100]", True, 10, 3)
     assert (parser.remainder, parser.shuffle, parser.image_mode) == ("drop", False, "L")
     assert (parser.num_examples, parser.read.shuffle_buffer) == (100, 50)
+
+
+def test_a_preprocess_reaches_the_parser(tmp_path: Path, demo_digits: Path) -> None:
+    text = """name = "digits"\nbatch_size = 8\n[preprocess]\nkind = "eval"\nsize = [6, 8]\ncrop_pct = 1
+fill = [1, 2, 3]\ncrop_mode = "border"\ninterpolation = "bicubic" """
+    config = load_config(write(tmp_path, text))
+    wanted = EvalPreprocess((6, 8), 1, "bicubic", "border", (1, 2, 3))
+    assert config.preprocess == wanted
+    assert config.make_parser(demo_digits).preprocess == wanted
+    assert load_config(write(tmp_path, "name = 'digits'")).make_parser(demo_digits).preprocess is None
 
 
 EVEN = {str(digit): digit % 2 for digit in range(10)}
@@ -134,6 +165,20 @@ def test_a_target_key_may_be_a_list(tmp_path: Path, demo_digits: Path) -> None:
         ("[read]\nbatch_size = 3", ": unknown key 'batch_size' in [read]. It belongs to the top of the file."),
         ("[read]\nread = 3", ": unknown key 'read' in [read]."),
         ("root = '/'", ": unknown key 'root'."),
+        (
+            "[preprocess]\nkind = 'train'\nsise = 3",
+            ": unknown key 'sise' in [preprocess]. Did you mean 'size'? The keys",
+        ),
+        ("name = 'x'\ncrop_pct = 0.9", ": unknown key 'crop_pct'. It belongs to [preprocess]."),
+        ("[preprocess]\nseed = 3", ": unknown key 'seed' in [preprocess]. It belongs to the top of the file."),
+        (
+            "[preprocess]\nkind = 'train'\nsize = 8\ncrop_pct = 0.9",
+            ": [preprocess] kind = 'train' has no 'crop_pct': it belongs to kind = 'eval'.",
+        ),
+        (
+            "[preprocess]\nkind = 'eval'\nsize = 8\nscale = [0.1, 1]",
+            ": [preprocess] kind = 'eval' has no 'scale': it belongs to kind = 'train'.",
+        ),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_right_one(tmp_path: Path, text: str, message: str) -> None:
@@ -166,11 +211,47 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(tmp_path: Path, te
         ("name = 'x'\n[read]\nnum_threads = 1.5", ": [read] num_threads = 1.5 must be an integer."),
         ("name = 'x'\n[loader]\nnum_workers = '2'", ": [loader] num_workers = '2' must be an integer."),
         ("name = 'x'\nread = 3", ": read = 3 must be a table: a line [read], and its keys below it."),
+        (
+            "name = 'x'\npreprocess = 224",
+            ": preprocess = 224 must be a table: a line [preprocess], and its keys below it.",
+        ),
         ("name = 'x'\n[[loader]]", ": loader = [{}] must be a table: a line [loader], and its keys below it."),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused(tmp_path: Path, text: str, message: str) -> None:
     assert refusal(tmp_path, text) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", " does not say what it is for: it needs a line kind = 'train' or 'eval'."),
+        ("kind = 'trian'", " kind = 'trian' must be 'train' or 'eval'. Did you mean 'train'?"),
+        ("kind = ['train']", " kind = ['train'] must be 'train' or 'eval'. Did you mean 'train'?"),
+        ("kind = 'train'", " needs size: the pixels of a side, or [height, width]."),
+        ("kind = 'eval'\nsize = '224'", " size = '224' must be an integer or a list of integers."),
+        ("kind = 'eval'\nsize = [224, true]", " size = [224, True] must be an integer or a list of integers."),
+        ("kind = 'eval'\nsize = [224, 0]", " size = [224, 0] must be in 1..16384."),
+        ("kind = 'eval'\nsize = 16385", " size = 16385 must be in 1..16384."),
+        ("kind = 'eval'\nsize = 8\nfill = 256", " fill = 256 must be in 0..255."),
+        ("kind = 'eval'\nsize = 8\nalso = 'mask'", " also = 'mask' must be a list of strings."),
+        ("kind = 'eval'\nsize = 8\ncrop_pct = true", " crop_pct = true must be a number."),
+        ("kind = 'train'\nsize = 8\nmap_fn = 3", " map_fn = 3 must be a string."),
+        ("kind = 'train'\nsize = 8\nscale = [0.1, 'all']", " scale = [0.1, 'all'] must be a list of numbers."),
+        (
+            "kind = 'train'\nsize = 8\nscale = [0.1, 1, 1]",
+            " TrainPreprocess: scale=(0.1, 1, 1) must be two numbers with 0 < least <= greatest <= 1.",
+        ),
+        ("kind = 'train'\nsize = 8\nhflip = nan", " TrainPreprocess: hflip=nan must be a probability, 0 to 1."),
+        (
+            "kind = 'eval'\nsize = 8\ncrop_mode = 'centre'",
+            " EvalPreprocess: unknown crop_mode 'centre': choose one of 'center', 'squash', 'border'. Did you mean "
+            "'center'?",
+        ),
+    ],
+)
+def test_a_preprocess_that_cannot_be_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, f"name = 'x'\n[preprocess]\n{text}") == f": [preprocess]{message}"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +279,7 @@ def test_every_number_has_a_bound(tmp_path: Path) -> None:
     """A key that is added later cannot be forgotten."""
     lines = EVERYTHING.splitlines()
     numbers = [number for number, line in enumerate(lines) if line.rpartition(" = ")[2].isdigit()]
-    assert len(numbers) == 11
+    assert len(numbers) == 16
     for number in numbers:
         key = lines[number].partition(" = ")[0]
         broken = [*lines[:number], f"{key} = {2**63}", *lines[number + 1 :]]
@@ -263,6 +344,8 @@ def test_a_recipe_can_be_read_and_its_header_tells_command_hardware_and_figures(
     for word in (command, "# Hardware: ", "# Expected: "):
         assert word in header
     assert re.search(r"[\d,]+ examples/s", header.partition("# Expected: ")[2])
+    kind = TrainPreprocess if config.is_training else EvalPreprocess
+    assert isinstance(config.preprocess, kind) or config.name == "digits"
 
 
 def test_the_digits_recipe_reads_the_digits(demo_digits: Path) -> None:

@@ -73,7 +73,7 @@ def spec_of(directory: Path, scheme: str = "", **changes: Any) -> StreamSpec:
         source=dataclasses.replace(files, **{name: value for name, value in changes.items() if name in of_files}),
         num_examples=NUM_TRAIN,
         columns={"label": DenseColumn("label", "int64")},
-        painting=None,
+        painter=None,
         chunk_size=8,
         num_skipped=0,
         num_threads=4,
@@ -123,7 +123,7 @@ def attempt(spec: StreamSpec) -> tuple[str, str, int]:
 
 def look(directory: Path, cut: Path) -> dict[str, Any]:
     tf = load_tensorflow()
-    options = chunk_graphs._decoded(tf, spec_of(directory, num_threads=3), 0, 0).options()
+    options = chunk_graphs._decoded(tf, spec_of(directory, num_threads=3), 0).options()
     seen: dict[str, Any] = {
         "options": (
             options.autotune.enabled,

@@ -37,7 +37,6 @@ from tfds_torch.pipeline import tensorflow_runtime
 from tfds_torch.pipeline.canvas import ArrayCanvas, MakeCanvas
 from tfds_torch.pipeline.columns import CHANNELS, ImageColumn
 from tfds_torch.pipeline.options import ReadOptions
-from tfds_torch.pipeline.painting import num_channels
 from tfds_torch.pipeline.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan, Remainder
@@ -447,11 +446,15 @@ class ParserTfds:
         if self.batch_size is None:
             raise ConfigError("A preprocess needs batch_size: images are written into the memory of their batch.")
         self._fields.find("image")
-        levels = self.preprocess.fill
-        if isinstance(levels, tuple) and len(levels) != num_channels(self.image_mode):
+        if self.image_mode is None:
+            raise ConfigError(
+                "A preprocess needs image_mode 'RGB', 'L' or 'RGBA': with None, images may differ in their channels."
+            )
+        levels, channels = self.preprocess.fill, CHANNELS[self.image_mode]
+        if isinstance(levels, tuple) and len(levels) != channels:
             raise ConfigError(
                 f"The fill {levels} of the preprocess has {len(levels)} grey levels, and image_mode "
-                f"{self.image_mode!r} has {num_channels(self.image_mode)} channels: give one level, or one for each."
+                f"{self.image_mode!r} has {channels} channels: give one level, or one for each."
             )
         for name in self.preprocess.also:
             found = self._fields.find(name).connector

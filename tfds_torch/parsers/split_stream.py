@@ -15,7 +15,6 @@ from tfds_torch.pipeline.canvas import MakeCanvas
 from tfds_torch.pipeline.columns import Column, ImageColumn
 from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.pipeline.painter import ImagePainter
-from tfds_torch.pipeline.painting import Painting, num_channels
 from tfds_torch.pipeline.preprocess import Preprocess
 from tfds_torch.pipeline.stream_spec import ExampleSource, Replacing, StreamSpec
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
@@ -173,9 +172,9 @@ class SplitStream:
         spec, num_valid = self._spec(plan, epoch, start_batch, content)
         numbers = plan.worker_batches(start_batch)
         batches = join_pieces(self._pieces(plan, epoch, numbers, spec, num_valid, content.has_label), plan.batch_size)
-        if spec.painting is None:
+        painter = spec.painter
+        if painter is None:
             return batches
-        painter = spec.painting.painter
         return (replace(batch, image=painter.take_canvas(numbers.index(batch.batch))) for batch in batches)
 
     def _pieces(
@@ -228,7 +227,7 @@ class SplitStream:
             source=source,
             num_examples=self.files.num_examples,
             columns=content.columns,
-            painting=self._painting(plan, content, source, num_skipped, chunk_size, num_threads),
+            painter=self._painter(plan, content, source, num_skipped),
             chunk_size=chunk_size,
             num_skipped=num_skipped,
             num_threads=num_threads,
@@ -247,20 +246,14 @@ class SplitStream:
 
         return Replacing(order.occurrences, source_of, self.read.max_replaced)
 
-    def _painting(
-        self,
-        plan: EpochPlan,
-        content: Content,
-        source: ExampleSource,
-        num_skipped: int,
-        chunk_size: int,
-        num_threads: int,
-    ) -> Painting | None:
+    def _painter(
+        self, plan: EpochPlan, content: Content, source: ExampleSource, num_skipped: int
+    ) -> ImagePainter | None:
         if content.painted is None:
             return None
-        painter = ImagePainter(
+        return ImagePainter(
+            content.painted.column,
             content.painted.preprocess,
-            num_channels=num_channels(content.painted.column.mode),
             seed=plan.seed,
             num_examples=self.files.num_examples,
             batch_size=plan.batch_size,
@@ -269,7 +262,6 @@ class SplitStream:
             refuse=source.describe_undecodable,
             clock=content.clock,
         )
-        return Painting(content.painted.column, painter, chunk_size, num_threads)
 
     def _chunk_size(self, batch_size: int) -> int:
         """Returns how many examples are decoded at a time: part of a large batch, or several small batches."""

@@ -1,7 +1,9 @@
 """The tf.data graph of a stream: chunks of encoded examples, decoded; its errors as our own."""
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,13 @@ from numpy.typing import NDArray
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.pipeline.columns import Column
 from tfds_torch.pipeline.options import tf_data_options
+from tfds_torch.pipeline.painter import ImagePainter
 from tfds_torch.pipeline.stream_spec import StreamSpec
 
 Chunk = tuple[NDArray[np.int64], dict[str, Any]]
 """The occurrences, int64 [n], and column name -> n values."""
 
-_PAINTED = "painted"
+_IMAGES = "encoded images"
 _WHERE_IN_GRAPH = re.compile(r"\{\{.*?\}\} ?|Error in user-defined function .*? Iterator::\S+: ")
 
 
@@ -32,7 +35,12 @@ def read_chunks(tf: Any, spec: StreamSpec, position: int, first_row: int) -> Ite
         ShardError: a file cannot be read.
         CorruptRecordError: a record, or an image in it, is damaged.
     """
-    chunks = _decoded(tf, spec, position, first_row).as_numpy_iterator()
+    chunks = _unpacked(tf, spec, position)
+    return chunks if spec.painter is None else _painted(tf, spec, spec.painter, chunks, first_row)
+
+
+def _unpacked(tf: Any, spec: StreamSpec, position: int) -> Iterator[Chunk]:
+    chunks = _decoded(tf, spec, position).as_numpy_iterator()
     while True:
         try:
             occurrences, decoded = next(chunks)
@@ -41,11 +49,54 @@ def read_chunks(tf: Any, spec: StreamSpec, position: int, first_row: int) -> Ite
         except tf.errors.OpError as error:
             raise _explain(tf, error, spec, position) from None
         columns = {name: column.unpack(decoded[name]) for name, column in spec.columns.items()}
-        if spec.painting is not None:
-            spec.painting.finish(first_row, columns)
+        if spec.painter is not None:
+            columns[_IMAGES] = decoded[_IMAGES]
         position += len(occurrences)
-        first_row += len(occurrences)
         yield occurrences, columns
+
+
+def _painted(
+    tf: Any, spec: StreamSpec, painter: ImagePainter, chunks: Iterator[Chunk], first_row: int
+) -> Iterator[Chunk]:
+    """Yields chunks whose images have been painted, some of them ahead.
+
+    Images are decoded and resized by threads of Python, which tensorflow and the canvas let go on meanwhile. Decoding
+    them in the graph cost as much, and the graph took 0.1 s more to be built in every epoch.
+    """
+    painter.start(tf)
+    waiting: deque[tuple[Chunk, int, Future[None]]] = deque()
+    error: Exception | None = None
+    threads = ThreadPoolExecutor(spec.num_threads, "painter")
+    try:
+        while error is None:
+            try:
+                occurrences, columns = next(chunks)
+            except StopIteration:
+                break
+            except TfdsTorchError as caught:  # What was read before it comes before it.
+                error = caught
+                break
+            painted = threads.submit(painter.paint, first_row, occurrences, columns.pop(_IMAGES))
+            waiting.append(((occurrences, columns), first_row, painted))
+            first_row += len(occurrences)
+            if len(waiting) > spec.prefetch_chunks:
+                yield _finished(painter, *waiting.popleft())
+        while waiting:
+            yield _finished(painter, *waiting.popleft())
+    finally:
+        threads.shutdown(cancel_futures=True)
+    if error is not None:
+        raise error
+
+
+def _finished(painter: ImagePainter, chunk: Chunk, first_row: int, painted: "Future[None]") -> Chunk:
+    """Returns a chunk once it has been painted, with what goes through the same crop."""
+    painted.result()
+    occurrences, columns = chunk
+    if painter.preprocess.also:
+        others = {name: columns[name] for name in painter.preprocess.also if name in columns}
+        columns |= painter.cut_others(first_row, others)
+    return occurrences, columns
 
 
 def readable_reason(error: Any) -> str:
@@ -53,33 +104,30 @@ def readable_reason(error: Any) -> str:
     return _WHERE_IN_GRAPH.sub("", str(error.message).splitlines()[0])
 
 
-def _decoded(tf: Any, spec: StreamSpec, position: int, first_row: int) -> Any:
+def _decoded(tf: Any, spec: StreamSpec, position: int) -> Any:
     """Returns a dataset of (occurrence int64 [n], column name -> tensors), from a position on."""
     # Calls beyond the threads would only take turns with the first one, and so delay it.
     num_parallel = min(spec.prefetch_chunks, spec.num_threads + 1)
+    features = _feature_specs(tf, spec)
 
-    def decode(number: Any, chunk: tuple[Any, Any]) -> tuple[Any, dict[str, Any]]:
-        occurrences, encoded = chunk
-        parsed = spec.source.parse(tf, encoded, _feature_specs(tf, spec))
-        decoded = _decode(tf, spec.columns, parsed, encoded, spec.num_threads)
-        if spec.painting is not None:
-            row = number * spec.chunk_size + first_row
-            decoded[_PAINTED] = (spec.painting.add(tf, parsed[spec.painting.column.key], occurrences, row),)
+    def decode(occurrences: Any, encoded: Any) -> tuple[Any, dict[str, Any]]:
+        parsed = spec.source.parse(tf, encoded, features)
+        decoded: dict[str, Any] = _decode(tf, spec.columns, parsed, encoded, spec.num_threads)
+        if spec.painter is not None:
+            decoded[_IMAGES] = parsed[spec.painter.column.key]
         return occurrences, decoded
 
-    return (
-        spec.source.chunks(tf, spec.chunk_size, position, list(_feature_specs(tf, spec)))
-        .prefetch(1)  # Reading goes on while a chunk is decoded; what waits here is still encoded.
-        .enumerate()
-        .map(tf.autograph.experimental.do_not_convert(decode), num_parallel_calls=num_parallel)
-        .prefetch(spec.prefetch_chunks - num_parallel)  # The parallel map holds as many results ready as it has calls.
-        .with_options(tf_data_options(tf, spec.num_threads))
-    )
+    chunks = spec.source.chunks(tf, spec.chunk_size, position, list(features)).prefetch(1)  # Of what is still encoded.
+    decoded = chunks.map(tf.autograph.experimental.do_not_convert(decode), num_parallel_calls=num_parallel)
+    if spec.painter is None:
+        # The parallel map holds as many results ready as it has calls.
+        decoded = decoded.prefetch(spec.prefetch_chunks - num_parallel)
+    return decoded.with_options(tf_data_options(tf, spec.num_threads))
 
 
 def _feature_specs(tf: Any, spec: StreamSpec) -> dict[str, Any]:
     specs: dict[str, Any] = {}
-    for column in [*spec.columns.values(), *([spec.painting.column] if spec.painting else [])]:
+    for column in [*spec.columns.values(), *([spec.painter.column] if spec.painter else [])]:
         specs.update(column.feature_specs(tf))
     return specs
 
@@ -92,11 +140,6 @@ def _decode(
 
 def _explain(tf: Any, error: Any, spec: StreamSpec, num_delivered: int) -> TfdsTorchError:
     """Returns our own error for one of tensorflow's, which no process without tensorflow could unpickle."""
-    failure = spec.painting.painter.failure if spec.painting is not None else None
-    if failure is not None and f"{type(failure).__name__}: " in str(error.message):
-        if isinstance(failure, TfdsTorchError):
-            return failure
-        raise failure
     reason = readable_reason(error)
     explained = spec.source.explain(tf, error, reason, num_delivered)
     if explained is not None:
@@ -109,12 +152,11 @@ def _find_undecodable(tf: Any, spec: StreamSpec, num_delivered: int) -> int | No
     """Returns the index of the first example after the delivered ones that cannot be decoded by itself."""
     num_suspected = spec.chunk_size * (spec.prefetch_chunks + 1)
     examples = spec.source.chunks(tf, 1, num_delivered, list(_feature_specs(tf, spec)))
-    columns = dict(spec.columns) | ({_PAINTED: spec.painting.column} if spec.painting else {})
     try:
         for occurrences, encoded in examples.take(num_suspected):
             parsed = spec.source.parse(tf, encoded, _feature_specs(tf, spec))
             try:
-                _decode(tf, columns, parsed, encoded, spec.num_threads)
+                _decode(tf, spec.columns, parsed, encoded, spec.num_threads)
             except tf.errors.InvalidArgumentError:
                 return int(occurrences[0]) % spec.num_examples
     except tf.errors.OpError:  # The files have changed since.

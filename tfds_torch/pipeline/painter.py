@@ -1,13 +1,8 @@
-"""ImagePainter: what is done to the images of one stream, from their headers to the memory of their batches.
-
-The graph (`pipeline/painting.py`) calls it twice for every chunk: `place` says what is to be decoded, `draw` takes what
-was decoded, resizes it and writes it into its rows. Both may be called from several threads at the same time, each for
-chunks of its own.
-"""
+"""ImagePainter: what is done to the images of one stream, from their headers to the memory of their batches."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +11,10 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.pipeline.canvas import Canvas, MakeCanvas, Pixels
+from tfds_torch.pipeline.columns import CHANNELS, ImageColumn
+from tfds_torch.pipeline.image_decoder import ImageDecoder
 from tfds_torch.pipeline.image_headers import Encoding, Header, read_header
+from tfds_torch.pipeline.map_function import ImageMap
 from tfds_torch.pipeline.placement import Placements
 from tfds_torch.pipeline.preprocess import Preprocess, height_and_width
 from tfds_torch.plan.example_random import draw_seeds
@@ -25,29 +23,29 @@ from tfds_torch.runtime.clock import Clock
 Int64Array = NDArray[np.int64]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Chunk:
-    """What is known of a chunk between its two calls.
+    """What is known of a chunk before its images are decoded.
 
     Attributes:
-        placements: of its examples.
-        is_whole: bool [n], whether all of the image was decoded rather than its window.
-        occurrences: int64 [n].
-        began_s: when it was placed.
+        index: int64 [n].
+        headers: of its images.
+        sizes: int64 [n, 2], heights and widths of its images.
+        placements: of its images.
     """
 
+    index: Int64Array
+    headers: Sequence[Header]
+    sizes: Int64Array
     placements: Placements
-    is_whole: NDArray[np.bool_]
-    occurrences: Int64Array
-    began_s: float
 
 
 class ImagePainter:
-    """Places and draws the images of one stream.
+    """Places, decodes and draws the images of one stream. Several threads may paint, each chunks of its own.
 
     Args:
+        column: the feature that holds them.
         preprocess: what is done to them.
-        num_channels: of the results.
         seed: of their random numbers.
         num_examples: of a pass: an occurrence is `pass_number * num_examples + index`.
         batch_size: rows of a canvas.
@@ -59,9 +57,9 @@ class ImagePainter:
 
     def __init__(
         self,
+        column: ImageColumn,
         preprocess: Preprocess,
         *,
-        num_channels: int,
         seed: int,
         num_examples: int,
         batch_size: int,
@@ -70,8 +68,8 @@ class ImagePainter:
         refuse: Callable[[int, str], TfdsTorchError],
         clock: Clock | None,
     ) -> None:
+        self.column = column
         self.preprocess = preprocess
-        self.num_channels = num_channels
         self._seed = seed
         self._num_examples = num_examples
         self._batch_size = batch_size
@@ -81,114 +79,126 @@ class ImagePainter:
         self._clock = clock
         self._lock = threading.Lock()
         self._canvases: dict[int, Canvas] = {}
-        self._chunks: dict[int, _Chunk] = {}
-        self.failure: Exception | None = None
+        self._chunks: dict[int, _Chunk] = {}  # Those whose placements are still asked for.
+        self._shape = (*height_and_width(preprocess.size), CHANNELS[column.mode])
+        self._tf: Any = None
+        self._decoder: ImageDecoder | None = None
+        self._map: ImageMap | None = None
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the results."""
-        return height_and_width(self.preprocess.size)
+    def start(self, tf: Any) -> None:
+        """Takes tensorflow, before the first chunk.
 
-    def place(
-        self, first_row: int, occurrences: Int64Array, images: NDArray[np.object_]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
-        """Works out what is to be decoded of a chunk.
+        Raises:
+            ConfigError: the map_fn cannot be used.
+        """
+        if self._tf is None:
+            self._tf, self._decoder = tf, ImageDecoder(tf, self.column)
+            if self.preprocess.map_fn is not None:
+                self._map = ImageMap(tf, self.preprocess.map_fn, self._shape)
+
+    def paint(self, first_row: int, occurrences: Int64Array, images: NDArray[np.object_]) -> None:
+        """Decodes a chunk's images, resizes them and writes them into the rows of their batches.
 
         Args:
             first_row: of the chunk.
             occurrences: int64 [n], of its examples.
-            images: n encoded images, or their beginnings.
-
-        Returns:
-            int32 [n, 4], windows to decode: top, left, height, width, of the shrunk image; and int32 [n], how: the
-            encoding where it is decoded whole, else -1, -2, -4 or -8 for a JPEG's shrink. None where the beginnings do
-            not tell an image's size.
+            images: bytes [n], encoded.
 
         Raises:
-            CorruptRecordError: an image is none, has no pixels, or too many.
+            CorruptRecordError: an image is none, has no pixels or too many, or cannot be decoded.
+            ConfigError: the map_fn failed.
         """
         began_s = time.perf_counter()
-        headers = [read_header(image) for image in images.tolist()]
-        if None in headers:
-            return None
-        known = [header for header in headers if header is not None]
-        self._check(known, occurrences)
-        encodings = np.array([header.encoding for header in known], np.int32)
-        sizes = np.array([(header.height, header.width) for header in known], np.int64).reshape(-1, 2)
-        is_whole = (encodings != Encoding.JPEG) | (self.num_channels == 4)
-        placements = self.preprocess.place(sizes, occurrences, self._seed, ~is_whole)
-        self._chunks[first_row] = _Chunk(placements, is_whole, occurrences, began_s)
-        how = np.where(is_whole, encodings, -placements.shrinks).astype(np.int32)
-        # Rounded up: a shrunk image has a pixel for what is left of its last ones.
-        windows = -(-placements.windows // placements.shrinks[:, None])
-        return windows.astype(np.int32), how
-
-    def describe_headerless(self, occurrences: Int64Array, images: NDArray[np.object_]) -> TfdsTorchError:
-        """Returns the error for the first of some images whose size is not to be found in it."""
-        position = next(i for i, image in enumerate(images.tolist()) if read_header(image) is None)
-        image = images[position]
-        reason = "it is empty" if not image else f"its {len(image)} bytes are no whole JPEG, PNG, GIF or BMP image"
-        return self._refuse(self._index(occurrences[position]), f"{reason[0].upper()}{reason[1:]}.")
-
-    def draw(self, first_row: int, decoded: Sequence[Pixels]) -> np.int32:
-        """Resizes what was decoded of a chunk, uint8 [h, w, C] each, and writes it into its rows; returns 0."""
-        chunk = self._chunks[first_row]
-        rows = zip(
-            self._rows(first_row, len(decoded)), self._windows(chunk, decoded), chunk.placements.rows(), strict=True
-        )
-        for (canvas, row), pixels, placement in rows:
-            self._draw(canvas, row, pixels, *placement)
-        return self._end(first_row, chunk)
-
-    def draw_apart(self, first_row: int, decoded: Sequence[Pixels]) -> tuple[Pixels, Int64Array]:
-        """Resizes what was decoded of a chunk: for a map_fn, which `store` follows.
-
-        Returns:
-            uint8 [n, H, W, C], and the seeds of their random numbers, int64 [n, 2].
-        """
-        chunk = self._chunks[first_row]
-        canvas = self._make_canvas((len(decoded), *self.size, self.num_channels))
-        windows = self._windows(chunk, decoded)
-        for row, (pixels, placement) in enumerate(zip(windows, chunk.placements.rows(), strict=True)):
-            self._draw(canvas, row, pixels, *placement)
-        return canvas.pixels, draw_seeds(chunk.occurrences, self._seed)
-
-    def store(self, first_row: int, images: Pixels) -> np.int32:
-        """Writes finished images, uint8 [n, H, W, C], into their rows; returns 0."""
-        for (canvas, row), pixels in zip(self._rows(first_row, len(images)), images, strict=True):
-            canvas.pixels[row] = pixels
-        return self._end(first_row, self._chunks[first_row])
+        self._paint(first_row, occurrences, images.tolist())
+        if self._clock is not None:
+            self._clock.add("decode", time.perf_counter() - began_s)
 
     def take_canvas(self, number: int) -> Any:
         """Returns the images of the stream's batch `number`, all of whose rows have been drawn."""
         with self._lock:
             return self._canvases.pop(number).images
 
-    def take_placements(self, first_row: int) -> Placements:
-        """Returns where the images of a drawn chunk were cut out, for what else goes through the same crop."""
-        return self._chunks.pop(first_row).placements
+    def cut_others(self, first_row: int, others: Mapping[str, Sequence[Pixels]]) -> dict[str, list[Pixels]]:
+        """Cuts other images out of the same place as those of a painted chunk, which is forgotten then.
 
-    def noting_failure(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a function and keeps its error whole, of which tensorflow only passes on the text."""
-        try:
-            return function(*arguments)
-        except Exception as error:
-            self.failure = error
-            raise
+        Args:
+            first_row: of the chunk.
+            others: feature name -> n images.
 
-    def _check(self, headers: Sequence[Header], occurrences: Int64Array) -> None:
-        for header, occurrence in zip(headers, occurrences, strict=True):
-            if header.height * header.width > self.preprocess.max_pixels or not header.height * header.width:
-                reason = (
-                    f"It has {header.height} x {header.width} pixels, and at most {self.preprocess.max_pixels:,} are "
-                    f"allowed: set max_pixels of the preprocess if it is no mistake."
-                    if header.height * header.width
-                    else f"It says that it has {header.height} x {header.width} pixels."
-                )
-                raise self._refuse(self._index(occurrence), reason)
+        Returns:
+            Feature name -> n images, see `cut_alike`.
 
-    def _index(self, occurrence: Any) -> int:
-        return int(occurrence) % self._num_examples
+        Raises:
+            CorruptRecordError: one is of another size than its example's image.
+        """
+        chunk = self._chunks.pop(first_row)
+        for name, images in others.items():
+            for image, size, index in zip(images, chunk.sizes.tolist(), chunk.index.tolist(), strict=True):
+                if list(image.shape[:2]) != size:
+                    raise self._refuse(
+                        index,
+                        f"Its {name!r} has {image.shape[0]} x {image.shape[1]} pixels, and its image {size[0]} x "
+                        f"{size[1]}: what goes through the same crop must be of the same size.",
+                    )
+        return {name: cut_alike(images, chunk.placements, self._shape[:2]) for name, images in others.items()}
+
+    def _paint(self, first_row: int, occurrences: Int64Array, images: list[bytes]) -> None:
+        index = occurrences % self._num_examples
+        headers = [self._read_header(*example) for example in zip(index.tolist(), images, strict=True)]
+        sizes = np.array([(header.height, header.width) for header in headers], np.int64)
+        is_jpeg = np.array([header.encoding == Encoding.JPEG and self._shape[2] < 4 for header in headers])
+        chunk = _Chunk(index, headers, sizes, self.preprocess.place(sizes, occurrences, self._seed, is_jpeg))
+        decoded = self._decode(chunk, images)
+        placements = chunk.placements.rows()
+        if self._map is None:
+            rows = zip(self._rows(first_row, len(images)), decoded, placements, strict=True)
+            for (canvas, row), pixels, placement in rows:
+                self._draw(canvas, row, pixels, *placement)
+        else:
+            apart = self._make_canvas((len(images), *self._shape))
+            for row, (pixels, placement) in enumerate(zip(decoded, placements, strict=True)):
+                self._draw(apart, row, pixels, *placement)
+            mapped = self._map.apply(apart.pixels, draw_seeds(occurrences, self._seed))
+            for (canvas, row), pixels in zip(self._rows(first_row, len(images)), mapped, strict=True):
+                canvas.pixels[row] = pixels
+        if self.preprocess.also:
+            self._chunks[first_row] = chunk
+
+    def _read_header(self, index: int, image: bytes) -> Header:
+        header = read_header(image)
+        if header is None:
+            what = "It is empty" if not image else f"Its {len(image)} bytes are no whole JPEG, PNG, GIF or BMP image"
+            raise self._refuse(index, f"{what}.")
+        num_pixels = header.height * header.width
+        if not num_pixels:
+            raise self._refuse(index, f"It says that it has {header.height} x {header.width} pixels.")
+        if num_pixels > self.preprocess.max_pixels:
+            raise self._refuse(
+                index,
+                f"It has {header.height} x {header.width} pixels, and at most {self.preprocess.max_pixels:,} are "
+                f"allowed: set max_pixels of the preprocess if it is no mistake.",
+            )
+        return header
+
+    def _decode(self, chunk: _Chunk, images: list[bytes]) -> list[Pixels]:
+        """Returns the windows of a chunk's images, uint8 [h, w, C].
+
+        All of them, before the first one is resized: by turns, the two cost a tenth more.
+        """
+        assert self._decoder is not None  # noqa: S101 (`start` comes first)
+        shrinks = chunk.placements.shrinks
+        # Rounded up: a shrunk image has a pixel for what is left of its last ones.
+        windows = (-(-chunk.placements.windows // shrinks[:, None])).astype(np.int32)
+        decoded = []
+        for image, header, window, shrink, index in zip(
+            images, chunk.headers, windows, shrinks.tolist(), chunk.index.tolist(), strict=True
+        ):
+            try:
+                decoded.append(self._decoder.decode(image, header.encoding, window, shrink))
+            except self._tf.errors.InvalidArgumentError as error:
+                reason = str(error.message).splitlines()[0]
+                raise self._refuse(index, f"tensorflow says: {reason}") from None
+        return decoded
 
     def _rows(self, first_row: int, count: int) -> Iterator[tuple[Canvas, int]]:
         """Yields the canvas of each of the stream's rows from first_row on, and the row in it."""
@@ -201,18 +211,8 @@ class ImagePainter:
         with self._lock:
             if number not in self._canvases:
                 num_rows = min(self._batch_size, self._num_rows - number * self._batch_size)
-                self._canvases[number] = self._make_canvas((num_rows, *self.size, self.num_channels))
+                self._canvases[number] = self._make_canvas((num_rows, *self._shape))
             return self._canvases[number]
-
-    def _windows(self, chunk: _Chunk, decoded: Sequence[Pixels]) -> Iterator[Pixels]:
-        for pixels, is_whole, window in zip(
-            decoded, chunk.is_whole.tolist(), chunk.placements.windows.tolist(), strict=True
-        ):
-            top, left, height, width = window
-            if is_whole and pixels.shape[:2] != (height, width):
-                yield np.ascontiguousarray(pixels[top : top + height, left : left + width])
-            else:
-                yield pixels
 
     def _draw(
         self,
@@ -240,13 +240,6 @@ class ImagePainter:
             left = width - left - part.shape[1] if flip else left
             out = out[top : top + part.shape[0], left : left + part.shape[1]]
         out[:] = part[:, ::-1] if flip else part
-
-    def _end(self, first_row: int, chunk: _Chunk) -> np.int32:
-        if not self.preprocess.also:
-            del self._chunks[first_row]
-        if self._clock is not None:
-            self._clock.add("decode", time.perf_counter() - chunk.began_s)
-        return np.int32(0)  # The graph waits for it.
 
 
 def cut_alike(masks: Sequence[Pixels], placements: Placements, size: tuple[int, int]) -> list[Pixels]:

@@ -143,13 +143,14 @@ class TrainPreprocess:
         values = _read_timm_config(config, ("interpolation", "scale", "ratio", "hflip"))
         return cls(**values | changes)
 
-    def place(  # noqa: D102
+    def place(
         self,
         sizes: NDArray[np.int64],
         occurrences: NDArray[np.int64],
         seed: int,
         shrinkable: NDArray[np.bool_],
     ) -> Placements:
+        """Returns what is done to each of n images; see `Preprocess`."""
         uniforms = draw_uniforms(occurrences, seed, NUM_DRAWS + 2)
         flips = uniforms[:, NUM_DRAWS] < self.hflip
         height, width = height_and_width(self.size)
@@ -225,13 +226,14 @@ class EvalPreprocess:
             values["fill"] = tuple(round(255 * level) for level in mean)
         return cls(**values | changes)
 
-    def place(  # noqa: D102
+    def place(
         self,
         sizes: NDArray[np.int64],
         occurrences: NDArray[np.int64],
         seed: int,
         shrinkable: NDArray[np.bool_],
     ) -> Placements:
+        """Returns what is done to each of n images; see `Preprocess`."""
         size = height_and_width(self.size)
         scaled = scaled_size(size, self.crop_pct)
         if self.crop_mode == "squash":
@@ -269,7 +271,7 @@ def _check_shared(value: Any) -> None:
     if not levels or any(check_integer(f"{kind}: fill", level, 0) > 255 for level in levels):
         raise ConfigError(f"{kind}: fill={value.fill!r} must be a grey level, 0 to 255, or one for each channel.")
     object.__setattr__(value, "fill", tuple(levels) if isinstance(value.fill, tuple | list) else levels[0])
-    if isinstance(value.also, str) or not all(isinstance(name, str) for name in value.also):
+    if not isinstance(value.also, tuple | list) or not all(isinstance(name, str) for name in value.also):
         raise ConfigError(f"{kind}: also={value.also!r} must be names of image features, such as ('mask',).")
     object.__setattr__(value, "also", tuple(value.also))
     object.__setattr__(value, "max_pixels", check_integer(f"{kind}: max_pixels", value.max_pixels, 1))

@@ -26,8 +26,7 @@ def read_singly(
         replacing: how others take the place of damaged examples.
         position: of the chunk's first example in the order of delivery.
     """
-    painting = spec.painting and replace(spec.painting, chunk_size=1)
-    single = replace(spec, chunk_size=1, prefetch_chunks=1, painting=painting)
+    single = replace(spec, chunk_size=1, prefetch_chunks=1)
     stop = min(position + spec.chunk_size, len(spec.source))
     while position < stop:
         try:

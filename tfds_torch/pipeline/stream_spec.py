@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.pipeline.columns import Column
-from tfds_torch.pipeline.painting import Painting
+from tfds_torch.pipeline.painter import ImagePainter
 from tfds_torch.runtime.clock import Clock
 
 
@@ -98,7 +98,7 @@ class StreamSpec:
         source: where the examples come from.
         num_examples: of a pass.
         columns: name -> how the field is decoded.
-        painting: of the images, where they are preprocessed; they are no column then.
+        painter: of the images, where they are preprocessed; they are no column then.
         chunk_size: examples that are decoded and handed over at a time.
         num_skipped: examples of the (shuffled) stream that are passed over without being decoded.
         num_threads: size of the pipeline's thread pool.
@@ -110,7 +110,7 @@ class StreamSpec:
     source: ExampleSource
     num_examples: int
     columns: Mapping[str, Column]
-    painting: Painting | None
+    painter: ImagePainter | None
     chunk_size: int
     num_skipped: int
     num_threads: int

@@ -9,15 +9,16 @@ from torch import Tensor
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Batch
-from tfds_torch.torch_data.tensor_canvas import TensorCanvas
+from tfds_torch.torch_data.tensor_canvas import TensorCanvases
 
 
-def make_tensors(batch: Batch, fields: Sequence[str]) -> tuple[Any, ...]:
+def make_tensors(batch: Batch, fields: Sequence[str], make_canvas: TensorCanvases) -> tuple[Any, ...]:
     """Returns the fields of a batch, in the order asked for.
 
     Args:
         batch: of which images are a canvas's, or arrays uint8 [H, W, C] of one size.
         fields: which of its fields.
+        make_canvas: makes the memory of images that lie in none yet.
 
     Returns:
         For each field: `image` uint8 [B, C, H, W] in channels_last memory; `label` and `index` int64 [B]; `valid` bool
@@ -27,12 +28,12 @@ def make_tensors(batch: Batch, fields: Sequence[str]) -> tuple[Any, ...]:
     Raises:
         ConfigError: the images are of different sizes.
     """
-    return tuple(_field(batch, name) for name in fields)
+    return tuple(_field(batch, name, make_canvas) for name in fields)
 
 
-def _field(batch: Batch, name: str) -> Any:
+def _field(batch: Batch, name: str, make_canvas: TensorCanvases) -> Any:
     if name == "image":
-        return batch.image if isinstance(batch.image, Tensor) else _stack_images(batch)
+        return batch.image if isinstance(batch.image, Tensor) else _stack_images(batch, make_canvas)
     if name == "id":
         return batch.id
     if name in ("valid", "index") or (name == "label" and batch.label is not None):
@@ -40,16 +41,16 @@ def _field(batch: Batch, name: str) -> Any:
     return _feature(batch.features[name])
 
 
-def _stack_images(batch: Batch) -> Tensor:
+def _stack_images(batch: Batch, make_canvas: TensorCanvases) -> Tensor:
     shapes = [image.shape for image in batch.image]
     other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
     if other is not None:
         raise ConfigError(
             f"Whole batches need images of one size: {batch.id[0]} has [H, W, C] = {list(shapes[0])}, and "
-            f"{batch.id[other]} {list(shapes[other])}. Give the parser a preprocess, such as TrainPreprocess(size=224), "
-            f"or leave out batched=True."
+            f"{batch.id[other]} {list(shapes[other])}. Give the parser a preprocess, such as "
+            f"TrainPreprocess(size=224), or leave out batched=True."
         )
-    canvas = TensorCanvas((len(shapes), *shapes[0]))
+    canvas = make_canvas((len(shapes), *shapes[0]))
     for row, image in enumerate(batch.image):
         canvas.pixels[row] = image
     return canvas.images

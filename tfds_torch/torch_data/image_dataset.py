@@ -15,16 +15,18 @@ from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.allocator import keep_freed_memory
 from tfds_torch.runtime.clock import Clock
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
 from tfds_torch.torch_data.batch_fields import make_tensors
+from tfds_torch.torch_data.batch_memory import SharedMemory
 from tfds_torch.torch_data.example_fields import check_field_names, make_tuples
 from tfds_torch.torch_data.iteration import Iteration, check_delivered, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import find_rank, is_distributed
 from tfds_torch.torch_data.shared_progress import SharedProgress
-from tfds_torch.torch_data.tensor_canvas import TensorCanvas
+from tfds_torch.torch_data.tensor_canvas import TensorCanvases
 
 
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
@@ -70,6 +72,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         target_transform: Callable[[Any], Any] | None = None,
         fields: Sequence[str] = DEFAULT_FIELDS,
         world: World | None = None,
+        *,
         batched: bool | None = None,
     ) -> None:
         super().__init__()
@@ -88,6 +91,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self._restored_by: int | None = os.getpid()
         self.clock: Clock | None = None
         """What the process that reads reports its times to; a loader sets it."""
+        self.memory: SharedMemory | None = None
+        """Where workers write the images of whole batches; a loader sets it."""
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
         keep_own_shards(ImageDataset)
 
@@ -298,17 +303,22 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     def _examples(self, iteration: Iteration) -> Iterator[tuple[Any, ...]]:
         began, world = iteration.began, iteration.plan.world
         num_passed = began.examples
+        make_canvas = TensorCanvases(self.memory)
+        if torch.utils.data.get_worker_info() is not None:
+            keep_freed_memory()
+            if self.memory is not None:
+                self.memory.bind(world.worker)
         batches = self.parser.batches(
             world,
             began.began_at.epoch,
             began.start_batch,
             fields=self.fields,
             in_pieces=not self.is_batched,
-            make_canvas=TensorCanvas,
+            make_canvas=make_canvas,
             clock=self.clock,
         )
         if self.is_batched:
-            yield from self._whole(batches, iteration)
+            yield from self._whole(batches, iteration, make_canvas)
             return
         for batch in batches:
             self._progress.note_produced(batch.batch + 1)
@@ -320,7 +330,9 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                     iteration.num_examples += 1
                     yield example
 
-    def _whole(self, batches: Iterator[Batch], iteration: Iteration) -> Iterator[tuple[Any, ...]]:
+    def _whole(
+        self, batches: Iterator[Batch], iteration: Iteration, make_canvas: TensorCanvases
+    ) -> Iterator[tuple[Any, ...]]:
         if iteration.began.examples:
             raise StateMismatchError(
                 f"The state was taken after {iteration.began.examples} examples of a batch, by a dataset that yields "
@@ -329,7 +341,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         for batch in batches:
             self._progress.note_produced(batch.batch + 1)
             iteration.num_examples += len(batch)
-            yield make_tensors(batch, self.fields)
+            yield make_tensors(batch, self.fields, make_canvas)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_iteration": None}
@@ -342,6 +354,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 # Half an environment: a training process that is being started may yet learn its rank.
         else:
             state["_restored_by"] = None
+            state["memory"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,12 +1,14 @@
 """TensorCanvas: the images of a batch in a tensor, resized by torch."""
 
 import threading
+from typing import Any
 
 import torch
 import torch.utils.data
 from torch import Tensor
 
 from tfds_torch.pipeline.canvas import Pixels, resize_with_pillow
+from tfds_torch.torch_data.batch_memory import LocalMemory, SharedMemory
 
 _LARGEST_SERIAL = 30_000  # Elements. Of more, torch makes several threads' work, and they would wait for each other.
 
@@ -16,18 +18,16 @@ _RESIZE_BICUBIC = torch.ops.aten._upsample_bicubic2d_aa.out
 
 
 class TensorCanvas:
-    """A canvas whose memory is a tensor, in a loader's worker one that other processes can share.
+    """A canvas whose memory is a tensor.
 
     torch's resize of uint8 is Pillow's with the processor's vector instructions: three to four times as fast on one
     core. Its pixels differ by a grey level at most (bilinear).
 
     Args:
-        shape: [B, H, W, C].
+        memory: uint8 [B, H, W, C], of any content.
     """
 
-    def __init__(self, shape: tuple[int, int, int, int]) -> None:
-        is_worker = torch.utils.data.get_worker_info() is not None
-        memory = _empty_shared(shape) if is_worker else torch.empty(shape, dtype=torch.uint8)
+    def __init__(self, memory: Tensor) -> None:
         self._images = memory.permute(0, 3, 1, 2)
         self.pixels: Pixels = memory.numpy()
 
@@ -60,9 +60,33 @@ class TensorCanvas:
             _resize(pixels, self._images[row : row + 1], steps, bicubic)
 
 
+class TensorCanvases:
+    """Makes canvases in memory that is used over and over; in a loader's worker, in memory that processes share.
+
+    Args:
+        memory: of a Loader's worker; None: this process's own, or, in another loader's worker, fresh shared memory.
+    """
+
+    def __init__(self, memory: SharedMemory | None = None) -> None:
+        self._memory = memory
+
+    def __call__(self, shape: tuple[int, int, int, int]) -> TensorCanvas:
+        """Returns a canvas of [B, H, W, C]."""
+        if torch.utils.data.get_worker_info() is None:
+            return TensorCanvas(torch.from_numpy(_local_memory.take(shape)))
+        slot = None if self._memory is None else self._memory.take(shape)
+        return TensorCanvas(_empty_shared(shape) if slot is None else torch.from_numpy(slot))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorCanvases, ()  # Memory is shared by inheritance only.
+
+
+_local_memory = LocalMemory()
+
+
 def _is_fast(pixels: Pixels) -> bool:
     """Whether torch resizes an image fast; with an opacity, Pillow also weighs the colours by it."""
-    return pixels.shape[-1] == 3
+    return bool(pixels.shape[-1] == 3)
 
 
 def _resize(pixels: Pixels, out: Tensor, steps: tuple[float, float], bicubic: bool) -> None:
@@ -93,5 +117,6 @@ def _scratch(images: Tensor) -> Tensor:
 
 
 def _empty_shared(shape: tuple[int, ...]) -> Tensor:
-    storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel())
+    # As torch's own collation does it in a worker: what is sent then is a file descriptor.
+    storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel())  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)

@@ -1,0 +1,753 @@
+"""Preprocessed batches, held against Pillow, torchvision and timm; what goes with them; and images that are none.
+
+Everything that loads tensorflow runs in the process of `call_reader`.
+"""
+
+import re
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from picture_fixtures import (
+    ENCODINGS,
+    NAMES,
+    NUM_GRAY,
+    RESAMPLING,
+    crop_with_pillow,
+    decode,
+    difference,
+    photograph,
+    save,
+    write_pictures,
+)
+from PIL import Image
+from tfds_fixtures import NUM_TRAIN, Datasets, Read, call_reader, has_tensorflow, read_all
+
+from parsers.preprocessing import Painted, error_of, read_painted
+from tfds_torch import EvalPreprocess, TrainPreprocess
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.plan.world import World
+
+SEED = 42
+MOST_MEAN, LEAST_PSNR = 1.0, 40.0
+slow = pytest.mark.slow
+CANVASES = ("tensor", pytest.param("array", marks=slow))
+
+
+def painted(root: Path, preprocess: Any, **options: Any) -> list[list[Painted]]:
+    """Returns epochs of a dataset of pictures."""
+    arguments = {"root": str(root), "name": "pictures", "batch_size": 4, "preprocess": preprocess}
+    of_reading = {name: options.pop(name) for name in ("epochs", "fields", "canvas") if name in options}
+    return call_reader(read_painted, arguments | options, **of_reading)
+
+
+def placed(preprocess: Any, image: Image.Image, occurrence: int, *, shrinkable: bool = False) -> tuple[Any, bool, bool]:
+    """Returns the box, the flip and the filter that an example gets."""
+    sizes = np.array([(image.height, image.width)], np.int64)
+    rows = preprocess.place(sizes, np.array([occurrence]), SEED, np.array([shrinkable]))
+    return rows.windows[0].tolist(), bool(rows.flips[0]), bool(rows.bicubic[0])
+
+
+# Parity of crops
+
+
+@pytest.fixture(scope="module")
+def encoded() -> dict[str, list[bytes]]:
+    """Encoding -> both photographs, in sizes of their own."""
+    return {
+        kind: [encode(photograph(name, size)) for name, size in zip(NAMES, ((500, 334), (301, 389)), strict=True)]
+        for kind, encode in ENCODINGS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def encodings_root(encoded: dict[str, list[bytes]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All encodings in one dataset: its chunks are mixed."""
+    images = [image for images in encoded.values() for image in images]
+    return write_pictures(tmp_path_factory.mktemp("encodings"), images)
+
+
+@pytest.fixture(scope="module")
+def photographs_root(encoded: dict[str, list[bytes]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same photographs as one kind of JPEG: all but the last chunk are decoded side by side."""
+    return write_pictures(tmp_path_factory.mktemp("photographs"), encoded["jpeg 4:2:0"] * 5)
+
+
+def assert_parity(images: Sequence[bytes], came: list[Painted], preprocess: Any, epoch: int, mode: str = "RGB") -> None:
+    assert sorted(example.index for example in came) == list(range(len(images)))
+    for example in came:
+        image = decode(images[example.index], mode)
+        box, flip, bicubic = placed(preprocess, image, epoch * len(images) + example.index)
+        wanted = crop_with_pillow(image, box, preprocess.size, bicubic=bicubic, flip=flip)
+        mean, psnr = difference(example.image, wanted)
+        where = f"example {example.index} of epoch {epoch}: {mean:.2f} grey levels, {psnr:.1f} dB"
+        assert mean <= MOST_MEAN, where
+        assert psnr >= LEAST_PSNR, where
+
+
+@pytest.mark.parametrize(
+    ("canvas", "mode"),
+    [
+        ("tensor", "RGB"),
+        ("array", "L"),
+        *(pytest.param(*pair, marks=slow) for pair in (("array", "RGB"), ("tensor", "L"))),
+        *(pytest.param(canvas, "RGBA", marks=slow) for canvas in ("array", "tensor")),
+    ],
+)
+def test_crops_of_every_encoding_are_pillows(
+    canvas: str, mode: str, encoded: dict[str, list[bytes]], encodings_root: Path
+) -> None:
+    preprocess = TrainPreprocess(size=(192, 160), interpolation="random")
+    images = [image for images in encoded.values() for image in images]
+    images = images[: 2 * NUM_GRAY] if mode == "L" else images
+    options = {"canvas": canvas, "image_mode": mode, "split": f"train[:{len(images)}]"}
+    for epoch, came in enumerate(painted(encodings_root, preprocess, epochs=range(2), **options)):
+        assert_parity(images, came, preprocess, epoch, mode)
+
+
+@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_many_crops_of_photographs_are_pillows(
+    canvas: str, interpolation: str, encoded: dict[str, list[bytes]], photographs_root: Path
+) -> None:
+    preprocess = TrainPreprocess(size=(224, 224), interpolation=interpolation)
+    images = encoded["jpeg 4:2:0"] * 5
+    for epoch, came in enumerate(painted(photographs_root, preprocess, canvas=canvas, epochs=range(5), batch_size=5)):
+        assert_parity(images, came, preprocess, epoch)
+
+
+@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("side", [20, *(pytest.param(side, marks=slow) for side in (32, 64))])
+def test_crops_that_are_shrunk_while_they_are_decoded_are_pillows(
+    canvas: str, interpolation: str, side: int, tmp_path: Path
+) -> None:
+    images = [
+        ENCODINGS[kind](photograph(name, (640, 427) if name == "china" else (427, 641)))
+        for kind in ("jpeg 4:2:0", "jpeg 4:4:4", "jpeg gray", "jpeg progressive")
+        for name in NAMES
+    ]
+    root = write_pictures(tmp_path, images)
+    preprocess = TrainPreprocess(size=(side, side), interpolation=interpolation, scale=(0.3, 1.0))
+    shrinks = set()
+    for epoch, came in enumerate(painted(root, preprocess, canvas=canvas, epochs=range(2))):
+        for example in came:
+            image, occurrence = decode(images[example.index]), epoch * len(images) + example.index
+            exact, flip, bicubic = placed(preprocess, image, occurrence)
+            box, *_ = placed(preprocess, image, occurrence, shrinkable=True)
+            shrinks.add(tuple(box) != tuple(exact))
+            mean, psnr = difference(
+                example.image, crop_with_pillow(image, box, preprocess.size, bicubic=bicubic, flip=flip)
+            )
+            assert mean <= MOST_MEAN, (epoch, example.index, mean, psnr)
+            assert psnr >= LEAST_PSNR, (epoch, example.index, mean, psnr)
+    assert True in shrinks
+
+
+# Parity of evaluation
+
+
+def evaluate_with_timm(images: Sequence[bytes], cases: Sequence[dict[str, Any]]) -> list[list[np.ndarray]]:
+    """Returns what timm's own transforms make of images in several cases. Loads torch and torchvision."""
+    from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+
+    held = declare_torchvision_operators()
+    from timm.data.transforms_factory import transforms_imagenet_eval
+
+    decoded = [decode(image) for image in images]
+    results = []
+    for case in cases:
+        fill = tuple(level / 255 for level in case["fill"])
+        arguments = {name: case[name] for name in ("crop_pct", "crop_mode", "interpolation")}
+        transform = transforms_imagenet_eval(img_size=case["size"], mean=fill, use_prefetcher=True, **arguments)
+        results.append([np.asarray(transform(image)).transpose(1, 2, 0) for image in decoded])
+    del held
+    return results
+
+
+MODES, FILTERS = ("center", "squash", "border"), ("bilinear", "bicubic")
+SIZES = (((224, 224), 0.875), ((160, 224), 0.95), ((64, 64), 1.0))
+
+
+@pytest.mark.parametrize(
+    ("canvas", "interpolation", "sizes"),
+    [
+        ("tensor", "bilinear", SIZES[:1]),
+        ("tensor", "bicubic", SIZES[1:2]),
+        pytest.param("tensor", "bilinear", SIZES[1:], marks=slow),
+        pytest.param("tensor", "bicubic", SIZES[::2], marks=slow),
+        *(pytest.param("array", name, SIZES, marks=slow) for name in FILTERS),
+    ],
+)
+def test_evaluation_is_timms(
+    canvas: str, interpolation: str, sizes: Any, encoded: dict[str, list[bytes]], tmp_path: Path
+) -> None:
+    tiny = [ENCODINGS["png rgb"](photograph("china", size)) for size in ((40, 31), (9, 50))]
+    images = encoded["jpeg 4:2:0"] + encoded["jpeg 4:4:4"][:1] + encoded["png rgb"][1:] + tiny
+    root = write_pictures(tmp_path, images)
+    cases = [
+        {"size": size, "crop_pct": part, "crop_mode": mode, "interpolation": interpolation, "fill": (10, 120, 230)}
+        for mode in MODES
+        for size, part in sizes
+    ]
+    theirs = call_reader(evaluate_with_timm, images, cases)
+    for case, wanted in zip(cases, theirs, strict=True):
+        (came,) = painted(root, EvalPreprocess(**case), canvas=canvas)
+        assert len(came) == len(images)
+        for example in came:
+            mean, psnr = difference(example.image, wanted[example.index])
+            assert mean <= MOST_MEAN, (case, example.index, mean, psnr)
+            assert psnr >= LEAST_PSNR, (case, example.index, mean, psnr)
+
+
+def test_evaluation_pads_each_channel_with_its_own_level(tmp_path: Path) -> None:
+    gray = save(Image.new("RGB", (40, 10), (90, 90, 90)), "PNG")
+    root = write_pictures(tmp_path, [gray])
+    ((example,),) = painted(root, EvalPreprocess(size=32, crop_pct=1.0, crop_mode="border", fill=(1, 2, 3)))
+    assert example.image.shape == (32, 32, 3)
+    assert (example.image[12:20] == 90).all()
+    assert (example.image[[*range(12), *range(20, 32)]] == (1, 2, 3)).all()
+    ((example,),) = painted(root, EvalPreprocess(size=32, crop_pct=1.0, crop_mode="border", fill=(7,)), image_mode="L")
+    assert example.image.shape == (32, 32, 1)
+    assert (example.image[:12] == 7).all()
+
+
+# Pad and crop
+
+
+def pad_and_crop_with_torchvision(
+    images: Sequence[bytes], places: Sequence[tuple[int, int, bool]], size: int, padding: int, fill: tuple[int, ...]
+) -> list[np.ndarray]:
+    """Returns windows of padded images, their top and left counted from the image's own. Loads torchvision."""
+    from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+
+    held = declare_torchvision_operators()
+    from torchvision.transforms import functional as F
+
+    results = []
+    for image, (top, left, flip) in zip(map(decode, images), places, strict=True):
+        cut = F.crop(F.pad(image, padding, fill), top + padding, left + padding, size, size)
+        results.append(np.array(F.hflip(cut) if flip else cut))
+    del held
+    return results
+
+
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_pad_and_crop_is_torchvisions_pixel_by_pixel(canvas: str, tmp_path: Path) -> None:
+    images = [save(photograph(name, size), "PNG") for name in NAMES for size in ((32, 32), (40, 32), (57, 91))]
+    preprocess = TrainPreprocess(size=32, crop_padding=4, fill=(9, 8, 7))
+    epochs = painted(write_pictures(tmp_path, images), preprocess, canvas=canvas, epochs=range(3))
+    for epoch, came in enumerate(epochs):
+        places = []
+        for example in came:
+            image = decode(images[example.index])
+            rows = preprocess.place(
+                np.array([(image.height, image.width)]),
+                np.array([epoch * len(images) + example.index]),
+                SEED,
+                np.array([False]),
+            )
+            begin = rows.windows[0, :2] + rows.offsets[0]
+            places.append((*begin.tolist(), bool(rows.flips[0])))
+        in_order = [images[example.index] for example in came]
+        wanted = call_reader(pad_and_crop_with_torchvision, in_order, places, 32, 4, (9, 8, 7))
+        for example, pixels in zip(came, wanted, strict=True):
+            np.testing.assert_array_equal(example.image, pixels)
+
+
+def test_images_smaller_than_the_result_lie_in_its_middle(tmp_path: Path) -> None:
+    pixels = np.arange(6 * 9 * 3, dtype=np.uint8).reshape(6, 9, 3)
+    root = write_pictures(tmp_path, [save(Image.fromarray(pixels), "PNG")])
+    for hflip in (0.0, 1.0):
+        ((example,),) = painted(root, TrainPreprocess(size=32, crop_padding=2, hflip=hflip, fill=200))
+        wanted = np.full((32, 32, 3), 200, np.uint8)
+        wanted[13:19, 11:20] = pixels
+        np.testing.assert_array_equal(example.image, wanted[:, ::-1] if hflip else wanted)
+
+
+# What goes through the same crop
+
+
+def save_mask(pixels: np.ndarray) -> bytes:
+    return save(Image.fromarray(pixels), "PNG")
+
+
+@pytest.mark.parametrize(
+    "preprocess",
+    [
+        TrainPreprocess(size=(48, 40), also=("mask",)),
+        TrainPreprocess(size=32, crop_padding=6, also=("mask",)),
+        TrainPreprocess(size=24, scale=(0.5, 1.0), interpolation="bicubic", also=("mask",)),
+        EvalPreprocess(size=(48, 40), also=("mask",)),
+        EvalPreprocess(size=48, crop_mode="squash", also=("mask",)),
+        EvalPreprocess(size=48, crop_mode="border", crop_pct=1.0, also=("mask",)),
+    ],
+    ids=["crop", "padding", "shrunk", "center", "squash", "border"],
+)
+@pytest.mark.parametrize("kind", ["jpeg 4:4:4", pytest.param("png rgb", marks=slow)])
+def test_a_mask_shows_the_same_place_as_its_image(preprocess: Any, kind: str, tmp_path: Path) -> None:
+    images, masks = [], []
+    for height, width in ((300, 200), (130, 256), (64, 64), (20, 90)):
+        # A mask that says where its pixel lies, also in the image: its red channel goes down, its green one across.
+        down, across = (np.linspace(10, 250, side).round().astype(np.uint8) for side in (height, width))
+        place = np.stack(np.broadcast_arrays(down[:, None], across[None], np.uint8(0)), axis=-1)
+        images.append(ENCODINGS[kind](Image.fromarray(place)))
+        masks.append(save_mask(place[..., 0 if len(masks) % 2 else 1]))
+    root = write_pictures(tmp_path, images, masks)
+    for came in painted(root, preprocess, fields=("image", "mask"), epochs=range(2)):
+        for example in came:
+            mask = example.features["mask"]
+            height, width = example.image.shape[:2]
+            assert (mask.shape, mask.dtype) == ((height, width, 1), np.uint8)
+            channel = example.image[..., 0 if example.index % 2 else 1].astype(int)
+            inside = mask[..., 0] > 0
+            assert inside.sum() > 100
+            apart = np.abs(channel - mask[..., 0])[inside]
+            # A pixel of the coarser grid is a few levels wide, and an edge is blurred into what is behind it.
+            assert np.median(apart) <= 4, (example.index, np.median(apart))
+            assert np.quantile(apart, 0.95) <= 12, (example.index, np.quantile(apart, 0.95))
+
+
+def test_a_mask_has_no_other_values_than_it_had(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    masks = [np.kron(rng.choice([0, 7, 255], (9, 13)), np.ones((11, 11))).astype(np.uint8) for _ in range(4)]
+    images = [save(Image.fromarray(np.stack([mask] * 3, axis=-1)), "PNG") for mask in masks]
+    root = write_pictures(tmp_path, images, list(map(save_mask, masks)))
+    preprocess = TrainPreprocess(size=40, also=("mask",))
+    for epoch, came in enumerate(painted(root, preprocess, fields=("image", "mask"), epochs=range(2))):
+        for example in came:
+            image = Image.fromarray(masks[example.index])
+            (top, left, height, width), flip, _ = placed(preprocess, image, epoch * len(masks) + example.index)
+            box = (left, top, left + width, top + height)
+            wanted = np.asarray(image.resize((40, 40), Image.Resampling.NEAREST, box))
+            np.testing.assert_array_equal(example.features["mask"][..., 0], wanted[:, ::-1] if flip else wanted)
+
+
+def test_deep_masks_keep_their_type_and_boxes_come_as_lists(datasets: Datasets) -> None:
+    arguments = {
+        "root": str(datasets.root),
+        "name": "shapes",
+        "batch_size": 16,
+        "preprocess": TrainPreprocess(size=16, also=("mask", "depth")),
+    }
+    (came,) = call_reader(read_painted, arguments, fields=("image", "mask", "depth", "objects/bbox", "words"))
+    assert len(came) == NUM_TRAIN
+    for example in came:
+        mask, depth = example.features["mask"], example.features["depth"]
+        assert (depth.shape, depth.dtype) == ((16, 16, 1), np.uint16)
+        np.testing.assert_array_equal(depth, mask.astype(np.uint16) * 257)
+        assert isinstance(example.features["words"], list)
+    boxes = [example.features["objects/bbox"] for example in came]
+    assert {box.shape for box in boxes} == {(number, 4) for number in range(4)}
+
+
+@pytest.mark.parametrize("mask_size", [(20, 30), (30, 20), (10, 15)])
+def test_a_mask_of_another_size_than_its_image_is_refused(mask_size: tuple[int, int], tmp_path: Path) -> None:
+    image = save(photograph("china", (20, 31)), "PNG")
+    masks = [save_mask(np.zeros(size, np.uint8)) for size in ((31, 20), mask_size)]
+    root = write_pictures(tmp_path, [image, image], masks)
+    arguments = reading(root, EvalPreprocess(size=8, also=("mask",)))
+    kind, text = call_reader(error_of, arguments, ("image", "mask"))
+    assert kind == "CorruptRecordError"
+    assert "record 1 (index 1, id pictures-train.tfrecord-00000-of-00001__1)" in text
+    height, width = mask_size
+    assert (
+        f"Its 'mask' has {height} x {width} pixels, and its image 31 x 20: what goes through the same crop must be of "
+        f"the same size."
+    ) in text
+
+
+# One example, one result
+
+
+def read_of(arguments: dict[str, Any], world: World = World(), epoch: int = 0, start_batch: int = 0) -> Read:
+    return Read(arguments, world, epoch, start_batch, fields=("image", "label"))
+
+
+def pixels_of(root: Path, reads: Sequence[Read]) -> dict[int, np.ndarray]:
+    """Returns the pixels of each example of some pipelines that read the same pass."""
+    found: dict[int, np.ndarray] = {}
+    for batches in read_all(root, reads):
+        for batch in batches:
+            for index, image in zip(batch.index.tolist(), batch.image, strict=True):
+                if index in found:
+                    np.testing.assert_array_equal(image, found[index])
+                found[index] = image
+    return found
+
+
+PREPROCESS = TrainPreprocess(size=16, interpolation="random")
+NUM_PASSES = 5
+
+
+def training(batch_size: int = 12, mode: str = "index", num_threads: int = 1, **arguments: Any) -> dict[str, Any]:
+    read = ReadOptions(mode=mode, num_threads=num_threads)
+    return {
+        "name": "shapes",
+        "is_training": True,
+        "batch_size": batch_size,
+        "preprocess": PREPROCESS,
+        "read": read,
+        **arguments,
+    }
+
+
+@pytest.fixture(scope="module")
+def passes(datasets: Datasets) -> list[dict[int, np.ndarray]]:
+    """The pixels of every example in the first passes, as one pipeline yields them."""
+    arguments = training(remainder="keep", is_training=False, shuffle=True)
+    reads = [read_of(arguments, epoch=epoch) for epoch in range(NUM_PASSES)]
+    found = [pixels_of(datasets.root, [read]) for read in reads]
+    assert [len(images) for images in found] == [NUM_TRAIN] * NUM_PASSES
+    return found
+
+
+def assert_as_planned(batches: Sequence[Any], passes: list[dict[int, np.ndarray]], first_pass: int = 0) -> int:
+    """Compares batches with what each example is in its pass; returns how many examples were those of later passes."""
+    num_wrapped = 0
+    for batch in batches:
+        for index, image in zip(batch.index.tolist(), batch.image, strict=True):
+            is_first = np.array_equal(image, passes[first_pass][index])
+            num_wrapped += not is_first
+            assert is_first or any(np.array_equal(image, later[index]) for later in passes[first_pass + 1 :])
+    return num_wrapped
+
+
+OTHERS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+    "other batches": (training(batch_size=7), (1, 1)),
+    "batches larger than chunks": (training(batch_size=60), (1, 1)),
+    "single examples": (training(batch_size=1), (1, 1)),
+    "more workers": (training(), (1, 3)),
+    "more ranks": (training(batch_size=4), (3, 1)),
+    "ranks and workers": (training(batch_size=6), (2, 2)),
+    "more threads": (training(num_threads=4), (1, 1)),
+    "a stream": (training(mode="examples"), (1, 1)),
+    "a stream in workers": (training(mode="examples", num_threads=2), (1, 2)),
+    "files": (training(mode="files"), (1, 2)),
+    "array records": (training(root="array_record"), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_an_example_has_the_same_pixels_in_every_world(
+    case: str, datasets: Datasets, passes: list[dict[int, np.ndarray]]
+) -> None:
+    arguments, (num_replicas, num_workers) = OTHERS[case]
+    if "root" in arguments:
+        arguments = {**arguments, "root": str(getattr(datasets, arguments["root"]))}
+    worlds = [(rank, worker) for rank in range(num_replicas) for worker in range(num_workers)]
+    reads = [
+        read_of(arguments, World(rank, num_replicas, worker, num_workers), epoch)
+        for epoch in (0, 1)
+        for rank, worker in worlds
+    ]
+    came = read_all(datasets.root, reads)
+    for epoch in (0, 1):
+        batches = [batch for part in came[epoch * len(worlds) :][: len(worlds)] for batch in part]
+        num_examples = sum(map(len, batches))
+        num_wrapped = assert_as_planned(batches, passes, epoch)
+        if case != "files":  # There, shares differ: what a pipeline has too few of, it reads again.
+            assert num_wrapped == num_examples - NUM_TRAIN
+            assert {index for batch in batches for index in batch.index.tolist()} == set(range(NUM_TRAIN))
+
+
+@pytest.mark.parametrize("mode", ["index", "examples"])
+def test_a_resumed_epoch_has_the_same_pixels(mode: str, datasets: Datasets) -> None:
+    arguments = training(mode=mode)
+    whole, *tails = read_all(datasets.root, [read_of(arguments, epoch=1, start_batch=start) for start in (0, 1, 5, 17)])
+    for start, tail in zip((1, 5, 17), tails, strict=True):
+        assert len(tail) == len(whole) - start
+        for ours, theirs in zip(tail, whole[start:], strict=True):
+            np.testing.assert_array_equal(ours.index, theirs.index)
+            np.testing.assert_array_equal(ours.image, theirs.image)
+
+
+def test_a_wrapped_copy_and_another_epoch_have_other_pixels(
+    datasets: Datasets, passes: list[dict[int, np.ndarray]]
+) -> None:
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        same = [np.array_equal(passes[one][index], passes[other][index]) for index in range(NUM_TRAIN)]
+        assert sum(same) == 0
+    twice, seeded = read_all(datasets.root, [read_of(training(repeats=2)), read_of(training(seed=43))])
+    assert assert_as_planned(twice[: NUM_TRAIN // 12], passes) == 0
+    assert assert_as_planned(twice[NUM_TRAIN // 12 + 1 : 2 * NUM_TRAIN // 12], passes) == 12 * 17
+    for batch in seeded[: NUM_TRAIN // 12]:
+        for index, image in zip(batch.index.tolist(), batch.image, strict=True):
+            assert not np.array_equal(image, passes[0][index])
+
+
+def test_an_image_folder_is_preprocessed_as_well(folder: Path) -> None:
+    arguments = {"root": str(folder), "name": "image_folder", "batch_size": 8}
+    (plain,) = call_reader(read_painted, arguments | {"preprocess": EvalPreprocess(size=16, crop_mode="squash")})
+    assert len(plain) == 58
+    paths = ParserTfds(**arguments).filenames(absolute=True)
+    for example in plain:
+        with Image.open(paths[example.index]) as image:
+            resized = np.asarray(image.convert("RGB").resize((18, 18), RESAMPLING[False]))
+        assert difference(example.image, resized[1:17, 1:17])[0] <= 1.5
+
+
+def test_a_batch_is_one_array_whose_pieces_are_not_seen(datasets: Datasets) -> None:
+    whole, short = call_reader(_shapes_of_batches, {"root": str(datasets.root), **training(batch_size=100)})
+    assert whole == [(100, 16, 16, 3)] * 3
+    assert short == [(100, 16, 16, 3)] * 2 + [(11, 16, 16, 3)]
+
+
+def _shapes_of_batches(arguments: dict[str, Any]) -> list[list[tuple[int, ...]]]:
+    parsers = [ParserTfds(**arguments), ParserTfds(**arguments | {"is_training": False})]
+    return [[batch.image.shape for batch in parser.batches(in_pieces=True)] for parser in parsers]
+
+
+def test_what_is_not_asked_for_is_not_preprocessed(datasets: Datasets) -> None:
+    read = Read(training(), fields=("label",))
+    ((batch, *_),) = read_all(datasets.root, [read])
+    assert batch.image is None
+    assert len(batch.label) == 12
+
+
+# Functions of the user
+
+
+def brighten(image: Any, seed: Any) -> Any:
+    """A map_fn: adds a level of the example's own."""
+    import tensorflow as tf
+
+    assert (image.shape, image.dtype) == ((16, 16, 3), tf.uint8)
+    assert (seed.shape, seed.dtype) == ((2,), tf.int64)
+    level = tf.random.stateless_uniform([], seed, 0, 256, tf.int32)
+    return tf.cast((tf.cast(image, tf.int32) + level) % 256, tf.uint8)
+
+
+def change_shape(image: Any, seed: Any) -> Any:
+    return image[1:]
+
+
+def change_dtype(image: Any, seed: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.cast(image, tf.float32)
+
+
+def return_nothing(image: Any, seed: Any) -> Any:
+    return None
+
+
+def return_two(image: Any, seed: Any) -> Any:
+    return image, seed
+
+
+def change_shape_late(image: Any, seed: Any) -> Any:
+    """A map_fn whose result's shape is known only when it is there."""
+    import tensorflow as tf
+
+    return tf.numpy_function(lambda pixels: pixels[:3], [image], tf.uint8)
+
+
+def fail_early(image: Any, seed: Any) -> Any:
+    raise KeyError("no such colour")
+
+
+def fail_late(image: Any, seed: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.control_dependencies(
+        [tf.debugging.assert_less(tf.reduce_max(image), tf.constant(1, tf.uint8), "too bright")]
+    ):
+        return tf.identity(image)
+
+
+def fail_in_python(image: Any, seed: Any) -> Any:
+    import tensorflow as tf
+
+    def fail(pixels: Any) -> Any:
+        raise RuntimeError("it rains")
+
+    return tf.ensure_shape(tf.numpy_function(fail, [image], tf.uint8), image.shape)
+
+
+@pytest.mark.parametrize("map_fn", [brighten, f"{__name__}:brighten"], ids=["a function", "its name"])
+def test_a_map_function_is_applied_to_the_results_with_the_examples_own_seed(
+    map_fn: Any, datasets: Datasets, passes: list[dict[int, np.ndarray]]
+) -> None:
+    preprocess = TrainPreprocess(size=16, interpolation="random", map_fn=map_fn)
+    worlds = [World(0, 1, worker, 2) for worker in range(2)]
+    reads = [
+        read_of(training(preprocess=preprocess)),
+        *(read_of(training(preprocess=preprocess, batch_size=6, num_threads=2), world) for world in worlds),
+    ]
+    whole, *parts = read_all(datasets.root, reads)
+    levels = {}
+    for batch in whole[: NUM_TRAIN // 12]:
+        for index, image in zip(batch.index.tolist(), batch.image, strict=True):
+            (levels[index],) = set(((image.astype(int) - passes[0][index]) % 256).ravel().tolist())
+    assert len(set(levels.values())) > 80
+    for batch in (batch for part in parts for batch in part[:17]):
+        for index, image in zip(batch.index.tolist(), batch.image, strict=True):
+            if index in levels:
+                assert set(((image.astype(int) - passes[0][index]) % 256).ravel().tolist()) == {levels[index]}
+
+
+@pytest.mark.parametrize(
+    ("map_fn", "messages"),
+    [
+        (
+            change_shape,
+            ["map_fn change_shape was given an image uint8 [16, 16, 3] and returned uint8 (15, 16, 3): it must keep"],
+        ),
+        (change_dtype, ["returned float32 (16, 16, 3)", "Cast with tf.saturate_cast(image, tf.uint8)"]),
+        (return_nothing, ["map_fn return_nothing returned None: it must return an image, uint8 [16, 16, 3]."]),
+        (return_two, ["map_fn return_two returned (", "it must return an image, uint8 [16, 16, 3]."]),
+        (
+            change_shape_late,
+            ["map_fn change_shape_late failed", "[3,16,3] is not compatible with expected shape [16,16,3]"],
+        ),
+        (fail_early, ["map_fn fail_early", "KeyError", "no such colour"]),
+        (fail_late, ["map_fn fail_late failed", "too bright"]),
+        (fail_in_python, ["map_fn fail_in_python failed", "RuntimeError: it rains"]),
+        (
+            "no_such_module:f",
+            ["map_fn='no_such_module:f': the module 'no_such_module' cannot be imported", "No module"],
+        ),
+        ("math:no_such", ["map_fn='math:no_such': the module 'math' has no function 'no_such'."]),
+        ("math:pi", ["map_fn='math:pi': the module 'math' has no function 'pi'."]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
+)
+def test_a_map_function_that_does_not_do_its_part_is_refused(
+    map_fn: Any, messages: list[str], datasets: Datasets
+) -> None:
+    arguments = {"root": str(datasets.root), **training(preprocess=TrainPreprocess(size=16, map_fn=map_fn))}
+    kind, text = call_reader(error_of, arguments)
+    assert kind == "ConfigError"
+    for message in messages:
+        assert message in text
+
+
+# Images that are none
+
+
+def reading(root: Path, preprocess: Any, **arguments: Any) -> dict[str, Any]:
+    return {"root": str(root), "name": "pictures", "batch_size": 2, "preprocess": preprocess, **arguments}
+
+
+def png_that_claims(height: int, width: int) -> bytes:
+    """Returns a PNG of a few bytes that says how large it is."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 100)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+
+
+def jpeg_that_claims(height: int, width: int) -> bytes:
+    image = bytearray(WHOLE)
+    frame = image.index(b"\xff\xc0")
+    image[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
+    return bytes(image)
+
+
+WHOLE = save(Image.new("RGB", (64, 48), (200, 100, 50)), "JPEG")
+NOISE = save(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)), "JPEG")
+SMALL = 10_000
+BAD: dict[str, tuple[bytes, str]] = {
+    "a huge PNG": (png_that_claims(60_000, 60_000), "It has 60000 x 60000 pixels, and at most 10,000 are allowed: set"),
+    "a huge JPEG": (jpeg_that_claims(60_000, 50_000), "It has 60000 x 50000 pixels, and at most 10,000 are allowed"),
+    "a line too long": (png_that_claims(101, 100), "It has 101 x 100 pixels, and at most 10,000 are allowed"),
+    "no height": (jpeg_that_claims(0, 64), "It says that it has 0 x 64 pixels."),
+    "no width": (png_that_claims(64, 0), "It says that it has 64 x 0 pixels."),
+    "no bytes": (b"", "It is empty."),
+    "garbage": (b"\0garbage" * 200, "Its 1600 bytes are no whole JPEG, PNG, GIF or BMP image."),
+    "a cut header": (WHOLE[:30], "Its 30 bytes are no whole JPEG, PNG, GIF or BMP image."),
+    "a cut JPEG": (NOISE[: len(NOISE) // 4], "tensorflow says:"),
+    "a cut PNG": (png_that_claims(60, 60), "tensorflow says:"),
+    "a header alone": (NOISE[: NOISE.index(b"\xff\xda")], "tensorflow says:"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("mode", ["index", pytest.param("examples", marks=pytest.mark.slow)])
+def test_an_image_that_is_none_is_an_error_with_file_record_and_id(case: str, mode: str, tmp_path: Path) -> None:
+    image, reason = BAD[case]
+    root = write_pictures(tmp_path, [WHOLE] * 4 + [image] + [WHOLE] * 2, shards=(3, 4))
+    arguments = reading(root, EvalPreprocess(size=32, max_pixels=SMALL), read=ReadOptions(mode=mode, num_threads=1))
+    kind, text = call_reader(error_of, arguments)
+    assert kind == "CorruptRecordError"
+    file = "pictures-train.tfrecord-00001-of-00002"
+    assert f"{file}: record 1 (index 4, id {file}__1) of pictures:1.0.0 cannot be decoded" in text
+    assert reason in text
+
+
+def test_what_came_before_a_bad_image_came_whole(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path, [WHOLE] * 40 + [b"none"])
+    arguments = reading(root, EvalPreprocess(size=8), batch_size=4)
+    indices, kind = call_reader(_indices_before_error, arguments)
+    assert kind == "CorruptRecordError"
+    assert indices == list(range(len(indices)))
+    assert len(indices) % 4 == 0
+
+
+def _indices_before_error(arguments: dict[str, Any]) -> tuple[list[int], str]:
+    indices: list[int] = []
+    try:
+        for batch in ParserTfds(**arguments).batches():
+            indices += batch.index.tolist()
+    except Exception as error:
+        return indices, type(error).__name__
+    return indices, ""
+
+
+def test_images_as_large_as_allowed_are_taken_and_those_with_long_metadata(tmp_path: Path) -> None:
+    long = WHOLE[:2] + b"\xff\xe1" + struct.pack(">H", 60_000) + b"x" * 59_998 + WHOLE[2:]
+    root = write_pictures(tmp_path, [WHOLE, long, WHOLE])
+    (came,) = painted(root, EvalPreprocess(size=16, max_pixels=64 * 48))
+    assert len(came) == 3
+    for example in came:
+        np.testing.assert_array_equal(example.image, came[0].image)
+
+
+# What a parser refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": None}, "A preprocess needs batch_size: images are written into the memory of their batch."),
+        ({"image_mode": None}, "A preprocess needs image_mode 'RGB', 'L' or 'RGBA': with None, images may differ"),
+        ({"preprocess": 224}, "preprocess=224 must be a TrainPreprocess or an EvalPreprocess, for example Train"),
+        ({"preprocess": TrainPreprocess}, "must be a TrainPreprocess or an EvalPreprocess"),
+        ({"image_key": None}, "The field 'image' was asked for, but the parser has image_key=None."),
+        ({"image_key": "caption"}, "the feature 'caption' is no single uint8 image but Text"),
+        (
+            {"preprocess": EvalPreprocess(size=8, fill=(1, 2))},
+            "The fill (1, 2) of the preprocess has 2 grey levels, and image_mode 'RGB' has 3 channels: give one level",
+        ),
+        (
+            {"preprocess": EvalPreprocess(size=8, fill=(1, 2, 3)), "image_mode": "L"},
+            "The fill (1, 2, 3) of the preprocess has 3 grey levels, and image_mode 'L' has 1 channels",
+        ),
+        (
+            {"preprocess": EvalPreprocess(size=8, also=("mask", "caption"))},
+            "also=('mask', 'caption') names 'caption', which is no image but Text",
+        ),
+        ({"preprocess": EvalPreprocess(size=8, also=("musk",))}, "'musk'"),
+        ({"preprocess": EvalPreprocess(size=8, also=("frames",))}, "also=('frames',) names 'frames', which is no"),
+    ],
+)
+def test_a_preprocess_that_cannot_work_is_refused_at_once(
+    arguments: dict[str, Any], message: str, datasets: Datasets
+) -> None:
+    defaults = {"name": "shapes", "batch_size": 4, "preprocess": EvalPreprocess(size=8)}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ParserTfds(datasets.root, **defaults | arguments)
+
+
+def test_a_parser_with_a_preprocess_loads_no_tensorflow(datasets: Datasets) -> None:
+    parser = ParserTfds(datasets.root, **training(preprocess=TrainPreprocess(size=16, map_fn=f"{__name__}:brighten")))
+    assert parser.preprocess.size == 16
+    assert not has_tensorflow()

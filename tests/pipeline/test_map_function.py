@@ -1,0 +1,28 @@
+"""Functions of the user are found by name. (What they do to images: tests/parsers/test_preprocess.py.)"""
+
+import math
+import re
+
+import pytest
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.pipeline.map_function import find_map_function
+
+
+def test_a_function_is_found_by_its_name_or_is_itself() -> None:
+    assert find_map_function("math:sqrt") is math.sqrt
+    assert find_map_function(math.sqrt) is math.sqrt
+    assert find_map_function("os.path:join").__name__ == "join"
+
+
+def test_a_name_that_leads_nowhere_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "falls_over.py").write_text("raise RuntimeError('it rains')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, message in (
+        ("no_such:f", "map_fn='no_such:f': the module 'no_such' cannot be imported: ModuleNotFoundError: No module"),
+        ("falls_over:f", "map_fn='falls_over:f': the module 'falls_over' cannot be imported: RuntimeError: it rains."),
+        ("math:no_such", "map_fn='math:no_such': the module 'math' has no function 'no_such'."),
+        ("math:pi", "map_fn='math:pi': the module 'math' has no function 'pi'."),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            find_map_function(name)

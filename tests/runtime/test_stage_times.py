@@ -1,0 +1,103 @@
+"""StageClock: what threads and processes report arrives, each in its own row."""
+
+import copy
+import multiprocessing
+import os
+import pickle
+import threading
+
+import pytest
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.clock import Clock
+from tfds_torch.runtime.loader_stats import LoaderStats, WorkerStats
+from tfds_torch.runtime.stage_times import STAGES, StageClock
+
+
+def report(clock: StageClock, worker: int) -> None:
+    clock.bind(worker)
+    clock.add("read", 0.25)
+    clock.add("read", 0.5)
+    clock.add_batch(8)
+    clock.note_reading(0)
+    clock.note_begun()
+    clock.note_stack_file(0)
+
+
+def test_a_clock_is_what_pipelines_report_to() -> None:
+    clock: Clock = StageClock(0)
+    clock.add("decode", 1.5)
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_what_workers_report_arrives_in_their_rows(method: str) -> None:
+    clock = StageClock(2)
+    process = multiprocessing.get_context(method).Process(target=report, args=(clock, 1))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert clock.pid(1) == process.pid
+    assert clock.pid(0) is None
+    assert clock.pid(2) == os.getpid()
+    assert clock.seconds(1) == {stage: 0.75 if stage == "read" else 0.0 for stage in STAGES}
+    assert clock.seconds(0) == clock.seconds(2) == dict.fromkeys(STAGES, 0.0)
+    assert clock.counts(1) == (1, 8)
+    assert (clock.reading(1), clock.reading(0)) == (0, None)
+    assert (clock.num_begun(1), clock.num_begun(0)) == (1, 0)
+    assert (clock.stack_file(1), clock.stack_file(0)) == (0, None)
+
+
+def test_threads_add_up() -> None:
+    clock = StageClock(0)
+    threads = [threading.Thread(target=lambda: [clock.add("read", 1.0) for _ in range(1000)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert clock.seconds(0)["read"] == 4000
+
+
+def test_the_training_process_adds_to_a_workers_hand_over() -> None:
+    clock = StageClock(1)
+    clock.add_hand_over(0, 0.5)
+    assert clock.seconds(0)["hand_over"] == 0.5
+
+
+def test_an_unknown_stage_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"There is no stage 'rest': a clock knows read, decode, fetch, collate"):
+        StageClock(0).add("rest", 1.0)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda clock: pickle.loads(pickle.dumps(clock))])
+def test_other_copies_begin_anew(duplicate: object) -> None:
+    clock = StageClock(1)
+    clock.add("read", 1.0)
+    twin: StageClock = duplicate(clock)  # type: ignore[operator]
+    assert twin.num_workers == 1
+    assert twin.seconds(1)["read"] == 0.0
+    twin.add("read", 2.0)
+    assert clock.seconds(1)["read"] == 1.0
+
+
+def test_stats_are_plain_values_and_one_line() -> None:
+    worker = WorkerStats(0, 12, 2, 16, 0.1, 0.2, 0.4, 0.05, 0.01)
+    stats = LoaderStats(2, 16, 32.0, 0.1, 0.2, 0.4, 0.05, 0.01, 0.0, 0.3, 0.2, workers=(worker,))
+    plain = stats.to_dict()
+    assert plain["workers"] == [
+        {
+            "worker": 0,
+            "pid": 12,
+            "batches": 2,
+            "examples": 16,
+            "read_s": 0.1,
+            "decode_s": 0.2,
+            "fetch_s": 0.4,
+            "collate_s": 0.05,
+            "hand_over_s": 0.01,
+        }
+    ]
+    assert plain["replaced"] == 0
+    assert str(stats) == (
+        "2 batches, 16 examples, 32 examples/s; seconds: waiting 0.30, loop 0.20, fetch 0.40 (read 0.10, decode 0.20), "
+        "collate 0.05, hand-over 0.01, device copy 0.00"
+    )

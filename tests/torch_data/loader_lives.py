@@ -1,0 +1,95 @@
+"""Lives of processes whose loaders meet faults: `loader_lives.py FUNCTION ARGUMENTS...` prints the result as JSON."""
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tfds_torch import create_loader
+from tfds_torch.errors import TfdsTorchError
+
+if __name__ == "__main__":
+    # As a script, this folder is on the path; the package of the tests is one up. Spawned workers inherit the path.
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from torch_data.loader_datasets import Harmed
+
+
+def make_loader(how: str, method: str, persistent: str, timeout_s: str, folder: str = "") -> Any:
+    """Returns a loader over `Harmed`; method `none`: without workers."""
+    num_workers = 0 if method == "none" else 2
+    return create_loader(
+        Harmed(how, folder),
+        num_workers,
+        timeout_s=float(timeout_s),
+        persistent_workers=persistent == "persistent",
+        multiprocessing_context=method if num_workers else None,
+    )
+
+
+def meet(how: str, method: str, persistent: str, timeout_s: str) -> dict[str, Any]:
+    """Reads two epochs, in the first of which something happens."""
+    with tempfile.TemporaryDirectory() as folder:
+        loader = make_loader(how, method, persistent, timeout_s, folder)
+        result: dict[str, Any] = {"came": [], "error": None, "message": ""}
+        asked_at = time.monotonic()
+        try:
+            iteration = iter(loader)
+            result["pids"] = loader.worker_pids
+            for image, _ in iteration:
+                result["came"].append(int(image[0, 0, 0, 0]))
+                asked_at = time.monotonic()
+        except (TfdsTorchError, ValueError) as error:
+            result["error"], result["message"] = type(error).__name__, str(error)
+        result["waited_s"] = time.monotonic() - asked_at
+        result["again"] = [int(image[0, 0, 0, 0]) for image, _ in loader]
+        start = time.monotonic()
+        loader.close()
+        result["close_s"] = time.monotonic() - start
+    result["tensorflow"] = "tensorflow" in sys.modules
+    return result
+
+
+def wait_for_ever(how: str, method: str, persistent: str, timeout_s: str) -> None:
+    """Tells the workers' pids once the second batch is there, and waits in `next` for the one that never comes."""
+    for number, _ in enumerate(make_loader(how, method, persistent, timeout_s)):
+        if number == 1:
+            loader_pids = [child.pid for child in _children()]
+            print(json.dumps(loader_pids), flush=True)
+
+
+def leave_open(method: str) -> list[int]:
+    """Ends while a stopped worker is there, and a loader that nobody has closed."""
+    loader = make_loader("stop", method, "persistent", "60")
+    iteration = iter(loader)
+    next(iteration)
+    globals()["kept"] = loader, iteration
+    return loader.worker_pids
+
+
+def stop_reading(timeout_s: str) -> dict[str, Any]:
+    """A training process that reads by itself, from what never answers."""
+    result = {"error": "", "message": ""}
+    try:
+        for _ in make_loader("sleep", "none", "", timeout_s):
+            pass
+    except TfdsTorchError as error:
+        result = {"error": type(error).__name__, "message": str(error)}
+    result["threads"] = str(threading.active_count())
+    return result
+
+
+def _children() -> Any:
+    import psutil
+
+    return psutil.Process().children(recursive=True)
+
+
+if __name__ == "__main__":
+    function, *arguments = sys.argv[1:]
+    os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], os.environ.get("PYTHONPATH", "")])
+    print(json.dumps(globals()[function](*arguments)), flush=True)

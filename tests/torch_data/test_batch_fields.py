@@ -1,0 +1,101 @@
+"""Fields of a whole batch: tensors where values have one shape, lists where they have none."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import Batch
+from tfds_torch.torch_data.batch_fields import make_tensors
+from tfds_torch.torch_data.tensor_canvas import TensorCanvases
+
+
+def batch_of(image: Any = None, label: Any = None, **features: Any) -> Batch:
+    valid, index = np.array([True, False]), np.array([5, 6])
+    return Batch(image, label, valid, index, ["a__5", "a__6"], features, 0, 0)
+
+
+def fields_of(batch: Batch, *names: str) -> tuple[Any, ...]:
+    return make_tensors(batch, names, TensorCanvases())
+
+
+def test_fields_come_in_the_order_asked_for_as_tensors() -> None:
+    batch = batch_of(label=np.array([7, -100]))
+    index, id_, label, valid = fields_of(batch, "index", "id", "label", "valid")
+    assert id_ == ["a__5", "a__6"]
+    for field, dtype, values in (
+        (index, torch.int64, [5, 6]),
+        (label, torch.int64, [7, -100]),
+        (valid, torch.bool, [True, False]),
+    ):
+        assert (field.dtype, field.tolist()) == (dtype, values)
+
+
+def test_images_of_a_canvas_are_handed_over_as_they_are() -> None:
+    images = TensorCanvases()((2, 4, 5, 3)).images
+    assert fields_of(batch_of(images), "image")[0] is images
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_images_of_one_size_are_stacked_channels_last(channels: int) -> None:
+    arrays = [np.random.default_rng(i).integers(0, 256, (4, 5, channels), np.uint8) for i in range(2)]
+    (images,) = fields_of(batch_of(arrays), "image")
+    assert (images.shape, images.dtype) == ((2, channels, 4, 5), torch.uint8)
+    assert images.permute(0, 2, 3, 1).is_contiguous()
+    for image, array in zip(images, arrays, strict=True):
+        np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), array)
+
+
+def test_images_of_different_sizes_are_refused_with_their_ids() -> None:
+    batch = batch_of([np.zeros((4, 5, 3), np.uint8), np.zeros((4, 6, 3), np.uint8)])
+    message = (
+        "Whole batches need images of one size: a__5 has [H, W, C] = [4, 5, 3], and a__6 [4, 6, 3]. Give the parser a "
+        "preprocess, such as TrainPreprocess(size=224), or leave out batched=True."
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        fields_of(batch, "image")
+
+
+def test_other_features_are_tensors_where_their_values_have_one_shape() -> None:
+    numbers, vectors = np.array([0.5, 1.5]), np.zeros((2, 3), np.float32)
+    batch = batch_of(
+        numbers=numbers,
+        vectors=vectors,
+        pairs=[np.array([1, 2]), np.array([3, 4])],
+        boxes=[np.zeros((1, 4), np.float32), np.zeros((2, 4), np.float32)],
+        mixed=[np.zeros(2, np.int32), np.zeros(2, np.int64)],
+        texts=["one", "two"],
+        nested=[{"a": 1}, {"a": 2}],
+        words=np.array([["a"], ["b"]], object),
+    )
+    assert fields_of(batch, "numbers")[0].tolist() == [0.5, 1.5]
+    assert fields_of(batch, "numbers")[0].dtype == torch.float64
+    assert (fields_of(batch, "vectors")[0].shape, fields_of(batch, "vectors")[0].dtype) == ((2, 3), torch.float32)
+    assert fields_of(batch, "pairs")[0].tolist() == [[1, 2], [3, 4]]
+    for name in ("boxes", "mixed", "texts", "nested"):
+        assert fields_of(batch, name)[0] is batch.features[name]
+    assert fields_of(batch, "words")[0] == [["a"], ["b"]]
+
+
+def test_features_do_not_share_memory_with_the_parsers() -> None:
+    numbers = np.array([1, 2])
+    (tensor,) = fields_of(batch_of(numbers=numbers), "numbers")
+    numbers[:] = 9
+    assert tensor.tolist() == [1, 2]
+
+
+def test_masks_are_channels_first_like_images_even_mirrored_ones() -> None:
+    masks = [np.arange(20, dtype=np.uint8).reshape(4, 5, 1), np.arange(20, dtype=np.uint8).reshape(4, 5, 1)[:, ::-1]]
+    (tensor,) = fields_of(batch_of(mask=masks), "mask")
+    assert tensor.shape == (2, 1, 4, 5)
+    for ours, theirs in zip(tensor, masks, strict=True):
+        np.testing.assert_array_equal(ours[0].numpy(), theirs[..., 0])
+
+
+def test_a_label_that_is_no_scalar_integer_is_a_feature() -> None:
+    assert fields_of(batch_of(label=None), "valid")[0].tolist() == [True, False]
+    batch = Batch(None, None, np.array([True]), np.array([0]), ["a__0"], {"label": ["text"]}, 0, 0)
+    assert fields_of(batch, "label") == (["text"],)

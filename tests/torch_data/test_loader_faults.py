@@ -1,0 +1,213 @@
+"""What a Loader makes of workers that die, stop or hang, and of a training process that goes away."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from torch_data import loader_lives, reading
+from torch_data.loader_datasets import NUM_BATCHES
+
+slow = pytest.mark.slow
+WATCHDOG_S, GRACE_S = 120.0, 30.0
+RunLife = Callable[..., Any]
+
+WAYS = [
+    pytest.param(method, persistent, marks=[] if (method, persistent) == ("fork", "persistent") else slow)
+    for method in ("fork", "spawn", "forkserver")
+    for persistent in ("persistent", "once")
+]
+STALL_S = {"fork": "4", "spawn": "25", "forkserver": "25"}  # Of which a start may take a good part.
+
+
+@pytest.fixture
+def life_environment(root: Path) -> Iterator[dict[str, str]]:
+    """The environment of a script, by which its processes are found; none may be left, nor anything in /dev/shm."""
+    mark, before = uuid.uuid4().hex, set(os.listdir("/dev/shm"))
+    yield {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
+        reading.MARK: mark,
+    }
+    _, alive = psutil.wait_procs(reading.marked_processes(mark), GRACE_S)
+    for process in alive:
+        process.kill()
+    assert alive == []
+    # What other tests have there at the same time is of other processes.
+    left = [name for name in set(os.listdir("/dev/shm")) - before if name.startswith("torch_")]
+    assert [name for name in left if not psutil.pid_exists(int(name.split("_")[1]))] == []
+
+
+@pytest.fixture
+def run_life(life_environment: dict[str, str], tmp_path: Path) -> RunLife:
+    """`run_life(function, *args)`: runs a function of loader_lives.py as a script; returns its JSON result."""
+
+    def run(function: Callable[..., Any], *args: str) -> Any:
+        command = [sys.executable, loader_lives.__file__, function.__name__, *args]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=life_environment, capture_output=True, text=True, timeout=WATCHDOG_S
+        )
+        assert done.returncode == 0, done.stderr
+        for complaint in ("leaked", "Traceback", "Exception ignored"):
+            assert complaint not in done.stderr, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("kill", "was killed by SIGKILL (out of memory?)"),
+        ("exit", "ended with exit code 0"),
+    ],
+)
+@pytest.mark.parametrize(("method", "persistent"), WAYS)
+def test_a_worker_that_dies_is_a_worker_error_at_once_and_the_next_epoch_is_whole(
+    how: str, said: str, method: str, persistent: str, run_life: RunLife
+) -> None:
+    life = run_life(loader_lives.meet, how, method, persistent, "100")
+    assert life["came"] == [0, 1, 2][: len(life["came"])], "what it had not handed over is lost with it"
+    assert life["error"] == "WorkerError"
+    expected = f"Worker 1 (pid {life['pids'][1]}) {said} while it read Harmed. Begin the epoch again, with a new"
+    assert life["message"].startswith(expected)
+    assert life["waited_s"] < 30
+    assert life["again"] == list(range(NUM_BATCHES))
+    assert life["tensorflow"] is False
+
+
+@slow
+def test_a_worker_that_crashes_is_a_worker_error(run_life: RunLife) -> None:
+    life = run_life(loader_lives.meet, "segfault", "fork", "once", "100")
+    assert life["error"] == "WorkerError"
+    assert f"Worker 1 (pid {life['pids'][1]}) was killed by SIGSEGV while it read Harmed." in life["message"]
+
+
+@slow
+@pytest.mark.parametrize(("method", "persistent"), WAYS)
+def test_a_stopped_worker_is_a_stall_error_after_timeout_s(method: str, persistent: str, run_life: RunLife) -> None:
+    life = run_life(loader_lives.meet, "stop", method, persistent, STALL_S[method])
+    assert (life["came"], life["error"]) == ([0, 1, 2][: len(life["came"])], "StallError")
+    expected = (
+        rf"No batch came within timeout_s={STALL_S[method]} s\. Worker 1 \(pid {life['pids'][1]}\), whose turn it is, "
+        rf"is stopped \(T\) and reads Harmed\..* A stopped process cannot tell its stack; SIGCONT lets it go on\."
+    )
+    assert re.fullmatch(expected, life["message"])
+    assert life["again"] == list(range(NUM_BATCHES))
+
+
+@slow
+@pytest.mark.parametrize(("method", "persistent"), WAYS)
+def test_a_worker_that_hangs_is_a_stall_error_with_its_stack(method: str, persistent: str, run_life: RunLife) -> None:
+    life = run_life(loader_lives.meet, "sleep", method, persistent, STALL_S[method])
+    assert (life["came"], life["error"]) == ([0, 1, 2], "StallError")
+    assert "is sleeping (S) and reads Harmed." in life["message"]
+    assert re.search(r"Its stacks:\n.*in harm\n.*in act\n", life["message"], re.DOTALL)
+    assert life["again"] == list(range(NUM_BATCHES))
+
+
+@pytest.mark.parametrize(("method", "persistent"), [("none", "once"), *WAYS[:3]])
+def test_a_worker_that_is_merely_slow_is_no_error(method: str, persistent: str, run_life: RunLife) -> None:
+    life = run_life(loader_lives.meet, "slow", method, persistent, "100")
+    assert life["error"] is None
+    assert life["came"] == life["again"] == list(range(NUM_BATCHES))
+
+
+def test_a_training_process_that_reads_by_itself_has_a_time_limit_too(run_life: RunLife) -> None:
+    life = run_life(loader_lives.stop_reading, "2")
+    assert life["error"] == "StallError"
+    assert re.search(
+        r"timeout_s=2 s\. The training process itself reads Harmed\. The stack of its reading thread:\n.*in harm",
+        life["message"],
+        re.DOTALL,
+    )
+
+
+def test_a_process_that_ends_leaves_no_stopped_worker(run_life: RunLife) -> None:
+    assert len(run_life(loader_lives.leave_open, "fork")) == 2
+
+
+# The training process goes away
+
+
+def start_waiting(environment: dict[str, str], tmp_path: Path, *args: str) -> tuple["subprocess.Popen[str]", list[int]]:
+    """Returns a script that waits in `next`, in a process group of its own, and its children."""
+    command = [sys.executable, loader_lives.__file__, loader_lives.wait_for_ever.__name__, *args]
+    process = subprocess.Popen(
+        *(command,),
+        cwd=tmp_path,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        pytest.fail(process.communicate()[1])
+    return process, json.loads(line)
+
+
+@pytest.mark.parametrize(("method", "persistent"), WAYS)
+def test_workers_end_with_a_training_process_that_was_killed(
+    method: str, persistent: str, life_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """One of them sleeps in its dataset, the other one waits for work."""
+    process, children = start_waiting(life_environment, tmp_path, "sleep", method, persistent, "100")
+    assert len(children) >= 2
+    process.kill()
+    process.communicate(timeout=WATCHDOG_S)
+    # The fixture finds out whether they are gone.
+
+
+@pytest.mark.parametrize(("method", "persistent"), WAYS)
+def test_ctrl_c_is_one_keyboard_interrupt_and_nothing_is_left(
+    method: str, persistent: str, life_environment: dict[str, str], tmp_path: Path
+) -> None:
+    process, _ = start_waiting(life_environment, tmp_path, "sleep", method, persistent, "100")
+    os.killpg(process.pid, signal.SIGINT)
+    _, complaints = process.communicate(timeout=WATCHDOG_S)
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)  # A shell calls both of them 130.
+    assert complaints.count("Traceback") == complaints.count("KeyboardInterrupt") == 1, complaints
+
+
+@pytest.mark.parametrize(("method", "persistent"), WAYS)
+def test_sigterm_to_the_process_group_leaves_nothing(
+    method: str, persistent: str, life_environment: dict[str, str], tmp_path: Path
+) -> None:
+    process, _ = start_waiting(life_environment, tmp_path, "sleep", method, persistent, "100")
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=WATCHDOG_S)
+    assert process.returncode == -signal.SIGTERM
+
+
+# Errors that must not take tensorflow along
+
+
+@slow
+@pytest.mark.parametrize(
+    ("how", "method", "persistent"),
+    [
+        *(("tensorflow", *way.values) for way in WAYS),
+        *((how, "spawn", "persistent") for how in ("local", "nested", "two arguments")),
+    ],
+)
+def test_any_exception_arrives_with_its_traceback_and_without_tensorflow(
+    how: str, method: str, persistent: str, run_life: RunLife
+) -> None:
+    life = run_life(loader_lives.meet, how, method, persistent, "100")
+    assert life["error"] == ("ValueError" if how == "nested" else "WorkerError")
+    assert "in raise_error" in life["message"]
+    assert ("tensorflow's own" in life["message"]) == (how == "tensorflow")
+    assert life["again"] == list(range(NUM_BATCHES))
+    assert life["tensorflow"] is False

@@ -1,0 +1,243 @@
+"""Loader over ImageDataset: its batches are the planned ones, and its state goes on exactly, wherever it was taken."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from grids.fleet import Fleet
+from tfds_fixtures import with_read
+
+from tfds_torch import ImageDataset, ParserTfds, World, create_loader
+from tfds_torch.errors import ConfigError, StateMismatchError
+from tfds_torch.torch_data import loader_memory
+from torch_data import loader_resuming
+from torch_data.conftest import NUMBERED_SHARDS
+from torch_data.resuming import Setup
+
+slow = pytest.mark.slow
+NUM_EXAMPLES = sum(NUMBERED_SHARDS)
+
+
+def make_setup(root: str, mode: str = "index", global_batch: int = 24, **arguments: Any) -> Setup:
+    names = ("num_replicas", "num_workers", "persistent", "method", "loader_arguments")
+    of_setup = {name: arguments.pop(name) for name in names if name in arguments}
+    arguments = {"root": root, "name": "numbered", "is_training": True, "read": with_read(mode), **arguments}
+    return Setup(arguments, global_batch, **of_setup)
+
+
+def in_fleet(fleet: Fleet, function: Callable[..., Any], setup: Setup, *args: Any) -> Any:
+    (result,) = fleet.call(function, setup, *args, reads=setup.num_workers == 0, deadline_s=280)
+    return result
+
+
+AHEAD = {"device": "cpu"}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "no workers, ahead on the device": ({"loader_arguments": AHEAD}, {}),
+}
+SLOW_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "persistent workers -> more": ({"num_workers": 2, "persistent": True}, {"num_workers": 3}),
+    "no workers, other ranks": ({}, {"num_replicas": 3}),
+    "no time limit": ({"loader_arguments": {"timeout_s": None}}, {}),
+    "workers -> one": ({"num_workers": 3}, {"num_workers": 1}),
+    "ahead": ({"num_workers": 2, "persistent": True, "loader_arguments": AHEAD}, {"persistent": False}),
+    "2x2 -> 1x3": ({"num_replicas": 2, "num_workers": 2}, {"num_replicas": 1, "num_workers": 3}),
+    "files": ({"mode": "files", "num_workers": 2}, {}),
+    "examples, persistent": ({"mode": "examples", "num_workers": 2, "persistent": True}, {}),
+    "fork server": ({"num_workers": 2, "persistent": True}, {"method": "forkserver", "num_workers": 1}),
+    "spawn": ({"num_workers": 1}, {"method": "spawn", "persistent": True}),
+    "evaluation": ({"is_training": False, "remainder": "pad"}, {"num_replicas": 2}),
+    "a short last batch": ({"is_training": False, "num_workers": 2}, {}),
+    "dropping": ({"remainder": "drop"}, {"num_replicas": 2}),
+}
+
+
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(name, marks=slow) for name in SLOW_CASES)])
+def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
+    case: str, fleet: Fleet, numbered_root: str
+) -> None:
+    arguments, changes = (CASES | SLOW_CASES)[case]
+    setup = make_setup(numbered_root, **arguments)
+    num_epochs = 2 if case in SLOW_CASES else 1
+    num_tails = in_fleet(fleet, loader_resuming.run_conformance, setup, changes, num_epochs)
+    assert num_tails == 2 * (1 + num_epochs * ({"dropping": 1}.get(case, 2) + 1))
+
+
+@pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=slow)])
+def test_after_a_killed_worker_the_last_state_goes_on_exactly(
+    persistent: bool, fleet: Fleet, numbered_root: str
+) -> None:
+    setup = make_setup(numbered_root, global_batch=4, num_workers=2, persistent=persistent)
+    life = in_fleet(fleet, loader_resuming.kill_and_go_on, setup, 3)
+    assert life["came"] == life["whole"][: len(life["came"])]
+    assert 3 <= len(life["came"]) < len(life["whole"])
+    assert life["same"] == life["other"] == life["whole"][len(life["came"]) :]
+    assert (
+        "was killed by SIGKILL (out of memory?) while it read numbered:1.0.0, split 'train', shard " in life["message"]
+    )
+    assert "The Loader's state_dict() counts what was delivered: load it, here or in a new process" in life["message"]
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "persistent"), [(0, False), pytest.param(2, True, marks=slow), pytest.param(2, False, marks=slow)]
+)
+def test_epochs_advance_and_obey_set_epoch(
+    num_workers: int, persistent: bool, fleet: Fleet, numbered_root: str
+) -> None:
+    setup = make_setup(numbered_root, num_workers=num_workers, persistent=persistent)
+    found = in_fleet(fleet, loader_resuming.live_with_epochs, setup)
+    epochs = {name: [(epoch, batch) for batch in range(2)] for name, epoch in (("first", 0), ("after a break", 2))}
+    assert found == {
+        **epochs,
+        "broken off": [(1, 0)],
+        "set": [(7, 0), (7, 1)],
+        "set by the dataset": [(4, 0), (4, 1)],
+        "an ended epoch": [],
+        "the next one": [(5, 0), (5, 1)],
+    }
+
+
+def test_who_else_is_asked_for_a_state_says_so(fleet: Fleet, numbered_root: str) -> None:
+    said = in_fleet(fleet, loader_resuming.misuse, make_setup(numbered_root, num_workers=1))
+    assert said["dataset"].startswith("ConfigError: batches_delivered=1: the loader went on from a state of its own")
+    assert said["dataset"].endswith("Ask the loader for its state.")
+    assert said["position"].startswith("StateMismatchError: This is the position of one worker")
+    assert said["damaged"].startswith("StateMismatchError: ")
+
+
+# Without reading
+
+
+def dataset_of(root: str, **arguments: Any) -> ImageDataset:
+    parser = ParserTfds(root, "numbered", **{"is_training": True, "batch_size": 6, **arguments})
+    return ImageDataset(parser, fields=("index", "valid"))
+
+
+def test_the_length_is_the_plans_for_any_number_of_workers(numbered_root: str) -> None:
+    for num_workers in (0, 3):
+        loader = create_loader(dataset_of(numbered_root), num_workers)
+        assert (len(loader), loader.batch_size) == (-(-NUM_EXAMPLES // 6), 6)
+    parser = ParserTfds(numbered_root, "numbered", is_training=True, batch_size=6)
+    assert len(create_loader(ImageDataset(parser, world=World(1, 2)))) == -(-NUM_EXAMPLES // 12)
+
+
+def test_a_loader_may_be_made_before_the_rank_is_known(numbered_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # As a rank that Lightning is about to start.
+    loader = create_loader(dataset_of(numbered_root), 2)
+    with pytest.raises(ConfigError, match="WORLD_SIZE=2 but not RANK"):
+        iter(loader)
+    monkeypatch.setenv("RANK", "1")
+    assert len(loader) == -(-NUM_EXAMPLES // 12)
+
+
+def test_a_fresh_loader_is_at_the_beginning_and_a_loaded_one_where_it_was_sent(numbered_root: str) -> None:
+    loader = create_loader(dataset_of(numbered_root), 2)
+    state = loader.state_dict()
+    assert (state["epoch"], state["batches_delivered"]) == (0, 0)
+    loader.set_epoch(3)
+    assert loader.state_dict()["epoch"] == 3
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 7}, "batch_size=7, and the parser of numbered:1.0.0 plans batch_size=6. Leave it out here"),
+        ({"shuffle": True}, "shuffle=True is not for an ImageDataset, whose order and last batch its parser plans"),
+        ({"sampler": [1]}, "sampler=[1] is not for an ImageDataset"),
+        ({"drop_last": True, "batch_size": 6}, "drop_last=True is not for an ImageDataset"),
+    ],
+)
+def test_what_the_parser_plans_cannot_be_said_again(
+    arguments: dict[str, Any], message: str, numbered_root: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        create_loader(dataset_of(numbered_root), **arguments)
+    assert message in str(caught.value)
+
+
+def test_the_parsers_batch_size_may_be_said_again(numbered_root: str) -> None:
+    assert create_loader(dataset_of(numbered_root), batch_size=6).batch_size == 6
+    assert create_loader(dataset_of(numbered_root, is_training=False, batch_size=None)).batch_size == 1
+
+
+def test_a_position_of_a_dataset_that_read_by_itself_is_refused(numbered_root: str) -> None:
+    dataset = dataset_of(numbered_root)
+    loader = create_loader(dataset)
+    with pytest.raises(StateMismatchError, match="This is the position of one worker"):
+        loader.load_state_dict({"began_at": loader.state_dict()})
+
+
+def test_ranks_that_are_compared_say_their_numbers_of_workers(
+    numbered_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfds_torch.torch_data import loader as module
+
+    calls: list[Any] = []
+
+    def check(*arguments: Any) -> None:
+        calls.append(arguments[3])
+        raise ConfigError("they differ")
+
+    monkeypatch.setattr(module, "is_distributed", lambda: True)
+    monkeypatch.setattr(module, "check_ranks", check)
+    dataset = ImageDataset(dataset_of(numbered_root).parser, world=World(0, 2))
+    loader = create_loader(dataset, 2)
+    for _ in range(2):  # Until it has succeeded.
+        with pytest.raises(ConfigError, match="they differ"):
+            iter(loader)
+    assert calls == [{"num_workers": 2}] * 2
+    assert loader.state_dict()["epoch"] == 0
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_ranks_with_other_numbers_of_workers_are_told_before_the_first_batch(
+    differ: bool, fleet: Fleet, numbered_root: str
+) -> None:
+    setup = make_setup(numbered_root, num_replicas=2)
+    said = fleet.call(loader_resuming.compare_ranks, setup, differ, num_replicas=2, deadline_s=120)
+    reason = "The ranks do not read the same thing: num_workers is 1 on rank 0, 2 on rank 1."
+    assert said == [f"ConfigError: {reason}" if differ else "2 batches"] * 2
+
+
+# In workers
+
+
+def test_the_generators_of_workers_depend_on_seed_epoch_and_worker(fleet: Fleet, numbered_root: str) -> None:
+    setup = make_setup(numbered_root, num_workers=2, persistent=True)
+    again, one, two = in_fleet(fleet, loader_resuming.draw, setup, None, [1, 1, 2])
+    assert again == one, "whatever was drawn in epochs before"
+    assert set(one).isdisjoint(two)
+    for column in zip(*one, strict=True):
+        assert len(set(column)) == len(column), "two workers, or two examples, draw the same"
+    (other,) = in_fleet(fleet, loader_resuming.draw, setup, 5, [1])
+    assert set(one).isdisjoint(other)
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=slow)])
+def test_whole_batches_come_normalised_and_go_on_exactly(num_workers: int, fleet: Fleet, numbered_root: str) -> None:
+    setup = make_setup(numbered_root, global_batch=6, num_workers=num_workers, persistent=True)
+    found = in_fleet(fleet, loader_resuming.read_whole_batches, setup, 16)
+    num_batches = -(-NUM_EXAMPLES // 6)
+    assert found["shapes"] == [(6, 3, 16, 16)] * num_batches
+    assert found["dtypes"] == {"torch.float32"}
+    assert found["channels_last"]
+    assert found["len"] == num_batches
+    assert found["rest"] == found["indices"][3:]
+    assert found["same pixels"]
+    assert found["examples"] == 6 * 2 * num_batches
+    assert found["was decoded"]
+
+
+@pytest.mark.parametrize(("mode", "parts"), [("index", []), ("examples", ["for the shuffle buffer and open files"])])
+def test_the_memory_of_workers_is_told_with_all_figures(
+    mode: str, parts: list[str], numbered_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_memory, "available_bytes", lambda: 2**30)
+    dataset = dataset_of(numbered_root, read=with_read(mode))
+    create_loader(dataset, 1, prefetch_batches=1)
+    with pytest.warns(UserWarning, match="2 workers will take about 1") as caught:
+        create_loader(dataset, 2, prefetch_batches=1)
+    (warning,) = caught
+    for part in ("GiB each (0.781 GiB for tensorflow", "for 4 batches of 0 MiB)", "1 GiB are free of ", *parts):
+        assert part in str(warning.message)

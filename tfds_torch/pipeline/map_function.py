@@ -1,0 +1,96 @@
+"""A user's own tensorflow function for augmentation, applied to the images of a chunk."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.pipeline.canvas import Pixels
+from tfds_torch.pipeline.preprocess import MapFunction
+
+
+class ImageMap:
+    """Applies a map_fn. Thread-safe.
+
+    Args:
+        tf: the module tensorflow.
+        map_fn: the function, or its name.
+        shape: [H, W, C] of the images.
+
+    Raises:
+        ConfigError: there is no such function, it fails, or it changes an image's shape or dtype.
+    """
+
+    def __init__(self, tf: Any, map_fn: MapFunction, shape: tuple[int, int, int]) -> None:
+        self._tf = tf
+        name = map_fn if isinstance(map_fn, str) else getattr(map_fn, "__qualname__", repr(map_fn))
+        function = find_map_function(map_fn)
+        try:
+            traced = tf.function(function).get_concrete_function(
+                tf.TensorSpec(shape, tf.uint8), tf.TensorSpec([2], tf.int64)
+            )
+        except Exception as error:
+            raise ConfigError(f"map_fn {name} failed: {type(error).__name__}: {error}") from error
+        _check_result(tf, name, traced.structured_outputs, shape)
+
+        def of_chunk(images: Any, seeds: Any) -> Any:
+            return tf.map_fn(
+                lambda pair: tf.ensure_shape(traced(*pair), shape),
+                (images, seeds),
+                fn_output_signature=tf.TensorSpec(shape, tf.uint8),
+                parallel_iterations=1,  # Other chunks have the other threads.
+            )
+
+        signature = [tf.TensorSpec([None, *shape], tf.uint8), tf.TensorSpec([None, 2], tf.int64)]
+        self._of_chunk = tf.function(of_chunk, input_signature=signature, autograph=False)
+        self._name = name
+
+    def apply(self, images: Pixels, seeds: NDArray[np.int64]) -> Pixels:
+        """Returns the images, uint8 [n, H, W, C], as the function made them.
+
+        Args:
+            images: uint8 [n, H, W, C].
+            seeds: int64 [n, 2], of their random numbers.
+
+        Raises:
+            ConfigError: the function failed, or changed an image's shape.
+        """
+        try:
+            return np.asarray(memoryview(self._of_chunk(images, seeds)))
+        except self._tf.errors.OpError as error:
+            raise ConfigError(f"map_fn {self._name} failed: {error.message}") from error
+
+
+def find_map_function(map_fn: MapFunction) -> Callable[..., Any]:
+    """Returns the function that a map_fn is or names.
+
+    Raises:
+        ConfigError: there is no such module, or no function of that name in it.
+    """
+    if not isinstance(map_fn, str):
+        return map_fn
+    module, _, name = map_fn.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # Of whatever the module does.
+        raise ConfigError(
+            f"map_fn={map_fn!r}: the module {module!r} cannot be imported: {type(error).__name__}: {error}."
+        ) from error
+    function = getattr(found, name, None)
+    if not callable(function):
+        raise ConfigError(f"map_fn={map_fn!r}: the module {module!r} has no function {name!r}.")
+    return function  # type: ignore[no-any-return]
+
+
+def _check_result(tf: Any, name: str, result: Any, shape: tuple[int, int, int]) -> None:
+    if not tf.is_tensor(result) and not hasattr(result, "shape"):
+        raise ConfigError(f"map_fn {name} returned {result!r}: it must return an image, uint8 {list(shape)}.")
+    if result.dtype != tf.uint8 or not result.shape.is_compatible_with(shape):
+        raise ConfigError(
+            f"map_fn {name} was given an image uint8 {list(shape)} and returned {result.dtype.name} {result.shape}: it "
+            f"must keep shape and dtype. Cast with tf.saturate_cast(image, tf.uint8), and leave the size to the "
+            f"preprocess."
+        )

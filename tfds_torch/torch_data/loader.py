@@ -1,0 +1,358 @@
+"""Loader and create_loader: any dataset's batches, watched, measured, on their device; ours resume exactly."""
+
+import atexit
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.state import LoaderState
+from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.runtime.stage_times import StageClock
+from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign
+from tfds_torch.torch_data.loader_iteration import LoaderIteration
+from tfds_torch.torch_data.loader_memory import warn_of_memory
+from tfds_torch.torch_data.loader_options import LoaderOptions
+from tfds_torch.torch_data.loader_position import IterationBoard, Position
+from tfds_torch.torch_data.loader_recipe import LoaderRecipe
+from tfds_torch.torch_data.loader_source import BatchSource, SourceNames
+from tfds_torch.torch_data.loader_tally import Tally
+from tfds_torch.torch_data.rank_check import check_ranks
+from tfds_torch.torch_data.rank_world import is_distributed
+
+_RANKS_TIMEOUT_S = 60.0
+
+_logger = logging.getLogger(__name__)
+
+
+def create_loader(
+    dataset: Any,
+    num_workers: int | str = 0,
+    device: str | torch.device | None = None,
+    mean: Iterable[float] | None = None,
+    std: Iterable[float] | None = None,
+    dtype: torch.dtype | str | None = None,
+    prefetch_batches: int = 2,
+    timeout_s: float | None = 300.0,
+    *,
+    batch_size: int | None = None,
+    shuffle: bool = False,
+    sampler: Any = None,
+    drop_last: bool = False,
+    collate_fn: Callable[[Any], Any] | None = None,
+    worker_init_fn: Callable[[int], None] | None = None,
+    persistent_workers: bool = True,
+    multiprocessing_context: Any = None,
+    in_order: bool = True,
+    seed: int | None = None,
+    check_ranks: bool = True,
+    log_every: int | None = None,
+    channels_last: bool = True,
+) -> "Loader":
+    """Returns a Loader over an ImageDataset, or over any other dataset of torch.
+
+    Args:
+        dataset: an ImageDataset, a map-style Dataset, or an IterableDataset.
+        num_workers: processes that read; 0: this process does, in a thread; "auto": by cores, ranks and memory.
+        device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
+        mean: of each channel, where images go from 0 to 1; `DevicePrefetcher` normalises with it.
+        std: likewise.
+        dtype: of the images, as in `DevicePrefetcher`.
+        prefetch_batches: batches that each worker reads ahead, >= 1, and batches ahead on the device.
+        timeout_s: how long the training loop waits for a batch, seconds, worker start included; None: for ever.
+        batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
+        shuffle: whether a map-style dataset is shuffled anew in every epoch; an ImageDataset's parser plans its order.
+        sampler: as in torch's DataLoader, for a map-style dataset.
+        drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
+        collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
+            gets what the dataset yields.
+        worker_init_fn: called in each worker with its number, before it reads.
+        persistent_workers: whether workers live from epoch to epoch, until `close`.
+        multiprocessing_context: how workers start: "fork", "spawn", "forkserver" or a context; None: Python's default.
+        in_order: must be True.
+        seed: of `random`, `numpy.random` and torch in the workers, and of `shuffle`; None: an ImageDataset's own seed,
+            else torch's generator. Workers over an ImageDataset are seeded anew in every epoch by (seed, epoch, first
+            batch, rank, worker), others when they start. The training process's generators are left alone.
+        check_ranks: whether the ranks of torch.distributed compare what they read before the first batch.
+        log_every: batches after which a line of `stats()` is logged, level INFO; None: never.
+        channels_last: whether normalised or moved images lie in channels_last memory.
+
+    Raises:
+        ConfigError: an argument that cannot work, alone or with the dataset.
+    """
+    options = LoaderOptions(
+        num_workers=num_workers,
+        device=device,
+        mean=mean,
+        std=std,
+        dtype=dtype,
+        prefetch_batches=prefetch_batches,
+        timeout_s=timeout_s,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        sampler=sampler,
+        drop_last=drop_last,
+        collate_fn=collate_fn,
+        worker_init_fn=worker_init_fn,
+        persistent_workers=persistent_workers,
+        multiprocessing_context=multiprocessing_context,
+        in_order=in_order,
+        seed=seed,
+        check_ranks=check_ranks,
+        log_every=log_every,
+        channels_last=channels_last,
+    )
+    return Loader(dataset, options)
+
+
+class Loader(Iterable[Any]):
+    """Batches, for training loops: every `iter()` is an epoch.
+
+    Over an ImageDataset its length is exact, its state counts what was delivered, and a state taken anywhere goes on
+    exactly. Over any dataset, a worker that dies is a WorkerError within seconds, and a batch that does not come a
+    StallError after `timeout_s`. What fails in a worker is raised here: with its own type where that needs no import
+    (else a WorkerError), and with the worker's traceback.
+
+    One iteration at a time: a new one ends the one before. One that is broken off, dropped or failed leaves no process,
+    but persistent workers, which `close`, the end of a `with` block, or dropping the loader ends. Workers end by
+    themselves when this process is gone. Not thread-safe: iterate in one thread.
+
+    Args:
+        dataset: as in `create_loader`.
+        options: how it is read.
+
+    Raises:
+        ConfigError: the options do not fit the dataset.
+    """
+
+    def __init__(self, dataset: Any, options: LoaderOptions = LoaderOptions()) -> None:  # noqa: B008 (frozen)
+        self._source: BatchSource | None = None
+        self._iteration: Callable[[], LoaderIteration | None] = _nothing
+        self._board: IterationBoard | None = None
+        self._is_closed = False
+        self.dataset = dataset
+        self.options = options
+        self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
+        self._recipe = LoaderRecipe.of(dataset, options)
+        self._position = Position(dataset, self.num_workers) if isinstance(dataset, ImageDataset) else None
+        self._tally = Tally()
+        self._must_check_ranks = options.check_ranks
+        if options.has_device_stage:
+            self._on_device(())  # What cannot work is said now.
+        warn_of_foreign(dataset, options, self.num_workers)
+        warn_of_memory(dataset, self.num_workers, options.prefetch_batches)
+        _open_loaders.add(self)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Examples of a batch; None: the dataset's items come as they are."""
+        return self._recipe.batch_size
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The processes that read, by the worker's number; empty where none run."""
+        return [] if self._source is None else self._source.pids
+
+    def __len__(self) -> int:
+        """Batches of an epoch: exact for an ImageDataset, else as torch's DataLoader says.
+
+        Raises:
+            TypeError: an IterableDataset without a length.
+        """
+        if self._position is not None:
+            return int(self.dataset.plan().num_batches)
+        return len(self._recipe.torch_loader(self.dataset, StageClock(0), None, num_workers=0))
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_closed:
+            raise ConfigError("This Loader is closed: make a new one.")
+        if (earlier := self._iteration()) is not None:
+            earlier.replace()
+        self._check_ranks()
+        began = None if self._position is None else self._position.begin()
+        source = self._begin_source(began)
+        batches = source.batches()
+        num_expected = None if began is None else began.num_batches - began.batches_delivered
+        iteration = LoaderIteration(
+            iter(self._on_device(batches)) if self.options.has_device_stage else batches,
+            source.examples,
+            self._tally,
+            num_expected,
+            self._note_delivery,
+            partial(self._end_source, source),
+        )
+        self._iteration = weakref.ref(iteration)
+        return iteration
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fixes the epoch of the iterations to come, of an ImageDataset; else of a sampler or dataset that has epochs.
+
+        Raises:
+            ConfigError: epoch is no integer >= 0.
+        """
+        epoch = check_integer("set_epoch: epoch", epoch, 0)
+        for owner in (self.dataset, self.options.sampler):
+            if callable(getattr(owner, "set_epoch", None)):
+                owner.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where training is: a small dictionary of plain values, for JSON or `torch.save`.
+
+        A batch counts as soon as the training loop has got it: from the device, when there is one.
+
+        Raises:
+            ConfigError: the dataset is no ImageDataset.
+        """
+        return self._position_or_raise().state().to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Lets the next iteration go on where a state was taken; later ones are the following epochs.
+
+        As `ImageDataset.load_state_dict`: in mode `index` the numbers of workers and ranks may be others, as long as
+        the global batch is the same; the first iteration after an epoch's end is empty.
+
+        Raises:
+            ConfigError: the dataset is no ImageDataset.
+            StateMismatchError: the state is damaged, or not of this dataset, split, plan or world; nothing is changed.
+        """
+        self._position_or_raise().load(state)
+
+    def stats(self) -> LoaderStats:
+        """Returns what was delivered since the loader was made, and where the time went, by stage and worker."""
+        return self._tally.stats()
+
+    def close(self) -> None:
+        """Ends the iteration under way and all processes; the loader cannot be iterated any more."""
+        self._is_closed = True
+        if (iteration := self._iteration()) is not None:
+            iteration.replace()
+        if self._source is not None:
+            self._end_source(self._source, can_go_on=False)
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"dataset": self.dataset, "options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc] # Another process has processes of its own.
+
+    def __del__(self) -> None:
+        if getattr(self, "_source", None) is not None:
+            self.close()
+
+    def _begin_source(self, began: LoaderState | None) -> BatchSource:
+        """Returns the source of an iteration that begins now."""
+        source = self._source
+        if source is None or not source.is_usable:
+            if source is not None:
+                source.close()
+            clock = StageClock(self.num_workers)
+            dataset, self._board = self.dataset, None
+            if self._position is not None:
+                dataset = self._position.twin(clock, self.options.prefetch_batches)
+                self._board = IterationBoard(self._recipe.seed)
+            self._tally.use(clock)
+            self._write_board(0, began)
+            loader = self._recipe.torch_loader(dataset, clock, self._board, self.num_workers)
+            source = self._source = BatchSource(loader, clock, self._names(), self.options.timeout_s)
+        else:
+            self._write_board(source.num_begun, began)
+        source.begin()
+        return source
+
+    def _write_board(self, number: int, began: LoaderState | None) -> None:
+        if self._board is not None and began is not None:
+            self._board.write(number, began.epoch, began.batches_delivered)
+
+    def _end_source(self, source: BatchSource, can_go_on: bool) -> None:
+        """Ends the processes of an iteration, unless they are to be used again."""
+        is_kept = self.num_workers > 0 and self.options.persistent_workers and not self._is_closed
+        if can_go_on and is_kept and source.is_usable:
+            return
+        source.close()
+        if self._source is source:
+            self._source = None
+
+    def _note_delivery(self, number: int) -> None:
+        if self._position is not None:
+            self._position.num_delivered = number
+        if self.options.log_every is not None and number % self.options.log_every == 0:
+            _logger.info("%s: %s", self._name, self.stats())
+
+    def _on_device(self, batches: Iterable[Any]) -> DevicePrefetcher:
+        options = self.options
+        return DevicePrefetcher(
+            batches,
+            "cpu" if options.device is None else options.device,
+            mean=options.mean,
+            std=options.std,
+            dtype=options.dtype,
+            channels_last=options.channels_last,
+            prefetch_batches=options.prefetch_batches,
+            clock=self._tally,
+        )
+
+    def _check_ranks(self) -> None:
+        """Compares the ranks once, where there are several: before one of them waits for ever for another."""
+        if not self._must_check_ranks or self._position is None or not is_distributed():
+            return
+        if self.dataset.find_rank().num_replicas > 1:
+            check_ranks(
+                self.dataset.parser, self.dataset.find_rank, _RANKS_TIMEOUT_S, {"num_workers": self.num_workers}
+            )
+        self._must_check_ranks = False
+
+    def _position_or_raise(self) -> Position:
+        if self._position is None:
+            raise ConfigError(
+                f"A Loader has a state over an ImageDataset only: {self._name} does not say which examples come after "
+                f"which. Keep the state of its sampler, or read it as an ImageDataset."
+            )
+        return self._position
+
+    @property
+    def _name(self) -> str:
+        if self._position is None:
+            return type(self.dataset).__name__
+        return f"{self.dataset.parser.dataset_name}, split {self.dataset.parser.split!r}"
+
+    def _names(self) -> SourceNames:
+        if self._position is None:
+            return SourceNames(self._name, None, "Begin the epoch again, with a new iteration.")
+        parser = self.dataset.parser
+        next_step = (
+            "The Loader's state_dict() counts what was delivered: load it, here or in a new process, and the next "
+            "iteration goes on after that."
+        )
+        return SourceNames(self._name, parser if callable(getattr(parser, "ids", None)) else None, next_step)
+
+
+def _nothing() -> None:
+    return None
+
+
+_open_loaders: "weakref.WeakSet[Loader]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for loader in list(_open_loaders):
+        loader.close()
+
+
+# Before multiprocessing's own exit, which would wait for a stopped worker for ever: the latest is called first.
+atexit.register(_close_all)

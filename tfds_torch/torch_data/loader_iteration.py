@@ -1,0 +1,95 @@
+"""LoaderIteration: one epoch of a loader, as the training loop takes it."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.torch_data.loader_tally import Tally
+
+
+class LoaderIteration(Iterator[Any]):
+    """Yields batches, and counts those that the training loop has got.
+
+    Args:
+        batches: what is yielded.
+        examples: how many examples are in the batches to come, in their order.
+        tally: what counts.
+        num_expected: batches of an exact plan; None: nobody knows.
+        on_delivery: called after each batch with their number.
+        on_end: called once: True where a new iteration may go on with the same processes.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        examples: "deque[int]",
+        tally: Tally,
+        num_expected: int | None,
+        on_delivery: Callable[[int], None],
+        on_end: Callable[[bool], None],
+    ) -> None:
+        self._batches: Iterator[Any] | None = batches
+        self._examples, self._tally = examples, tally
+        self._num_expected, self._num_delivered = num_expected, 0
+        self._on_delivery, self._on_end = on_delivery, on_end
+        self._is_replaced = False
+        tally.note_iteration()
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            if self._is_replaced:
+                raise ConfigError(
+                    "This iteration ended when another one of the same Loader began, or when it was closed. A Loader "
+                    "has one iteration at a time: make a second Loader for a second one."
+                )
+            raise StopIteration
+        asked_at = self._tally.enter()
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._tally.add_waiting(asked_at)
+            self._end(can_go_on=True)
+            self._check_number()
+            raise
+        except BaseException:
+            self._tally.add_waiting(asked_at)
+            self._end(can_go_on=False)
+            raise
+        self._num_delivered += 1
+        self._tally.leave(asked_at, self._examples.popleft())
+        self._on_delivery(self._num_delivered)
+        return batch
+
+    def _check_number(self) -> None:
+        if self._num_expected is not None and self._num_delivered != self._num_expected:
+            raise WorkerError(
+                f"The workers ended after {self._num_delivered} batches, and {self._num_expected} were planned. A "
+                f"transform or collate_fn that drops examples cannot be used with an ImageDataset."
+            )
+
+    def replace(self) -> None:
+        """Ends the iteration because of another one."""
+        if self._batches is not None:
+            self._is_replaced = True
+            self._end(can_go_on=True)
+
+    def close(self) -> None:
+        """Ends the iteration; batches that were read ahead are dropped."""
+        self._end(can_go_on=True)
+
+    def _end(self, can_go_on: bool) -> None:
+        batches, self._batches = self._batches, None
+        if batches is None:
+            return
+        self._tally.note_iteration()
+        close = getattr(batches, "close", None)
+        try:
+            if close is not None:
+                close()
+        finally:
+            self._on_end(can_go_on)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_is_replaced"):
+            self._end(can_go_on=True)

@@ -1,0 +1,149 @@
+"""Where the iterations of a loader begin, and what it has delivered: the training process says, the workers obey."""
+
+import copy
+import random
+from collections.abc import Mapping
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+
+from tfds_torch.errors import StateMismatchError
+from tfds_torch.pipeline.preprocess import height_and_width
+from tfds_torch.plan.state import LoaderState
+from tfds_torch.plan.worker_position import WorkerPosition
+from tfds_torch.torch_data.batch_memory import SharedMemory
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.iteration import is_position
+from tfds_torch.torch_data.shared_progress import SharedProgress
+
+_NUM_REMEMBERED = 8
+_OTHER_SLOTS = 6
+_MOST_CHANNELS = 4
+
+
+class IterationBoard:
+    """Where each iteration of a loader begins, in memory that its workers share.
+
+    A worker looks up its n-th iteration by n: one that begins late begins where it should, whatever has happened since.
+
+    Args:
+        seed: of the generators of its workers; None: they are left as torch seeds them.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self._numbers: Any = get_context("spawn").RawArray("q", 2 * _NUM_REMEMBERED)
+
+    def write(self, number: int, epoch: int, start_batch: int) -> None:
+        """Says where an iteration begins; before it does."""
+        slot = 2 * (number % _NUM_REMEMBERED)
+        self._numbers[slot : slot + 2] = [epoch, start_batch]
+
+    def send(self, dataset: ImageDataset, number: int) -> None:
+        """Lets the next iteration of a dataset, in a worker or without workers, be one that was written."""
+        slot = 2 * (number % _NUM_REMEMBERED)
+        epoch, start_batch = self._numbers[slot : slot + 2]
+        worker = torch.utils.data.get_worker_info()
+        place = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        state = dataset._state_at(epoch, start_batch, place[1])
+        dataset.load_state_dict(WorkerPosition(*place, 0, 0, state).to_dict())
+        if worker is not None and self.seed is not None:
+            seed_generators(self.seed, epoch, start_batch, dataset.find_rank().rank, worker.id)
+
+
+def seed_generators(*numbers: int) -> None:
+    """Seeds `random`, `numpy.random` and torch of this process with a few integers >= 0."""
+    words = np.random.SeedSequence(numbers).generate_state(8)
+    random.seed(words[:4].tobytes())
+    np.random.seed(words[4:6])
+    torch.manual_seed(int(words[6]) << 32 | int(words[7]))
+
+
+class Position:
+    """How far a loader over an ImageDataset is: what was delivered, not what was read.
+
+    The dataset stays the one that is told of epochs and states, by the loader's user or directly; a twin of it, with a
+    count of its own, is what the loader's processes read.
+
+    Args:
+        dataset: the user's.
+        num_workers: of the loader, 0 for none.
+    """
+
+    def __init__(self, dataset: ImageDataset, num_workers: int) -> None:
+        self.dataset, self.num_workers = dataset, num_workers
+        self.began: LoaderState | None = None  # The latest iteration.
+        self.num_delivered = 0  # Of it.
+        self._loaded: LoaderState | None = None
+        self._progress_of_twin = SharedProgress()
+
+    def twin(self, clock: Any, prefetch_batches: int) -> ImageDataset:
+        """Returns the dataset that is read, which reports to a clock and writes into memory of the loader.
+
+        Args:
+            clock: what is reported to.
+            prefetch_batches: that a worker has on their way.
+        """
+        twin = copy.copy(self.dataset)
+        twin._progress = self._progress_of_twin
+        twin.clock = clock
+        twin.memory = self._shared_memory(prefetch_batches)
+        return twin
+
+    def _shared_memory(self, prefetch_batches: int) -> SharedMemory | None:
+        """Returns memory for the images of whole batches; None where a worker takes its own for each."""
+        parser = self.dataset.parser
+        if not self.num_workers or parser.preprocess is None or parser.batch_size is None:
+            return None
+        height, width = height_and_width(parser.preprocess.size)
+        batch_bytes = parser.batch_size * height * width * _MOST_CHANNELS
+        try:
+            # Those that are painted, those on their way, and some that the training loop holds.
+            return SharedMemory(self.num_workers, prefetch_batches + _OTHER_SLOTS, batch_bytes)
+        except (AttributeError, OSError):  # Another system than Linux.
+            return None
+
+    def begin(self) -> LoaderState:
+        """Returns where an iteration begins that begins now: the next epoch, or where a loaded state goes on.
+
+        Raises:
+            StateMismatchError: a loaded state goes on with other workers only.
+        """
+        if self.dataset._restored is not None:
+            raise StateMismatchError(
+                "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
+                "state of a Loader, or of LoaderState.from_stateful."
+            )
+        progress = self.dataset._progress
+        epoch, start_batch = progress.begin(None, self.num_workers)
+        # Again, as an iteration that another one counts: the dataset itself cannot say what is delivered of it.
+        progress.begin_at(None, self.num_workers, epoch, start_batch)
+        self._loaded, self.num_delivered = None, 0
+        self.began = self.dataset._state_at(epoch, start_batch, self.num_workers)
+        return self.began
+
+    def state(self) -> LoaderState:
+        """Returns how far the loader is."""
+        progress = self.dataset._progress.current()
+        if self.began is not None and progress.num_workers is not None:
+            return self.began.at(self.began.batches_delivered + self.num_delivered)
+        if self._loaded is not None and (progress.epoch, progress.start_batch) == (
+            self._loaded.epoch,
+            self._loaded.batches_delivered,
+        ):
+            return self._loaded
+        return LoaderState.from_dict(self.dataset.state_dict())
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Lets the next iteration go on where a state was taken.
+
+        Raises:
+            StateMismatchError: as `ImageDataset.load_state_dict`, or it is the position of one worker.
+        """
+        if is_position(state):
+            LoaderState.from_dict(state)  # Says what it is instead.
+        self.dataset.load_state_dict(state)
+        self._loaded = LoaderState.from_dict(state)

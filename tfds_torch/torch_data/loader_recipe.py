@@ -1,0 +1,120 @@
+"""LoaderRecipe: how torch's DataLoader is put together over a dataset, ours or another one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.world import World
+from tfds_torch.runtime.stage_times import StageClock
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.loader_options import LoaderOptions
+from tfds_torch.torch_data.loader_position import IterationBoard
+from tfds_torch.torch_data.loader_sending import SendingCollate
+from tfds_torch.torch_data.loader_timing import TimedIterable, TimedMap
+from tfds_torch.torch_data.loader_worker import WorkerStart
+
+
+@dataclass(frozen=True)
+class LoaderRecipe:
+    """What all iterations of a loader have in common.
+
+    Attributes:
+        options: as the user gave them.
+        batch_size: of a batch; None: the dataset's items come as they are.
+        is_collated: whether torch makes batches of examples; else the dataset does, or nobody.
+        seed: of the workers and of `shuffle`; None: torch's own.
+        generator: draws what torch's DataLoader draws, over all iterations.
+    """
+
+    options: LoaderOptions
+    batch_size: int | None
+    is_collated: bool
+    seed: int | None
+    generator: torch.Generator | None
+
+    @classmethod
+    def of(cls, dataset: Any, options: LoaderOptions) -> "LoaderRecipe":
+        """Returns the recipe for a dataset.
+
+        Raises:
+            ConfigError: the options do not fit it.
+        """
+        batch_size, seed, is_collated = options.batch_size, options.seed, options.batch_size is not None
+        if isinstance(dataset, ImageDataset):
+            batch_size, is_collated = _planned_batch_size(dataset, options), not dataset.is_batched
+            seed = dataset.parser.plan(World()).seed if seed is None else seed
+        elif isinstance(dataset, IterableDataset) and (options.shuffle or options.sampler is not None):
+            raise ConfigError(
+                f"create_loader: {type(dataset).__name__} is an IterableDataset, which has an order of its own: "
+                f"shuffle= and sampler= are for map-style datasets."
+            )
+        elif not hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
+            raise ConfigError(
+                f"create_loader: {type(dataset).__name__} is no dataset: it must be an ImageDataset, a "
+                f"torch.utils.data.IterableDataset, or have __getitem__ and __len__."
+            )
+        generator = None if seed is None else torch.Generator().manual_seed(seed % 2**63)
+        return cls(options, batch_size, is_collated, seed, generator)
+
+    def torch_loader(
+        self, dataset: Any, clock: StageClock, board: IterationBoard | None, num_workers: int
+    ) -> "DataLoader[Any]":
+        """Returns a DataLoader whose items are `Sent` batches.
+
+        Args:
+            dataset: that is read.
+            clock: what is reported to.
+            board: where iterations of an ImageDataset begin; None for another dataset.
+            num_workers: processes, 0 for none.
+        """
+        options = self.options
+        is_iterable = isinstance(dataset, IterableDataset)
+        collate = options.collate_fn or self._default_collate(dataset)
+        of_workers: dict[str, Any] = {}
+        if num_workers:
+            of_workers = {
+                "prefetch_factor": options.prefetch_batches,
+                "persistent_workers": options.persistent_workers,
+                "multiprocessing_context": options.multiprocessing_context,
+                "worker_init_fn": WorkerStart(clock, options.worker_init_fn),
+            }
+        return DataLoader(
+            TimedIterable(dataset, clock, board) if is_iterable else TimedMap(dataset, clock),
+            batch_size=self.batch_size if self.is_collated else None,
+            shuffle=options.shuffle or None,
+            sampler=options.sampler,
+            drop_last=options.drop_last,
+            num_workers=num_workers,
+            collate_fn=SendingCollate(collate, self.is_collated, clock, getattr(dataset, "memory", None)),
+            generator=self.generator,
+            **of_workers,
+        )
+
+    def _default_collate(self, dataset: Any) -> Callable[[Any], Any]:
+        if self.is_collated:
+            return default_collate
+        return _as_it_is if isinstance(dataset, ImageDataset) else default_convert
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _planned_batch_size(dataset: ImageDataset, options: LoaderOptions) -> int:
+    planned = dataset.parser.batch_size or 1  # As the plan counts without one.
+    if options.batch_size not in (None, planned):
+        raise ConfigError(
+            f"create_loader: batch_size={options.batch_size}, and the parser of {dataset.parser.dataset_name} plans "
+            f"batch_size={dataset.parser.batch_size}. Leave it out here, and give ParserTfds the one that is wanted."
+        )
+    for name in ("shuffle", "sampler", "drop_last"):
+        if getattr(options, name) not in (None, False):
+            raise ConfigError(
+                f"create_loader: {name}={getattr(options, name)!r} is not for an ImageDataset, whose order and last "
+                f"batch its parser plans: give ParserTfds shuffle= or remainder= instead."
+            )
+    return planned

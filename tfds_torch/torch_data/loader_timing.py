@@ -1,0 +1,114 @@
+"""Datasets as a loader reads them: measured, and with errors that can leave a worker."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.utils.data
+
+from tfds_torch.errors import WorkerError
+from tfds_torch.runtime.stage_times import StageClock
+from tfds_torch.torch_data.loader_failure import Failure
+from tfds_torch.torch_data.loader_position import IterationBoard
+
+
+class TimedMap(torch.utils.data.Dataset[Any]):
+    """A map-style dataset whose fetching is measured, and whose errors come as `Failure` out of workers."""
+
+    def __init__(self, dataset: Any, clock: StageClock) -> None:
+        self.dataset, self.clock = dataset, clock
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._fetch(lambda: self.dataset[index])
+
+    def __getitems__(self, indices: list[Any]) -> Any:
+        """Returns a batch's examples; torch calls it."""
+        fetch_all = getattr(self.dataset, "__getitems__", None)
+        if fetch_all:
+            found = self._fetch(lambda: fetch_all(indices))
+        else:
+            found = self._fetch(lambda: [self.dataset[index] for index in indices])
+        return [found] if isinstance(found, Failure) else found
+
+    def _fetch(self, fetch: Callable[[], Any]) -> Any:
+        start = time.monotonic()
+        try:
+            return fetch()
+        except StopIteration as error:  # It would pass for the end of the epoch.
+            if torch.utils.data.get_worker_info() is None:
+                raise WorkerError(f"{type(self.dataset).__name__} raised StopIteration for an index it has.") from error
+            return Failure.of(error)
+        except Exception as error:
+            if torch.utils.data.get_worker_info() is None:
+                raise
+            return Failure.of(error)
+        finally:
+            self.clock.add("fetch", time.monotonic() - start)
+
+
+class TimedIterable(torch.utils.data.IterableDataset[Any]):
+    """An iterable dataset whose fetching is measured, and whose errors come as `Failure` out of workers.
+
+    Args:
+        dataset: what is iterated.
+        clock: what is reported to.
+        board: where iterations of an ImageDataset begin; None for another dataset.
+    """
+
+    def __init__(self, dataset: Any, clock: StageClock, board: IterationBoard | None) -> None:
+        self.dataset, self.clock, self.board = dataset, clock, board
+        self._num_begun = 0
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[Any]:
+        number, self._num_begun = self._num_begun, self._num_begun + 1
+        is_worker = torch.utils.data.get_worker_info() is not None
+        try:
+            # At once, not with the first item: by then, another iteration may have begun.
+            if self.board is not None:
+                self.board.send(self.dataset, number)
+            items = iter(self.dataset)
+        except Exception as error:
+            if not is_worker:
+                raise
+            items = iter([Failure.of(error)])
+        self.clock.note_begun()
+        return _InWorker(items, self.clock) if is_worker else _Timed(items, self.clock)
+
+
+class _Timed(Iterator[Any]):
+    """Yields the items of an iterator; closing it closes that."""
+
+    def __init__(self, items: Iterator[Any], clock: StageClock) -> None:
+        self._items, self._clock = items, clock
+
+    def __next__(self) -> Any:
+        start = time.monotonic()
+        try:
+            return next(self._items)
+        finally:
+            self._clock.add("fetch", time.monotonic() - start)
+
+
+class _InWorker(_Timed):
+    """The same in a worker, where an error is an item that comes again and again: it must fill a batch."""
+
+    _failure: Failure | None = None
+
+    def __next__(self) -> Any:
+        if self._failure is None:
+            try:
+                item = super().__next__()
+            except StopIteration:
+                raise
+            except Exception as error:
+                item = Failure.of(error)
+            if not isinstance(item, Failure):
+                return item
+            self._failure = item
+        return self._failure
