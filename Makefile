@@ -9,7 +9,7 @@ IN_TWO := -n 2 --dist loadfile
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow campaign lint bench clean
+.PHONY: help demo test test-slow test-gpu campaign lint bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: $(INSTALLED) ## the quick tests
 test-slow: $(INSTALLED) ## the rest of the tests
 	@$(BIN)/python -m pytest -m slow $(IN_TWO)
 
+test-gpu: $(INSTALLED) ## the tests that need a CUDA device
+	@$(BIN)/python -m pytest -m gpu -s tests/gpu
+
 campaign: $(INSTALLED) ## every grid of ranks and workers, with real processes (an hour or more)
 	@cd tests && TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 ../$(BIN)/python -m grids
 
@@ -48,6 +51,7 @@ $(INSTALLED_BENCH): $(INSTALLED)
 	@$(INSTALL) -e '.[dev,bench]' || { echo "That failed: installing them one by one"; \
 		$(BIN)/python -c "from importlib.metadata import requires as r; print(*(x.split(';')[0] for x in r('tfds-torch') if 'bench' in x.partition(';')[2]), sep='\n')" \
 		| while read -r peer; do $(INSTALL) "$$peer" </dev/null || echo "$$peer will be reported as missing"; done; }
+	@$(INSTALL) -e '.[ffcv]' || echo "FFCV will be reported as missing; it is built from its source, which needs: apt install libopencv-dev libturbojpeg0-dev pkg-config"
 	@touch $@
 
 bench: $(INSTALLED_BENCH) ## measure this machine, against timm and others

@@ -1,17 +1,28 @@
 """Figures and outcomes that nobody measured."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tfds_torch.bench.figures import EpochFigures, Memory, Outcome, Spread
+from tfds_torch.bench.fused_targets import judge_jpeg, judge_memory, judge_png32
 from tfds_torch.bench.report import Report
 from tfds_torch.bench.section import Column, Section
 from tfds_torch.bench.suites import SUITES
-from tfds_torch.bench.targets import judge_sample, judge_start
-from tfds_torch.bench.task import PEERS, Peer
+from tfds_torch.bench.targets import Target, judge_sample, judge_start
+from tfds_torch.bench.task import FUSED_PEERS, PEERS, Peer
 from tfds_torch.runtime.epoch_times import EpochTimes
 
-PEER_OF = {peer.name: peer for peer in PEERS}
-JUDGES = {"sample": judge_sample, "start": judge_start}
+PEER_OF = {peer.name: peer for peer in (*FUSED_PEERS, *PEERS)}
+IMPORT_S = Spread(3.0, 2.5, 3.5)
+"""An import of tensorflow, in the suite `memory`."""
+
+JUDGES: dict[str, Callable[[Sequence[Outcome]], list[Target]]] = {
+    "sample": judge_sample,
+    "start": judge_start,
+    "jpeg": judge_jpeg,
+    "jpeg_eval": lambda outcomes: [],
+    "png32": judge_png32,
+    "memory": lambda outcomes: judge_memory(outcomes, IMPORT_S),
+}
 
 
 def epoch(

@@ -7,6 +7,7 @@ photographs are not made: the data dir, where contestants tell their pids, is th
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,7 +27,12 @@ def main(names: str, *arguments: str) -> int:
     def prepare(*args: Any, **kwargs: Any) -> Path:
         return Path.cwd()
 
-    with mock.patch.object(command, "PEERS", tuple(peers)), mock.patch.object(demo, "prepare", prepare):
+    suites = tuple(replace(suite, peers=tuple(peers)) if suite.peers else suite for suite in command.SUITES)
+    with (
+        mock.patch.object(command, "SUITES", suites),
+        mock.patch.object(demo, "prepare", prepare),
+        mock.patch.object(demo, "prepare_fake", prepare),
+    ):
         return command.main(arguments)
 
 

@@ -24,7 +24,7 @@ def peer(function: Callable[[Task], Epochs], name: str | None = None) -> Peer:
 
 def steady(task: Task) -> Epochs:
     return lambda epoch: (
-        np.zeros((min(task.batch_size, task.num_photos - start), *IMAGE_SHAPE), np.uint8)
+        np.zeros((min(task.batch_size, task.num_photos - start), *(task.image_shape or IMAGE_SHAPE)), np.uint8)
         for start in range(0, task.num_photos, task.batch_size)
     )
 
@@ -33,6 +33,10 @@ def not_installed(task: Task) -> Epochs:
     import a_package_that_is_not_there  # type: ignore[import-not-found]
 
     return a_package_that_is_not_there.load
+
+
+def ffcv_not_installed(task: Task) -> Epochs:
+    raise ModuleNotFoundError("No module named 'ffcv'", name="ffcv")
 
 
 def fails_at_once(task: Task) -> Epochs:

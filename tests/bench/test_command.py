@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, sta
 
 TESTS = Path(__file__).parents[1]
 SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")
+SUITE_NAMES = "sample, start, index, state, jpeg, jpeg_eval, png32, memory, scale"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -43,13 +45,13 @@ def test_suites_run_and_report_and_a_missed_target_is_exit_code_1(run_bench: Run
     done = run_bench("ours=steady,timm=steady,fails_at_once", "sample", "start", *SMALL)
     assert done.returncode == 1, done.stderr  # Nobody is twice as fast as himself.
     sample, start = read_report(tmp_path, "sample"), read_report(tmp_path, "start")
-    for report in (sample, start):
+    for report, num_epochs in ((sample, [2, 2, 0]), (start, [2, 1, 0])):
         assert report["command"].endswith("--out out")
-        assert [len(contestant["epochs"]) for contestant in report["contestants"]] == [2, 2, 0]
+        assert [len(contestant["epochs"]) for contestant in report["contestants"]] == num_epochs
         assert report["contestants"][2]["missing"] == "KeyError: 'lost\\nand more lines'"
         assert report["settings"]["num_photos"] == 8
     assert [len(contestant["warm_ups"]) for contestant in sample["contestants"]] == [1, 1, 0]
-    assert [len(contestant["warm_ups"]) for contestant in start["contestants"]] == [2, 2, 0]
+    assert [len(contestant["warm_ups"]) for contestant in start["contestants"]] == [2, 1, 0]
     ours = start["contestants"][0]
     assert ours["memory"]["total_bytes"] > 1e6
     assert ours["warm_ups"][0]["start_s"] > 0
@@ -83,9 +85,13 @@ def test_waiting_contestants_use_no_processor_time(run_bench: Run, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["smaple"], "There is no suite 'smaple': choose from sample, start, index, state. Did you mean 'sample'?"),
-        (["--only", "our"], "There is no peer 'our': choose from ours, timm. Did you mean 'ours'?"),
-        (["--only", ""], "There is no peer '': choose from ours, timm."),
+        (["smaple"], f"There is no suite 'smaple': choose from {SUITE_NAMES}. Did you mean 'sample'?"),
+        (
+            ["sample", "jpeg", "--only", "limit"],
+            "None of limit takes part in the suite sample: choose from ours, timm.",
+        ),
+        (["--only", "our"], "There is no peer 'our': choose from ours, timm, limit. Did you mean 'ours'?"),
+        (["--only", ""], "There is no peer '': choose from ours, timm, limit."),
         (["--repeats", "0"], "--repeats 0: must be at least 1."),
         (["--workers", "-1"], "--workers -1: must be at least 0."),
         (["--batch-size", "0"], "--batch-size 0: must be at least 1."),
@@ -111,7 +117,10 @@ def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     from tfds_torch.bench.task import Peer
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "PEERS", (Peer("ours", "Ours", "no:where"), Peer("timm", "timm", "no:where")))
+    peers = tuple(Peer(name, name, "no:where") for name in ("ours", "timm", "limit"))
+    taking_part = {"jpeg": peers, "sample": peers[:2], "start": peers[:2]}
+    suites = tuple(replace(suite, peers=taking_part.get(suite.name, ())) for suite in command.SUITES)
+    monkeypatch.setattr(command, "SUITES", suites)
     monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     monkeypatch.setattr(demo, "prepare", None)
     for name in command.QUIET_ENVIRON:

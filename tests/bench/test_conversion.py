@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
+from tfds_torch import demo
 from tfds_torch.bench.conversion import converted, decode_record
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.records.tfrecord import read_records
@@ -32,6 +33,13 @@ def tar_photographs(folder: Path) -> Iterator[tuple[bytes, int]]:
             for image, label in zip(members[::2], members[1::2], strict=True):
                 assert image.name.removesuffix(".jpg") == label.name.removesuffix(".cls")
                 yield archive.extractfile(image).read(), int(archive.extractfile(label).read())  # type: ignore[union-attr]
+
+
+def names_of(path: Path) -> list[str]:
+    if path.suffix != ".tar":
+        return []
+    with tarfile.open(path) as archive:
+        return archive.getnames()
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +71,14 @@ def test_array_records_hold_the_same_bytes_in_the_same_order(photos: Path, tmp_p
     image, label = decode_record(records[1])
     assert (image.mode, label) == ("RGB", expected[1][1])
     assert isinstance(image, Image.Image)
+
+
+@pytest.mark.slow
+def test_small_images_keep_their_format_and_only_the_split_train_is_taken(tmp_path: Path) -> None:
+    data_dir = demo.prepare_fake("cifar10", num_examples=8, num_shards=2, splits=("train", "test"), progress=False)
+    folder = converted(data_dir, "tar", tmp_path, "cifar10")
+    images = [name for path in sorted(folder.iterdir()) for name in names_of(path)]
+    assert images == [f"{number:06d}.{ending}" for _ in range(2) for number in range(4) for ending in ("png", "cls")]
 
 
 def test_what_was_converted_is_kept(photos: Path, tars: Path) -> None:

@@ -24,6 +24,15 @@ def test_warm_ups_count_for_the_start_and_epochs_for_the_rest() -> None:
     assert figures.start_s(ours) == Spread(3.5, 3.0, 4.0)
 
 
+def test_speed_without_the_tail_ends_with_the_last_batch() -> None:
+    ours = outcome("ours", (100.0, 50.0), tail_s=0.5)  # 100 examples in 1 and 2 s.
+    assert figures.examples_per_s_without_tail(ours) == pytest.approx(Spread((200 + 100 / 1.5) / 2, 100 / 1.5, 200))
+
+
+def test_the_first_epoch_of_a_process_has_a_first_batch_of_its_own() -> None:
+    assert figures.first_epoch_batch_s(outcome("ours", first_batch_s=0.25)) == Spread(0.5, 0.5, 0.5)
+
+
 def test_the_memory_of_all_is_a_sum() -> None:
     assert Memory(5, (6, 7), 3).total_bytes == 18
 

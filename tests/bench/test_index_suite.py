@@ -36,7 +36,8 @@ def test_every_part_has_its_section_and_only_warm_contests_are_judged(
     assert [section.name for section in found.sections] == ["building", "order", "locality", *contests]
     assert list(asked) == contests
     assert (asked["png_arrays"][0].num_photos, asked["png_arrays"][0].data_dir) == (40, str(tmp_path / "cifar10-40"))
-    assert (asked["photos_parser"][0].num_photos, asked["photos_parser"][1]) == (8, 5)
+    assert (asked["photos_parser"][0].num_photos, asked["photos_parser"][1]) == (4, 5)
+    assert (asked["photos_cold"][0].split, asked["png_parser"][0].split) == ("train[:50%]", "train")
     assert asked["photos_cold"][1] == 3  # Cold epochs are dear, and are not judged.
     speeds = [target for target in found.targets if target.name.startswith("mode index: ")]
     assert [target.found for target in speeds] == ["1.00 x"] * 5

@@ -4,13 +4,14 @@ import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfds_torch.bench.task import PEERS, Peer
+from tfds_torch.bench.task import FUSED_PEERS, PEERS, Peer
 
 NEEDS = {
     "ours": ("torch", "tensorflow_datasets"),
@@ -19,44 +20,67 @@ NEEDS = {
     "grain": ("grain", "array_record"),
     "as_numpy": ("tensorflow_datasets",),
 }
+FUSED_NEEDS = {
+    "ours": NEEDS["ours"],
+    "ours_0": NEEDS["ours"],
+    "timm": NEEDS["timm"],
+    "webdataset": NEEDS["webdataset"],
+    "grain": NEEDS["grain"],
+    "ffcv": ("ffcv",),
+    "limit": ("tensorflow",),
+}
+SMALL = ("--photos", "64", "--batch-size", "16", "--repeats", "1")
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-def test_every_peer_says_what_is_configured_and_is_light_to_import(peer: Peer) -> None:
-    module_name, _, function = peer.loader.partition(":")
+@pytest.mark.parametrize("loader", sorted({peer.loader for peer in (*PEERS, *FUSED_PEERS)}))
+def test_every_peer_says_what_is_configured_and_is_light_to_import(loader: str) -> None:
+    module_name, _, function = loader.partition(":")
     module = importlib.import_module(module_name)
     assert callable(getattr(module, function))
     assert module.__doc__ is not None
     assert "Configured" in module.__doc__
 
 
-def test_names_of_peers_are_unique_and_ours_and_timm_are_among_them() -> None:
-    names = [peer.name for peer in PEERS]
-    assert len(set(names)) == len(names)
-    assert names[:2] == ["ours", "timm"]
-    assert set(NEEDS) == set(names)
+@pytest.mark.parametrize(("peers", "needs"), [(PEERS, NEEDS), (FUSED_PEERS, FUSED_NEEDS)])
+def test_names_of_peers_are_unique_and_ours_comes_first(
+    peers: Sequence[Peer], needs: dict[str, tuple[str, ...]]
+) -> None:
+    assert [peer.name for peer in peers] == list(needs)
+    assert peers[0].name == "ours"
+    assert all(peer.file_format in ("tfrecord", "tar", "array_record", "beton") for peer in peers)
+    assert [peer.name for peer in peers if not peer.hands_over] == [name for name in needs if name == "limit"]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_every_peer_is_measured_or_missing_for_a_true_reason(tmp_path: Path) -> None:
-    options = ("sample", "start", "--photos", "64", "--batch-size", "16", "--repeats", "1", "--out", str(tmp_path))
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("suites", "needs"),
+    [(("sample", "start"), NEEDS), (("jpeg", "jpeg_eval", "png32"), FUSED_NEEDS)],
+    ids=["single examples", "whole batches"],
+)
+def test_every_peer_is_measured_or_missing_for_a_true_reason(
+    suites: Sequence[str], needs: dict[str, tuple[str, ...]], tmp_path: Path
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tfds_torch.bench", *options], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-m", "tfds_torch.bench", *suites, *SMALL, "--out", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode in (0, 1), done.stderr
     assert "Traceback" not in done.stderr
-    for suite in ("sample", "start"):
+    for suite in suites:
         found: dict[str, Any] = json.loads((tmp_path / f"{suite}.json").read_text())
-        assert [contestant["name"] for contestant in found["contestants"]] == list(NEEDS)
+        assert [contestant["name"] for contestant in found["contestants"]] == list(needs)
         for contestant in found["contestants"]:
-            absent = [package for package in NEEDS[contestant["name"]] if find_spec(package) is None]
+            absent = [package for package in needs[contestant["name"]] if find_spec(package) is None]
             if absent:
                 assert any(package in contestant["missing"] for package in absent)
             else:
                 assert contestant["missing"] is None
-                assert [epoch["num_examples"] for epoch in contestant["epochs"]] == [64]
+                assert [epoch["num_examples"] for epoch in contestant["epochs"]] == [320 if suite == "png32" else 64]
                 assert contestant["summary"]["examples_per_s"]["median"] > 0
         if suite == "start":
             assert all(contestant["memory"]["total_bytes"] > 2e7 for contestant in found["contestants"][::4])
         assert (tmp_path / f"{suite}.png").exists() == (find_spec("matplotlib") is not None)
+    assert "overview" in done.stdout

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tfds_torch.bench import output
 from tfds_torch.bench import report as reports
+from tfds_torch.bench.contest_tables import table_of
 from tfds_torch.bench.report import Report
 from tfds_torch.errors import ConfigError
 
@@ -41,7 +42,10 @@ def test_the_data_is_complete() -> None:
     ours, timm, grain = data["contestants"]
     assert [ours["name"], ours["title"], ours["missing"]] == ["ours", "tfds_torch", None]
     assert ours["summary"]["examples_per_s"] == pytest.approx({"median": 300, "least": 200, "greatest": 400})
-    assert set(ours["summary"]) == {"start_s", "examples_per_s", "first_batch_s", "tail_s"}
+    assert set(ours["summary"]) == {
+        *("start_s", "first_epoch_batch_s", "first_batch_s", "tail_s", "cpu_us_per_example"),
+        *("examples_per_s", "examples_per_s_without_tail"),
+    }
     assert ours["memory"]["total_bytes"] == 600_000_000
     assert ours["memory"]["worker_bytes"] == [200_000_000, 300_000_000]
     assert [len(ours["warm_ups"]), len(ours["epochs"])] == [2, 3]
@@ -63,7 +67,7 @@ def test_without_timm_nothing_is_compared_with_it() -> None:
 
 
 def test_rows_of_the_suite_sample() -> None:
-    headings, rows = reports.table(sample())
+    headings, rows = table_of("sample", sample().outcomes)
     assert headings == ["contestant", "examples/s", "x timm", "first batch, s", "tail, s", "examples an epoch"]
     assert rows[0][:3] == ["tfds_torch", "300 (200 to 400)", "2.00"]
     assert rows[0][3:] == ["0.50 (0.50 to 0.50)", "0.010 (0.010 to 0.010)", "100"]
@@ -71,7 +75,7 @@ def test_rows_of_the_suite_sample() -> None:
 
 
 def test_rows_of_the_suite_start() -> None:
-    _, rows = reports.table(start())
+    _, rows = table_of("start", start().outcomes)
     assert rows[0][1] == "3.50 (3.00 to 4.00)"
     assert rows[0][4:] == ["600", "100 + 200 + 300"]
     assert rows[1][4:] == ["-", "-"]
@@ -141,7 +145,28 @@ def test_what_is_not_known_is_said() -> None:
     assert "load before: not known" in text
 
 
-@pytest.mark.parametrize("made", [sample, start, index])
+def jpeg() -> Report:
+    others = [outcome(name) for name in ("timm", "webdataset", "grain", "limit")]
+    return report("jpeg", [outcome("ours"), outcome("ours_0"), *others, outcome("ffcv", missing="gone")])
+
+
+def jpeg_eval() -> Report:
+    return report("jpeg_eval", [outcome("ours"), outcome("timm")])
+
+
+def png32() -> Report:
+    return report("png32", [outcome("ours"), outcome("timm")])
+
+
+def memory() -> Report:
+    return report("memory", [outcome("ours"), outcome("timm", memory_bytes=None)], [section("imports", bars=None)])
+
+
+def scale() -> Report:
+    return report("scale", [], [section("32"), section("128"), section("256")])
+
+
+@pytest.mark.parametrize("made", [sample, start, index, jpeg, jpeg_eval, png32, memory, scale])
 def test_data_page_and_chart_are_written(made: Any, tmp_path: Path) -> None:
     made_up = made()
     notes = output.write(made_up, tmp_path)
@@ -171,6 +196,16 @@ def test_without_matplotlib_the_page_has_no_chart_and_the_old_one_goes(
     assert note.endswith("(pip install 'tfds-torch[bench]').")
     assert not (tmp_path / "sample.png").exists()
     assert "![" not in (tmp_path / "sample.md").read_text()
+
+
+def test_without_targets_none_are_told() -> None:
+    page = reports.markdown(jpeg_eval(), None)
+    assert "Targets" not in page
+    assert "\n\n## Where and how\n" in page
+    console = Console(file=io.StringIO(), width=120)
+    output.show(jpeg_eval(), console)
+    assert isinstance(console.file, io.StringIO)
+    assert "Targets" not in console.file.getvalue()
 
 
 def test_the_terminal_shows_figures_targets_and_reasons() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfds_torch.bench.transform import RandomResizedCropFlip
+from tfds_torch.bench.task import Task
+from tfds_torch.bench.transform import RandomResizedCropFlip, ResizeCenterCrop, channels_first, transform_of
 
 WIDTH, HEIGHT = 500, 375
 
@@ -69,3 +70,46 @@ def test_resizing_is_antialiased() -> None:
     middle = transform(Image.fromarray(stripes))[:, 8:-8, 8:-8]
     assert middle.min() > 100
     assert middle.max() < 155
+
+
+# Evaluation
+
+
+def test_an_evaluation_sees_the_middle_of_the_resized_image() -> None:
+    image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    image[:, :62] = image[:, -62:] = 255  # Left and right of the middle square: (500 - 375) / 2.
+    pixels = pickle.loads(pickle.dumps(ResizeCenterCrop()))(Image.fromarray(image))
+    assert (pixels.shape, pixels.dtype) == ((3, 224, 224), np.uint8)
+    assert pixels.max() == 0  # 0.875 of the square: its border is cut off, too.
+    assert pixels.flags.writeable
+    image[:, :100] = 255
+    assert ResizeCenterCrop()(Image.fromarray(image))[:, :, 0].min() == 255
+
+
+@pytest.mark.parametrize("size", [(300, 200), (200, 300), (256, 256), (20, 31), (224, 900)])
+def test_the_short_side_is_resized_to_256(size: tuple[int, int]) -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), np.uint8))
+    width, height = (int(256 * side / min(size)) for side in size)
+    whole = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+    top, left = round((height - 224) / 2), round((width - 224) / 2)
+    expected = whole[top : top + 224, left : left + 224].transpose(2, 0, 1)
+    assert np.array_equal(ResizeCenterCrop()(image), expected)
+
+
+def test_every_work_has_its_transform() -> None:
+    def of(work: str, size: int = 32) -> object:
+        return transform_of(Task("", None, 1, 1, 0, image_shape=(3, size, size), work=work))
+
+    train, evaluation = of("train", 64), of("eval", 64)
+    assert isinstance(train, RandomResizedCropFlip)
+    assert isinstance(evaluation, ResizeCenterCrop)
+    assert (train.size, evaluation.size, evaluation.short_side) == (64, 64, 73)
+    assert of("plain") is channels_first
+
+
+def test_plain_pixels_are_channels_first_and_writable() -> None:
+    image = np.random.default_rng(0).integers(0, 255, (32, 30, 3), np.uint8)
+    pixels = channels_first(Image.fromarray(image))
+    assert np.array_equal(pixels, image.transpose(2, 0, 1))
+    assert pixels.flags.c_contiguous
+    assert pixels.flags.writeable

@@ -89,7 +89,7 @@ def test_what_is_being_done_is_said() -> None:
 def test_fresh_lives_come_in_turns_one_at_a_time_and_the_last_shows_its_memory() -> None:
     journal: list[str] = []
     peers = [Peer(name, name, "nowhere:nothing") for name in "ab"]
-    outcomes = start_again_and_again(peers, lambda peer: Pretender(peer.name, journal), 2, ignore)
+    outcomes = start_again_and_again(peers, lambda peer: Pretender(peer.name, journal), lambda _: 2, ignore)
     first_round = ["a0", "a1", "a ends", "b0", "b1", "b ends"]
     assert journal == [*first_round, "a0", "a1", "a2 memory", "a ends", "b0", "b1", "b2 memory", "b ends"]
     for outcome in outcomes:
@@ -103,6 +103,21 @@ def test_one_that_fails_is_not_started_again() -> None:
     journal: list[str] = []
     peers = [Peer(name, name, "nowhere:nothing") for name in "ab"]
     fail = {"a": lambda number: StallError("too slow") if number == 1 else None, "b": lambda _: None}
-    outcomes = start_again_and_again(peers, lambda peer: Pretender(peer.name, journal, fail[peer.name]), 2, ignore)
+    outcomes = start_again_and_again(
+        peers, lambda peer: Pretender(peer.name, journal, fail[peer.name]), lambda _: 2, ignore
+    )
     assert [outcome.missing for outcome in outcomes] == ["too slow", None]
     assert [line for line in journal if line.startswith("a")] == ["a0", "a1", "a ends"]
+
+
+def test_some_live_more_often_than_others() -> None:
+    journal: list[str] = []
+    peers = [Peer(name, name, "nowhere:nothing") for name in "ab"]
+    num_lives = {"a": 2, "b": 1}
+    outcomes = start_again_and_again(
+        peers, lambda peer: Pretender(peer.name, journal), lambda peer: num_lives[peer.name], ignore
+    )
+    assert [len(outcome.warm_ups) for outcome in outcomes] == [2, 1]
+    assert journal[:7] == ["a0", "a1", "a ends", "b0", "b1", "b2 memory", "b ends"]
+    assert all(outcome.memory is not None for outcome in outcomes)
+    assert start_again_and_again([], lambda peer: Pretender(peer.name, journal), lambda _: 2, ignore) == []

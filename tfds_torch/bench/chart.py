@@ -1,6 +1,7 @@
 """The chart of a report. matplotlib comes with the extra `bench`; it is imported where a chart is drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from tfds_torch.bench import figures
 from tfds_torch.bench.figures import Outcome, Spread
 from tfds_torch.bench.report import Report
 from tfds_torch.bench.section import Section
-from tfds_torch.bench.task import OURS
+from tfds_torch.bench.task import LIMIT, OURS, OURS_IN_PROCESS
 
-_OURS_COLOR, _PEER_COLOR, _WORKER_COLOR = "#1f6f8b", "#b9c4cc", "#7f93a0"
+_OURS_COLOR, _PEER_COLOR, _WORKER_COLOR, _LIMIT_COLOR = "#1f6f8b", "#b9c4cc", "#7f93a0", "#e3d3b3"
+_COLORS = {OURS: _OURS_COLOR, OURS_IN_PROCESS: _OURS_COLOR, LIMIT: _LIMIT_COLOR}
 _UNKNOWN = "not known"
 _PANELS_IN_A_ROW = 2
 _TEXT_COLOR = "#333333"
-_SIZE = {"sample": (8.0, 3.6), "start": (11.0, 3.6)}  # inches
+_WIDTHS = {1: 8.0, 2: 11.0, 3: 11.0}  # inches
+_BAR_HEIGHT = 0.5
 
 
 def draw_chart(report: Report, path: Path) -> None:
@@ -27,46 +30,45 @@ def draw_chart(report: Report, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # Without pyplot: no global state, no display.
     from matplotlib.figure import Figure
 
-    shown = [outcome for outcome in report.outcomes if outcome.missing is None][::-1]  # Bars are drawn from below.
-    drawn = [section for section in report.sections if section.bars is not None]
-    num_columns = min(_PANELS_IN_A_ROW, max(1, len(drawn)))
-    num_rows = -(-len(drawn) // num_columns)
-    size = _SIZE.get(report.suite, (2.0 + 4.5 * num_columns, 2.4 * num_rows + 0.8))
-    figure = Figure(figsize=size, layout="constrained")
+    panels = _panels_of(report)
+    num_columns = min(len(_PANELS["start"]) if report.outcomes else _PANELS_IN_A_ROW, max(1, len(panels)))
+    num_rows = -(-len(panels) // num_columns)
+    height = _BAR_HEIGHT * len(report.outcomes) + 1.1 if report.outcomes else 2.4 * num_rows + 0.8
+    figure = Figure(figsize=(_WIDTHS[num_columns], height), layout="constrained")
     FigureCanvasAgg(figure)
-    if drawn:
-        panels = figure.subplots(num_rows, num_columns, squeeze=False).flat
-        for axes, section in zip_longest(panels, drawn):
-            _draw_section(axes, section)
-    elif report.suite == "sample":
-        _draw_spreads(figure.subplots(), shown, [figures.examples_per_s(o) for o in shown], "examples/s", "{:,.0f}")
-    else:
-        left, middle, right = figure.subplots(1, 3, sharey=True)
-        _draw_spreads(left, shown, [figures.start_s(o) for o in shown], "process start to first batch, s", "{:.1f}")
-        label = "later epochs: first batch + tail, s"
-        _draw_spreads(middle, shown, [figures.lost_s(o) for o in shown], label, "{:.2f}")
-        _draw_memory(right, shown)
-    machine = report.machine
-    figure.suptitle(
-        report.title[0].upper() + report.title[1:], fontsize=11, color=_TEXT_COLOR, x=0.01, ha="left", weight="bold"
-    )
-    settings = report.settings
-    figure.supxlabel(
-        f"{settings['num_photos']:,} photographs, batches of {settings['batch_size']}, "
-        f"{settings['num_workers']} workers, {machine['num_cores']} cores; "
-        f"median of {settings['num_repeats']}, whiskers from least to greatest",
-        fontsize=8,
-        color=_TEXT_COLOR,
-        x=0.01,
-        ha="left",
-    )
+    grid = figure.subplots(num_rows, num_columns, squeeze=False, sharey=bool(report.outcomes)).flat
+    for axes, panel in zip_longest(grid, panels):
+        (panel or _draw_nothing)(axes)
+    title = report.title[0].upper() + report.title[1:]
+    figure.suptitle(title, fontsize=11, color=_TEXT_COLOR, x=0.01, ha="left", weight="bold")
+    figure.supxlabel(_caption(report), fontsize=8, color=_TEXT_COLOR, x=0.01, ha="left")
     figure.savefig(path, dpi=150, metadata={"Software": None})
 
 
-def _draw_section(axes: Any, section: Section | None) -> None:
-    if section is None:
-        axes.set_axis_off()
-        return
+def _panels_of(report: Report) -> list[Callable[[Any], None]]:
+    shown = [outcome for outcome in report.outcomes if outcome.missing is None][::-1]  # Bars are drawn from below.
+    if report.outcomes:
+        return [partial(panel, shown=shown) for panel in _PANELS[report.suite]]
+    return [partial(_draw_section, section=section) for section in report.sections if section.bars is not None]
+
+
+def _caption(report: Report) -> str:
+    settings = report.settings
+    how_much = f"{settings['num_photos']:,} photographs"
+    if report.outcomes:
+        counts = {epoch.num_examples for outcome in report.outcomes for epoch in outcome.epochs}
+        how_much = (
+            f"{max(counts, default=0):,} examples an epoch, batches of {settings['batch_size']}, "
+            f"{settings['num_workers']} workers"
+        )
+    return f"{how_much}, {report.machine['num_cores']} cores; median, whiskers from least to greatest"
+
+
+def _draw_nothing(axes: Any) -> None:
+    axes.set_axis_off()
+
+
+def _draw_section(axes: Any, section: Section) -> None:
     label, column = section.columns[0], next(column for column in section.columns if column.key == section.bars)
     rows = [row for row in section.rows if isinstance(row.get(column.key), Spread)][::-1]
     names, spreads = [row[label.key] for row in rows], [row[column.key] for row in rows]
@@ -75,9 +77,15 @@ def _draw_section(axes: Any, section: Section | None) -> None:
     axes.set_title(section.title, fontsize=9, color=_TEXT_COLOR, loc="left")
 
 
-def _draw_spreads(axes: Any, shown: Sequence[Outcome], spreads: Sequence[Spread | None], label: str, form: str) -> None:
-    colors = [_OURS_COLOR if outcome.peer.name == OURS else _PEER_COLOR for outcome in shown]
-    _draw_bars(axes, [outcome.peer.title for outcome in shown], colors, spreads, label, form)
+def _draw_spreads(
+    axes: Any, shown: Sequence[Outcome], figure: Callable[[Outcome], Spread | None], label: str, form: str
+) -> None:
+    names = [outcome.peer.title for outcome in shown]
+    _draw_bars(axes, names, _colors(shown), [figure(outcome) for outcome in shown], label, form)
+
+
+def _colors(shown: Sequence[Outcome]) -> list[str]:
+    return [_COLORS.get(outcome.peer.name, _PEER_COLOR) for outcome in shown]
 
 
 def _draw_bars(
@@ -96,8 +104,7 @@ def _draw_memory(axes: Any, shown: Sequence[Outcome]) -> None:
     titles = [outcome.peer.title for outcome in shown]
     training = [outcome.memory.training_bytes / 1e9 if outcome.memory else 0.0 for outcome in shown]
     total = [outcome.memory.total_bytes / 1e9 if outcome.memory else 0.0 for outcome in shown]
-    colors = [_OURS_COLOR if outcome.peer.name == OURS else _PEER_COLOR for outcome in shown]
-    axes.barh(titles, total, color=colors, height=0.62)
+    axes.barh(titles, total, color=_colors(shown), height=0.62)
     axes.barh(titles, training, color=_WORKER_COLOR, height=0.62, label="training process")
     texts = [f"{size:.1f}" if outcome.memory else _UNKNOWN for size, outcome in zip(total, shown, strict=True)]
     _finish(axes, total, texts, "memory of all processes, GB")
@@ -118,3 +125,16 @@ def _finish(axes: Any, ends: Sequence[float], texts: Sequence[str], label: str) 
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#cccccc")
+
+
+_SPEED = partial(_draw_spreads, figure=figures.examples_per_s, label="examples/s", form="{:,.0f}")
+_LOST = partial(_draw_spreads, figure=figures.lost_s, label="later epochs: first batch + tail, s", form="{:.2f}")
+_START = partial(_draw_spreads, figure=figures.start_s, label="process start to first batch, s", form="{:.1f}")
+_PANELS: dict[str, Sequence[Callable[..., None]]] = {
+    "sample": [_SPEED],
+    "start": [_START, _LOST, _draw_memory],
+    "jpeg": [_SPEED, _LOST],
+    "jpeg_eval": [_SPEED, _LOST],
+    "png32": [_SPEED, _LOST],
+    "memory": [_START, _LOST, _draw_memory],
+}

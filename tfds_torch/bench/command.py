@@ -7,17 +7,17 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
-from tfds_torch.bench import output, suites
-from tfds_torch.bench.suite import Settings
+from tfds_torch.bench import output, overview, suites
+from tfds_torch.bench.suite import Settings, Suite
 from tfds_torch.bench.suites import SUITES
-from tfds_torch.bench.task import PEERS, Peer
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.plan.arguments import did_you_mean
@@ -25,13 +25,16 @@ from tfds_torch.runtime.printable import printable
 
 _WIDTH_OF_A_FILE = 120
 OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
+T = TypeVar("T")
 
 _DESCRIPTION = """Measures this package. Against its peers, all in the same run: `sample` (examples a second of whole
-epochs) and `start` (how training and epochs begin and end, and memory). By itself: `index` (building and opening an
-index, slices of the order, read modes against each other) and `state` (size and times of a state, and from there to the
-next batch). Writes <suite>.json, .md and .png. Peers come with the extra `bench`; one that is not there is reported as
-missing. Exit code: 0 when all of our own targets were
-kept; 1 when one was missed or could not be judged (never with --only); 2 wrong usage; 130 interrupted."""
+epochs, single examples), `start` (how training and epochs begin and end, and memory), and with whole batches `jpeg`,
+`jpeg_eval`, `png32` (examples a second) and `memory` (the very first batch, and memory). By itself: `index` (building
+and opening an index, slices of the order, read modes against each other), `state` (size and times of a state, and from
+there to the next batch) and `scale` (workers and batch sizes). Writes <suite>.json, .md and .png, and overview.md.
+Peers come with the extras `bench` and `ffcv`; one that is not there is reported as missing. Exit code: 0 when all of
+our own targets were kept; 1 when one was missed or could not be judged (never with --only); 2 wrong usage; 130
+interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,15 +72,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tfds_torch.bench", description=_DESCRIPTION, allow_abbrev=False)
     names = ", ".join(suite.name for suite in SUITES)
-    peers = ",".join(peer.name for peer in PEERS)
+    peers = ",".join(_peer_names(SUITES))
     parser.add_argument("suites", nargs="*", metavar="suite", help=f"{names} (all)")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="measured epochs of each (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="measured epochs of each (%(default)s)")
     parser.add_argument(
         "--photos", type=int, default=4096, metavar="N", help="photos of an epoch; all else goes with it (%(default)s)"
     )
     parser.add_argument("--batch-size", type=int, default=128, metavar="B", help="(%(default)s)")
     parser.add_argument("--workers", type=int, default=2, metavar="W", help="loader processes of each (%(default)s)")
-    parser.add_argument("--only", metavar="PEERS", help=f"some of {peers} (all); for sample and start")
+    parser.add_argument("--only", metavar="PEERS", help=f"some of {peers} (all), where there are contestants")
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="of an epoch, seconds (%(default)s)")
     parser.add_argument(
         "--out",
@@ -89,8 +92,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, errors: Console) -> int:
-    chosen = _choose("suite", options.suites, SUITES)
-    peers: list[Peer] = _choose("peer", options.only.split(",") if options.only is not None else [], PEERS)
+    chosen: list[Suite] = _choose("suite", options.suites, SUITES, lambda suite: suite.name)
+    if options.only is not None:
+        chosen = _only(options.only.split(","), chosen)
     for name, least in (("repeats", 1), ("batch_size", 1), ("workers", 0)):
         if getattr(options, name) < least:
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(options, name)}: must be at least {least}.")
@@ -104,13 +108,12 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
     folder = output.default_folder(is_full=not typed) if options.out is None else options.out
     output.check_folder(folder, [suite.name for suite in chosen])
     settings = Settings(options.photos, options.batch_size, options.workers, options.repeats, options.timeout)
-    all_kept = True
+    found = []
     for suite in chosen:
         command = shlex.join(["python", "-m", "tfds_torch.bench", *typed])
         with errors.status(suite.name) as status:
             report = suites.run(
                 suite,
-                peers,
                 settings,
                 command,
                 lambda text: status.update(Text(f"{suite.name}, {text}")),  # noqa: B023 (called in this round only)
@@ -118,24 +121,49 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
         output.show(report, console)
         for note in output.write(report, folder):
             console.print(Text(note), soft_wrap=True)
-        all_kept &= all(target.kept for target in report.targets)
+        found.append(report)
+    overview.show(found, console)
+    overview.write(found, folder)
     console.print(Text(f"Reports are in {folder}."), soft_wrap=True)
+    all_kept = all(target.kept for report in found for target in report.targets)
     return OK if all_kept or options.only is not None else MISSED
 
 
-def _choose(kind: str, wanted: Sequence[str], there: Sequence[Any]) -> list[Any]:
+def _only(wanted: Sequence[str], chosen: Sequence[Suite]) -> list[Suite]:
+    """Returns the suites with those of their contestants that are wanted; suites without contestants stay as they are.
+
+    Raises:
+        ConfigError: there is none of a name, or none for a suite.
+    """
+    _choose("peer", wanted, _peer_names(SUITES), str)
+    suites_left = []
+    for suite in chosen:
+        peers = tuple(peer for peer in suite.peers if peer.name in wanted)
+        if suite.peers and not peers:
+            there = ", ".join(peer.name for peer in suite.peers)
+            raise ConfigError(f"None of {', '.join(wanted)} takes part in the suite {suite.name}: choose from {there}.")
+        suites_left.append(replace(suite, peers=peers))
+    return suites_left
+
+
+def _peer_names(chosen: Sequence[Suite]) -> list[str]:
+    """Returns the names of all contestants of some suites, each once."""
+    return list(dict.fromkeys(peer.name for suite in chosen for peer in suite.peers))
+
+
+def _choose(kind: str, wanted: Sequence[str], there: Sequence[T], name_of: Callable[[T], str]) -> list[T]:
     """Returns those of `there` that are wanted, in the order of `there`; all when none is named.
 
     Raises:
         ConfigError: there is none of a name.
     """
-    names = [item.name for item in there]
+    names = [name_of(item) for item in there]
     for name in wanted:
         if name not in names:
             raise ConfigError(
                 f"There is no {kind} {name!r}: choose from {', '.join(names)}.{did_you_mean(name, names)}"
             )
-    return [item for item in there if not wanted or item.name in wanted]
+    return [item for item in there if not wanted or name_of(item) in wanted]
 
 
 def _interrupt(number: int, frame: Any) -> None:

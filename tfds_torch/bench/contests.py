@@ -1,67 +1,70 @@
-"""The suites in which this package competes with others: whole epochs, and how training begins."""
+"""The suites in which this package hands over single examples, and competes with others that do, too."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from tfds_torch import demo
 from tfds_torch.bench.contestant_process import ContestantProcess
 from tfds_torch.bench.conversion import converted
 from tfds_torch.bench.figures import Outcome
 from tfds_torch.bench.suite import Found, Run, Suite
 from tfds_torch.bench.targets import Target, judge_sample, judge_start
-from tfds_torch.bench.task import Peer, Task
+from tfds_torch.bench.task import IMAGE_SHAPE, OURS, PEERS, TRAIN, Peer, Task
 from tfds_torch.bench.turns import start_again_and_again, take_turns
 from tfds_torch.errors import TfdsTorchError
 
+CONFIGURED = "how each contestant is configured, and why: the modules of tfds_torch.bench.peers"
+STOPPED = "while the others had their turns, its processes were stopped (SIGSTOP). "
+
+FRESH = (
+    "In turn, contestants are started afresh and alone, for a first and a later epoch: this package as often as a "
+    "measurement is repeated, the others once. "
+)
+PSS = (
+    "Memory is the proportional set size (PSS), summed over all processes and sampled throughout one more epoch, at "
+    "its greatest."
+)
+
+_MOST_EPOCHS = 2
 _WORK = (
     "Every contestant reads the same JPEG files (the demo dataset `photos`: about 500x375, 60 to 120 KB), shuffled, "
     "decodes them whole, cuts and resizes a random piece to 224x224 with Pillow (antialiased), flips half of them, and "
     "delivers batches uint8 [B, 3, 224, 224] to the training process, which does nothing else. "
 )
-_STOPPED = "while the others had their turns, its processes were stopped (SIGSTOP). "
-_CONFIGURED = "how each contestant is configured, and why: the modules of tfds_torch.bench.peers"
 
 
-def _measure_sample(run: Run) -> Found:
-    def measure(peers: Sequence[Peer], begin: Callable[[Peer], ContestantProcess]) -> list[Outcome]:
-        return take_turns([begin(peer) for peer in peers], run.settings.num_repeats, run.say)
+@dataclass(frozen=True)
+class Work:
+    """What contestants do.
 
-    return _measure(run, measure, judge_sample)
+    Attributes:
+        kind: `TRAIN`, `EVAL` or `PLAIN`.
+        dataset: of which images; `photos`, or a fake one.
+        image_shape: of what is delivered.
+        num_for_a_photo: examples of an epoch, for every photograph that the command line asks for.
+    """
 
-
-def _measure_start(run: Run) -> Found:
-    def measure(peers: Sequence[Peer], begin: Callable[[Peer], ContestantProcess]) -> list[Outcome]:
-        return start_again_and_again(peers, begin, run.settings.num_repeats, run.say)
-
-    return _measure(run, measure, judge_start)
-
-
-SAMPLE = Suite(
-    "sample",
-    "photographs a second into the training process, whole epochs",
-    f"{_WORK}Contestants live in processes of their own and take turns, epoch by epoch; a warm-up epoch is not "
-    f"counted; {_STOPPED}Examples per second are those of whole epochs, the wait for the first batch and the tail "
-    f"after the last one included: median (least to greatest).",
-    _measure_sample,
-    _CONFIGURED,
-    has_peers=True,
-)
-START = Suite(
-    "start",
-    "how training and its epochs begin and end, and in how much memory",
-    f"{_WORK}In turn, every contestant is started afresh and alone, for a first and a later epoch. The first "
-    f"column counts from the start of the process, imports included. Memory is the proportional set size (PSS), "
-    f"summed over all processes and sampled throughout one more epoch, at its greatest.",
-    _measure_start,
-    _CONFIGURED,
-    has_peers=True,
-)
+    kind: str = TRAIN
+    dataset: str = "photos"
+    image_shape: tuple[int, ...] = IMAGE_SHAPE
+    num_for_a_photo: int = 1
 
 
-def _measure(
-    run: Run,
-    measure: Callable[[Sequence[Peer], Callable[[Peer], ContestantProcess]], list[Outcome]],
-    judge: Callable[[Sequence[Outcome]], list[Target]],
-) -> Found:
-    tasks, refused = _prepare(run)
+Measure = Callable[[Sequence[Peer], Callable[[Peer], ContestantProcess]], list[Outcome]]
+Judge = Callable[[Sequence[Outcome]], list[Target]]
+
+
+def compete(run: Run, work: Work, measure: Measure, judge: Judge) -> Found:
+    """Prepares everybody's files, lets them be measured, and judges what was found.
+
+    Args:
+        run: who takes part, and how much is measured.
+        work: what they do.
+        measure: takes the contestants that have their files, and a function that begins one; returns what they did.
+        judge: returns our own targets.
+    """
+    tasks, refused = _prepare(run, work)
 
     def begin(peer: Peer) -> ContestantProcess:
         return ContestantProcess(peer, tasks[peer], run.settings.timeout_s)
@@ -71,16 +74,76 @@ def _measure(
     return Found(judge(outcomes), outcomes)
 
 
-def _prepare(run: Run) -> tuple[dict[Peer, Task], dict[Peer, str]]:
+def in_turns(run: Run, num_repeats: int) -> Measure:
+    """Returns the measurement of whole epochs, in turns."""
+    return lambda peers, begin: take_turns([begin(peer) for peer in peers], num_repeats, run.say)
+
+
+def in_fresh_processes(run: Run) -> Measure:
+    """Returns the measurement of fresh processes, and of memory: ours as often as we measure, the others once."""
+
+    def num_lives(peer: Peer) -> int:
+        return run.settings.num_repeats if peer.name == OURS else 1
+
+    return lambda peers, begin: start_again_and_again(peers, begin, num_lives, run.say)
+
+
+def _prepare(run: Run, work: Work) -> tuple[dict[Peer, Task], dict[Peer, str]]:
     """Returns the tasks of the contestants, and why some have none: their files could not be written."""
     tasks, refused, settings = {}, {}, run.settings
+    num_examples = settings.num_photos * work.num_for_a_photo
+    data_dir = _data_dir(run, work.dataset, num_examples)
     for peer in run.peers:
         run.say(f"preparing the files of {peer.title}")
         try:
-            folder = None if peer.file_format == "tfrecord" else str(converted(run.data_dir, peer.file_format))
+            is_source = peer.file_format == "tfrecord"
+            folder = None if is_source else str(converted(data_dir, peer.file_format, dataset=work.dataset))
         except TfdsTorchError as error:
             refused[peer] = str(error).strip().splitlines()[-1]
-        else:
-            size = (settings.num_photos, settings.batch_size, settings.num_workers)
-            tasks[peer] = Task(str(run.data_dir), folder, *size)
+            continue
+        tasks[peer] = Task(
+            str(data_dir),
+            folder,
+            num_examples,
+            settings.batch_size,
+            settings.num_workers,
+            dataset=work.dataset,
+            image_shape=work.image_shape if peer.hands_over else None,
+            work=work.kind,
+        )
     return tasks, refused
+
+
+def _data_dir(run: Run, dataset: str, num_examples: int) -> Path:
+    if dataset == "photos":
+        return run.data_dir
+    run.say(f"preparing {dataset}")
+    return demo.prepare_fake(dataset, num_examples=num_examples, num_shards=run.settings.num_shards, progress=False)
+
+
+def _measure_sample(run: Run) -> Found:
+    return compete(run, Work(), in_turns(run, min(_MOST_EPOCHS, run.settings.num_repeats)), judge_sample)
+
+
+def _measure_start(run: Run) -> Found:
+    return compete(run, Work(), in_fresh_processes(run), judge_start)
+
+
+SAMPLE = Suite(
+    "sample",
+    "photographs a second into the training process, whole epochs",
+    f"{_WORK}Contestants live in processes of their own and take turns, epoch by epoch, at most {_MOST_EPOCHS} of "
+    f"them; a warm-up epoch is not counted; {STOPPED}Examples per second are those of whole epochs, the wait for the "
+    "first batch and the tail after the last one included: median (least to greatest).",
+    _measure_sample,
+    CONFIGURED,
+    PEERS,
+)
+START = Suite(
+    "start",
+    "how training and its epochs begin and end, and in how much memory",
+    f"{_WORK}{FRESH}The first column counts from the start of the process, imports included. {PSS}",
+    _measure_start,
+    CONFIGURED,
+    PEERS,
+)

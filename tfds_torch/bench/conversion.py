@@ -1,4 +1,4 @@
-"""The photographs' TFRecord shards in other formats: shard by shard, in the same order, with the same encoded bytes."""
+"""A dataset's TFRecord shards in other formats: shard by shard, in the same order, with the same encoded bytes."""
 
 import io
 import json
@@ -14,65 +14,72 @@ from typing import Any
 from filelock import FileLock
 from PIL import Image
 
-from tfds_torch.demo.recipe import VERSION
+from tfds_torch.bench import beton
 from tfds_torch.errors import ConfigError
 from tfds_torch.records.tfrecord import read_records
 from tfds_torch.runtime import fresh_process
 
 _STAMP = "source.json"
 _LABEL = struct.Struct("<q")
+_PNG_SIGNATURE = b"\x89PNG"
 
 
-def converted(data_dir: Path, file_format: str, cache_dir: Path | None = None) -> Path:
-    """Returns the folder with the photographs in another format, converting them first where that is not done yet.
+def converted(data_dir: Path, file_format: str, cache_dir: Path | None = None, dataset: str = "photos") -> Path:
+    """Returns the folder with a dataset's split `train` in another format, converting it first where that is not done.
 
     It is done in a process of its own, under a lock, in a folder that is renamed when it is complete; and again when
     the source's files have changed.
 
     Args:
-        data_dir: the data dir that `demo.prepare("photos", ...)` returned.
-        file_format: `tar` (WebDataset's: `<number>.jpg` and `<number>.cls`) or `array_record` (see `decode_record`).
+        data_dir: the data dir that `demo.prepare("photos", ...)` or `demo.prepare_fake` returned.
+        file_format: `tar` (WebDataset's: `<number>.jpg` or `.png` and `<number>.cls`), `array_record` (see
+            `decode_record`), or `beton` (FFCV's; it is made of the tar files, see `beton`).
         cache_dir: where converted data is kept; None: in the user's cache folder.
+        dataset: its name; its features `image` and `label` are taken.
 
     Raises:
         ConfigError: the folder cannot be written, or the format's package is not installed.
         ShardError: a shard of the source is damaged.
         WorkerError: the conversion failed.
     """
-    source = data_dir / "photos" / VERSION
+    is_made_of_tar = file_format == "beton"
+    version = max((data_dir / dataset).glob("[0-9]*.[0-9]*.[0-9]*"))
+    source = converted(data_dir, "tar", cache_dir, dataset) if is_made_of_tar else version
     target = (cache_dir or _default_cache_dir()) / data_dir.name / file_format
-    stamp = _describe_source(source)
+    stamp = _describe_source(version)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.with_name(f".{file_format}.lock")):
             if _read_stamp(target) != stamp:
                 _convert_in_place(source, target, file_format, stamp)
     except OSError as error:
-        raise ConfigError(
-            f"The photographs cannot be converted to {file_format} in {target.parent}: {error}."
-        ) from error
+        raise ConfigError(f"{dataset} cannot be converted to {file_format} in {target.parent}: {error}.") from error
     return target
 
 
 def decode_record(record: bytes) -> tuple[Image.Image, int]:
-    """Returns the RGB image and the label of an ArrayRecord's record: the label as int64, then the JPEG file."""
+    """Returns the RGB image and the label of an ArrayRecord's record: the label as int64, then the image file."""
     (label,) = _LABEL.unpack_from(record)
     return Image.open(io.BytesIO(record[_LABEL.size :])).convert("RGB"), label
 
 
 def write_shards(source: str, target: str, file_format: str) -> None:
-    """Converts every shard of a folder of TFRecord files; loads tensorflow to read them.
+    """Converts every shard of a folder of TFRecord files; loads tensorflow to read them. For `beton`: of tar files.
 
     Raises:
         ShardError: a shard is damaged.
+        ConfigError: the format's package is not installed.
     """
+    if file_format == "beton":
+        beton.write(source, target)
+        return
     write = _WRITERS[file_format]
-    for shard in sorted(Path(source).glob("*.tfrecord-*")):
-        write(Path(target) / f"{shard.name.replace('.tfrecord', '')}.{file_format}", _read_photographs(shard))
+    for shard in sorted(Path(source).glob("*-train.tfrecord-*")):
+        write(Path(target) / f"{shard.name.replace('.tfrecord', '')}.{file_format}", _read_images(shard))
 
 
-def _read_photographs(shard: Path) -> Iterator[tuple[bytes, int]]:
-    """Yields the JPEG file and the label of every example."""
+def _read_images(shard: Path) -> Iterator[tuple[bytes, int]]:
+    """Yields the image file and the label of every example."""
     import tensorflow as tf
 
     for record in read_records(shard):
@@ -80,25 +87,26 @@ def _read_photographs(shard: Path) -> Iterator[tuple[bytes, int]]:
         yield feature["image"].bytes_list.value[0], feature["label"].int64_list.value[0]
 
 
-def _write_tar(path: Path, photographs: Iterator[tuple[bytes, int]]) -> None:
+def _write_tar(path: Path, images: Iterator[tuple[bytes, int]]) -> None:
     with tarfile.open(path, "w") as archive:
-        for number, (jpeg, label) in enumerate(photographs):
-            for suffix, data in (("jpg", jpeg), ("cls", str(label).encode())):
-                member = tarfile.TarInfo(f"{number:06d}.{suffix}")
+        for number, (image, label) in enumerate(images):
+            suffix = "png" if image.startswith(_PNG_SIGNATURE) else "jpg"
+            for ending, data in ((suffix, image), ("cls", str(label).encode())):
+                member = tarfile.TarInfo(f"{number:06d}.{ending}")
                 member.size = len(data)
                 archive.addfile(member, io.BytesIO(data))
 
 
-def _write_array_record(path: Path, photographs: Iterator[tuple[bytes, int]]) -> None:
+def _write_array_record(path: Path, images: Iterator[tuple[bytes, int]]) -> None:
     try:
         from array_record.python.array_record_module import ArrayRecordWriter
     except ImportError as error:
         raise ConfigError(f"{error} (pip install 'tfds-torch[bench]')") from None
 
-    # A group of one for random access, as TFDS writes it; JPEG does not get smaller by another compression.
+    # A group of one for random access, as TFDS writes it; an image file does not get smaller by another compression.
     writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
-    for jpeg, label in photographs:
-        writer.write(_LABEL.pack(label) + jpeg)
+    for image, label in images:
+        writer.write(_LABEL.pack(label) + image)
     writer.close()
 
 

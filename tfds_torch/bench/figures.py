@@ -34,6 +34,11 @@ class EpochFigures:
         """Of the whole epoch, its beginning and its tail included."""
         return self.num_examples / self.times.whole_s
 
+    @property
+    def examples_per_s_without_tail(self) -> float:
+        """From asking for the epoch's iterator to asking for one batch more than there is."""
+        return self.num_examples / (self.times.whole_s - self.times.tail_s)
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -94,6 +99,11 @@ def examples_per_s(outcome: Outcome) -> Spread | None:
     return Spread.of(epoch.examples_per_s for epoch in outcome.epochs)
 
 
+def examples_per_s_without_tail(outcome: Outcome) -> Spread | None:
+    """Of measured epochs until their last batch has been used."""
+    return Spread.of(epoch.examples_per_s_without_tail for epoch in outcome.epochs)
+
+
 def first_batch_s(outcome: Outcome) -> Spread | None:
     """From the beginning of a measured epoch to its first batch, seconds."""
     return Spread.of(epoch.times.first_batch_s for epoch in outcome.epochs)
@@ -112,6 +122,11 @@ def lost_s(outcome: Outcome) -> Spread | None:
 def start_s(outcome: Outcome) -> Spread | None:
     """From the start of a fresh process to its first batch, seconds."""
     return Spread.of(epoch.start_s for epoch in outcome.warm_ups)
+
+
+def first_epoch_batch_s(outcome: Outcome) -> Spread | None:
+    """From asking a fresh process's loader for its first epoch to the first batch, seconds."""
+    return Spread.of(epoch.times.first_batch_s for epoch in outcome.warm_ups)
 
 
 def cpu_us_per_example(outcome: Outcome) -> Spread | None:

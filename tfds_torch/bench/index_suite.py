@@ -24,7 +24,7 @@ from tfds_torch.bench.read_modes import (
     section_of,
 )
 from tfds_torch.bench.section import Section
-from tfds_torch.bench.suite import Found, Run, Suite
+from tfds_torch.bench.suite import HALF, Found, Run, Suite
 from tfds_torch.bench.system import can_drop
 from tfds_torch.bench.targets import Target, judge_figure
 from tfds_torch.bench.task import Task
@@ -43,8 +43,8 @@ _WARM = (
     Contest("photos_parser", "photographs, one process", "parser_level", "photos", _ALL_MODES),
     Contest("photos_decoded", "photographs behind workers, decoded", "decoded", "photos", _VERIFIED),
     Contest("photos_transformed", "photographs behind workers, transformed", "transformed", "photos", _VERIFIED),
-    Contest("png_parser", "32x32 PNG, one process", "parser_level", "cifar10", _ALL_MODES, num_turns=3),
-    Contest("png_arrays", "32x32 PNG behind workers", "as_arrays", "cifar10", _VERIFIED, num_turns=3),
+    Contest("png_parser", "32x32 PNG, one process", "parser_level", "cifar10", _ALL_MODES, num_turns=2),
+    Contest("png_arrays", "32x32 PNG behind workers", "as_arrays", "cifar10", _VERIFIED, num_turns=2),
 )
 _COLD = Contest(
     "photos_cold", "photographs from the disk, one process", "parser_level", "photos", (INDEX, _BLOCKS, EXAMPLES), True
@@ -69,7 +69,7 @@ def _measure_modes(run: Run) -> Iterator[tuple[Section, list[Target]]]:
     num_pngs = _PNGS_FOR_A_PHOTO * settings.num_photos
     run.say("preparing the PNG files")
     pngs = demo.prepare_fake("cifar10", num_examples=num_pngs, num_shards=settings.num_shards)
-    task = Task(str(run.data_dir), None, settings.num_photos, settings.batch_size, settings.num_workers)
+    task = Task(str(run.data_dir), None, settings.num_half, settings.batch_size, settings.num_workers, split=HALF)
     tasks = {"photos": task, "cifar10": Task(str(pngs), None, num_pngs, settings.batch_size, settings.num_workers)}
     for contest in _WARM:
         outcomes = compete(contest, tasks[contest.dataset], settings.num_repeats, settings.timeout_s, run.say)
@@ -117,5 +117,4 @@ INDEX_SUITE = Suite(
     "(least to greatest).",
     _measure,
     "how it is measured, and why: tfds_torch.bench.index_suite",
-    has_peers=False,
 )

@@ -12,10 +12,14 @@ from rich.text import Text
 
 from tfds_torch.bench import report as reports
 from tfds_torch.bench.chart import draw_chart
+from tfds_torch.bench.contest_tables import table_of
 from tfds_torch.bench.report import Report
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.printable import printable
 from tfds_torch.runtime.whole_file import write_whole
+
+OVERVIEW = "overview.md"
+"""Name of the page about all suites of a run."""
 
 _ENDINGS = ("json", "md", "png")
 
@@ -40,8 +44,9 @@ def check_folder(folder: Path, suites: Sequence[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-        taken = [path for path in _paths(folder, suites) if path.exists() and not os.access(path, os.W_OK)]
-        taken += [path for path in _paths(folder, suites) if path.is_dir()]
+        paths = [*_paths(folder, suites), folder / OVERVIEW]
+        taken = [path for path in paths if path.exists() and not os.access(path, os.W_OK)]
+        taken += [path for path in paths if path.is_dir()]
     except OSError as error:
         raise ConfigError(f"The reports cannot be written to {folder}: {error}. Choose another --out.") from error
     if taken:
@@ -68,9 +73,21 @@ def write(report: Report, folder: Path) -> list[str]:
 def show(report: Report, console: Console) -> None:
     """Prints a report's figures and targets."""
     if report.outcomes:
-        _show_table(f"{report.suite}: {report.title}", *reports.table(report), reports.missing(report), console)
+        show_table(
+            f"{report.suite}: {report.title}",
+            *table_of(report.suite, report.outcomes),
+            reports.missing(report),
+            console,
+        )
     for section in report.sections:
-        _show_table(f"{report.suite}: {section.title}", *section.table(), section.missing, console)
+        show_table(f"{report.suite}: {section.title}", *section.table(), section.missing, console)
+    if report.targets:
+        _show_targets(report, console)
+    for fact in reports.facts(report):
+        console.print(Text(fact), soft_wrap=True)
+
+
+def _show_targets(report: Report, console: Console) -> None:
     targets = Table(title="Targets", title_justify="left")
     for heading in ("", "target", "wanted", "found"):
         targets.add_column(heading, overflow="fold")
@@ -78,13 +95,12 @@ def show(report: Report, console: Console) -> None:
         mark = "[green]kept[/]" if target.kept else "[bold red]MISSED[/]"
         targets.add_row(mark, *map(Text, (target.name, target.wanted, target.found)))
     console.print(targets)
-    for fact in reports.facts(report):
-        console.print(Text(fact), soft_wrap=True)
 
 
-def _show_table(
+def show_table(
     title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], reasons: Sequence[str], console: Console
 ) -> None:
+    """Prints a table, and a line for every reason."""
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tfds_torch.bench.beton import INSTALL
 from tfds_torch.bench.task import Task
 from tfds_torch.runtime.epoch_times import EpochTimer
 
@@ -79,6 +80,7 @@ def _check_images(images: Any, image_shape: Sequence[int]) -> None:
 
 def _describe(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
-        return f"{error} (pip install 'tfds-torch[bench]')"
+        how = INSTALL if error.name == "ffcv" else "pip install 'tfds-torch[bench]'"
+        return f"{error} ({how})"
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

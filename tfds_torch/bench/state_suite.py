@@ -138,5 +138,4 @@ STATE_SUITE = Suite(
     "modes pass over the encoded examples that come before.",
     _measure,
     "how it is measured, and why: tfds_torch.bench.state_suite",
-    has_peers=False,
 )

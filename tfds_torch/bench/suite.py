@@ -10,6 +10,9 @@ from tfds_torch.bench.targets import Target
 from tfds_torch.bench.task import Peer
 from tfds_torch.bench.turns import Say
 
+HALF = "train[:50%]"
+"""Split of an epoch of half of the photographs."""
+
 _MOST_SHARDS = 8
 
 
@@ -30,6 +33,11 @@ class Settings:
     num_workers: int
     num_repeats: int
     timeout_s: float
+
+    @property
+    def num_half(self) -> int:
+        """Photographs of an epoch in those suites that compare this package with itself only, in `HALF`."""
+        return self.num_photos // 2
 
     @property
     def num_shards(self) -> int:
@@ -79,7 +87,7 @@ class Suite:
         method: how, in a paragraph.
         measure: does it.
         configured: where to read how, and why so.
-        has_peers: whether others take part.
+        peers: who takes part; nobody where this package is measured alone.
     """
 
     name: str
@@ -87,4 +95,4 @@ class Suite:
     method: str
     measure: Callable[[Run], Found]
     configured: str
-    has_peers: bool
+    peers: Sequence[Peer] = ()

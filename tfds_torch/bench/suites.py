@@ -1,23 +1,24 @@
 """All suites, and a run of one of them."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from tfds_torch import demo
 from tfds_torch.bench import machine
 from tfds_torch.bench.contests import SAMPLE, START
+from tfds_torch.bench.fused_suites import JPEG, JPEG_EVAL, MEMORY, PNG32
 from tfds_torch.bench.index_suite import INDEX_SUITE
 from tfds_torch.bench.report import Report
+from tfds_torch.bench.scale_suite import SCALE
 from tfds_torch.bench.state_suite import STATE_SUITE
 from tfds_torch.bench.suite import Run, Settings, Suite
-from tfds_torch.bench.task import PEERS, Peer
+from tfds_torch.bench.task import PEERS
 from tfds_torch.bench.turns import Say
 
-SUITES = (SAMPLE, START, INDEX_SUITE, STATE_SUITE)
+SUITES = (SAMPLE, START, INDEX_SUITE, STATE_SUITE, JPEG, JPEG_EVAL, PNG32, MEMORY, SCALE)
 
 
-def run(suite: Suite, peers: Sequence[Peer], settings: Settings, command: str, say: Say) -> Report:
+def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
     """Measures a suite.
 
     Raises:
@@ -26,8 +27,8 @@ def run(suite: Suite, peers: Sequence[Peer], settings: Settings, command: str, s
     found_machine = machine.describe_machine()  # First: the load before the start.
     date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     data_dir = demo.prepare("photos", num_examples=settings.num_photos, num_shards=settings.num_shards)
-    found = suite.measure(Run(peers, settings, data_dir, say))
-    taking_part = peers if suite.has_peers else PEERS[:1]
+    found = suite.measure(Run(suite.peers, settings, data_dir, say))
+    taking_part = suite.peers or PEERS[:1]
     return Report(
         suite=suite.name,
         title=suite.title,

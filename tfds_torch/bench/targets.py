@@ -33,12 +33,12 @@ class Target:
 def judge_sample(outcomes: Sequence[Outcome]) -> list[Target]:
     """Returns the target of the suite `sample`."""
     return [
-        _judge(
+        judge_outcomes(
             "speed of whole epochs",
             f"at least {LEAST_SPEED_RATIO:g} x timm's",
             outcomes,
             (OURS, TIMM),
-            lambda ours, timm: _ratio(_median(figures.examples_per_s(ours)), _median(figures.examples_per_s(timm))),
+            lambda ours, timm: _ratio(median_of(figures.examples_per_s(ours)), median_of(figures.examples_per_s(timm))),
             lambda ratio: ratio >= LEAST_SPEED_RATIO,
             "{:.2f} x",
         )
@@ -48,33 +48,9 @@ def judge_sample(outcomes: Sequence[Outcome]) -> list[Target]:
 def judge_start(outcomes: Sequence[Outcome]) -> list[Target]:
     """Returns the targets of the suite `start`."""
     return [
-        _judge(
-            "first batch of later epochs",
-            f"less than {MOST_FIRST_BATCH_S:g} s",
-            outcomes,
-            (OURS,),
-            lambda ours: _median(figures.first_batch_s(ours)),
-            lambda seconds: seconds < MOST_FIRST_BATCH_S,
-            "{:.2f} s",
-        ),
-        _judge(
-            "tail of an epoch",
-            f"less than {MOST_TAIL_S:g} s",
-            outcomes,
-            (OURS,),
-            lambda ours: _median(figures.tail_s(ours)),
-            lambda seconds: seconds < MOST_TAIL_S,
-            "{:.3f} s",
-        ),
-        _judge(
-            "memory of all processes",
-            f"at most {MOST_MEMORY_RATIO:g} x timm's",
-            outcomes,
-            (OURS, TIMM),
-            lambda ours, timm: _ratio(_total_bytes(ours), _total_bytes(timm)),
-            lambda ratio: ratio <= MOST_MEMORY_RATIO,
-            "{:.2f} x",
-        ),
+        judge_first_batch(outcomes, MOST_FIRST_BATCH_S),
+        judge_tail(outcomes, MOST_TAIL_S),
+        judge_memory_ratio(outcomes, MOST_MEMORY_RATIO),
     ]
 
 
@@ -93,7 +69,51 @@ def judge_figure(name: str, wanted: str, figure: float | None, form: str, is_eno
     return Target(name, wanted, form.format(figure), is_enough(figure))
 
 
-def _judge(
+def judge_first_batch(outcomes: Sequence[Outcome], most_s: float, *, or_equal: bool = False) -> Target:
+    """Returns the target of our first batch of later epochs: less than `most_s`, seconds, or that at most."""
+    name, figure = "first batch of later epochs", figures.first_batch_s
+    return _judge_seconds(name, outcomes, figure, "{:.2f} s", most_s, or_equal=or_equal)
+
+
+def judge_tail(outcomes: Sequence[Outcome], most_s: float, *, or_equal: bool = False) -> Target:
+    """Returns the target of our tail of an epoch: less than `most_s`, seconds, or that at most."""
+    return _judge_seconds("tail of an epoch", outcomes, figures.tail_s, "{:.3f} s", most_s, or_equal=or_equal)
+
+
+def _judge_seconds(
+    name: str,
+    outcomes: Sequence[Outcome],
+    figure: Callable[[Outcome], figures.Spread | None],
+    form: str,
+    most_s: float,
+    *,
+    or_equal: bool,
+) -> Target:
+    return judge_outcomes(
+        name,
+        f"{'at most' if or_equal else 'less than'} {most_s:g} s",
+        outcomes,
+        (OURS,),
+        lambda ours: median_of(figure(ours)),
+        lambda seconds: seconds < most_s or (or_equal and seconds == most_s),
+        form,
+    )
+
+
+def judge_memory_ratio(outcomes: Sequence[Outcome], most: float) -> Target:
+    """Returns the target of the memory of all of our processes, by that of all of timm's."""
+    return judge_outcomes(
+        "memory of all processes",
+        f"at most {most:g} x timm's",
+        outcomes,
+        (OURS, TIMM),
+        lambda ours, timm: _ratio(_total_bytes(ours), _total_bytes(timm)),
+        lambda ratio: ratio <= most,
+        "{:.2f} x",
+    )
+
+
+def judge_outcomes(
     name: str,
     wanted: str,
     outcomes: Sequence[Outcome],
@@ -102,6 +122,17 @@ def _judge(
     is_enough: Callable[[float], bool],
     form: str,
 ) -> Target:
+    """Returns a target for a figure of some contestants; where one of them has none, it is not kept.
+
+    Args:
+        name: what is judged.
+        wanted: the limit, in words.
+        outcomes: what all contestants did.
+        needed: names of those that the figure is made of.
+        figure_of: takes their outcomes; None: there is no figure.
+        is_enough: whether a figure is within the limit.
+        form: how it is written, as for `str.format`.
+    """
     there = {outcome.peer.name: outcome for outcome in outcomes}
     for peer in needed:
         if peer not in there:
@@ -111,7 +142,8 @@ def _judge(
     return judge_figure(name, wanted, figure_of(*(there[peer] for peer in needed)), form, is_enough)
 
 
-def _median(spread: figures.Spread | None) -> float | None:
+def median_of(spread: figures.Spread | None) -> float | None:
+    """Returns the median, where there is one."""
     return None if spread is None else spread.median
 
 

@@ -1,13 +1,18 @@
-"""Task: what every contestant has to do, and Peer: who they are."""
+"""Task: what every contestant has to do, and Peer: who a contestant is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-OURS, TIMM = "ours", "timm"
+OURS, OURS_IN_PROCESS, TIMM, WEBDATASET, GRAIN = "ours", "ours_0", "timm", "webdataset", "grain"
+FFCV, AS_NUMPY, LIMIT = "ffcv", "as_numpy", "limit"
 
 IMAGE_SHAPE = (3, 224, 224)
-"""Of every image that arrives in the training process; its dtype is uint8."""
+"""Of every photograph that arrives in the training process; its dtype is uint8."""
+
+TRAIN, EVAL, PLAIN = "train", "eval", "plain"
+"""What is done with an image: a random piece resized and perhaps flipped, in a shuffled order; the middle piece of the
+resized image, in the files' order; nothing but decoding, in a shuffled order."""
 
 
 @dataclass(frozen=True)
@@ -16,13 +21,15 @@ class Task:
 
     Attributes:
         data_dir: TFDS's data dir that holds the dataset.
-        converted_dir: the same encoded photographs in the contestant's own format; None where it reads TFRecord.
+        converted_dir: the same encoded images in the contestant's own format; None where it reads TFRecord.
         num_photos: examples of an epoch, photographs or not.
         batch_size: examples of a batch.
-        num_workers: loader processes; a contestant without such processes ignores it.
+        num_workers: loader processes; a contestant without such processes ignores it, or has as many threads.
         dataset: its name.
         read: arguments of our `ReadOptions`; other contestants ignore it.
         image_shape: of every image that is delivered, which is uint8; None: images are counted, not looked at.
+        work: `TRAIN`, `EVAL` or `PLAIN`.
+        split: which examples; only this package can read other ones than all.
     """
 
     data_dir: str
@@ -33,6 +40,13 @@ class Task:
     dataset: str = "photos"
     read: Mapping[str, Any] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = IMAGE_SHAPE
+    work: str = TRAIN
+    split: str = "train"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether examples are shuffled."""
+        return self.work != EVAL
 
 
 @dataclass(frozen=True)
@@ -43,9 +57,10 @@ class Peer:
         name: how the command line calls it.
         title: how tables call it.
         loader: `module:function`; the function takes a Task, imports what it needs, and returns a function that takes
-            the epoch's number and returns its batches of images, uint8 [B, 3, 224, 224], numpy or torch.
-        file_format: of the photographs: `tfrecord`, `tar` or `array_record`.
+            the epoch's number and returns its batches of images, uint8 [B, 3, H, W], numpy or torch.
+        file_format: of the images: `tfrecord`, or one that `conversion` writes.
         distributions: the packages it is made of, for the list of versions.
+        hands_over: whether images arrive in the training process; else something of their number does.
     """
 
     name: str
@@ -53,35 +68,31 @@ class Peer:
     loader: str
     file_format: str = "tfrecord"
     distributions: tuple[str, ...] = ()
+    hands_over: bool = True
 
+
+_PEERS = "tfds_torch.bench.peers"
+_OURS_NEEDS = ("torch", "tensorflow-datasets")
+_TIMM_NEEDS = ("timm", "torchvision", "torch", "tensorflow-datasets")
+_WEBDATASET = Peer(WEBDATASET, "WebDataset", f"{_PEERS}.webdataset_tar:load", "tar", ("webdataset", "torch"))
+_GRAIN = Peer(GRAIN, "Grain", f"{_PEERS}.grain_array_record:load", "array_record", ("grain", "array-record"))
 
 PEERS = (
-    Peer(OURS, "tfds_torch", "tfds_torch.bench.peers.ours:load", distributions=("torch", "tensorflow-datasets")),
-    Peer(
-        TIMM,
-        "timm ReaderTfds",
-        "tfds_torch.bench.peers.timm_reader:load",
-        distributions=("timm", "torchvision", "torch", "tensorflow-datasets"),
-    ),
-    Peer(
-        "webdataset",
-        "WebDataset",
-        "tfds_torch.bench.peers.webdataset_tar:load",
-        file_format="tar",
-        distributions=("webdataset", "torch"),
-    ),
-    Peer(
-        "grain",
-        "Grain",
-        "tfds_torch.bench.peers.grain_array_record:load",
-        file_format="array_record",
-        distributions=("grain", "array-record"),
-    ),
-    Peer(
-        "as_numpy",
-        "tfds.as_numpy",
-        "tfds_torch.bench.peers.tfds_as_numpy:load",
-        distributions=("tensorflow-datasets",),
-    ),
+    Peer(OURS, "tfds_torch", f"{_PEERS}.ours:load", distributions=_OURS_NEEDS),
+    Peer(TIMM, "timm ReaderTfds", f"{_PEERS}.timm_reader:load", distributions=_TIMM_NEEDS),
+    _WEBDATASET,
+    _GRAIN,
+    Peer(AS_NUMPY, "tfds.as_numpy", f"{_PEERS}.tfds_as_numpy:load", distributions=("tensorflow-datasets",)),
 )
-"""The contestants, in the order of their turns."""
+"""The contestants that hand over single examples, which are transformed one by one; in the order of their turns."""
+
+FUSED_PEERS = (
+    Peer(OURS, "tfds_torch", f"{_PEERS}.ours_fused:load", distributions=_OURS_NEEDS),
+    Peer(OURS_IN_PROCESS, "tfds_torch, no workers", f"{_PEERS}.ours_fused:load_in_process", distributions=_OURS_NEEDS),
+    Peer(TIMM, "timm create_loader", f"{_PEERS}.timm_loader:load", distributions=_TIMM_NEEDS),
+    _WEBDATASET,
+    _GRAIN,
+    Peer(FFCV, "FFCV", f"{_PEERS}.ffcv_beton:load", "beton", ("ffcv", "numba", "opencv-python", "torch")),
+    Peer(LIMIT, "decode and crop alone", f"{_PEERS}.decode_limit:load", hands_over=False),
+)
+"""The contestants in the work of whole batches: each in its own fastest way; in the order of their turns."""

@@ -1,13 +1,54 @@
-"""The work that every contestant does with an image: one transform, of Pillow and numpy alone."""
+"""What is done with an image where contestants have no transform of their own: Pillow and numpy alone."""
 
 import math
 import random
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from tfds_torch.bench.task import EVAL, TRAIN, Task
+
+CROP_PCT = 0.875
+"""Side of the piece that an evaluation looks at, by the short side of the image."""
+
 _NUM_ATTEMPTS = 10
+
+
+def transform_of(task: Task) -> Callable[[Image.Image], NDArray[np.uint8]]:
+    """Returns a task's work, picklable: an RGB image -> uint8 [3, H, W], contiguous and writable."""
+    if task.work not in (TRAIN, EVAL) or task.image_shape is None:
+        return channels_first
+    size = task.image_shape[-1]
+    return RandomResizedCropFlip(size) if task.work == TRAIN else ResizeCenterCrop(size)
+
+
+def channels_first(image: Image.Image) -> NDArray[np.uint8]:
+    """Returns the pixels of an RGB image: uint8 [3, H, W], contiguous and writable."""
+    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))  # [H, W, 3] -> [3, H, W]
+
+
+class ResizeCenterCrop:
+    """The middle square of an image, resized with antialiasing: evaluation's usual transform. Picklable.
+
+    As timm and torchvision do it, the whole image is resized, and then cropped; and they round as it is done here.
+
+    Args:
+        size: of the square result, pixels.
+        crop_pct: `size` by the short side of the resized image.
+    """
+
+    def __init__(self, size: int = 224, crop_pct: float = CROP_PCT) -> None:
+        self.size = size
+        self.short_side = math.floor(size / crop_pct)
+
+    def __call__(self, image: Image.Image) -> NDArray[np.uint8]:
+        """Returns uint8 [3, size, size], contiguous and writable, of an RGB image."""
+        width, height = (self.short_side * side // min(image.size) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+        return channels_first(image.crop((left, top, left + self.size, top + self.size)))
 
 
 class RandomResizedCropFlip:
@@ -42,7 +83,7 @@ class RandomResizedCropFlip:
         piece = piece.resize((self.size, self.size), Image.Resampling.BILINEAR)
         if random.random() < self.flip:  # noqa: S311
             piece = piece.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.ascontiguousarray(np.asarray(piece).transpose(2, 0, 1))  # [H, W, 3] -> [3, H, W]
+        return channels_first(piece)
 
     def draw_box(self, width: int, height: int) -> tuple[int, int, int, int]:
         """Returns left, top, right and bottom of a random piece of an image, pixels.

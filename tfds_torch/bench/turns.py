@@ -50,19 +50,20 @@ def take_turns(contestants: Sequence[Contestant], num_repeats: int, say: Say) ->
 
 
 def start_again_and_again(
-    peers: Sequence[Peer], begin: Callable[[Peer], Contestant], num_repeats: int, say: Say
+    peers: Sequence[Peer], begin: Callable[[Peer], Contestant], num_lives_of: Callable[[Peer], int], say: Say
 ) -> list[Outcome]:
-    """Gives every contestant `num_repeats` fresh lives in turn, each with a first and a later epoch.
+    """Gives every contestant as many fresh lives as it shall have, in turn, each with a first and a later epoch.
 
     One contestant exists at a time, so that no other one shares its pages: memory is looked at here, in one more epoch
     of the last life. A contestant that fails is not started again.
     """
     outcomes = [Outcome(peer) for peer in peers]
-    for number in range(1, num_repeats + 1):
+    for number in range(1, max(map(num_lives_of, peers), default=0) + 1):
         for outcome in outcomes:
-            if outcome.missing is None:
-                say(f"start {number} of {num_repeats}: {outcome.peer.title}")
-                _live_once(outcome, begin(outcome.peer), with_memory=number == num_repeats)
+            num_lives = num_lives_of(outcome.peer)
+            if outcome.missing is None and number <= num_lives:
+                say(f"start {number} of {num_lives}: {outcome.peer.title}")
+                _live_once(outcome, begin(outcome.peer), with_memory=number == num_lives)
     return outcomes
 
 

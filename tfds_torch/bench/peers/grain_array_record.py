@@ -1,8 +1,8 @@
-"""Grain: ArrayRecord files of the same encoded photographs, through its `MapDataset`.
+"""Grain: ArrayRecord files of the same encoded images, through its `MapDataset`.
 
 Configured as its documentation does it for training: a global shuffle that changes with every epoch (`shuffle`, then
 `repeat`), the transform in a `map`, batches made in the workers, one iterator for the whole training. Threads and
-buffers of a worker are Grain's defaults. Images are decoded by Pillow.
+buffers of a worker are Grain's defaults. Images are decoded by Pillow. For an evaluation nothing is shuffled.
 
 The iterator never ends, so an epoch is as many batches as the others have, it has no tail, and its first batches were
 begun while the epoch before was still running: that work was measured there.
@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.bench.task import Task
-from tfds_torch.bench.transform import RandomResizedCropFlip
+from tfds_torch.bench.transform import transform_of
 
 
 class DecodeAndTransform:
-    """A record -> (image uint8 [3, 224, 224], label). Picklable."""
+    """A record -> (image uint8 [3, H, W], label). Picklable.
 
-    def __init__(self) -> None:
-        self.transform = RandomResizedCropFlip()
+    Args:
+        task: what is done with an image.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.transform = transform_of(task)
 
     def __call__(self, record: bytes) -> tuple[Any, int]:
         """Returns image and label of a record that `tfds_torch.bench.conversion` wrote."""
@@ -32,19 +36,14 @@ class DecodeAndTransform:
 
 
 def load(task: Task) -> Callable[[int], Iterable[Any]]:
-    """Returns the function epoch -> batches of images, numpy uint8 [B, 3, 224, 224]."""
+    """Returns the function epoch -> batches of images, numpy uint8 [B, 3, H, W]."""
     import grain
 
     shards = sorted(map(str, Path(str(task.converted_dir)).glob("*.array_record")))
-    dataset = (
-        grain.MapDataset.source(grain.sources.ArrayRecordDataSource(shards))
-        .seed(0)
-        .shuffle()
-        .repeat()
-        .map(DecodeAndTransform())
-        .to_iter_dataset()
-        .batch(task.batch_size)
-    )
+    examples = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(shards))
+    if task.is_training:
+        examples = examples.seed(0).shuffle()
+    dataset = examples.repeat().map(DecodeAndTransform(task)).to_iter_dataset().batch(task.batch_size)
     if task.num_workers:
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=task.num_workers))
     batches = iter(dataset)

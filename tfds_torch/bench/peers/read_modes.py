@@ -44,7 +44,9 @@ def _parser(task: Task) -> Any:
     from tfds_torch import ParserTfds, ReadOptions
 
     options = ReadOptions(**task.read)
-    return ParserTfds(task.data_dir, task.dataset, is_training=True, batch_size=task.batch_size, read=options)
+    return ParserTfds(
+        task.data_dir, task.dataset, task.split, is_training=True, batch_size=task.batch_size, read=options
+    )
 
 
 def _loader(task: Task, transform: Callable[[Image.Image], Any]) -> Epochs:

@@ -1,0 +1,110 @@
+"""The suites of whole batches, with the preprocess in the pipeline: `jpeg`, `jpeg_eval`, `png32` and `memory`."""
+
+from collections.abc import Mapping, Sequence
+
+from tfds_torch.bench.contests import CONFIGURED, FRESH, PSS, STOPPED, Work, compete, in_fresh_processes, in_turns
+from tfds_torch.bench.figures import Outcome, Spread
+from tfds_torch.bench.fused_targets import judge_jpeg, judge_memory, judge_png32
+from tfds_torch.bench.import_times import import_s
+from tfds_torch.bench.section import Column, Section
+from tfds_torch.bench.suite import Found, Run, Suite
+from tfds_torch.bench.targets import Target
+from tfds_torch.bench.task import EVAL, FFCV, FUSED_PEERS, OURS, PLAIN, TIMM
+from tfds_torch.runtime import fresh_process
+
+_MOST_EVAL_EPOCHS = 2
+_NUM_PNGS_FOR_A_PHOTO = 5
+_IMPORTED = ("tensorflow", "torch")
+
+_PHOTOS = "Every contestant reads the same photographs (the demo dataset `photos`: JPEG, about 500x375, 60 to 120 KB), "
+_DELIVERS = (
+    "and delivers batches uint8 {} to the training process, which does nothing else. Each does it in its own fastest "
+    "way. "
+)
+_LIMIT = (
+    "The limit, `decode and crop alone`, decodes from memory, on all cores, by tensorflow's decoder; it resizes "
+    "nothing and hands nothing over. "
+)
+_TURNS = (
+    "Contestants live in processes of their own and take turns, epoch by epoch; a warm-up epoch is not counted; "
+    f"{STOPPED}Examples per second are those of whole epochs, and without the tail after the last batch; ratios are "
+    "those of epochs of one turn: median (least to greatest)."
+)
+
+
+def _measure_jpeg(run: Run) -> Found:
+    return compete(run, Work(), in_turns(run, run.settings.num_repeats), judge_jpeg)
+
+
+def _measure_jpeg_eval(run: Run) -> Found:
+    return compete(run, Work(EVAL), in_turns(run, min(_MOST_EVAL_EPOCHS, run.settings.num_repeats)), lambda _: [])
+
+
+def _measure_png32(run: Run) -> Found:
+    work = Work(PLAIN, "cifar10", (3, 32, 32), _NUM_PNGS_FOR_A_PHOTO)
+    return compete(run, work, in_turns(run, run.settings.num_repeats), judge_png32)
+
+
+def _measure_memory(run: Run) -> Found:
+    took_s: dict[str, list[float]] = {module: [] for module in _IMPORTED}
+    for _ in range(run.settings.num_repeats):
+        for module in _IMPORTED:
+            run.say(f"importing {module}")
+            took_s[module].append(fresh_process.call(import_s, module))
+    imports = {module: Spread.of(seconds) for module, seconds in took_s.items()}
+
+    def judge(outcomes: Sequence[Outcome]) -> list[Target]:
+        return judge_memory(outcomes, imports["tensorflow"])
+
+    found = compete(run, Work(), in_fresh_processes(run), judge)
+    return Found(found.targets, found.outcomes, [_import_section(imports)])
+
+
+def _import_section(imports: Mapping[str, Spread | None]) -> Section:
+    return Section(
+        "imports",
+        "what an import alone takes",
+        "In a fresh process that has imported nothing else, in the same run.",
+        [Column("module", "module"), Column("import_s", "import, s", "{:.2f}")],
+        [{"module": module, "import_s": spread} for module, spread in imports.items()],
+    )
+
+
+JPEG = Suite(
+    "jpeg",
+    "photographs a second into the training process, in whole batches",
+    f"{_PHOTOS}shuffled, cuts and resizes a random piece of each to 224x224, bilinear and antialiased, flips half of "
+    f"them, {_DELIVERS.format('[B, 3, 224, 224]')}{_LIMIT}{_TURNS}",
+    _measure_jpeg,
+    CONFIGURED,
+    FUSED_PEERS,
+)
+JPEG_EVAL = Suite(
+    "jpeg_eval",
+    "photographs of an evaluation a second into the training process, in whole batches",
+    f"{_PHOTOS}in the order of the files, resizes their short side to 256, bilinear and antialiased, cuts the middle "
+    f"224x224, {_DELIVERS.format('[B, 3, 224, 224]')}{_LIMIT}{_TURNS} Of each at most {_MOST_EVAL_EPOCHS} epochs are "
+    f"measured.",
+    _measure_jpeg_eval,
+    CONFIGURED,
+    FUSED_PEERS,
+)
+PNG32 = Suite(
+    "png32",
+    "small images a second into the training process, in whole batches",
+    "Every contestant reads the same 32x32 PNG images (cifar10 with made-up content), shuffled, decodes them, "
+    f"{_DELIVERS.format('[B, 3, 32, 32]')}FFCV reads pixels, not PNG. {_LIMIT}{_TURNS}",
+    _measure_png32,
+    CONFIGURED,
+    FUSED_PEERS,
+)
+MEMORY = Suite(
+    "memory",
+    "how training in whole batches begins, and in how much memory",
+    f"The work of the suite `jpeg`; WebDataset and Grain do the same in the suite `start`. {FRESH}The first column "
+    "counts from the start of the process, imports included, the second one from asking for the first epoch's "
+    f"iterator. {PSS}",
+    _measure_memory,
+    CONFIGURED,
+    tuple(peer for peer in FUSED_PEERS if peer.name in (OURS, TIMM, FFCV)),
+)
