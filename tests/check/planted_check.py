@@ -26,7 +26,7 @@ import planted_ranks
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from tfds_torch.check import command, reading, tfds_sample
+from tfds_torch.check import command, fused_reading, reading, tfds_sample
 from tfds_torch.errors import ShardError, StateMismatchError
 from tfds_torch.parsers.parser import Batch
 from tfds_torch.parsers.parser_tfds import ParserTfds
@@ -235,6 +235,10 @@ def run(fault: str, arguments: Sequence[str], width: int, encoding: str, is_term
     return code, output.read_all(), errors.read_all()
 
 
+def press_ctrl_c(*_: object) -> None:
+    os.killpg(os.getpgrp(), signal.SIGINT)
+
+
 if __name__ == "__main__":
     multiprocessing.set_start_method("fork")
     if sys.argv[1:2] == ["--interrupt"]:
@@ -242,6 +246,9 @@ if __name__ == "__main__":
             mock.patch.object(command, "read_rank", interrupt(command.read_rank)),
             mock.patch.object(command, "read_ranks", interrupt(command.read_ranks)),
         ):
+            sys.exit(command.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["--interrupt-whole-batches"]:
+        with mock.patch.object(fused_reading._Timing, "add", press_ctrl_c):
             sys.exit(command.main(sys.argv[2:]))
     for line in sys.stdin:
         print(json.dumps(run(*json.loads(line))), flush=True)

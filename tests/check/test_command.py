@@ -133,6 +133,35 @@ def test_labels_speed_and_memory_are_shown(first_check: Checked) -> None:
     assert not any("lies in" in sentence for sentence in first_check.advice)  # By index, it does no harm.
 
 
+def test_the_speed_of_whole_batches_is_shown(first_check: Checked, checker: Checker) -> None:
+    line = next(line for line in first_check.output.splitlines() if line.startswith("Whole batches: "))
+    how = r"TrainPreprocess\(size=8, crop_padding=4\), create_loader, 2 workers, rank 0 alone: [\d,]+ examples/s; "
+    assert re.match(rf"Whole batches: {how}single examples with the same crop by Pillow about [\d,]+; first ", line)
+    evaluated = checker.check_line(f"{ONE_EVALUATION} --replicas 2").output
+    assert "Whole batches: EvalPreprocess(size=8, crop_pct=1.0), create_loader, without workers, rank 0" in evaluated
+
+
+def test_a_recipes_preprocess_is_measured_and_single_examples_are_proved(checker: Checker, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        "name = 'digits'\nis_training = true\nbatch_size = 50\n[loader]\nnum_workers = 0\n"
+        "[preprocess]\nkind = 'train'\nsize = 16\nhflip = 0"
+    )
+    checked = checker.check("--config", path, "--epochs", "1", "--json", tmp_path / "r.json")
+    assert (checked.code, checked.broken, checked.errors.strip()) == (0, {}, "")
+    assert "Images: all 8x8" in checked.output.splitlines()
+    measured = load(tmp_path / "r.json")["fused"]
+    assert (measured["preprocess"], measured["is_own"]) == ("TrainPreprocess(size=16, hflip=0)", True)
+    assert measured["speed"]["num_examples"] == 29 * 50
+    assert not any("preprocess=" in sentence for sentence in checked.advice)
+    missing = path.with_name("missing.toml")
+    missing.write_text(path.read_text().replace("hflip = 0", "map_fn = 'no_such_module:rotate'"))
+    checked = checker.check("--config", missing, "--epochs", "1")
+    assert (checked.code, checked.broken, checked.errors.strip()) == (0, {}, "")
+    assert "rank 0 alone: not measured: " in checked.output
+    assert "no_such_module" in checked.output
+
+
 def test_the_way_to_more_shards_of_an_embedded_dataset_is_a_flag(checker: Checker) -> None:
     checked = checker.check_line("--workers 0 --replicas 2 --epochs 1 --read-mode examples")
     advice = " ".join(checked.advice)
@@ -142,7 +171,7 @@ def test_the_way_to_more_shards_of_an_embedded_dataset_is_a_flag(checker: Checke
 
 def test_the_order_of_what_is_shown(first_check: Checked) -> None:
     starts = ["╭─ digits:1.0.0 ", "Training: ", "Ledger: ", "╭─ Promises ", "╭─ Labels ", "Throughput: ", "Images: "]
-    starts += ["Memory ", "╭─ Advice ", "All 10 promises kept."]
+    starts += ["Memory ", "Whole batches: ", "Stages of 45 batches ", "╭─ Advice ", "All 10 promises kept."]
     lines = first_check.output.splitlines()
     found = [number for start in starts for number, line in enumerate(lines) if line.startswith(start)]
     assert found == sorted(found)
@@ -604,6 +633,13 @@ def is_in_group(process: psutil.Process, group: int) -> bool:
 
 def test_ctrl_c_among_batches_ends_everything(machine: Machine, digits: Path) -> None:
     process = machine.start(PLANTED_CHECK, "--interrupt", "--epochs", "100")
+    assert_interrupted(process, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ctrl_c_among_whole_batches_ends_everything(machine: Machine, digits: Path, num_workers: int) -> None:
+    process = machine.start(PLANTED_CHECK, "--interrupt-whole-batches", "--workers", str(num_workers))
     assert_interrupted(process, [])
 
 

@@ -16,6 +16,7 @@ from check.machine import Checked, Checker, FakeCheck, cut
 from check.report_file import SCHEMA, load
 from tfds_torch.check import json_report
 from tfds_torch.check.findings import Findings
+from tfds_torch.check.fused import FusedMeasure
 from tfds_torch.check.json_report import save_report
 from tfds_torch.check.ledger import EpochCounts, NotJudged, Promise
 from tfds_torch.errors import ConfigError, ShardError
@@ -65,7 +66,7 @@ def test_a_check_that_knows_nothing_has_every_key(tmp_path: Path) -> None:
     report = save(tmp_path / "r.json", Findings(error=ConfigError("no such thing")), 2)
     assert list(report) == list(SCHEMA["required"])
     assert report["error"] == {"type": "ConfigError", "message": "no such thing"}
-    assert (report["dataset"], report["plan"], report["images"]) == (None, None, None)
+    assert (report["dataset"], report["plan"], report["images"], report["fused"]) == (None, None, None, None)
     assert [report[key] for key in ("epochs", "labels", "throughput", "promises", "not_judged", "advice")] == [[]] * 6
     assert report["exit_code"] == 2
 
@@ -73,6 +74,18 @@ def test_a_check_that_knows_nothing_has_every_key(tmp_path: Path) -> None:
 def test_what_was_not_judged_is_said(tmp_path: Path) -> None:
     report = save(tmp_path / "r.json", Findings(not_judged=[NotJudged("a promise", "a reason")]))
     assert report["not_judged"] == [{"name": "a promise", "reason": "a reason"}]
+
+
+def test_whole_batches_that_could_not_be_measured_have_a_reason(tmp_path: Path) -> None:
+    failed = FusedMeasure("EvalPreprocess(size=8)", True, 2, None, None, "a reason")
+    assert save(tmp_path / "r.json", Findings(fused=failed))["fused"] == {
+        "preprocess": "EvalPreprocess(size=8)",
+        "is_own": True,
+        "num_workers": 2,
+        "transform_s": None,
+        "speed": None,
+        "error": "a reason",
+    }
 
 
 def test_of_many_ids_the_number_and_the_first_hundred_are_given(tmp_path: Path) -> None:
@@ -197,6 +210,12 @@ def assert_says_what_was_printed(report: dict[str, Any], checked: Checked) -> No
         )
         assert all(epoch["first_batch_s"] <= epoch["whole_s"] for epoch in rank["epochs"])
         assert len(rank["epochs"]) == len(report["epochs"])
+    fused, speed = report["fused"], report["fused"]["speed"]
+    whole = f"Whole batches: {fused['preprocess']}, create_loader, "
+    stages = f"Stages of {speed['num_batches']} batches in {speed['timed_s']:.2f} s, "
+    everything = re.sub(r"\s", "", checked.output)
+    for text in (whole, f"rank 0 alone: {speed['examples_per_s']:,.0f} examples/s; ", stages):
+        assert re.sub(r"\s", "", text) in everything
     assert [re.sub(r"\s", "", text) for text in report["advice"]] == [
         re.sub(r"\s", "", text) for text in checked.advice
     ]

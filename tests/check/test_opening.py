@@ -123,6 +123,14 @@ def test_the_split_of_a_config_file_is_kept(builds: dict[str, Any], tmp_path: Pa
     assert open_parser(settings("--config", path, "--eval", "--split", "test")).split == "test"
 
 
+def test_single_examples_are_read_without_the_preprocess_of_a_recipe(builds: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text("name = 'digits'\nis_training = true\nbatch_size = 9\n[preprocess]\nkind = 'train'\nsize = 8")
+    asked = settings("--config", path)
+    assert asked.config.preprocess is not None
+    assert open_parser(asked).preprocess is None
+
+
 def test_made_up_content_is_not_put_beside_real_data(builds: dict[str, Any], digits: Path, tmp_path: Path) -> None:
     """Later it would be found there under a real name."""
     shutil.copytree(digits, tmp_path / "digits" / "1.0.0")

@@ -9,6 +9,7 @@ from rich.console import Console
 from check.machine import Checked, no_control_characters
 from tfds_torch.check.content import ImageSizes, LabelCount
 from tfds_torch.check.findings import Findings
+from tfds_torch.check.fused import STAGES, FusedMeasure, FusedSpeed
 from tfds_torch.check.ledger import EpochCounts, NotJudged, Promise
 from tfds_torch.check.report import plain, print_findings, print_verdict
 from tfds_torch.check.throughput import Throughput
@@ -131,6 +132,44 @@ def test_ranks_at_the_same_time_are_not_said_to_read_alone() -> None:
 
 def test_where_the_system_tells_no_memory_none_is_shown() -> None:
     assert "Memory" not in printed(throughputs=[Throughput(0, 1.0, None, 7.0, 0.0, {})]).output
+
+
+WHOLE = FusedMeasure(
+    *("EvalPreprocess(size=[red])", False, 2, 0.001),
+    FusedSpeed(
+        2.5, 1480.4, 9, 300, 1.25, {stage: number / 4 for number, stage in enumerate(STAGES)}, {1: 10**8, 2: 10**9}
+    ),
+)
+
+
+def test_whole_batches_are_shown_beside_single_examples_with_the_same_crop() -> None:
+    """1,234 single examples a second, and half a millisecond for each with 2 workers."""
+    lines = printed(width=400, fused=WHOLE).output.splitlines()
+    how = "Whole batches: EvalPreprocess(size=[red]), create_loader, 2 workers, rank 0 alone: "
+    assert (
+        f"{how}1,480 examples/s; single examples with the same crop by Pillow about 763; first batch after 2.50 s; "
+        "1,100 MB (PSS)" in lines
+    )
+    assert (
+        "Stages of 9 batches in 1.25 s, seconds of all workers: read 0.00, decode 0.25, fetch 0.50, collate 0.75, "
+        "hand-over 1.00, waiting 1.25" in lines
+    )
+    assert "Whole batches" not in printed().output
+
+
+def test_whole_batches_are_not_compared_with_ranks_that_read_at_the_same_time() -> None:
+    other = Throughput(1, 1.0, None, 7.0, 0.0, {})
+    for throughputs, is_compared in (([SPEED], True), ([SPEED, other], False)):
+        output = printed(width=400, fused=WHOLE, is_torchrun=True, throughputs=throughputs).output
+        assert ("by Pillow" in output) is is_compared
+
+
+def test_why_whole_batches_were_not_measured_is_one_line() -> None:
+    failed = FusedMeasure("EvalPreprocess(size=8)", True, 0, None, None, "a [bold]reason[/]")
+    lines = printed(width=400, fused=failed).output.splitlines()
+    how = "Whole batches: EvalPreprocess(size=8), create_loader, without workers, rank 0 alone:"
+    assert f"{how} not measured: a [bold]reason[/]" in lines
+    assert not any(line.startswith("Stages") for line in lines)
 
 
 def test_a_hundred_ranks_are_not_all_shown() -> None:

@@ -152,6 +152,15 @@ def test_numbers_have_a_least_value(name: str) -> None:
         assert refusal(name, str(number)) == f"{name} {number}: must be at least {least}."
 
 
+def test_evaluation_over_a_recipe_drops_a_preprocess_of_training(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    for kind, size in (("train", None), ("eval", 32)):
+        text = f"name = 'x'\nis_training = true\nbatch_size = 2\n[preprocess]\nkind = '{kind}'\nsize = 32"
+        path.write_text(text)
+        assert getattr(settings("--config", path, "--eval").config.preprocess, "size", None) == size
+        assert getattr(settings("--config", path).config.preprocess, "size", None) == 32
+
+
 def test_ranks_of_torchrun_are_counted_once() -> None:
     assert (settings("--replicas", "3").num_replicas, settings("--replicas", "3").is_torchrun) == (3, False)
     for line in (["--torchrun", "3"], ["--torchrun", "3", "--replicas", "3"]):

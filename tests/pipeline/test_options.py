@@ -10,7 +10,10 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.pipeline import options
 from tfds_torch.pipeline.options import READ_MODES, ReadOptions, tf_data_options
 
-NUMBERS = ["num_threads", "cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches", "ram_budget_bytes"]
+NUMBERS = [
+    *("num_threads", "cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches", "ram_budget_bytes"),
+    *("block_records", "max_replaced"),
+]
 
 
 @pytest.mark.parametrize("mode", READ_MODES)
@@ -22,6 +25,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     read = ReadOptions()
     assert (read.mode, read.num_threads, read.cycle_length) == ("auto", None, 16)
     assert (read.shuffle_buffer, read.prefetch_batches, read.ram_budget_bytes) == (8192, 2, None)
+    assert (read.on_error, read.max_replaced) == ("raise", 100)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,16 @@ def test_an_unknown_mode_is_a_config_error_with_the_nearest_one(mode: Any, messa
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("on_error", "hint"),
+    [("replaced", " Did you mean 'replace'?"), ("rise", " Did you mean 'raise'?"), ("skip", ""), (None, "")],
+)
+def test_an_unknown_on_error_is_a_config_error_with_the_nearest_one(on_error: Any, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ReadOptions(on_error=on_error)
+    assert str(caught.value) == f"Unknown on_error {on_error!r}: choose 'raise' or 'replace'.{hint}"
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [0, -1, 1.0, "8", True, [1]])
 def test_a_number_out_of_range_is_a_config_error_that_names_it(name: str, value: Any) -> None:
@@ -52,7 +66,9 @@ def test_a_number_out_of_range_is_a_config_error_that_names_it(name: str, value:
     assert str(caught.value) == f"ReadOptions: {name}={value!r} must be an integer >= 1."
 
 
-@pytest.mark.parametrize("name", ["cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches"])
+@pytest.mark.parametrize(
+    "name", ["cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches", "max_replaced"]
+)
 def test_none_is_no_number(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^ReadOptions: {name}=None must be an integer >= 1\.$"):
         ReadOptions(**{name: None})  # type: ignore[arg-type]

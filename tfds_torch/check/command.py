@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from rich.console import Console
@@ -21,6 +22,8 @@ from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
 from tfds_torch.check.content import ImageSizes, count_labels, first_epoch, measure_images
 from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
+from tfds_torch.check.fused import FusedMeasure
+from tfds_torch.check.fused_reading import measure_fused
 from tfds_torch.check.index_promises import TFDS_PROMISE, judge_index
 from tfds_torch.check.json_report import save_report
 from tfds_torch.check.ledger import Expectation, NotJudged, count_epoch
@@ -39,6 +42,7 @@ from tfds_torch.pipeline.options import num_cores
 from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.plan.world import World
 from tfds_torch.records.record_run import is_local
+from tfds_torch.runtime.machine_share import choose_workers, usable_cores
 from tfds_torch.runtime.memory_limits import available_bytes
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -110,7 +114,8 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.labels = count_labels(examples, parser.class_names)
     findings.image_sizes = measure_images(examples)
     findings.throughputs = [measure(reading) for reading in readings]
-    findings.advice = advise(_facts(parser, expected, findings.image_sizes, is_built_here(settings)))
+    findings.fused = _measure_fused(parser, settings, findings.image_sizes)
+    findings.advice = advise(_facts(parser, expected, findings, is_built_here(settings)))
     if expected.mode == "index":
         _judge_index(parser, settings, findings, expected)
     report.print_findings(console, findings)
@@ -154,12 +159,26 @@ def _read(parser: ParserTfds, settings: Settings, num_batches: int) -> list[Rank
     return readings
 
 
-def _judge_index(parser: ParserTfds, settings: Settings, findings: Findings, expected: Expectation) -> None:
-    """Adds the promises of mode `index`."""
+def _measure_fused(parser: ParserTfds, settings: Settings, sizes: ImageSizes | None) -> FusedMeasure | None:
+    if sizes is None:
+        return None
+    with _busy("whole batches, preprocessed"):
+        return measure_fused(settings.config, parser, sizes, settings.num_replicas, settings.config.num_workers)
+
+
+@contextmanager
+def _busy(text: str) -> Iterator[None]:
+    """Shows on a terminal what is being done, and for how long."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        progress.add_task("another number of workers, TFDS's own reader", total=None)
+        progress.add_task(text, total=None)
+        yield
+
+
+def _judge_index(parser: ParserTfds, settings: Settings, findings: Findings, expected: Expectation) -> None:
+    """Adds the promises of mode `index`."""
+    with _busy("another number of workers, TFDS's own reader"):
         other = OtherWorld(parser, settings.num_replicas, settings.config.num_workers)  # Its workers start meanwhile.
         sample = None if is_image_folder(parser.data_dir) else compare_with_tfds(parser)
         states = findings.readings[0].resumed if findings.readings else ()
@@ -169,8 +188,10 @@ def _judge_index(parser: ParserTfds, settings: Settings, findings: Findings, exp
         findings.not_judged = [NotJudged(TFDS_PROMISE, "an image folder has no records, and so no index of them")]
 
 
-def _facts(parser: ParserTfds, expected: Expectation, sizes: ImageSizes | None, is_built_here: bool) -> Facts:
+def _facts(parser: ParserTfds, expected: Expectation, findings: Findings, is_built_here: bool) -> Facts:
+    sizes, num_replicas = findings.image_sizes, expected.plan.world.num_replicas
     num_channels = CHANNELS[parser.image_mode] or 3
+    is_crowded = findings.is_torchrun and num_replicas > 1
     return Facts(
         dataset=parser.dataset_name,
         split=parser.split,
@@ -185,6 +206,10 @@ def _facts(parser: ParserTfds, expected: Expectation, sizes: ImageSizes | None, 
         mean_image_bytes=sizes.mean_pixels * num_channels if sizes else None,
         available_bytes=available_bytes(),
         num_cores=num_cores(),
+        # Ranks at the same time had less of the machine than the one that read whole batches.
+        single_examples_per_s=None if is_crowded else findings.throughputs[0].examples_per_s,
+        fused=findings.fused,
+        usual_workers=choose_workers(usable_cores(), num_replicas, available_bytes()),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfds_torch.check.content import ImageSizes, LabelCount
+from tfds_torch.check.fused import FusedMeasure
 from tfds_torch.check.ledger import EpochCounts, Expectation, NotJudged, Promise
 from tfds_torch.check.pipelines import PipelineCounts
 from tfds_torch.check.reading import RankReading
@@ -31,6 +32,7 @@ class Findings:
         labels: how often each label came.
         image_sizes: sizes of the images that came.
         throughputs: how fast each rank read.
+        fused: how fast whole batches came; None where there are no images.
         advice: what could be done better.
         images_path: the contact sheet that was written.
         error: what ended the check before its time.
@@ -49,6 +51,7 @@ class Findings:
     labels: Sequence[LabelCount] = ()
     image_sizes: ImageSizes | None = None
     throughputs: Sequence[Throughput] = ()
+    fused: FusedMeasure | None = None
     advice: Sequence[str] = ()
     images_path: Path | None = None
     error: Exception | None = None

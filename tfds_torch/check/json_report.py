@@ -21,6 +21,11 @@ ended it, is null or empty.
     is_torchrun     true: the ranks were processes of torch.distributed and read at the same time, so that `throughput`
                     is what each had of the machine; false: one after the other, each alone on it
     throughput      [{rank, first_batch_s, later_first_batch_s, examples_per_s, tail_s, epochs, processes}]
+    fused           whole batches of rank 0, alone on the machine: null without images, else {preprocess, is_own (it is
+                    the recipe's), num_workers, transform_s (what the same crop by Pillow takes, of one image) or null,
+                    error (why there is no speed) or null, speed: null or {first_batch_s, examples_per_s, num_batches,
+                    num_examples, timed_s, stages, processes}}; stages are seconds of all workers and threads: {read,
+                    decode, fetch (all that a dataset does), collate, hand_over, waiting (the loop, for batches)}
     promises        [{name, kept, detail}]; read_mode index makes three more than the streams
     not_judged      [{name, reason}] of promises that this dataset cannot be asked for
     advice          sentences
@@ -31,7 +36,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -42,6 +47,7 @@ import numpy as np
 
 import tfds_torch
 from tfds_torch.check.findings import Findings
+from tfds_torch.check.fused import FusedMeasure
 from tfds_torch.check.ledger import EpochCounts, Expectation
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import LEDGER_FIELDS, FieldSpec
@@ -90,6 +96,7 @@ def _report(findings: Findings, command: Sequence[str], started: float, exit_cod
         "labels": [asdict(count) for count in findings.labels],
         "is_torchrun": findings.is_torchrun,
         "throughput": _throughput(findings),
+        "fused": None if findings.fused is None else _fused(findings.fused),
         "promises": [asdict(promise) for promise in findings.promises],
         "not_judged": [asdict(skipped) for skipped in findings.not_judged],
         "advice": list(findings.advice),
@@ -171,6 +178,17 @@ def _throughput(findings: Findings) -> list[dict[str, Any]]:
         rank = asdict(figures)
         memory = rank.pop("memory")
         rank["epochs"] = [asdict(times) for times in reading.times]
-        rank["processes"] = [{"pid": pid, "pss_bytes": size} for pid, size in memory.items()]
+        rank["processes"] = _processes(memory)
         ranks.append(rank)
     return ranks
+
+
+def _fused(fused: FusedMeasure) -> dict[str, Any]:
+    measure = asdict(fused)
+    if (speed := measure["speed"]) is not None:
+        speed["processes"] = _processes(speed.pop("memory"))
+    return measure
+
+
+def _processes(memory: Mapping[int, int]) -> list[dict[str, int]]:
+    return [{"pid": pid, "pss_bytes": size} for pid, size in memory.items()]

@@ -15,7 +15,7 @@ _FAKE_HINT = 1000
 
 
 def open_parser(settings: Settings) -> ParserTfds:
-    """Returns the parser, building an embedded or made-up dataset first where it is asked for.
+    """Returns the parser, without a preprocess; an embedded or made-up dataset that is asked for is built first.
 
     Raises:
         ConfigError: arguments that cannot work, or not together.
@@ -23,7 +23,7 @@ def open_parser(settings: Settings) -> ParserTfds:
         ShardError: an embedded or made-up dataset was damaged since it was built.
         WorkerError: the dataset could not be built.
     """
-    config, root = settings.config, settings.root
+    config, root = replace(settings.config, preprocess=None), settings.root
     name = _unversioned_name(settings)
     is_embedded = _is_embedded(settings)
     if settings.num_fake is not None:

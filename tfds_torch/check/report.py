@@ -12,6 +12,7 @@ from rich.text import Text
 from tfds_torch.check.content import ImageSizes, LabelCount
 from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
+from tfds_torch.check.fused import FusedMeasure
 from tfds_torch.check.ledger import EpochCounts, Expectation, Promise
 from tfds_torch.check.pipelines import PipelineCounts
 from tfds_torch.check.throughput import Throughput
@@ -101,6 +102,9 @@ def print_findings(console: Console, findings: Findings) -> None:
     for line in (_total_speed(findings.throughputs) if together else "", _images(findings.image_sizes), memory):
         if line:
             console.print(line)
+    if findings.fused is not None:
+        for line in _fused(findings.fused, findings.throughputs, together and num_ranks > 1):
+            console.print(plain(line))
     if findings.advice:
         console.print(Panel(_advice(findings.advice), title="Advice", title_align="left", expand=False))
 
@@ -188,6 +192,23 @@ def _memory(ranks: Sequence[Throughput], together: bool) -> str:
     line = f"Memory (PSS, MB): {whose} {parent / 1e6:,.0f}" + (f", its children {listed}" if children else "")
     total = sum(sum(rank.memory.values()) for rank in ranks)
     return line + (f"; all ranks {total / 1e6:,.0f}" if together and len(ranks) > 1 else "")
+
+
+def _fused(fused: FusedMeasure, ranks: Sequence[Throughput], is_crowded: bool) -> list[str]:
+    """How fast whole batches came, and what the loop waited for."""
+    workers = _plural(fused.num_workers, "worker") if fused.num_workers else "without workers"
+    how = f"Whole batches: {fused.preprocess}, create_loader, {workers}, rank 0 alone:"
+    speed = fused.speed
+    if speed is None:
+        return [f"{how} not measured: {fused.error}"]
+    single = 0.0 if is_crowded else fused.transformed_per_s(ranks[0].examples_per_s)
+    beside = f"; single examples with the same crop by Pillow about {single:,.0f}" if single else ""
+    memory = f"; {sum(speed.memory.values()) / 1e6:,.0f} MB (PSS)" if speed.memory else ""
+    stages = ", ".join(f"{stage.replace('_', '-')} {seconds:.2f}" for stage, seconds in speed.stages.items())
+    return [
+        f"{how} {speed.examples_per_s:,.0f} examples/s{beside}; first batch after {speed.first_batch_s:.2f} s{memory}",
+        f"Stages of {_plural(speed.num_batches, 'batch')} in {speed.timed_s:.2f} s, seconds of all workers: {stages}",
+    ]
 
 
 def _advice(sentences: Sequence[str]) -> Table:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.pipeline.options import num_cores
+from tfds_torch.pipeline.preprocess import TrainPreprocess
 
 _DEFAULTS = Config(name="digits", is_training=True, batch_size=32, num_workers=2)
 
@@ -18,7 +19,9 @@ proves from the ids of the examples what came, and says how fast it came. Withou
 stand for the embedded datasets, which are built at their first use; --fake builds made-up content for any other name.
 With --torchrun the ranks are processes of torch.distributed, as torchrun would start them, and read at the same time;
 else they read one after the other. In read mode index, another number of workers must give the same order, a saved
-state the same tail, and TFDS's own reader the same examples. check starts its ranks itself: do not start it with
+state the same tail, and TFDS's own reader the same examples. Single examples are proved; of whole batches, preprocessed
+while they are decoded (in training by TrainPreprocess, in evaluation by EvalPreprocess, or as the recipe says), a few
+seconds tell how fast they come. check starts its ranks itself: do not start it with
 torchrun.
 Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted."""
 
@@ -136,6 +139,8 @@ def _merge(flags: argparse.Namespace, config: Config) -> Config:
         # What a file says about training only, no other flag could take back.
         mode = "auto" if config.read.mode == "files" else config.read.mode
         config = replace(config, shuffle=None, repeats=0, remainder=None, read=replace(config.read, mode=mode))
+        if isinstance(config.preprocess, TrainPreprocess):
+            config = replace(config, preprocess=None)
     given = {
         "name": flags.name,
         "split": flags.split,

@@ -17,6 +17,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.class_map import check_entries
 from tfds_torch.parsers.parser_tfds import ParserTfds
 from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.pipeline.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.plan.arguments import did_you_mean
 
 _MAX_FILE_BYTES = 64 * 2**10
@@ -32,22 +33,29 @@ _BOUNDS = {
     "prefetch_batches": (1, 1024),
     "ram_budget_bytes": (1, 2**40),
     "block_records": (1, 10**8),
+    "max_replaced": (1, 10**8),
+    "size": (1, 2**14),
+    "crop_padding": (0, 2**14),
+    "fill": (0, 255),
+    "max_pixels": (1, 2**40),
 }
 _SHOWN_TYPES = {
-    "str": "a string",
-    "int": "an integer",
-    "bool": "true or false",
-    "tuple": "a list of strings",
-    "dict": "a table of labels by class name",
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    dict: "a table of labels by class name",
 }
+_PREPROCESSES: dict[str, Any] = {"train": TrainPreprocess, "eval": EvalPreprocess}
 
 
 @dataclass(frozen=True)
 class Config:
     """A recipe: which dataset is read, and how.
 
-    In the file, `read` is a table `[read]` with the fields of ReadOptions, and `num_workers` stands in the table
-    `[loader]`; the other keys stand at the top. A key that is left out has the default of ParserTfds.
+    In the file, `read` is a table `[read]` with the fields of ReadOptions, `preprocess` a table `[preprocess]` with
+    `kind = "train"` or `"eval"` and the fields of TrainPreprocess or EvalPreprocess, and `num_workers` stands in the
+    table `[loader]`; the other keys stand at the top. A key that is left out has the default of ParserTfds.
 
     Attributes:
         name: the dataset, `name`, `name/config`, `name:version` or `name/config:version`.
@@ -64,6 +72,7 @@ class Config:
         class_map: new labels for the target: in the file a table of labels by class name, or the path of a `.txt` or
             `.pkl` file, seen from the folder of the config and without `..`.
         read: how examples are read.
+        preprocess: what is done to images while they are decoded; None: they come as they are stored.
         num_workers: loader processes of a rank.
     """
 
@@ -80,6 +89,7 @@ class Config:
     image_mode: str | None = "RGB"
     class_map: str | dict[str, int] | None = None
     read: ReadOptions = ReadOptions()
+    preprocess: Preprocess | None = None
     num_workers: int = 2
 
     def make_parser(self, root: str | os.PathLike[str] | None = None, *, download: bool = False) -> ParserTfds:
@@ -111,7 +121,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     """
     source = f"The config {os.fspath(path)!r}"
     content = _parse(_read(Path(path), source), source)
-    tables: dict[str, Mapping[str, Any]] = {"read": {}, "loader": {}}
+    has_preprocess = "preprocess" in content
+    tables: dict[str, Mapping[str, Any]] = {"read": {}, "loader": {}, "preprocess": {}}
     for name in tables:
         table = content.pop(name, {})
         if not isinstance(table, dict):
@@ -119,11 +130,14 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         tables[name] = table
     keys = {name: set(get_type_hints(owner)) for name, owner in (("", Config), ("read", ReadOptions))}
     keys["loader"] = {"num_workers"}
-    keys[""] -= {"read", "num_workers"}
+    keys["preprocess"] = {"kind"}.union(*map(get_type_hints, _PREPROCESSES.values()))
+    keys[""] -= {"read", "num_workers", "preprocess"}
     for name, table in {"": content, **tables}.items():
         _check_keys(source, name, table, keys)
     top = _checked(source, "", content, Config) | _checked(source, "loader", tables["loader"], Config)
     read = _checked(source, "read", tables["read"], ReadOptions)
+    if has_preprocess:
+        top["preprocess"] = _make_preprocess(source, tables["preprocess"])
     if isinstance(top.get("class_map"), dict):
         check_entries(top["class_map"], f"{source}: class_map")
     elif "class_map" in top:
@@ -134,6 +148,28 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         return Config(**top, read=ReadOptions(**read))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def _make_preprocess(source: str, table: Mapping[str, Any]) -> Preprocess:
+    where, kinds = f"{source}: [preprocess]", " or ".join(map(repr, _PREPROCESSES))
+    given = dict(table)
+    kind = given.pop("kind", None)
+    if kind is None:
+        raise ConfigError(f"{where} does not say what it is for: it needs a line kind = {kinds}.")
+    if not isinstance(kind, str) or kind not in _PREPROCESSES:
+        raise ConfigError(f"{where} kind = {_shown(kind)} must be {kinds}.{did_you_mean(kind, _PREPROCESSES)}")
+    owner = _PREPROCESSES[kind]
+    strange = next((key for key in given if key not in get_type_hints(owner)), None)
+    if strange is not None:
+        other = next(name for name in _PREPROCESSES if name != kind)
+        raise ConfigError(f"{where} kind = {kind!r} has no {strange!r}: it belongs to kind = {other!r}.")
+    if "size" not in given:
+        raise ConfigError(f"{where} needs size: the pixels of a side, or [height, width].")
+    values = _checked(source, "preprocess", given, owner)
+    try:
+        return owner(**values)  # type: ignore[no-any-return]
+    except ConfigError as error:
+        raise ConfigError(f"{where} {error}") from None
 
 
 def _resolve(name: str, config: Path, source: str) -> str:
@@ -185,26 +221,39 @@ def _check_keys(source: str, table: str, given: Mapping[str, Any], keys: Mapping
 
 
 def _checked(source: str, table: str, given: Mapping[str, Any], owner: type) -> dict[str, Any]:
-    """Returns the given values, each of the type that its field has in `owner`, and within its bounds."""
+    """Returns the given values, each of the type that its field has in `owner`, and within its bounds.
+
+    A list is a tuple there, which cannot be changed in a Config.
+    """
     hints = get_type_hints(owner)
-    values = {key: _as_tuple(value) for key, value in given.items()}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     for key, value in values.items():
         kinds = get_args(hints[key]) if isinstance(hints[key], UnionType) else (hints[key],)
-        allowed = [get_origin(kind) or kind for kind in kinds]
         shown = " ".join(filter(None, (f"[{table}]" if table else "", key)))
-        if type(value) not in allowed:  # Not isinstance: a boolean is no number.
-            kind = " or ".join(_SHOWN_TYPES[item.__name__] for item in allowed if item.__name__ in _SHOWN_TYPES)
-            raise ConfigError(f"{source}: {shown} = {_shown(given[key])} must be {kind}.")
-        if key in _BOUNDS and not _BOUNDS[key][0] <= value <= _BOUNDS[key][1]:
-            least, most = _BOUNDS[key]
-            raise ConfigError(f"{source}: {shown} = {value} must be in {least}..{most}.")
+        if not any(_is_of(value, kind) for kind in kinds):
+            wanted = " or ".join(filter(None, map(_describe, kinds)))
+            raise ConfigError(f"{source}: {shown} = {_shown(given[key])} must be {wanted}.")
+        least, most = _BOUNDS.get(key, (None, None))
+        numbers = value if isinstance(value, tuple) else (value,)
+        if least is not None and not all(least <= number <= most for number in numbers):
+            raise ConfigError(f"{source}: {shown} = {_shown(given[key])} must be in {least}..{most}.")
     return values
 
 
-def _as_tuple(value: Any) -> Any:
-    """Returns a list of strings as a tuple, which cannot be changed in a Config."""
-    is_of_strings = isinstance(value, list) and all(isinstance(item, str) for item in value)
-    return tuple(value) if is_of_strings else value
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of the type that a hint names: not by isinstance, because a boolean is no number."""
+    if get_origin(kind) is tuple:
+        return type(value) is tuple and all(_is_of(item, get_args(kind)[0]) for item in value)
+    if kind is float:
+        return type(value) in (int, float)
+    return type(value) is (get_origin(kind) or kind)
+
+
+def _describe(kind: Any) -> str:
+    """Returns what a file may hold for a hint; empty where it cannot hold any."""
+    if get_origin(kind) is tuple:
+        return f"a list of {_SHOWN_TYPES[get_args(kind)[0]].split()[-1]}s"
+    return _SHOWN_TYPES.get(get_origin(kind) or kind, "")
 
 
 def _shown(value: object) -> str:

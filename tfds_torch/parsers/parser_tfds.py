@@ -350,7 +350,7 @@ class ParserTfds:
             del columns["image"]
             painted = PaintedImages(image, self.preprocess, make_canvas)
         has_label = "label" in columns and self._fields.has_integer_target
-        return Content(columns, has_label, painted, clock)
+        return Content(columns, has_label, painted, tf_example_pb2.Example.FromString, clock)
 
     @overload
     def __getitem__(self, key: slice) -> list[Example]: ...

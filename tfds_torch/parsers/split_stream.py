@@ -1,6 +1,6 @@
 """A split's files as batches: read modes, and the way from an EpochPlan to tf.data and back."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -53,12 +53,14 @@ class Content:
         columns: field name -> how it is decoded.
         has_label: whether the column `label` is a scalar integer, and so becomes `Batch.label`.
         painted: the field `image`, where it is preprocessed; it is no column then.
+        parse: bytes of a record -> `tf.train.Example`, where records are such.
         clock: what times are reported to.
     """
 
     columns: Mapping[str, Column]
     has_label: bool
     painted: PaintedImages | None = None
+    parse: Callable[[bytes], Any] | None = None
     clock: Clock | None = None
 
 
@@ -233,6 +235,7 @@ class SplitStream:
             num_threads=num_threads,
             prefetch_chunks=self.read.prefetch_batches * max(1, plan.batch_size // chunk_size),
             replacing=replacing,
+            parse=content.parse,
             clock=content.clock,
         )
         return spec, num_valid
@@ -244,7 +247,7 @@ class SplitStream:
         def source_of(occurrences: Int64Array) -> ExampleSource:
             return self.files.indexed_source(ListedOrder(order.plan, occurrences), read=self.read, clock=clock)
 
-        return Replacing(order.occurrences, source_of, self.read.max_replaced)
+        return Replacing(order.occurrences, source_of, self.files.ids, self.read.max_replaced)
 
     def _painter(
         self, plan: EpochPlan, content: Content, source: ExampleSource, num_skipped: int

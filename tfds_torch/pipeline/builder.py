@@ -9,9 +9,9 @@ from weakref import WeakSet
 import numpy as np
 
 from tfds_torch.errors import CorruptRecordError
-from tfds_torch.pipeline.chunks import Chunk, read_chunks
+from tfds_torch.pipeline.chunks import read_chunks
 from tfds_torch.pipeline.replacing import read_singly, report_replaced
-from tfds_torch.pipeline.stream_spec import StreamSpec
+from tfds_torch.pipeline.stream_spec import Chunk, StreamSpec
 from tfds_torch.pipeline.tensorflow_runtime import load_tensorflow
 
 INDEX = "index"
@@ -70,7 +70,7 @@ def _read_chunks(tf: Any, spec: StreamSpec) -> Iterator[dict[str, Any]]:
         for example, error in read_singly(tf, spec, spec.replacing, position):
             if error is not None:
                 num_replaced += 1
-                report_replaced(spec, spec.replacing, num_replaced, example, error)
+                report_replaced(spec, spec.replacing, num_replaced, position, example, error)
             position += 1
             yield _name_columns(spec, example, is_replaced=error is not None)
 

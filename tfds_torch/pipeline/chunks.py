@@ -2,28 +2,22 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.pipeline.columns import Column
+from tfds_torch.pipeline.direct_chunks import can_read_directly, read_directly
 from tfds_torch.pipeline.options import tf_data_options
 from tfds_torch.pipeline.painter import ImagePainter
-from tfds_torch.pipeline.stream_spec import StreamSpec
+from tfds_torch.pipeline.stream_spec import IMAGES, Chunk, StreamSpec
 
-Chunk = tuple[NDArray[np.int64], dict[str, Any]]
-"""The occurrences, int64 [n], and column name -> n values."""
-
-_IMAGES = "encoded images"
 _WHERE_IN_GRAPH = re.compile(r"\{\{.*?\}\} ?|Error in user-defined function .*? Iterator::\S+: ")
 
 
-def read_chunks(tf: Any, spec: StreamSpec, position: int, first_row: int) -> Iterator[Chunk]:
-    """Yields chunks from a position in the order of delivery on.
+def read_chunks(tf: Any, spec: StreamSpec, position: int, first_row: int) -> Generator[Chunk, None, None]:
+    """Yields chunks from a position in the order of delivery on. Some are read ahead until it is closed.
 
     Args:
         tf: the module tensorflow.
@@ -35,11 +29,11 @@ def read_chunks(tf: Any, spec: StreamSpec, position: int, first_row: int) -> Ite
         ShardError: a file cannot be read.
         CorruptRecordError: a record, or an image in it, is damaged.
     """
-    chunks = _unpacked(tf, spec, position)
+    chunks = read_directly(spec, position) if can_read_directly(spec) else _unpacked(tf, spec, position)
     return chunks if spec.painter is None else _painted(tf, spec, spec.painter, chunks, first_row)
 
 
-def _unpacked(tf: Any, spec: StreamSpec, position: int) -> Iterator[Chunk]:
+def _unpacked(tf: Any, spec: StreamSpec, position: int) -> Generator[Chunk, None, None]:
     chunks = _decoded(tf, spec, position).as_numpy_iterator()
     while True:
         try:
@@ -50,14 +44,14 @@ def _unpacked(tf: Any, spec: StreamSpec, position: int) -> Iterator[Chunk]:
             raise _explain(tf, error, spec, position) from None
         columns = {name: column.unpack(decoded[name]) for name, column in spec.columns.items()}
         if spec.painter is not None:
-            columns[_IMAGES] = decoded[_IMAGES]
+            columns[IMAGES] = decoded[IMAGES]
         position += len(occurrences)
         yield occurrences, columns
 
 
 def _painted(
     tf: Any, spec: StreamSpec, painter: ImagePainter, chunks: Iterator[Chunk], first_row: int
-) -> Iterator[Chunk]:
+) -> Generator[Chunk, None, None]:
     """Yields chunks whose images have been painted, some of them ahead.
 
     Images are decoded and resized by threads of Python, which tensorflow and the canvas let go on meanwhile. Decoding
@@ -66,6 +60,7 @@ def _painted(
     painter.start(tf)
     waiting: deque[tuple[Chunk, int, Future[None]]] = deque()
     error: Exception | None = None
+    most = spec.num_threads + 1
     threads = ThreadPoolExecutor(spec.num_threads, "painter")
     try:
         while error is None:
@@ -76,10 +71,12 @@ def _painted(
             except TfdsTorchError as caught:  # What was read before it comes before it.
                 error = caught
                 break
-            painted = threads.submit(painter.paint, first_row, occurrences, columns.pop(_IMAGES))
+            painted = threads.submit(painter.paint, first_row, occurrences, columns.pop(IMAGES))
             waiting.append(((occurrences, columns), first_row, painted))
             first_row += len(occurrences)
-            if len(waiting) > spec.prefetch_chunks:
+            # The first chunks are not kept waiting for those that are read ahead.
+            if len(waiting) > most:
+                most = min(most + 1, max(most, spec.prefetch_chunks))
                 yield _finished(painter, *waiting.popleft())
         while waiting:
             yield _finished(painter, *waiting.popleft())
@@ -114,7 +111,7 @@ def _decoded(tf: Any, spec: StreamSpec, position: int) -> Any:
         parsed = spec.source.parse(tf, encoded, features)
         decoded: dict[str, Any] = _decode(tf, spec.columns, parsed, encoded, spec.num_threads)
         if spec.painter is not None:
-            decoded[_IMAGES] = parsed[spec.painter.column.key]
+            decoded[IMAGES] = parsed[spec.painter.column.key]
         return occurrences, decoded
 
     chunks = spec.source.chunks(tf, spec.chunk_size, position, list(features)).prefetch(1)  # Of what is still encoded.
@@ -154,8 +151,8 @@ def _find_undecodable(tf: Any, spec: StreamSpec, num_delivered: int) -> int | No
     examples = spec.source.chunks(tf, 1, num_delivered, list(_feature_specs(tf, spec)))
     try:
         for occurrences, encoded in examples.take(num_suspected):
-            parsed = spec.source.parse(tf, encoded, _feature_specs(tf, spec))
             try:
+                parsed = spec.source.parse(tf, encoded, _feature_specs(tf, spec))
                 _decode(tf, spec.columns, parsed, encoded, spec.num_threads)
             except tf.errors.InvalidArgumentError:
                 return int(occurrences[0]) % spec.num_examples

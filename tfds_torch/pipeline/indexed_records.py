@@ -1,7 +1,7 @@
 """Encoded examples fetched by global index, a chunk at a time, as a tf.data stream."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,12 +59,11 @@ class IndexedRecords(SerializedExamples):
 
     def chunks(self, tf: Any, chunk_size: int, num_skipped: int, features: Sequence[str]) -> Any:  # noqa: D102
         self._failure = None  # Of what was read before.
-        num_ahead = max(chunk_size, min(_READ_AHEAD_BYTES // max(1, self.mean_example_bytes), _MOST_AHEAD))
-        fetches = _Fetches(self._open(), self.order, num_skipped, num_ahead, self.clock)
+        fetches = self._fetches(chunk_size, num_skipped)
 
         def fetch(start: Any) -> Any:
             occurrences, encoded = tf.numpy_function(
-                lambda _: self._noting_failure(fetches.fetch, chunk_size), [start], [tf.int64, tf.string]
+                lambda _: self._noting_failure(fetches.fetch_array, chunk_size), [start], [tf.int64, tf.string]
             )
             occurrences.set_shape([None])
             encoded.set_shape([None])
@@ -73,6 +72,21 @@ class IndexedRecords(SerializedExamples):
         # One call after the other: the reader orders what it reads, and asks for the next chunks in advance.
         starts = tf.data.Dataset.range(num_skipped, len(self.order), chunk_size)
         return starts.map(tf.autograph.experimental.do_not_convert(fetch))
+
+    def read(self, chunk_size: int, num_skipped: int) -> Iterator[tuple[NDArray[np.int64], list[bytes]]]:
+        """Yields (occurrences int64 [n], n records), n = chunk_size but for the last chunk: the same without a graph.
+
+        Raises:
+            ShardError: a file cannot be read.
+            CorruptRecordError: a record is damaged.
+        """
+        fetches = self._fetches(chunk_size, num_skipped)
+        for _ in range(num_skipped, len(self.order), chunk_size):
+            yield fetches.fetch(chunk_size)
+
+    def _fetches(self, chunk_size: int, num_skipped: int) -> "_Fetches":
+        num_ahead = max(chunk_size, min(_READ_AHEAD_BYTES // max(1, self.mean_example_bytes), _MOST_AHEAD))
+        return _Fetches(self._open(), self.order, num_skipped, num_ahead, self.clock)
 
     def explain(self, tf: Any, error: Any, reason: str, num_delivered: int) -> TfdsTorchError | None:  # noqa: D102
         kind = type(self._failure).__name__
@@ -124,8 +138,13 @@ class _Fetches:
         self._clock = clock
         self._known = np.empty(0, np.int64)  # The occurrences from `_position` on, as far as they are worked out.
 
-    def fetch(self, chunk_size: int) -> _Chunk:
+    def fetch_array(self, chunk_size: int) -> _Chunk:
         """Returns the next chunk's occurrences, int64 [n], and its encoded examples, object [n]."""
+        occurrences, encoded = self.fetch(chunk_size)
+        return occurrences, bytes_array(encoded)
+
+    def fetch(self, chunk_size: int) -> tuple[NDArray[np.int64], list[bytes]]:
+        """Returns the next chunk's occurrences, int64 [n], and its n encoded examples."""
         began_s = time.perf_counter()
         stop = min(self._position + chunk_size, len(self._order))
         ahead = min(stop + self._num_ahead, len(self._order))
@@ -135,7 +154,7 @@ class _Fetches:
         index = occurrences % num_examples
         if self._clock is not None:
             self._clock.note_reading(int(index[0]))
-        encoded = bytes_array(self._reader.read(index))
+        encoded = self._reader.read(index)
         self._known = self._known[stop - self._position :]
         self._position, self._advised = stop, ahead
         if self._clock is not None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import CorruptRecordError
-from tfds_torch.pipeline.chunks import Chunk, read_chunks
-from tfds_torch.pipeline.stream_spec import Replacing, StreamSpec
+from tfds_torch.pipeline.chunks import read_chunks
+from tfds_torch.pipeline.stream_spec import Chunk, Replacing, StreamSpec
 
 _logger = logging.getLogger(__name__)
 
@@ -30,10 +31,11 @@ def read_singly(
     stop = min(position + spec.chunk_size, len(spec.source))
     while position < stop:
         try:
-            examples = read_chunks(tf, single, position, position - spec.num_skipped)
-            for example in islice(examples, stop - position):
-                position += 1
-                yield example, None
+            # Closed here: an error that a log keeps would keep this frame, and what is read ahead with it.
+            with closing(read_chunks(tf, single, position, position - spec.num_skipped)) as examples:
+                for example in islice(examples, stop - position):
+                    position += 1
+                    yield example, None
         except CorruptRecordError as error:
             yield _read_next_whole(tf, single, replacing, position), error
             position += 1
@@ -59,21 +61,29 @@ def _read_next_whole(tf: Any, single: StreamSpec, replacing: Replacing, position
 
 
 def report_replaced(
-    spec: StreamSpec, replacing: Replacing, num_replaced: int, example: Chunk, error: CorruptRecordError
+    spec: StreamSpec,
+    replacing: Replacing,
+    num_replaced: int,
+    position: int,
+    example: Chunk,
+    error: CorruptRecordError,
 ) -> None:
-    """Logs that an example took the place of a damaged one.
+    """Logs that an example took the place of the damaged one at a position.
 
     Raises:
         CorruptRecordError: there are more of them than may be.
     """
+    damaged = int(replacing.occurrences(position, position + 1)[0]) % spec.num_examples
+    taken = int(example[0][0]) % spec.num_examples
+    damaged_id, taken_id = replacing.ids(np.array([damaged, taken], np.int64))
     if num_replaced > replacing.most:
         raise CorruptRecordError(
-            f"{error} It is damaged example number {num_replaced} of this worker's epoch, and ReadOptions allows "
-            f"max_replaced={replacing.most}."
+            f"{error} It (index {damaged}, id {damaged_id}) is damaged example number {num_replaced} of this worker's "
+            f"epoch, and ReadOptions allows max_replaced={replacing.most}."
         )
     if spec.clock is not None:
         spec.clock.note_replaced()
     _logger.warning(
-        "%s Example %d takes its place (%d of at most %d).",
-        *(error, int(example[0][0]) % spec.num_examples, num_replaced, replacing.most),
+        "%s The place of example %d (id %s) is taken by example %d (id %s): %d of at most %d are replaced.",
+        *(error, damaged, damaged_id, taken, taken_id, num_replaced, replacing.most),
     )

@@ -12,6 +12,12 @@ from tfds_torch.pipeline.columns import Column
 from tfds_torch.pipeline.painter import ImagePainter
 from tfds_torch.runtime.clock import Clock
 
+Chunk = tuple[NDArray[np.int64], dict[str, Any]]
+"""The occurrences, int64 [n], and column name -> n values."""
+
+IMAGES = "encoded images"
+"""Name of the column that holds the images which are to be painted."""
+
 
 class ExampleSource(Protocol):
     """What one pipeline reads in an epoch, in the order of delivery."""
@@ -82,11 +88,13 @@ class Replacing:
         occurrences: positions (start, stop) in the order of delivery -> the examples there, each with its pass, int64
             [stop - start].
         source_of: occurrences, int64 [n] -> what reads these.
+        ids: indices, int64 [n] -> their n ids.
         most: examples that may be replaced in the stream; one more is an error.
     """
 
     occurrences: Callable[[int, int], NDArray[np.int64]]
     source_of: Callable[[NDArray[np.int64]], ExampleSource]
+    ids: Callable[[NDArray[np.int64]], Sequence[str]]
     most: int
 
 
@@ -104,6 +112,7 @@ class StreamSpec:
         num_threads: size of the pipeline's thread pool.
         prefetch_chunks: decoded chunks held ready; no other decoded images are held.
         replacing: how others take the place of damaged examples; None: those are errors.
+        parse: bytes of a record -> `tf.train.Example`, where records are such.
         clock: what times are reported to.
     """
 
@@ -116,4 +125,5 @@ class StreamSpec:
     num_threads: int
     prefetch_chunks: int
     replacing: Replacing | None = None
+    parse: Callable[[bytes], Any] | None = None
     clock: Clock | None = None
