@@ -29,7 +29,7 @@ demo: $(INSTALLED_CORE) ## read the embedded handwritten digits and check every 
 	@$(BIN)/python -m tfds_torch.check
 
 test: $(INSTALLED) ## the quick tests
-	@$(BIN)/python -m pytest -m "not slow" $(IN_TWO)
+	@$(BIN)/python -m pytest -m "not slow and not campaign" $(IN_TWO)
 
 test-slow: $(INSTALLED) ## the rest of the tests
 	@$(BIN)/python -m pytest -m slow $(IN_TWO)
@@ -37,7 +37,8 @@ test-slow: $(INSTALLED) ## the rest of the tests
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu -s tests/gpu
 
-campaign: $(INSTALLED) ## every grid of ranks and workers, with real processes (an hour or more)
+campaign: $(INSTALLED) ## every grid of ranks and workers, with real processes, and every fault (an hour or more)
+	@$(BIN)/python -m pytest -m campaign
 	@cd tests && TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 ../$(BIN)/python -m grids
 
 lint: $(INSTALLED) ## style, format, types, import order

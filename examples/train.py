@@ -3,6 +3,7 @@
     python examples/train.py --name digits
     torchrun --nproc-per-node 2 examples/train.py --name digits
 
+With --state FILE it goes on where it was stopped, to the very batch.
 Everything that concerns the data is the public API of tfds_torch; the rest is a plain PyTorch loop.
 """
 
@@ -10,37 +11,36 @@ import argparse
 import os
 import sys
 import time
+from functools import partial
+from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from rich.progress import track
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
-from tfds_torch import ImageDataset, MaskedMean, ParserTfds, demo
-
-
-class ToTensor:
-    """PIL image -> float32 [3, size, size] in -1..1."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __call__(self, image) -> Tensor:
-        pixels = torch.from_numpy(np.array(image.resize((self.size, self.size))))
-        return pixels.permute(2, 0, 1).float() / 127.5 - 1
+from tfds_torch import (
+    EvalPreprocess,
+    ImageDataset,
+    Loader,
+    MaskedMean,
+    ParserTfds,
+    TrainPreprocess,
+    create_loader,
+    demo,
+)
 
 
-def make_loader(args, root, split: str, is_training: bool) -> DataLoader:
-    parser = ParserTfds(root, args.name, split, is_training=is_training, batch_size=args.batch_size, seed=args.seed)
-    dataset = ImageDataset(parser, transform=ToTensor(args.size), fields=("image", "label", "valid"))
-    dataset.check_ranks()  # Ranks that differ would wait for each other for ever.
-    return DataLoader(
-        dataset, batch_size=args.batch_size, num_workers=args.workers, persistent_workers=args.workers > 0
-    )
+def make_loader(args, root, split: str, is_training: bool) -> Loader:
+    """Batches float32 [B, 3, size, size] in -1..1, with labels and which of them are valid."""
+    train = TrainPreprocess(args.size, scale=(0.7, 1.0), hflip=0)  # Digits are not to be mirrored.
+    preprocess = train if is_training else EvalPreprocess(args.size, crop_pct=1, crop_mode="squash")
+    kind = {"is_training": is_training, "batch_size": args.batch_size, "seed": args.seed, "preprocess": preprocess}
+    parser = ParserTfds(root, args.name, split, **kind)
+    dataset = ImageDataset(parser, fields=("image", "label", "valid"))
+    return create_loader(dataset, args.workers, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 
 def make_model(num_classes: int) -> nn.Module:
@@ -53,21 +53,25 @@ def make_model(num_classes: int) -> nn.Module:
     return nn.Sequential(block(3, 32), block(32, 64), *head)
 
 
-def train_epoch(model: nn.Module, loader: DataLoader, optimizer, scheduler, epoch: int) -> float:
+def train_epoch(model: nn.Module, loader: Loader, optimizer, scheduler, epoch: int, save) -> float | None:
+    """Returns the mean loss of the batches that were left of the epoch; None: there were none."""
     model.train()
-    total = 0.0
+    losses = []
     for images, labels, _ in track(loader, f"epoch {epoch}", transient=True, disable=not sys.stdout.isatty()):
         loss = F.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         scheduler.step()
-        total += loss.item()
-    return total / len(loader)
+        losses.append(loss.item())
+        if len(losses) % 10 == 0:
+            save()
+    save()
+    return sum(losses) / len(losses) if losses else None
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, loader: DataLoader) -> tuple[int, int]:
+def evaluate(model: nn.Module, loader: Loader) -> tuple[int, int]:
     """Returns (correct, examples) over all ranks: every example of the split counts exactly once, padding never."""
     model.eval()
     accuracy = MaskedMean()
@@ -75,6 +79,12 @@ def evaluate(model: nn.Module, loader: DataLoader) -> tuple[int, int]:
         accuracy.update(model(images).argmax(dim=1) == labels, valid)
     correct, examples = accuracy.sums()
     return int(correct), examples
+
+
+def save_state(path: Path, parts: dict) -> None:
+    new = path.with_suffix(".new")
+    torch.save({name: part.state_dict() for name, part in parts.items()}, new)
+    new.replace(path)  # Whole, whenever this process ends.
 
 
 def main() -> None:
@@ -89,6 +99,7 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--lr", type=float, default=0.01)
     options.add_argument("--seed", type=int, default=42)
+    options.add_argument("--state", type=Path, help="file to go on from, and to keep the state in")
     args = options.parse_args()
 
     # tensorflow, in the loader's workers, writes to standard error unless told not to.
@@ -106,9 +117,16 @@ def main() -> None:
     trained = DistributedDataParallel(model) if is_distributed else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=args.epochs * len(train_loader))
-    for epoch in range(args.epochs):
-        loss = train_epoch(trained, train_loader, optimizer, scheduler, epoch)
-        say(f"epoch {epoch}: loss {loss:.3f}")
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": train_loader}
+    state = torch.load(args.state) if args.state and args.state.exists() else {}
+    for name in state:
+        parts[name].load_state_dict(state[name])
+    # One rank saves for all: the loader's state says how far every rank is.
+    save = partial(save_state, args.state, parts) if args.state and say is print else lambda: None
+    for epoch in range(state["loader"]["epoch"] if state else 0, args.epochs):
+        loss = train_epoch(trained, train_loader, optimizer, scheduler, epoch, save)
+        if loss is not None:
+            say(f"epoch {epoch}: loss {loss:.3f}")
     correct, examples = evaluate(trained, test_loader)
     say(f"test accuracy {correct / examples:.1%} ({correct} of {examples}) after {time.monotonic() - started:.0f} s")
     if is_distributed:

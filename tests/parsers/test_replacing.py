@@ -344,8 +344,14 @@ def test_an_evaluation_that_does_not_divide_counts_every_whole_example_once(rema
 # What is told
 
 
-@pytest.mark.parametrize("kind", SPOILED)
-@pytest.mark.parametrize("preprocess", ["eval", pytest.param("none", marks=slow)])
+@pytest.mark.parametrize(
+    ("kind", "preprocess"),
+    [
+        *((kind, "eval") for kind in SPOILED),
+        ("example", "none"),
+        *(pytest.param(kind, "none", marks=slow) for kind in SPOILED if kind != "example"),
+    ],
+)
 def test_a_warning_names_file_record_index_and_id_and_what_takes_the_place(
     kind: str, preprocess: str, damage: Damage
 ) -> None:
@@ -413,9 +419,15 @@ def test_where_nothing_near_is_whole_reading_ends_with_an_error(kind: str, damag
         assert came.warnings == []
 
 
-def test_by_default_the_first_damaged_example_is_an_error(damage: Damage) -> None:
-    arguments = damage("image", (5,)) | {"preprocess": PREPROCESS["eval"], "batch_size": 4}
-    came = call_reader(read, arguments | {"read": ReadOptions(mode="index")}, [World()])
+@pytest.mark.parametrize(
+    ("kind", "preprocess", "mode"),
+    [("image", "eval", "index"), ("example", "none", "index"), ("example", "none", "examples")],
+)
+def test_by_default_the_first_damaged_example_is_an_error(
+    kind: str, preprocess: str, mode: str, damage: Damage
+) -> None:
+    arguments = damage(kind, (5,)) | {"preprocess": PREPROCESS[preprocess], "batch_size": 4}
+    came = call_reader(read, arguments | {"read": ReadOptions(mode=mode)}, [World()])
     assert came.error[0] == "CorruptRecordError"
     assert "index 5" in came.error[1]
     assert came.warnings == []

@@ -158,13 +158,13 @@ def test_a_slice_costs_memory_for_itself_only(num_examples: int, blocks: BlockSh
 
 def test_the_work_for_a_slice_does_not_grow_with_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
-    hash_values = order._hash
+    hash_values = order.hash_with_key
 
     def count(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
         hashed.append(values.size)
         return hash_values(values, key)
 
-    monkeypatch.setattr(order, "_hash", count)
+    monkeypatch.setattr(order, "hash_with_key", count)
     for num_examples in (10**7, 10**9, 10**12):
         hashed.clear()
         block_order(num_examples, BlockShuffle(256, 32), start=1000, stop=2000)

@@ -144,13 +144,13 @@ def test_a_slice_costs_memory_for_itself_only(num_examples: int) -> None:
 
 def test_the_work_for_a_slice_does_not_grow_with_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
-    hash_values = order._hash
+    hash_values = order.hash_with_key
 
     def count(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
         hashed.append(values.size)
         return hash_values(values, key)
 
-    monkeypatch.setattr(order, "_hash", count)
+    monkeypatch.setattr(order, "hash_with_key", count)
     for num_examples in (4097, 10**6, 10**9, 10**12):
         hashed.clear()
         epoch_order(num_examples, 42, 0, 1000, 2000)

@@ -2,7 +2,7 @@
 
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -138,8 +138,8 @@ def read_in_workers(_: Place, dataset: ImageDataset, num_workers: int, method: s
     return [tuple(to_plain(value) for value in batch) for batch in held]
 
 
-def addresses(dataset: ImageDataset) -> Iterator[tuple[int, int]]:
-    """Yields the address of each batch's images as the parser's canvas has them, and as the dataset does."""
+def compare_addresses(dataset: ImageDataset) -> tuple[list[int], list[int]]:
+    """Returns the addresses of all batches' images, of the parser's canvases and of the dataset's tensors, in order."""
     from unittest import mock
 
     from tfds_torch.torch_data import tensor_canvas
@@ -152,12 +152,8 @@ def addresses(dataset: ImageDataset) -> Iterator[tuple[int, int]]:
             made.append(self.pixels.ctypes.data)
 
     with mock.patch.object(tensor_canvas, "TensorCanvas", Noting):
-        for number, (image,) in enumerate(list(dataset)):
-            yield made[number], image.data_ptr()
-
-
-def compare_addresses(dataset: ImageDataset) -> list[tuple[int, int]]:
-    return list(addresses(dataset))
+        came = [image for (image,) in dataset]
+    return sorted(made), sorted(image.data_ptr() for image in came)
 
 
 def shade(image: Any, seed: Any) -> Any:

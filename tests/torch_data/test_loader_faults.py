@@ -17,14 +17,17 @@ import pytest
 from torch_data import loader_lives, reading
 from torch_data.loader_datasets import NUM_BATCHES
 
-slow = pytest.mark.slow
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
 WATCHDOG_S, GRACE_S = 120.0, 30.0
 RunLife = Callable[..., Any]
 
 WAYS = [
-    pytest.param(method, persistent, marks=[] if (method, persistent) == ("fork", "persistent") else slow)
-    for method in ("fork", "spawn", "forkserver")
-    for persistent in ("persistent", "once")
+    pytest.param("fork", "persistent"),
+    pytest.param("fork", "once", marks=slow),
+    pytest.param("spawn", "persistent", marks=campaign),
+    pytest.param("spawn", "once", marks=slow),
+    pytest.param("forkserver", "persistent", marks=campaign),
+    pytest.param("forkserver", "once", marks=campaign),
 ]
 STALL_S = {"fork": "4", "spawn": "25", "forkserver": "25"}  # Of which a start may take a good part.
 
@@ -194,12 +197,11 @@ def test_sigterm_to_the_process_group_leaves_nothing(
 # Errors that must not take tensorflow along
 
 
-@slow
 @pytest.mark.parametrize(
     ("how", "method", "persistent"),
     [
-        *(("tensorflow", *way.values) for way in WAYS),
-        *((how, "spawn", "persistent") for how in ("local", "nested", "two arguments")),
+        *(pytest.param("tensorflow", *way.values, marks=way.marks or slow) for way in WAYS),
+        *(pytest.param(how, "fork", "once", marks=slow) for how in ("local", "nested", "two arguments")),
     ],
 )
 def test_any_exception_arrives_with_its_traceback_and_without_tensorflow(

@@ -42,6 +42,9 @@ def _unpacked(tf: Any, spec: StreamSpec, position: int) -> Generator[Chunk, None
             return
         except tf.errors.OpError as error:
             raise _explain(tf, error, spec, position) from None
+        except UnicodeDecodeError:  # tensorflow's error quotes the bytes of what is no example, and is lost with them.
+            index = _find_undecodable(tf, spec, position)
+            raise spec.source.describe_undecodable(index, "It is no tf.train.Example.") from None
         columns = {name: column.unpack(decoded[name]) for name, column in spec.columns.items()}
         if spec.painter is not None:
             columns[IMAGES] = decoded[IMAGES]
@@ -154,7 +157,7 @@ def _find_undecodable(tf: Any, spec: StreamSpec, num_delivered: int) -> int | No
             try:
                 parsed = spec.source.parse(tf, encoded, _feature_specs(tf, spec))
                 _decode(tf, spec.columns, parsed, encoded, spec.num_threads)
-            except tf.errors.InvalidArgumentError:
+            except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
                 return int(occurrences[0]) % spec.num_examples
     except tf.errors.OpError:  # The files have changed since.
         pass
