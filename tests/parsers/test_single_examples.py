@@ -272,8 +272,8 @@ def test_an_image_that_cannot_be_decoded_is_named(own: Path) -> None:
     with pytest.raises(CorruptRecordError) as caught:
         parser.examples_by_index([9, 7, 3])
     assert str(caught.value).startswith(
-        f"{path}: record 7 (index 7, id {path.name}__7) of shapes:1.0.0 cannot be decoded, though its checksum is right: "
-        f"it was written that way. tensorflow says: Unknown image file format."
+        f"{path}: record 7 (index 7, id {path.name}__7) of shapes:1.0.0 cannot be decoded, though its checksum is "
+        f"right: it was written that way. tensorflow says: Unknown image file format."
     )
     assert "\n" not in str(caught.value)
     assert parser.examples_by_index([7], ["caption"])[0].features["caption"].startswith("a ")
