@@ -32,7 +32,7 @@ test: $(INSTALLED) ## the quick tests
 	@$(BIN)/python -m pytest -m "not slow and not campaign" $(IN_TWO)
 
 test-slow: $(INSTALLED) ## the rest of the tests
-	@$(BIN)/python -m pytest -m slow $(IN_TWO)
+	@$(BIN)/python -m pytest -m "slow and not campaign" $(IN_TWO)
 
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu -s tests/gpu

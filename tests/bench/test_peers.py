@@ -51,12 +51,13 @@ def test_names_of_peers_are_unique_and_ours_comes_first(
     assert [peer.name for peer in peers if not peer.hands_over] == [name for name in needs if name == "limit"]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("suites", "needs"),
-    [(("sample", "start"), NEEDS), (("jpeg", "jpeg_eval", "png32"), FUSED_NEEDS)],
-    ids=["single examples", "whole batches"],
+    [
+        pytest.param(("sample", "start"), NEEDS, marks=pytest.mark.campaign, id="single examples"),
+        pytest.param(("jpeg", "jpeg_eval", "png32"), FUSED_NEEDS, marks=pytest.mark.slow, id="whole batches"),
+    ],
 )
 def test_every_peer_is_measured_or_missing_for_a_true_reason(
     suites: Sequence[str], needs: dict[str, tuple[str, ...]], tmp_path: Path

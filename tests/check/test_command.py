@@ -716,7 +716,7 @@ DONE_WHEN = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DONE_WHEN)
+@pytest.mark.parametrize("name", ["cifar10", pytest.param("mnist", marks=pytest.mark.campaign), "imagenet2012"])
 def test_made_up_content_is_checked_and_a_cut_of_it_is_found(machine: Machine, tmp_path: Path, name: str) -> None:
     own = Machine(tmp_path)
     (tmp_path / "data").mkdir()

@@ -49,7 +49,7 @@ def test_two_ranks_of_torchrun_keep_every_promise(machine: Machine, digits: Path
         (1, 0, ""),
         (1, 2, "--eval --read-mode examples"),
         (3, 0, "--eval --read-mode examples"),
-        (3, 2, ""),
+        pytest.param(3, 2, "", marks=pytest.mark.campaign),
         (4, 1, "--eval --split test[:3] --read-mode examples"),
     ],
 )

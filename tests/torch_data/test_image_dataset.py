@@ -215,7 +215,7 @@ def test_evaluation_without_batch_size_takes_any_loader_batch_size(data_root: Pa
         # What is planned is read in another process, and the same for all of these: each repeats the others.
         pytest.param(2, "fork", False, 1, marks=slow),
         pytest.param(2, "spawn", True, 1, marks=slow),
-        pytest.param(2, "spawn", False, 1, marks=slow),
+        pytest.param(2, "spawn", False, 1, marks=pytest.mark.campaign),
     ],
 )
 def test_three_different_epochs_and_the_same_again_in_every_repetition(

@@ -29,6 +29,7 @@ WAYS = [
     pytest.param("forkserver", "persistent", marks=campaign),
     pytest.param("forkserver", "once", marks=campaign),
 ]
+OF_STALLS = [pytest.param(*way.values, marks=campaign if way.values[0] == "spawn" else way.marks) for way in WAYS]
 STALL_S = {"fork": "4", "spawn": "25", "forkserver": "25"}  # Of which a start may take a good part.
 
 
@@ -96,7 +97,7 @@ def test_a_worker_that_crashes_is_a_worker_error(run_life: RunLife) -> None:
 
 
 @slow
-@pytest.mark.parametrize(("method", "persistent"), WAYS)
+@pytest.mark.parametrize(("method", "persistent"), OF_STALLS)
 def test_a_stopped_worker_is_a_stall_error_after_timeout_s(method: str, persistent: str, run_life: RunLife) -> None:
     life = run_life(loader_lives.meet, "stop", method, persistent, STALL_S[method])
     assert (life["came"], life["error"]) == ([0, 1, 2][: len(life["came"])], "StallError")
@@ -109,7 +110,7 @@ def test_a_stopped_worker_is_a_stall_error_after_timeout_s(method: str, persiste
 
 
 @slow
-@pytest.mark.parametrize(("method", "persistent"), WAYS)
+@pytest.mark.parametrize(("method", "persistent"), OF_STALLS)
 def test_a_worker_that_hangs_is_a_stall_error_with_its_stack(method: str, persistent: str, run_life: RunLife) -> None:
     life = run_life(loader_lives.meet, "sleep", method, persistent, STALL_S[method])
     assert (life["came"], life["error"]) == ([0, 1, 2], "StallError")

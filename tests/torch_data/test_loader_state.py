@@ -15,6 +15,7 @@ from torch_data.conftest import NUMBERED_SHARDS
 from torch_data.resuming import Setup
 
 slow = pytest.mark.slow
+MARKS = {"spawn": pytest.mark.campaign}
 NUM_EXAMPLES = sum(NUMBERED_SHARDS)
 
 
@@ -51,7 +52,7 @@ SLOW_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", [*CASES, *(pytest.param(name, marks=slow) for name in SLOW_CASES)])
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(name, marks=MARKS.get(name, slow)) for name in SLOW_CASES)])
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     case: str, fleet: Fleet, numbered_root: str
 ) -> None:

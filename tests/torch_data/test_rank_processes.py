@@ -86,7 +86,8 @@ def test_threads_that_the_user_set_are_left_alone_and_so_is_a_single_rank(monkey
 @pytest.mark.slow
 def test_items_come_from_all_ranks_while_others_still_run() -> None:
     items = list(iterate_ranks(rank_functions.count_on_rank_0, 2))
-    assert items == [*((0, number) for number in range(100)), (1, -1)]
+    assert [item for item in items if item[0] == 0] == [(0, number) for number in range(100)]
+    assert items.count((1, -1)) == len(items) - 100 == 1
 
 
 @pytest.mark.slow
