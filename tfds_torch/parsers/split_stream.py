@@ -158,7 +158,7 @@ class SplitStream:
     def pieces(self, plan: EpochPlan, epoch: int, start_batch: int, content: Content) -> Iterator[Batch]:
         """Yields the batches of the plan's pipeline, each in pieces as they are decoded.
 
-        Images that are preprocessed are not in the pieces: `painted` adds them to whole batches.
+        Images that are preprocessed are not in the pieces: `batches` adds them to whole batches.
 
         Args:
             plan: the epoch plan, for one worker of one rank.
@@ -224,7 +224,6 @@ class SplitStream:
         else:
             source, num_skipped, num_valid = self._stream_source(plan, epoch, start_batch)
         chunk_size = self._chunk_size(plan.batch_size)
-        num_threads = self.read.threads_of_worker(plan.world.num_workers)
         spec = StreamSpec(
             source=source,
             num_examples=self.files.num_examples,
@@ -232,7 +231,7 @@ class SplitStream:
             painter=self._painter(plan, content, source, num_skipped),
             chunk_size=chunk_size,
             num_skipped=num_skipped,
-            num_threads=num_threads,
+            num_threads=self.read.threads_of_worker(plan.world.num_workers),
             prefetch_chunks=self.read.prefetch_batches * max(1, plan.batch_size // chunk_size),
             replacing=replacing,
             parse=content.parse,

@@ -73,9 +73,13 @@ class ArrayCanvas:
     def fill_row(  # noqa: D102
         self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool
     ) -> None:
-        height, width = self.pixels.shape[1:3]
-        resized = resize_with_pillow(pixels, (height, width), steps, bicubic=bicubic)
-        self.pixels[row] = resized[:, ::-1] if flip else resized
+        fill_with_pillow(self.pixels[row], pixels, steps, bicubic=bicubic, flip=flip)
+
+
+def fill_with_pillow(out: Pixels, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool) -> None:
+    """Writes an image, resized by Pillow, into a row uint8 [H, W, C]; see `Canvas.fill_row`."""
+    resized = resize_with_pillow(pixels, (out.shape[0], out.shape[1]), steps, bicubic=bicubic)
+    out[:] = resized[:, ::-1] if flip else resized
 
 
 def resize_with_pillow(pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool) -> Pixels:

@@ -66,7 +66,7 @@ def _painted(
     most = spec.num_threads + 1
     threads = ThreadPoolExecutor(spec.num_threads, "painter")
     try:
-        while error is None:
+        while True:
             try:
                 occurrences, columns = next(chunks)
             except StopIteration:
@@ -79,7 +79,7 @@ def _painted(
             first_row += len(occurrences)
             # The first chunks are not kept waiting for those that are read ahead.
             if len(waiting) > most:
-                most = min(most + 1, max(most, spec.prefetch_chunks))
+                most += most < spec.prefetch_chunks
                 yield _finished(painter, *waiting.popleft())
         while waiting:
             yield _finished(painter, *waiting.popleft())

@@ -47,7 +47,7 @@ def read_directly(spec: StreamSpec, position: int) -> Generator[Chunk, None, Non
             for name, column in spec.columns.items():
                 assert isinstance(column, DenseColumn)  # noqa: S101
                 values[name].append(_plain(features, column, source, index))
-        columns: dict[str, Any] = {IMAGES: bytes_array(values[IMAGES])}
+        columns: dict[str, Any] = {IMAGES: values[IMAGES]}
         for name, column in spec.columns.items():
             assert isinstance(column, DenseColumn)  # noqa: S101
             columns[name] = column.unpack((_stack(values[name], column),))

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,20 +96,20 @@ class ImagePainter:
             if self.preprocess.map_fn is not None:
                 self._map = ImageMap(tf, self.preprocess.map_fn, self._shape)
 
-    def paint(self, first_row: int, occurrences: Int64Array, images: NDArray[np.object_]) -> None:
+    def paint(self, first_row: int, occurrences: Int64Array, images: Iterable[bytes]) -> None:
         """Decodes a chunk's images, resizes them and writes them into the rows of their batches.
 
         Args:
             first_row: of the chunk.
             occurrences: int64 [n], of its examples.
-            images: bytes [n], encoded.
+            images: n of them, encoded.
 
         Raises:
             CorruptRecordError: an image is none, has no pixels or too many, or cannot be decoded.
             ConfigError: the map_fn failed.
         """
         began_s = time.perf_counter()
-        self._paint(first_row, occurrences, images.tolist())
+        self._paint(first_row, occurrences, list(images))
         if self._clock is not None:
             self._clock.add("decode", time.perf_counter() - began_s)
 

@@ -7,7 +7,7 @@ import torch
 import torch.utils.data
 from torch import Tensor
 
-from tfds_torch.pipeline.canvas import Pixels, resize_with_pillow
+from tfds_torch.pipeline.canvas import Pixels, fill_with_pillow, resize_with_pillow
 from tfds_torch.torch_data.batch_memory import LocalMemory, SharedMemory
 
 _LARGEST_SERIAL = 30_000  # Elements. Of more, torch makes several threads' work, and they would wait for each other.
@@ -49,9 +49,7 @@ class TensorCanvas:
         self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool
     ) -> None:
         if not _is_fast(pixels):
-            height, width = self.pixels.shape[1:3]
-            resized = resize_with_pillow(pixels, (height, width), steps, bicubic=bicubic)
-            self.pixels[row] = resized[:, ::-1] if flip else resized
+            fill_with_pillow(self.pixels[row], pixels, steps, bicubic=bicubic, flip=flip)
         elif flip:
             scratch = _scratch(self._images)
             _resize(pixels, scratch, steps, bicubic)
