@@ -160,10 +160,12 @@ class RecordShards(ExampleFiles):
     def ids(self, index: Indices) -> list[str]:
         """Returns TFDS's ids, `<shard file>__<record>`."""
         numbers, records = self._locate(index)
-        return [
-            f"{os.path.basename(self.runs[number].path)}__{record}"
-            for number, record in zip(numbers.tolist(), records.tolist(), strict=True)
-        ]
+        names = self._shard_names
+        return [f"{names[number]}__{record}" for number, record in zip(numbers.tolist(), records.tolist(), strict=True)]
+
+    @cached_property
+    def _shard_names(self) -> list[str]:
+        return [os.path.basename(run.path) for run in self.runs]
 
     def names(self, key: str, parse: Callable[[bytes], Any]) -> list[str]:  # noqa: D102
         obstacle = self.find_obstacle()

@@ -4,15 +4,18 @@ Values of different sizes cross from tensorflow to numpy as one flat tensor plus
 a tensor per example would cost a call each.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cached_property
+from itertools import chain, pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.pipeline.bytes_array import bytes_array
 
 CHANNELS = {None: 0, "L": 1, "RGB": 3, "RGBA": 4}
 """`image_mode` -> number of channels; None keeps what is stored."""
@@ -62,9 +65,7 @@ class DenseColumn:
     default: Any = None
 
     def feature_specs(self, tf: Any) -> Mapping[str, Any]:  # noqa: D102
-        kind = np.dtype(self.dtype).kind
-        stored = tf.string if kind in "OSU" else tf.float32 if kind == "f" else tf.int64
-        return {self.key: tf.io.FixedLenFeature(self.shape, stored, self.default)}
+        return {self.key: tf.io.FixedLenFeature(self.shape, tf.as_dtype(self._stored), self.default)}
 
     def decode(self, tf: Any, parsed: Mapping[str, Any], serialized: Any, num_parallel: int) -> tuple[Any, ...]:  # noqa: D102
         value = parsed[self.key]
@@ -77,6 +78,42 @@ class DenseColumn:
         if self.is_text and not self.shape:
             return [text.decode(errors="replace") for text in values]
         return list(values)
+
+    def read(self, features: Mapping[str, Any]) -> Sequence[Any]:
+        """Returns the values of one example, as many as `shape` has, without tensorflow.
+
+        Args:
+            features: key -> `tf.train.Feature`, of the example.
+
+        Raises:
+            ValueError: it has another number of values.
+        """
+        return read_values(features, self.key, self._field, self._size, self._defaults)
+
+    def stack(self, rows: Sequence[Sequence[Any]]) -> tuple[Array, ...]:
+        """Returns what n examples' values, of `read`, would have been decoded to: an array [n, *shape]."""
+        flat = list(chain.from_iterable(rows))
+        values = bytes_array(flat) if self._stored is np.object_ else np.array(flat, self._stored)
+        shaped = values.reshape(len(rows), *self.shape)
+        return (shaped if self._stored is np.object_ else shaped.astype(self.dtype),)
+
+    @cached_property
+    def _stored(self) -> type[np.generic]:
+        """The type in which the feature is stored."""
+        kind = np.dtype(self.dtype).kind
+        return np.object_ if kind in "OSU" else np.float32 if kind == "f" else np.int64
+
+    @cached_property
+    def _field(self) -> str:
+        return {np.object_: "bytes_list", np.float32: "float_list", np.int64: "int64_list"}[self._stored]
+
+    @cached_property
+    def _size(self) -> int:
+        return math.prod(self.shape)
+
+    @cached_property
+    def _defaults(self) -> Sequence[Any]:
+        return () if self.default is None else np.broadcast_to(self.default, self.shape).reshape(-1).tolist()
 
 
 @dataclass(frozen=True)
@@ -99,6 +136,19 @@ class ImageColumn:
 
     def unpack(self, arrays: tuple[Array, ...]) -> Any:  # noqa: D102
         return list(split_ragged(*arrays))
+
+    def read(self, features: Mapping[str, Any]) -> bytes:
+        """Returns the encoded image of one example, without tensorflow.
+
+        Args:
+            features: key -> `tf.train.Feature`, of the example.
+
+        Raises:
+            ValueError: it has none, or several.
+        """
+        image: bytes
+        (image,) = read_values(features, self.key, "bytes_list", 1)
+        return image
 
     def decode_one(self, tf: Any, image: Any) -> Any:
         """Returns uint8 [H, W, C] of an encoded image, string []."""
@@ -144,6 +194,29 @@ class StructuredColumn:
     def unpack(self, arrays: tuple[Array, ...]) -> Any:  # noqa: D102
         leaves = [list(split_ragged(flat, shapes)) for flat, shapes in zip(arrays[::2], arrays[1::2], strict=True)]
         return [_unflatten(self._template["value"], iter(example)) for example in zip(*leaves, strict=True)]
+
+
+def read_values(
+    features: Mapping[str, Any], key: str, field: str, size: int, defaults: Sequence[Any] = ()
+) -> Sequence[Any]:
+    """Returns the values of a feature of one example; the defaults where it has none.
+
+    Args:
+        features: key -> `tf.train.Feature`, of the example.
+        key: of the feature.
+        field: of the `tf.train.Feature`: `bytes_list`, `float_list` or `int64_list`.
+        size: how many values there are to be.
+        defaults: none, or as many.
+
+    Raises:
+        ValueError: it has another number of values.
+    """
+    found: Sequence[Any] = getattr(features[key], field).value if key in features else ()
+    if len(found) == size:
+        return found
+    if found or len(defaults) != size:
+        raise ValueError(f"Its feature {key!r} has {len(found)} values instead of {size}.")
+    return defaults
 
 
 def map_ragged(

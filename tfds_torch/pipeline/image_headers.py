@@ -1,10 +1,13 @@
 """Sizes of encoded images, read from their headers: nothing is decoded before its size is known to be bearable."""
 
+import struct
 from enum import IntEnum
 from typing import NamedTuple
 
 PREFIX_BYTES = 1024
 """Of an image, which nearly always hold its size; photographs may have previews before it."""
+
+_unpack_png_size = struct.Struct(">II").unpack_from  # Width, height.
 
 _JPEG_FRAMES = frozenset((0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF))
 _JPEG_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))
@@ -35,7 +38,8 @@ def read_header(image: bytes) -> Header | None:
     if image.startswith(b"\xff\xd8\xff"):
         return _read_jpeg(image)
     if image.startswith(b"\x89PNG\r\n\x1a\n") and len(image) >= 24:
-        return Header(Encoding.PNG, int.from_bytes(image[20:24], "big"), int.from_bytes(image[16:20], "big"))
+        width, height = _unpack_png_size(image, 16)
+        return Header(Encoding.PNG, height, width)
     if image.startswith((b"GIF87a", b"GIF89a")) and len(image) >= 10:
         return Header(Encoding.OTHER, int.from_bytes(image[8:10], "little"), int.from_bytes(image[6:8], "little"))
     if image.startswith(b"BM") and len(image) >= 26:

@@ -82,7 +82,13 @@ class IndexedRecords(SerializedExamples):
         """
         fetches = self._fetches(chunk_size, num_skipped)
         for _ in range(num_skipped, len(self.order), chunk_size):
-            yield fetches.fetch(chunk_size)
+            try:
+                chunk = fetches.fetch(chunk_size)
+            except TfdsTorchError:
+                raise
+            except Exception as error:
+                raise self._unreadable(error) from error
+            yield chunk
 
     def _fetches(self, chunk_size: int, num_skipped: int) -> "_Fetches":
         num_ahead = max(chunk_size, min(_READ_AHEAD_BYTES // max(1, self.mean_example_bytes), _MOST_AHEAD))
@@ -95,7 +101,10 @@ class IndexedRecords(SerializedExamples):
             return None
         if isinstance(self._failure, TfdsTorchError):
             return self._failure
-        return ShardError(f"The shards of {self.dataset} could not be read: {kind}: {self._failure}")
+        return self._unreadable(self._failure)
+
+    def _unreadable(self, error: Exception) -> ShardError:
+        return ShardError(f"The shards of {self.dataset} could not be read: {type(error).__name__}: {error}")
 
     def close(self) -> None:  # noqa: D102
         if self._reader is not None:

@@ -9,6 +9,7 @@ import os
 import struct
 from array import array
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 
@@ -93,6 +94,13 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
                 offset, number = end, number + 1
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+@lru_cache(maxsize=4096)
+def record_header(length: int) -> bytes:
+    """Returns the 12 bytes before the data of a record: its length and their checksum."""
+    encoded = length.to_bytes(8, "little")
+    return encoded + checksum(encoded)
 
 
 def checksum(data: bytes) -> bytes:

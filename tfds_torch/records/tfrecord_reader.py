@@ -1,7 +1,6 @@
 """Records of TFRecord files by the examples' index: one read for each stretch of neighbours, everything verified."""
 
 import os
-import struct
 
 import numpy as np
 
@@ -9,10 +8,8 @@ from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.records.open_files import OpenFiles
 from tfds_torch.records.record_index import Located, RecordIndex
-from tfds_torch.records.tfrecord import FOOTER_SIZE, FRAME_SIZE, HEADER_SIZE, masked_crc32c
+from tfds_torch.records.tfrecord import FOOTER_SIZE, FRAME_SIZE, HEADER_SIZE, checksum, record_header
 
-_unpack_header = struct.Struct("<QI").unpack_from
-_unpack_checksum = struct.Struct("<I").unpack_from
 _READ_AS_WHOLE_BYTES = 256 << 20
 _STRETCH_BYTES = 4 << 20  # Neighbours are read together up to here: a batch of them is not held twice.
 
@@ -115,14 +112,12 @@ class TfrecordReader:
         """Returns the data of the record that fills content[start:end]."""
         if end > len(content):
             raise _BadRecordError("the file ends inside it: it was cut")
-        length, stored = _unpack_header(content, start)
-        if length != end - start - FRAME_SIZE or masked_crc32c(content[start : start + 8]) != stored:
+        length = end - start - FRAME_SIZE
+        if content[start : start + HEADER_SIZE] != record_header(length):
             raise _BadRecordError("its header is not the one that was indexed: the file is corrupt")
         data = content[start + HEADER_SIZE : end - FOOTER_SIZE]
-        if self._verify:
-            (stored,) = _unpack_checksum(content, end - FOOTER_SIZE)
-            if masked_crc32c(data) != stored:
-                raise _BadRecordError(f"its {length} bytes do not have their checksum: the file is corrupt")
+        if self._verify and content[end - FOOTER_SIZE : end] != checksum(data):
+            raise _BadRecordError(f"its {length} bytes do not have their checksum: the file is corrupt")
         return data
 
     def _name(self, example: int) -> str:
