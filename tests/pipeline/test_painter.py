@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -47,8 +48,16 @@ def decode_png(contents: bytes, channels: int) -> Any:
 
 
 TF: Any = SimpleNamespace(
-    raw_ops=SimpleNamespace(DecodePng=decode_png), errors=SimpleNamespace(InvalidArgumentError=DamagedError)
+    constant=lambda value: value,
+    raw_ops=SimpleNamespace(DecodePng=decode_png),
+    errors=SimpleNamespace(InvalidArgumentError=DamagedError),
 )
+
+
+@pytest.fixture(autouse=True)
+def without_kornia(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves every image to what stands for tensorflow."""
+    monkeypatch.setitem(sys.modules, "kornia_rs.io", None)
 
 
 def make_painter(preprocess: Any = None, **changes: Any) -> ImagePainter:

@@ -188,16 +188,14 @@ class ImagePainter:
         assert self._decoder is not None  # noqa: S101 (`start` comes first)
         shrinks = chunk.placements.shrinks
         # Rounded up: a shrunk image has a pixel for what is left of its last ones.
-        windows = (-(-chunk.placements.windows // shrinks[:, None])).astype(np.int32)
-        decoded = []
-        for image, header, window, shrink, index in zip(
-            images, chunk.headers, windows, shrinks.tolist(), chunk.index.tolist(), strict=True
-        ):
-            try:
-                decoded.append(self._decoder.decode(image, header.encoding, window, shrink))
-            except self._tf.errors.InvalidArgumentError as error:
-                reason = str(error.message).splitlines()[0]
-                raise self._refuse(index, f"tensorflow says: {reason}") from None
+        windows = -(-chunk.placements.windows // shrinks[:, None])
+        decoded: list[Pixels] = []
+        try:
+            for pixels in self._decoder.decode(images, chunk.headers, windows, shrinks.tolist()):
+                decoded.append(pixels)
+        except self._tf.errors.InvalidArgumentError as error:
+            reason = str(error.message).splitlines()[0]
+            raise self._refuse(int(chunk.index[len(decoded)]), f"tensorflow says: {reason}") from None
         return decoded
 
     def _rows(self, first_row: int, count: int) -> Iterator[tuple[Canvas, int]]:
@@ -226,6 +224,9 @@ class ImagePainter:
         bicubic: bool,
     ) -> None:
         out = canvas.pixels[row]
+        if steps == [1.0, 1.0] and pixels.shape == out.shape and not flip:
+            out[:] = pixels
+            return
         height, width = out.shape[:2]
         is_resized = steps != [1.0, 1.0] or list(pixels.shape[:2]) != resized
         if is_resized and offset == [0, 0] and resized == [height, width]:
