@@ -12,7 +12,7 @@ from tfds_torch.bench.task import FUSED_PEERS, PEERS, Peer
 from tfds_torch.runtime.epoch_times import EpochTimes
 
 PEER_OF = {peer.name: peer for peer in (*FUSED_PEERS, *PEERS)}
-IMPORT_S = Spread(3.0, 2.5, 3.5)
+IMPORT_S = Spread(0.3, 0.25, 0.35)
 """An import of tensorflow, in the suite `memory`."""
 
 JUDGES: dict[str, Callable[[Sequence[Outcome]], list[Target]]] = {

@@ -30,7 +30,7 @@ class Pretender:
         ALL.append(self)
 
     def run_epoch(self) -> EpochFigures:
-        return epoch(start_s=4.0, num_examples=self.task.num_photos)
+        return epoch(first_batch_s=4.0, num_examples=self.task.num_photos)
 
     def measure_memory(self) -> Memory:
         return Memory(5, (6,), 1)

@@ -93,7 +93,7 @@ def test_memory_is_judged(parent: int, rest: int, kept: list[bool]) -> None:
 
 def test_the_very_first_batch_is_judged_beyond_an_import() -> None:
     start = judge_memory(memory(1, 1), IMPORT_S)[0]
-    assert (start.found, start.kept) == ("0.50 s more", True)  # 3.5 s in the middle, and 3 s of import.
+    assert (start.found, start.kept) == ("0.20 s more", True)  # 0.5 s, and 0.3 s of import.
     assert start.wanted == "at most 0.7 s more than an import of tensorflow"
     unknown = judge_memory(memory(1, 1), None)[0]
     assert (unknown.found, unknown.kept) == ("cannot be judged: there is no figure on this system", False)

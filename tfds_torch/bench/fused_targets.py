@@ -48,7 +48,7 @@ def judge_png32(outcomes: Sequence[Outcome]) -> list[Target]:
 
 
 def judge_memory(outcomes: Sequence[Outcome], import_s: Spread | None) -> list[Target]:
-    """Returns the targets of the suite `memory`.
+    """Returns the targets of the suite `memory`. As in every epoch, its first batch counts from `iter(loader)`.
 
     Args:
         outcomes: what contestants did.
@@ -56,8 +56,8 @@ def judge_memory(outcomes: Sequence[Outcome], import_s: Spread | None) -> list[T
     """
 
     def beyond_import_s(ours: Outcome) -> float | None:
-        start = median_of(figures.start_s(ours))
-        return None if start is None or import_s is None else start - import_s.median
+        first_batch = median_of(figures.first_epoch_batch_s(ours))
+        return None if first_batch is None or import_s is None else first_batch - import_s.median
 
     return [
         judge_outcomes(

@@ -2,7 +2,8 @@
 
 Configured: `is_training`, batch size, workers, and the work as `TrainPreprocess` or `EvalPreprocess`; an evaluation of
 all examples without shuffling. Images that are delivered as they are have a preprocess that finds nothing to do. All
-else is a default. Without workers, tf.data's threads decode in the training process, and nothing is handed over.
+else is a default. Without workers, threads of the training process decode, and nothing is handed over. The extra `png`
+is installed: kornia-rs decodes the small PNG images.
 """
 
 from collections.abc import Callable, Iterable
