@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_listed_is_not_found(folder: Path, monkeypatch: 
 def test_arguments_that_mean_nothing_for_an_image_folder_are_refused(
     monkeypatch: pytest.MonkeyPatch, root: str | None, arguments: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr("tfds_torch.parsers.parser_tfds._open_prepared", lambda *_: None)
+    monkeypatch.setattr("tfds_torch.parsers.dataset_opening.DatasetOpener._open_prepared", lambda *_: None)
     with pytest.raises(ConfigError) as caught:
         ParserTfds(root, NAME, **arguments)
     assert message in str(caught.value)

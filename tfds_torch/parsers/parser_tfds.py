@@ -5,27 +5,20 @@ import hashlib
 import importlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 import tensorflow_datasets as tfds
-from filelock import FileLock
 from numpy.typing import NDArray
-from tensorflow_datasets.core import naming, read_only_builder
 from tensorflow_datasets.proto import tf_example_pb2
 
-from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.parsers import image_folder
-from tfds_torch.parsers.builder_info import (
-    dataset_name,
-    field_spec,
-    split_files,
-)
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.builder_info import dataset_name, field_spec, split_files
 from tfds_torch.parsers.dataset_fields import DatasetFields
-from tfds_torch.parsers.dataset_names import describe_not_found
+from tfds_torch.parsers.dataset_opening import DatasetOpener
 from tfds_torch.parsers.example_decoder import Example, ExampleDecoder
 from tfds_torch.parsers.example_ids import find_examples
 from tfds_torch.parsers.feature_keys import find_feature
@@ -124,7 +117,7 @@ class ParserTfds:
         self.image_mode = image_mode
         self.preprocess = preprocess
         self.split = split
-        self._builder = _open(root, name, download)
+        self._builder = _opener.open(root, name, download=download)
         self._stream = SplitStream(split, split_files(self._builder, split), read)
         self._check_slices()
         features = self._builder.info.features
@@ -145,7 +138,7 @@ class ParserTfds:
             ConfigError: the name has no valid form.
             DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
         """
-        return list(_open(root, name, download=False).info.splits)
+        return list(_opener.open(root, name, download=False).info.splits)
 
     @property
     def dataset_name(self) -> str:
@@ -488,80 +481,9 @@ def _batches_of(
     return parser.batches(world, epoch, start_batch, fields=fields, in_pieces=in_pieces, make_canvas=make_canvas)
 
 
-def _open(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], download: bool) -> Any:
-    """Returns the builder of a prepared dataset, read from its files alone (no dataset code is imported)."""
-    if not isinstance(name, str | os.PathLike):
-        raise ConfigError(f"name={name!r} must be a dataset's name, or the path of a version directory.")
-    root = None if root is None else os.path.expanduser(root)
-    if _is_version_directory(name):
-        return _load(tfds.builder_from_directory, name)
-    try:
-        parsed, arguments = naming.parse_builder_name_kwargs(os.fspath(name))
-    except ValueError:
-        raise ConfigError(
-            f"The dataset name {os.fspath(name)!r} does not have the form name, name/config, name:version or "
-            f"name/config:version, and it is no directory with a dataset_info.json."
-        ) from None
-    if root is not None and _is_version_directory(root):
-        return _open_directory(root, os.fspath(name), str(parsed), arguments)
-    builder = _open_prepared(root, str(parsed), arguments)
-    if builder is None and str(parsed) == image_folder.NAME:
-        return image_folder.open_image_folder(root, arguments, download, tfds)
-    if builder is None and download:
-        _prepare(root, os.fspath(name), str(parsed))
-        builder = _open_prepared(root, str(parsed), arguments)
-    if builder is None:
-        raise DatasetNotFoundError(describe_not_found(os.fspath(name), _data_dir(root), registered_names()))
-    return builder
-
-
-def _is_version_directory(path: str | os.PathLike[str]) -> bool:
-    return (Path(path) / "dataset_info.json").is_file()
-
-
-def _open_directory(root: str, name: str, parsed_name: str, arguments: dict[str, Any]) -> Any:
-    builder = _load(tfds.builder_from_directory, root)
-    found = {"config": builder.info.config_name or "", "version": str(builder.info.version)}
-    if parsed_name != builder.info.name or any(found.get(key) != value for key, value in arguments.items()):
-        raise DatasetNotFoundError(
-            f"The root {root} is the version directory of {dataset_name(builder)}, which is not {name!r}."
-        )
-    return builder
-
-
-def _open_prepared(root: str | os.PathLike[str] | None, name: str, arguments: dict[str, Any]) -> Any:
-    try:
-        return _load(read_only_builder.builder_from_files, name, data_dir=root, **arguments)
-    except tfds.core.DatasetNotFoundError:
-        return None
-
-
-def _load(load: Callable[..., Any], where: str | os.PathLike[str], **arguments: Any) -> Any:
-    try:
-        return load(where, **arguments)
-    except (tfds.core.DatasetNotFoundError, ImportError):
-        raise
-    except Exception as error:  # TFDS reads its metadata unchecked: anything may come out of a damaged file.
-        what = f"The dataset {os.fspath(where)!r} under {arguments.get('data_dir') or where}"
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        if isinstance(error, OSError) or type(error).__module__.startswith("tensorflow."):
-            raise DatasetNotFoundError(f"{what} cannot be read ({reason}).") from None
-        raise DatasetNotFoundError(
-            f"{what} cannot be opened: its dataset_info.json or features.json is damaged ({reason}). Prepare it again."
-        ) from error
-
-
-def _prepare(root: str | os.PathLike[str] | None, name: str, registered_name: str) -> None:
-    """Downloads and builds a dataset, in one process however many ask for it at the same time."""
-    if registered_name not in registered_names():
-        return  # Said with the nearest names by the caller.
-    data_dir = _data_dir(root)
-    data_dir.mkdir(parents=True, exist_ok=True)
-    module = tfds.builder_cls(registered_name).__module__
-    lock_name = "".join(letter if letter.isalnum() else "_" for letter in name)
-    _logger.warning("Preparing %s under %s, or waiting for the process that does.", name, data_dir)
-    with FileLock(data_dir / f".{lock_name}.prepare.lock"):
-        fresh_process.call(_download_and_prepare, module, name, str(data_dir))
+def registered_names() -> list[str]:
+    """Returns the names of the datasets that TFDS knows how to build."""
+    return _opener.registered_names()
 
 
 def _download_and_prepare(module: str, name: str, data_dir: str) -> None:
@@ -569,11 +491,4 @@ def _download_and_prepare(module: str, name: str, data_dir: str) -> None:
     tfds.builder(name, data_dir=data_dir).download_and_prepare()  # Returns at once where it is prepared.
 
 
-def registered_names() -> list[str]:
-    """Returns the names of the datasets that TFDS knows how to build."""
-    # Community datasets are listed by a server: asking it would load tensorflow and wait for the network.
-    return list(tfds.list_builders(with_community_datasets=False))
-
-
-def _data_dir(root: str | os.PathLike[str] | None) -> Path:
-    return Path(os.path.expanduser(root if root is not None else tfds.core.constants.DATA_DIR))
+_opener = DatasetOpener(tfds, _download_and_prepare)
