@@ -108,7 +108,13 @@ def test_a_chunk_is_part_of_a_large_batch_or_several_small_ones(
     batch_size: int, mean_example_bytes: int, chunk_size: int
 ) -> None:
     stream = SplitStream("train", RecordShards("x", (), mean_example_bytes, "tfrecord"), ReadOptions())
-    assert stream._chunk_size(batch_size) == chunk_size
+    assert stream._chunk_size(batch_size, is_painted=False) == chunk_size
+
+
+@pytest.mark.parametrize(("batch_size", "chunk_size"), [(128, 32), (256, 32), (100, 34), (16, 32), (1, 32)])
+def test_twice_as_many_images_are_painted_at_a_time(batch_size: int, chunk_size: int) -> None:
+    stream = SplitStream("train", RecordShards("x", (), 91_000, "tfrecord"), ReadOptions())
+    assert stream._chunk_size(batch_size, is_painted=True) == chunk_size
 
 
 def piece(number: int, size: int) -> Batch:
