@@ -26,7 +26,6 @@ PSS = (
     "its greatest."
 )
 
-_MOST_EPOCHS = 2
 _WORK = (
     "Every contestant reads the same JPEG files (the demo dataset `photos`: about 500x375, 60 to 120 KB), shuffled, "
     "decodes them whole, cuts and resizes a random piece to 224x224 with Pillow (antialiased), flips half of them, and "
@@ -122,7 +121,7 @@ def _data_dir(run: Run, dataset: str, num_examples: int) -> Path:
 
 
 def _measure_sample(run: Run) -> Found:
-    return compete(run, Work(), in_turns(run, min(_MOST_EPOCHS, run.settings.num_repeats)), judge_sample)
+    return compete(run, Work(), in_turns(run, 1), judge_sample)
 
 
 def _measure_start(run: Run) -> Found:
@@ -132,9 +131,9 @@ def _measure_start(run: Run) -> Found:
 SAMPLE = Suite(
     "sample",
     "photographs a second into the training process, whole epochs",
-    f"{_WORK}Contestants live in processes of their own and take turns, epoch by epoch, at most {_MOST_EPOCHS} of "
-    f"them; a warm-up epoch is not counted; {STOPPED}Examples per second are those of whole epochs, the wait for the "
-    "first batch and the tail after the last one included: median (least to greatest).",
+    f"{_WORK}Contestants live in processes of their own and take turns: a warm-up epoch, which is not counted, and one "
+    f"more; {STOPPED}Examples per second are those of the whole epoch, the wait for the first batch and the tail after "
+    "the last one included.",
     _measure_sample,
     CONFIGURED,
     PEERS,

@@ -18,7 +18,6 @@ from tfds_torch.bench.turns import take_turns
 from tfds_torch.pipeline.options import num_cores
 
 _BATCH_SIZES = (32, 128, 256)
-_MOST_EPOCHS = 2
 
 
 def _measure(run: Run) -> Found:
@@ -33,7 +32,7 @@ def _measure(run: Run) -> Found:
             peer = Peer(title, f"{title}, batches of {batch_size}", ours.loader)
             task = Task(str(run.data_dir), None, settings.num_half, batch_size, num_workers, split=HALF)
             contestants.append(ContestantProcess(peer, task, settings.timeout_s))
-        sections.append(_section(batch_size, take_turns(contestants, min(_MOST_EPOCHS, settings.num_repeats), run.say)))
+        sections.append(_section(batch_size, take_turns(contestants, 1, run.say)))
     return Found([], sections=sections)
 
 
