@@ -21,7 +21,7 @@ from torch.utils.data import Sampler, TensorDataset
 
 from tfds_torch import Loader, create_loader
 from tfds_torch.errors import ConfigError, CorruptRecordError, WorkerError
-from tfds_torch.torch_data.loader_options import LoaderOptions
+from tfds_torch.torch_data.loading.options import LoaderOptions
 from torch_data.loader_datasets import (
     BATCH_SIZE,
     NUM_BATCHES,
@@ -436,7 +436,7 @@ def test_a_training_process_that_would_read_by_itself_for_a_device_is_warned_of(
 
 def test_workers_that_need_more_memory_than_there_is_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     from tfds_torch.runtime.memory_limits import MemoryLimit
-    from tfds_torch.torch_data import loader_memory
+    from tfds_torch.torch_data.loading import memory as loader_memory
 
     monkeypatch.setattr(loader_memory, "available_bytes", lambda: 2**30)
     monkeypatch.setattr(loader_memory, "memory_limit", lambda: MemoryLimit(2**31, "the container's limit, memory.max"))

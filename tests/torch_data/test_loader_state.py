@@ -9,7 +9,7 @@ from tfds_fixtures import with_read
 
 from tfds_torch import ImageDataset, ParserTfds, World, create_loader
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.torch_data import loader_memory
+from tfds_torch.torch_data.loading import memory as loader_memory
 from torch_data import loader_resuming
 from torch_data.conftest import NUMBERED_SHARDS
 from torch_data.resuming import Setup

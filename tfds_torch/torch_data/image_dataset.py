@@ -1,5 +1,6 @@
 """ImageDataset: a parser's examples as a torch IterableDataset."""
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from tfds_torch.torch_data.example_fields import check_field_names, make_tuples
 from tfds_torch.torch_data.iteration import Iteration, check_delivered, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import find_rank, is_distributed
-from tfds_torch.torch_data.shared_progress import SharedProgress
+from tfds_torch.torch_data.shared_progress import Progress, SharedProgress
 from tfds_torch.torch_data.tensor_canvas import TensorCanvases
 
 
@@ -159,7 +160,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             if worker is not None or position.examples:
                 return position.to_dict()
             return position.began_at.at(position.next_batch).to_dict()
-        state = self._state_at(progress.epoch, progress.start_batch, progress.num_workers)
+        state = self.state_at(progress.epoch, progress.start_batch, progress.num_workers)
         delivered = check_delivered(batches_delivered, progress, state.num_batches, self.parser.batch_size)
         return state.at(progress.start_batch + delivered).to_dict()
 
@@ -178,7 +179,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             StateMismatchError: the state is damaged, or not of this dataset, split, plan or world; nothing is changed.
         """
         worker = torch.utils.data.get_worker_info()
-        here = self._state_at(0, 0, None if worker is None else worker.num_workers)
+        here = self.state_at(0, 0, None if worker is None else worker.num_workers)
         if worker is None and not is_position(state):
             loaded = LoaderState.load(state, here)
             is_bound = loaded.read_mode != "index" and loaded.batches_delivered > 0
@@ -192,8 +193,14 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             self._restored, self._restored_by = position, os.getpid()
         self._iteration = None
 
-    def _state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
-        """Returns the state of a point in an epoch; num_workers 0: the training process reads by itself."""
+    def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
+        """Returns the state of a point in an epoch.
+
+        Args:
+            epoch: which one.
+            batches_delivered: of it.
+            num_workers: of the loader; 0: the training process reads by itself; None: it is not known.
+        """
         num_readers = None if num_workers is None else max(1, num_workers)
         world = self.find_rank().at_worker(0, num_readers or 1)
         return LoaderState.of(
@@ -206,6 +213,38 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             epoch=epoch,
             batches_delivered=batches_delivered,
         )
+
+    @property
+    def progress(self) -> Progress:
+        """What is known here of the iteration that began last, and of the next one."""
+        return self._progress.current()
+
+    def twin(self, progress: SharedProgress) -> "ImageDataset":
+        """Returns a dataset that reads the same, and whose epochs are counted apart: what a loader's processes read."""
+        twin = copy.copy(self)
+        twin._progress = progress
+        return twin
+
+    def begin_elsewhere(self, num_workers: int) -> LoaderState:
+        """Returns where an iteration begins that a twin makes: the next epoch, or where a loaded state goes on.
+
+        Whoever asks counts what is delivered of it.
+
+        Args:
+            num_workers: of the loader, 0 for none.
+
+        Raises:
+            StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
+        """
+        if self._restored is not None:
+            raise StateMismatchError(
+                "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
+                "state of a Loader, or of LoaderState.from_stateful."
+            )
+        epoch, start_batch = self._progress.begin(None, num_workers)
+        # Again, as an iteration that another one counts: the dataset itself cannot say what is delivered of it.
+        self._progress.begin_at(None, num_workers, epoch, start_batch)
+        return self.state_at(epoch, start_batch, num_workers)
 
     def __len__(self) -> int:
         """Examples that this rank yields in an epoch, wrapped and padded ones counted; whole batches where it is so."""
@@ -272,7 +311,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         began = self._take_restored(self._progress.fixed_epoch(loader_seed))
         if began is None:
             epoch, start_batch = self._progress.begin(loader_seed, num_workers)
-            state = self._state_at(epoch, start_batch, num_workers)
+            state = self.state_at(epoch, start_batch, num_workers)
             began = WorkerPosition(world.worker, world.num_workers, 0, 0, state)
         else:
             state = began.began_at

@@ -17,14 +17,14 @@ from tfds_torch.runtime.loader_stats import LoaderStats
 from tfds_torch.runtime.stage_times import StageClock
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign
-from tfds_torch.torch_data.loader_iteration import LoaderIteration
-from tfds_torch.torch_data.loader_memory import warn_of_memory
-from tfds_torch.torch_data.loader_options import LoaderOptions
-from tfds_torch.torch_data.loader_position import IterationBoard, Position
-from tfds_torch.torch_data.loader_recipe import LoaderRecipe
-from tfds_torch.torch_data.loader_source import BatchSource, SourceNames
-from tfds_torch.torch_data.loader_tally import Tally
+from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign
+from tfds_torch.torch_data.loading.iteration import LoaderIteration
+from tfds_torch.torch_data.loading.memory import warn_of_memory
+from tfds_torch.torch_data.loading.options import LoaderOptions
+from tfds_torch.torch_data.loading.position import IterationBoard, Position
+from tfds_torch.torch_data.loading.recipe import LoaderRecipe
+from tfds_torch.torch_data.loading.source import BatchSource, SourceNames
+from tfds_torch.torch_data.loading.tally import Tally
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 

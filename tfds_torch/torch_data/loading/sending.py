@@ -14,7 +14,7 @@ from torch import Tensor
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.stage_times import StageClock
 from tfds_torch.torch_data.batch_memory import SharedMemory
-from tfds_torch.torch_data.loader_failure import Failure
+from tfds_torch.torch_data.loading.failure import Failure
 from tfds_torch.torch_data.nested import map_tensors, tensors
 
 _MOST_INLINE_BYTES = 1 << 16

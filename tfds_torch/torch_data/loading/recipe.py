@@ -11,11 +11,11 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.stage_times import StageClock
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.loader_options import LoaderOptions
-from tfds_torch.torch_data.loader_position import IterationBoard
-from tfds_torch.torch_data.loader_sending import SendingCollate
-from tfds_torch.torch_data.loader_timing import TimedIterable, TimedMap
-from tfds_torch.torch_data.loader_worker import WorkerStart
+from tfds_torch.torch_data.loading.options import LoaderOptions
+from tfds_torch.torch_data.loading.position import IterationBoard
+from tfds_torch.torch_data.loading.sending import SendingCollate
+from tfds_torch.torch_data.loading.timing import TimedIterable, TimedMap
+from tfds_torch.torch_data.loading.worker import WorkerStart
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from torch.utils.data._utils import worker as torch_worker
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.stage_times import StageClock
 from tfds_torch.runtime.worker_watch import end_with_parent, offer_stack
-from tfds_torch.torch_data.loader_failure import Failure
-from tfds_torch.torch_data.loader_timing import TimedIterable, TimedMap
+from tfds_torch.torch_data.loading.failure import Failure
+from tfds_torch.torch_data.loading.timing import TimedIterable, TimedMap
 
 
 class WorkerStart:

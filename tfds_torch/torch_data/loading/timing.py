@@ -8,8 +8,8 @@ import torch.utils.data
 
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.stage_times import StageClock
-from tfds_torch.torch_data.loader_failure import Failure
-from tfds_torch.torch_data.loader_position import IterationBoard
+from tfds_torch.torch_data.loading.failure import Failure
+from tfds_torch.torch_data.loading.position import IterationBoard
 
 
 class TimedMap(torch.utils.data.Dataset[Any]):

@@ -1,6 +1,5 @@
 """Where the iterations of a loader begin, and what it has delivered: the training process says, the workers obey."""
 
-import copy
 import random
 from collections.abc import Mapping
 from multiprocessing import get_context
@@ -10,7 +9,6 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from tfds_torch.errors import StateMismatchError
 from tfds_torch.pipeline.preprocess import height_and_width
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
@@ -48,7 +46,7 @@ class IterationBoard:
         epoch, start_batch = self._numbers[slot : slot + 2]
         worker = torch.utils.data.get_worker_info()
         place = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        state = dataset._state_at(epoch, start_batch, place[1])
+        state = dataset.state_at(epoch, start_batch, place[1])
         dataset.load_state_dict(WorkerPosition(*place, 0, 0, state).to_dict())
         if worker is not None and self.seed is not None:
             seed_generators(self.seed, epoch, start_batch, dataset.find_rank().rank, worker.id)
@@ -87,8 +85,7 @@ class Position:
             clock: what is reported to.
             prefetch_batches: that a worker has on their way.
         """
-        twin = copy.copy(self.dataset)
-        twin._progress = self._progress_of_twin
+        twin = self.dataset.twin(self._progress_of_twin)
         twin.clock = clock
         twin.memory = self._shared_memory(prefetch_batches)
         return twin
@@ -112,22 +109,13 @@ class Position:
         Raises:
             StateMismatchError: a loaded state goes on with other workers only.
         """
-        if self.dataset._restored is not None:
-            raise StateMismatchError(
-                "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
-                "state of a Loader, or of LoaderState.from_stateful."
-            )
-        progress = self.dataset._progress
-        epoch, start_batch = progress.begin(None, self.num_workers)
-        # Again, as an iteration that another one counts: the dataset itself cannot say what is delivered of it.
-        progress.begin_at(None, self.num_workers, epoch, start_batch)
+        self.began = self.dataset.begin_elsewhere(self.num_workers)
         self._loaded, self.num_delivered = None, 0
-        self.began = self.dataset._state_at(epoch, start_batch, self.num_workers)
         return self.began
 
     def state(self) -> LoaderState:
         """Returns how far the loader is."""
-        progress = self.dataset._progress.current()
+        progress = self.dataset.progress
         if self.began is not None and progress.num_workers is not None:
             return self.began.at(self.began.batches_delivered + self.num_delivered)
         if self._loaded is not None and (progress.epoch, progress.start_batch) == (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.torch_data.loader_tally import Tally
+from tfds_torch.torch_data.loading.tally import Tally
 
 
 class LoaderIteration(Iterator[Any]):

@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader
 from tfds_torch.errors import StallError, WorkerError
 from tfds_torch.runtime.stage_times import StageClock
 from tfds_torch.runtime.worker_watch import ask_for_stack, describe_exit, process_state
-from tfds_torch.torch_data.loader_failure import Failure
-from tfds_torch.torch_data.loader_processes import LoaderProcesses
-from tfds_torch.torch_data.loader_reader import DirectReader, ThreadReader
-from tfds_torch.torch_data.loader_sending import Sent
+from tfds_torch.torch_data.loading.failure import Failure
+from tfds_torch.torch_data.loading.processes import LoaderProcesses
+from tfds_torch.torch_data.loading.reader import DirectReader, ThreadReader
+from tfds_torch.torch_data.loading.sending import Sent
 
 _CHECK_S = 0.2
 

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 from tfds_torch.runtime.machine_share import choose_workers, num_local_ranks, usable_cores
 from tfds_torch.runtime.memory_limits import available_bytes
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.loader_options import LoaderOptions
+from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 _logger = logging.getLogger(__name__)
