@@ -14,8 +14,6 @@ def test_the_readme_has_python_blocks_and_no_other_code_marked_as_such():
     assert len(BLOCKS) == README.count("```python") >= 2
 
 
-SLOW = ("lightning", "accelerate", "prepare_fake")
-
 # Lightning imports torchvision, whose operators cannot be loaded everywhere.
 RUN = """
 import runpy, sys
@@ -25,13 +23,8 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(number, marks=pytest.mark.slow if any(word in block for word in SLOW) else ())
-        for number, block in enumerate(BLOCKS)
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_python_block_runs_verbatim(number, tmp_path, run_python):
     script = tmp_path / f"block_{number}.py"
     script.write_text(BLOCKS[number])

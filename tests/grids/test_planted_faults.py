@@ -24,6 +24,8 @@ from grids.rank import read_cell
 from grids.splits import Truth
 from grids.tally import Tally, run_cells
 
+pytestmark = pytest.mark.slow
+
 DATA = "uneven shards"
 CELLS = {
     task: Cell(DATA, 2, 2, task, FORK, persistent=True, epochs=(COUNTED, COUNTED, 0))
