@@ -5,6 +5,7 @@ import os
 # Read by tensorflow's C++ when it loads, in this process and in the ones that tests start.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,10 @@ import told
 
 ROOT = Path(__file__).parents[1]
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+
+# A shell's background job ignores Ctrl-C, and so would every process that the tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
