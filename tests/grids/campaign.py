@@ -25,7 +25,10 @@ TASKS = (*BY_INDEX, *STREAMS)
 REPLICAS, WORKERS = (1, 2, 3, 4), (1, 2, 3)
 
 VARIATIONS = ("halves", "empty shards in train+test", "shuffling disabled", "image folder")
-"""What differs from other splits in what is read, not in how it is dealt: `make test-slow` reads every fourth cell."""
+"""What differs from other splits in what is read, not in how it is dealt.
+
+`make test` reads a few cells of each, `make campaign` all.
+"""
 
 LARGE = 6
 """Pipelines from which on `make test-slow` reads a grid for one task only, another one for other data."""

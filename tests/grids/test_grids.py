@@ -49,7 +49,9 @@ def test_every_promise_holds_on_some_grids(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # A watchdog ends ranks that hang; this is for slow machines.
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize(
+    "data", [pytest.param(data, marks=pytest.mark.campaign if data in VARIATIONS else ()) for data in DATA]
+)
 def test_every_promise_holds_on_many_grids(
     data: str, fleet: Fleet, splits: dict[str, Split], truths: dict[str, Truth], tally: Tally
 ) -> None:
