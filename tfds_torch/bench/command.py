@@ -74,7 +74,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     names = ", ".join(suite.name for suite in SUITES)
     peers = ",".join(_peer_names(SUITES))
     parser.add_argument("suites", nargs="*", metavar="suite", help=f"{names} (all)")
-    parser.add_argument("--repeats", type=int, default=2, metavar="N", help="measured epochs of each (%(default)s)")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=2,
+        metavar="N",
+        help="measured epochs of each (%(default)s); one in sample, jpeg_eval and scale",
+    )
     parser.add_argument(
         "--photos", type=int, default=4096, metavar="N", help="photos of an epoch; all else goes with it (%(default)s)"
     )

@@ -1,14 +1,12 @@
 """TFRecord shards of made-up bytes, as many and as large as a measurement needs."""
 
 import random
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 from tfds_torch.records.record_run import RecordRun
-from tfds_torch.records.tfrecord import checksum
+from tfds_torch.records.tfrecord import checksum, record_header
 
-_length = struct.Struct("<Q").pack
 _NUM_BYTES = 1 << 20
 _RECORDS_AT_A_TIME = 1024
 
@@ -49,5 +47,4 @@ def _frames(draw: random.Random, sizes: range, num_records: int) -> Iterator[byt
     for _ in range(num_records):
         start = int(draw.random() * last)
         data = content[start : start + sizes[int(draw.random() * len(sizes))]]
-        length = _length(len(data))
-        yield from (length, checksum(length), data, checksum(data))
+        yield from (record_header(len(data)), data, checksum(data))

@@ -83,8 +83,8 @@ SCALE = Suite(
     "scale",
     "whole batches by the number of workers and the size of batches",
     "This package alone, at the work of the suite `jpeg`, with half of the photographs: from no workers to one for "
-    "every core, with batches of different sizes. For every size they live in processes of their own and take turns, "
-    f"epoch by epoch; a warm-up epoch is not counted; {STOPPED}Median (least to greatest).",
+    "every core, with batches of different sizes. For every size they live in processes of their own and take turns: "
+    f"a warm-up epoch, which is not counted, and one more; {STOPPED}Median (least to greatest).",
     _measure,
     "how it is measured, and why: tfds_torch.bench.scale_suite",
 )

@@ -40,6 +40,10 @@ class ImageDecoder:
         self._decode_png = _find_png_decoder()
         self._png_kind, self._png_mode = _PNG_KINDS.get(column.mode, (b"", ""))
 
+    def cuts(self, header: Header) -> bool:
+        """Whether of an image with this header only the window is decoded, and can be shrunk meanwhile."""
+        return header.encoding == Encoding.JPEG and self._column.mode != "RGBA"
+
     def decode(
         self, images: Sequence[bytes], headers: Sequence[Header], windows: Boxes, shrinks: Sequence[int]
     ) -> Iterator[Pixels]:
@@ -49,17 +53,17 @@ class ImageDecoder:
             images: encoded.
             headers: their own.
             windows: int64 [n, 4], what is wanted of the shrunk images: top, left, height, width.
-            shrinks: 1, or for a JPEG also 2, 4 or 8: by what they are downsized.
+            shrinks: 1, or for an image that it `cuts` also 2, 4 or 8: by what they are downsized.
 
         Raises:
             tf.errors.InvalidArgumentError: the next image cannot be decoded.
         """
         tf = self._tf
         crops: Sequence[Any] = [None] * len(images)
-        if self._column.mode != "RGBA" and any(header.encoding == Encoding.JPEG for header in headers):
+        if any(map(self.cuts, headers)):
             crops = tf.unstack(tf.constant(windows, tf.int32))
         for image, header, window, crop, shrink in zip(images, headers, windows.tolist(), crops, shrinks, strict=True):
-            if header.encoding == Encoding.JPEG and crop is not None:
+            if self.cuts(header):
                 # Of anything but tensors and a float, tensorflow makes these first, which takes it 100 us.
                 pixels = tf.raw_ops.DecodeAndCropJpeg(
                     contents=tf.constant(image),

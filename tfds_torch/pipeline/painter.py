@@ -13,7 +13,7 @@ from tfds_torch.errors import TfdsTorchError
 from tfds_torch.pipeline.canvas import Canvas, MakeCanvas, Pixels
 from tfds_torch.pipeline.columns import CHANNELS, ImageColumn
 from tfds_torch.pipeline.image_decoder import ImageDecoder
-from tfds_torch.pipeline.image_headers import Encoding, Header, read_header
+from tfds_torch.pipeline.image_headers import Header, read_header
 from tfds_torch.pipeline.map_function import ImageMap
 from tfds_torch.pipeline.placement import Placements
 from tfds_torch.pipeline.preprocess import Preprocess, height_and_width
@@ -143,12 +143,13 @@ class ImagePainter:
         return {name: cut_alike(images, chunk.placements, self._shape[:2]) for name, images in others.items()}
 
     def _paint(self, first_row: int, occurrences: Int64Array, images: list[bytes]) -> None:
+        assert self._decoder is not None  # noqa: S101 (`start` comes first)
         index = occurrences % self._num_examples
         headers = [self._read_header(*example) for example in zip(index.tolist(), images, strict=True)]
         sizes = np.array([(header.height, header.width) for header in headers], np.int64)
-        is_jpeg = np.array([header.encoding == Encoding.JPEG and self._shape[2] < 4 for header in headers])
-        chunk = _Chunk(index, headers, sizes, self.preprocess.place(sizes, occurrences, self._seed, is_jpeg))
-        decoded = self._decode(chunk, images)
+        shrinkable = np.array([self._decoder.cuts(header) for header in headers])
+        chunk = _Chunk(index, headers, sizes, self.preprocess.place(sizes, occurrences, self._seed, shrinkable))
+        decoded = self._decode(self._decoder, chunk, images)
         placements = chunk.placements.rows()
         if self._map is None:
             rows = zip(self._rows(first_row, len(images)), decoded, placements, strict=True)
@@ -180,18 +181,17 @@ class ImagePainter:
             )
         return header
 
-    def _decode(self, chunk: _Chunk, images: list[bytes]) -> list[Pixels]:
+    def _decode(self, decoder: ImageDecoder, chunk: _Chunk, images: list[bytes]) -> list[Pixels]:
         """Returns the windows of a chunk's images, uint8 [h, w, C].
 
         All of them, before the first one is resized: by turns, the two cost a tenth more.
         """
-        assert self._decoder is not None  # noqa: S101 (`start` comes first)
         shrinks = chunk.placements.shrinks
         # Rounded up: a shrunk image has a pixel for what is left of its last ones.
         windows = -(-chunk.placements.windows // shrinks[:, None])
         decoded: list[Pixels] = []
         try:
-            for pixels in self._decoder.decode(images, chunk.headers, windows, shrinks.tolist()):
+            for pixels in decoder.decode(images, chunk.headers, windows, shrinks.tolist()):
                 decoded.append(pixels)
         except self._tf.errors.InvalidArgumentError as error:
             reason = str(error.message).splitlines()[0]

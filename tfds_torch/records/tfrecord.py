@@ -105,10 +105,10 @@ def record_header(length: int) -> bytes:
 
 def checksum(data: bytes) -> bytes:
     """Returns the 4 bytes that follow a length or the data of a record: its masked CRC32C."""
-    return masked_crc32c(data).to_bytes(4, "little")
+    return _masked_crc32c(data).to_bytes(4, "little")
 
 
-def masked_crc32c(data: bytes) -> int:
+def _masked_crc32c(data: bytes) -> int:
     """Returns the masked CRC32C of a length or of the data of a record, as the u32 that follows it."""
     crc: int = _crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
@@ -143,7 +143,7 @@ def _record_end(path: Path, window: bytes, position: int, offset: int, number: i
     if len(window) - position < HEADER_SIZE:
         raise _cut(path, offset, number, min(size, offset + len(window) - position))
     length, stored = _unpack_header(window, position)
-    if masked_crc32c(window[position : position + 8]) != stored:
+    if _masked_crc32c(window[position : position + 8]) != stored:
         raise CorruptRecordError(
             f"{path}: the length of record {number} at offset {offset} does not have its checksum: the file is "
             f"corrupt. Prepare the dataset again."
