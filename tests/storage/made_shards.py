@@ -1,35 +1,35 @@
-"""Small shards whose every record is known, and the runs of a split over them."""
+"""Small shards whose every record is known, and the instructions of a split over them."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from records.tfrecord_writer import write
+from storage.tfrecord_writer import write
 
-from tfds_torch.records.record_run import RecordRun
+from tfds_torch.storage.file_instruction import FileInstruction
 
 DATASET = "fake/plain:1.0.0"
 
 
 @dataclass
 class MadeSplit:
-    """Runs of a split, and what its examples are.
+    """File instructions of a split, and what its examples are.
 
     Attributes:
-        runs: consecutive.
+        instructions: consecutive.
         examples: data of every example, by index.
         records: of every shard, by path.
     """
 
-    runs: list[RecordRun] = field(default_factory=list)
+    instructions: list[FileInstruction] = field(default_factory=list)
     examples: list[bytes] = field(default_factory=list)
     records: dict[str, list[bytes]] = field(default_factory=dict)
 
-    def add_run(self, path: str, skip: int, take: int) -> None:
-        """Appends a run of a shard's records to the split."""
+    def add_instruction(self, path: str, skip: int, take: int) -> None:
+        """Appends an instruction for a shard's records to the split."""
         records = self.records[path]
-        self.runs.append(RecordRun(path, skip, take, len(self.examples), len(records)))
+        self.instructions.append(FileInstruction(path, skip, take, len(self.examples), len(records)))
         self.examples.extend(records[skip : skip + take])
 
 
@@ -46,5 +46,5 @@ def write_shards(folder: Path, counts: Sequence[int], largest: int = 300) -> Mad
         path = str(folder / f"fake-train.tfrecord-{number:05d}-of-{len(counts):05d}")
         split.records[path] = made_records(count, number, largest)
         write(Path(path), split.records[path])
-        split.add_run(path, 0, count)
+        split.add_instruction(path, 0, count)
     return split

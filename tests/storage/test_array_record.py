@@ -12,12 +12,11 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from conftest import RunPython
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from records.made_shards import DATASET, MadeSplit, made_records
+from storage.made_shards import DATASET, MadeSplit, made_records
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.records import array_record
-from tfds_torch.records.array_record import ArrayRecordFilesReader
-from tfds_torch.records.record_reader import open_reader
+from tfds_torch.storage.array_record import reader as array_record
+from tfds_torch.storage.array_record.reader import ArrayRecordFilesReader
 
 
 def write_array_record(path: Path, records: list[bytes]) -> None:
@@ -34,21 +33,21 @@ def write_shards(folder: Path, counts: list[int]) -> MadeSplit:
         path = folder / f"fake-train.array_record-{number:05d}-of-{len(counts):05d}"
         split.records[str(path)] = made_records(count, number)
         write_array_record(path, split.records[str(path)])
-        split.add_run(str(path), 0, count)
+        split.add_instruction(str(path), 0, count)
     return split
 
 
 @pytest.fixture
 def split(tmp_path: Path) -> MadeSplit:
-    """Two shards, and a second, shorter run of the first."""
+    """Two shards, and a second, shorter instruction for the first."""
     made = write_shards(tmp_path / "data", [6, 9])
-    made.add_run(made.runs[0].path, 2, 3)
+    made.add_instruction(made.instructions[0].path, 2, 3)
     return made
 
 
 @pytest.fixture
 def reader(split: MadeSplit) -> Iterator[ArrayRecordFilesReader]:
-    with ArrayRecordFilesReader(split.runs, DATASET) as opened:
+    with ArrayRecordFilesReader(split.instructions, DATASET) as opened:
         yield opened
 
 
@@ -58,11 +57,6 @@ def test_any_examples_come_in_the_order_asked(
     split: MadeSplit, reader: ArrayRecordFilesReader, index: list[int]
 ) -> None:
     assert reader.read(np.array(index, np.int64)) == [split.examples[number] for number in index]
-
-
-def test_open_reader_opens_them(split: MadeSplit) -> None:
-    with open_reader(split.runs, DATASET, "array_record") as reader:
-        assert reader.read(np.arange(18)) == split.examples
 
 
 def test_every_record_is_read_once_per_call_and_counted(split: MadeSplit, reader: ArrayRecordFilesReader) -> None:
@@ -75,7 +69,7 @@ def test_every_record_is_read_once_per_call_and_counted(split: MadeSplit, reader
 def test_few_files_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_record, "_MOST_OPEN", 2)
     split = write_shards(tmp_path / "data", [2, 2, 2, 2])
-    with ArrayRecordFilesReader(split.runs, DATASET) as reader:
+    with ArrayRecordFilesReader(split.instructions, DATASET) as reader:
         for _ in range(2):
             assert reader.read(np.arange(8)[::-1].copy()) == split.examples[::-1]
             assert len(reader._readers) == 2
@@ -105,7 +99,7 @@ def test_without_the_package_the_extra_is_named(split: MadeSplit, monkeypatch: p
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ConfigError) as caught:
-        ArrayRecordFilesReader(split.runs, DATASET)
+        ArrayRecordFilesReader(split.instructions, DATASET)
     assert str(caught.value) == (
         f"{DATASET} has files of format 'array_record', and the package that reads them is not installed: "
         f"`pip install 'tfds-torch[array-record]'`."
@@ -116,9 +110,9 @@ def test_without_the_package_the_extra_is_named(split: MadeSplit, monkeypatch: p
 
 
 def test_a_missing_file_is_a_shard_error(split: MadeSplit, reader: ArrayRecordFilesReader) -> None:
-    path = split.runs[1].path
+    path = split.instructions[1].path
     os.remove(path)
-    for opening in (lambda: ArrayRecordFilesReader(split.runs, DATASET), lambda: reader.read(np.array([0]))):
+    for opening in (lambda: ArrayRecordFilesReader(split.instructions, DATASET), lambda: reader.read(np.array([0]))):
         with pytest.raises(ShardError, match=rf"The shard file {path} is missing\. Prepare the dataset again\."):
             opening()
 
@@ -127,7 +121,7 @@ def test_a_missing_file_is_a_shard_error(split: MadeSplit, reader: ArrayRecordFi
 def test_a_file_with_another_number_of_records_is_a_shard_error_before_the_first_example(
     split: MadeSplit, reader: ArrayRecordFilesReader, count: int
 ) -> None:
-    path = split.runs[1].path
+    path = split.instructions[1].path
     write_array_record(Path(path), made_records(count, 1))
     with pytest.raises(ShardError) as caught:
         reader.read(np.array([0]))
@@ -139,14 +133,14 @@ def test_a_file_with_another_number_of_records_is_a_shard_error_before_the_first
 
 @pytest.mark.parametrize("size", [0, 20, 400, 65_536, -1])
 def test_a_cut_file_is_a_shard_error(split: MadeSplit, reader: ArrayRecordFilesReader, size: int) -> None:
-    path = split.runs[1].path
+    path = split.instructions[1].path
     os.truncate(path, size if size >= 0 else os.stat(path).st_size + size)
     with pytest.raises(ShardError, match=rf"{path} holds 0 of 9 examples"):
         reader.read(np.array([0]))
 
 
 def test_no_flipped_byte_gives_another_example(split: MadeSplit) -> None:
-    path = Path(split.runs[1].path)
+    path = Path(split.instructions[1].path)
     whole = path.read_bytes()
     outcomes = {"whole": 0, "corrupt": 0, "shard": 0}
     tail = len(whole) - 65_536  # The footer begins on a block of its own.
@@ -154,7 +148,7 @@ def test_no_flipped_byte_gives_another_example(split: MadeSplit) -> None:
         content = bytearray(whole)
         content[position] ^= 0x10
         path.write_bytes(content)
-        with ArrayRecordFilesReader(split.runs, DATASET) as reader:
+        with ArrayRecordFilesReader(split.instructions, DATASET) as reader:
             try:
                 found = reader.read(np.arange(18))
             except CorruptRecordError:
@@ -168,11 +162,11 @@ def test_no_flipped_byte_gives_another_example(split: MadeSplit) -> None:
 
 
 def test_the_damaged_record_is_named_and_the_others_are_still_read(split: MadeSplit) -> None:
-    path = Path(split.runs[1].path)
+    path = Path(split.instructions[1].path)
     content = bytearray(path.read_bytes())
     content[content.index(split.examples[9][:20])] ^= 1  # Random bytes are stored as they are.
     path.write_bytes(content)
-    with ArrayRecordFilesReader(split.runs, DATASET) as reader:
+    with ArrayRecordFilesReader(split.instructions, DATASET) as reader:
         for _ in range(2):
             with pytest.raises(CorruptRecordError) as caught:
                 reader.read(np.array([0, 8, 9, 10]))
@@ -203,14 +197,14 @@ def test_a_read_that_fails_only_as_a_whole_is_a_shard_error(split: MadeSplit, re
 
 
 def test_when_no_file_can_be_opened_the_advice_is_given(split: MadeSplit, run_python: RunPython) -> None:
-    path = split.runs[0].path
+    path = split.instructions[0].path
     code = f"""
     import os, resource
     import numpy as np
     from tfds_torch.errors import ShardError
-    from tfds_torch.records.array_record import ArrayRecordFilesReader
-    from tfds_torch.records.record_run import RecordRun
-    reader = ArrayRecordFilesReader([RecordRun({path!r}, 0, 6, 0, 6)], {DATASET!r})
+    from tfds_torch.storage.array_record.reader import ArrayRecordFilesReader
+    from tfds_torch.storage.file_instruction import FileInstruction
+    reader = ArrayRecordFilesReader([FileInstruction({path!r}, 0, 6, 0, 6)], {DATASET!r})
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     others = []
     try:
@@ -233,15 +227,18 @@ def test_when_no_file_can_be_opened_the_advice_is_given(split: MadeSplit, run_py
 # A fork.
 
 
+@pytest.mark.campaign  # On a busy machine the package itself may hang in a child whose parent has read.
 def test_forked_processes_open_the_files_anew(split: MadeSplit, run_python: RunPython) -> None:
-    runs = [(run.path, run.skip, run.take, run.first_index, run.num_in_shard) for run in split.runs]
+    instructions = [
+        (item.path, item.skip, item.take, item.first_index, item.num_in_shard) for item in split.instructions
+    ]
     code = f"""
     import os, signal
     import numpy as np
-    from tfds_torch.records.array_record import ArrayRecordFilesReader
-    from tfds_torch.records.record_run import RecordRun
+    from tfds_torch.storage.array_record.reader import ArrayRecordFilesReader
+    from tfds_torch.storage.file_instruction import FileInstruction
 
-    reader = ArrayRecordFilesReader([RecordRun(*run) for run in {runs!r}], {DATASET!r})
+    reader = ArrayRecordFilesReader([FileInstruction(*item) for item in {instructions!r}], {DATASET!r})
     expected = reader.read(np.arange(18))
     reader._lock.acquire()  # As another thread in the middle of a read.
     children = []

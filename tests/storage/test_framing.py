@@ -10,12 +10,12 @@ import pytest
 from conftest import RunPython
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from records import tfrecord_writer
-from records.tfrecord_writer import FOOTER_SIZE, HEADER_SIZE, boundaries, encode, header, write
+from storage import tfrecord_writer
+from storage.tfrecord_writer import FOOTER_SIZE, HEADER_SIZE, boundaries, encode, header, write
 
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.records import tfrecord
-from tfds_torch.records.tfrecord import count_records, read_records, scan_offsets
+from tfds_torch.storage.tfrecord import framing as tfrecord
+from tfds_torch.storage.tfrecord.framing import count_records, read_records, scan_offsets
 
 RECORDS = [b"", b"a", b"tfds_torch", bytes(range(32))]
 WRITTEN_BY_TENSORFLOW = bytes.fromhex(  # tf.io.TFRecordWriter of tensorflow 2.21, RECORDS.
@@ -260,7 +260,7 @@ def test_a_missing_file_is_a_shard_error(shard: Path) -> None:
 
 
 def test_a_folder_in_place_of_a_file_is_a_shard_error(tmp_path: Path) -> None:
-    with pytest.raises(ShardError, match=r"cannot be read: Is a directory\.$"):
+    with pytest.raises(ShardError, match=r" is a directory, not a regular file\. Prepare"):
         count_records(tmp_path)
 
 

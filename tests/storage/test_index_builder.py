@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from records.made_shards import DATASET, write_shards
-from records.tfrecord_writer import boundaries
+from storage.made_shards import DATASET, write_shards
+from storage.tfrecord_writer import boundaries
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.records import index_builder
-from tfds_torch.records.index_builder import find_records
-from tfds_torch.records.tfrecord import scan_offsets
+from tfds_torch.storage.tfrecord import index_builder
+from tfds_torch.storage.tfrecord.framing import scan_offsets
+from tfds_torch.storage.tfrecord.index_builder import find_records
 
 
 class Terminal(io.StringIO):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.records import index_file
-from tfds_torch.records.index_file import (
+from tfds_torch.storage.tfrecord import index_file
+from tfds_torch.storage.tfrecord.index_file import (
     DamagedIndexError,
     IndexedShards,
     UnusableIndexError,

@@ -1,50 +1,53 @@
-"""RunTable: from an example's index to its file and record."""
+"""InstructionTable: from an example's index to its file and record."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from records.made_shards import DATASET
+from storage.made_shards import DATASET
 
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
-from tfds_torch.records.record_run import RecordRun
-from tfds_torch.records.run_table import RunTable
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.instruction_table import InstructionTable
 
 NUM_IN_SHARD = 9
 
 
 @st.composite
-def runs_of_a_split(draw: st.DrawFn) -> list[RecordRun]:
-    runs: list[RecordRun] = []
+def instructions_of_a_split(draw: st.DrawFn) -> list[FileInstruction]:
+    instructions: list[FileInstruction] = []
     for _ in range(draw(st.integers(1, 8))):
         skip = draw(st.integers(0, NUM_IN_SHARD))
         take = draw(st.integers(0, NUM_IN_SHARD - skip))
-        first = sum(run.take for run in runs)
-        runs.append(RecordRun(f"/data/shard-{draw(st.integers(0, 3))}", skip, take, first, NUM_IN_SHARD))
-    return runs
+        first = sum(item.take for item in instructions)
+        instructions.append(FileInstruction(f"/data/shard-{draw(st.integers(0, 3))}", skip, take, first, NUM_IN_SHARD))
+    return instructions
 
 
-@given(runs=runs_of_a_split())
-def test_every_example_is_where_counting_through_the_runs_finds_it(runs: list[RecordRun]) -> None:
-    expected = [(run.path, run.skip + number) for run in runs for number in range(run.take)]
-    table = RunTable(runs, DATASET)
+@given(instructions=instructions_of_a_split())
+def test_every_example_is_where_counting_through_the_instructions_finds_it(instructions: list[FileInstruction]) -> None:
+    expected = [(item.path, item.skip + number) for item in instructions for number in range(item.take)]
+    table = InstructionTable(instructions, DATASET)
     file, record = table.find(np.arange(len(table)))
     assert [
         (table.files[place], number) for place, number in zip(file.tolist(), record.tolist(), strict=True)
     ] == expected
     assert file.dtype == record.dtype == np.int64
-    assert table.files == tuple(dict.fromkeys(run.path for run in runs))
+    assert table.files == tuple(dict.fromkeys(item.path for item in instructions))
 
 
 def test_indices_may_come_in_any_order_and_twice() -> None:
-    table = RunTable([RecordRun("/a", 2, 3, 0, 5), RecordRun("/b", 0, 2, 3, 2), RecordRun("/a", 0, 2, 5, 5)], DATASET)
+    table = InstructionTable(
+        [FileInstruction("/a", 2, 3, 0, 5), FileInstruction("/b", 0, 2, 3, 2), FileInstruction("/a", 0, 2, 5, 5)],
+        DATASET,
+    )
     file, record = table.find(np.array([6, 0, 4, 0]))
     assert (file.tolist(), record.tolist()) == ([0, 0, 1, 0], [1, 2, 1, 2])
 
 
 @pytest.mark.parametrize("index", [-1, 5, 2**62])
 def test_an_index_outside_the_split_is_an_error_that_names_it(index: int) -> None:
-    table = RunTable([RecordRun("/a", 0, 5, 0, 5)], DATASET)
+    table = InstructionTable([FileInstruction("/a", 0, 5, 0, 5)], DATASET)
     with pytest.raises(ExampleNotFoundError) as caught:
         table.find(np.array([0, index, 1]))
     assert str(caught.value) == (
@@ -53,8 +56,8 @@ def test_an_index_outside_the_split_is_an_error_that_names_it(index: int) -> Non
     assert isinstance(caught.value, ConfigError)
 
 
-def test_a_split_without_runs_has_no_examples() -> None:
-    table = RunTable([], DATASET)
+def test_a_split_without_instructions_has_no_examples() -> None:
+    table = InstructionTable([], DATASET)
     assert len(table) == 0
     assert [found.tolist() for found in table.find(np.array([], np.int64))] == [[], []]
     with pytest.raises(ExampleNotFoundError, match="no example 0 here: the split has 0 examples"):
@@ -63,20 +66,20 @@ def test_a_split_without_runs_has_no_examples() -> None:
 
 def test_a_remote_file_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"gs://bucket/shard is not a file of this machine.* Copy the dataset"):
-        RunTable([RecordRun("gs://bucket/shard", 0, 5, 0, 5)], DATASET)
+        InstructionTable([FileInstruction("gs://bucket/shard", 0, 5, 0, 5)], DATASET).check_local()
 
 
 @pytest.mark.parametrize(
-    "runs",
+    "instructions",
     [
-        [RecordRun("/a", 0, 5, 1, 5)],
-        [RecordRun("/a", 0, 6, 0, 5)],
-        [RecordRun("/a", -1, 2, 0, 5)],
-        [RecordRun("/a", 3, -1, 0, 5)],
-        [RecordRun("/a", 0, 2, 0, 5), RecordRun("/a", 2, 2, 2, 6)],
-        [RecordRun("/a", 0, 2, 0, 5), RecordRun("/a", 2, 2, 3, 5)],
+        [FileInstruction("/a", 0, 5, 1, 5)],
+        [FileInstruction("/a", 0, 6, 0, 5)],
+        [FileInstruction("/a", -1, 2, 0, 5)],
+        [FileInstruction("/a", 3, -1, 0, 5)],
+        [FileInstruction("/a", 0, 2, 0, 5), FileInstruction("/a", 2, 2, 2, 6)],
+        [FileInstruction("/a", 0, 2, 0, 5), FileInstruction("/a", 2, 2, 3, 5)],
     ],
 )
-def test_runs_that_contradict_each_other_are_refused(runs: list[RecordRun]) -> None:
-    with pytest.raises(ConfigError, match=r"RecordRun\(.*\) does not continue the runs before it, or leaves its file"):
-        RunTable(runs, DATASET)
+def test_instructions_that_contradict_each_other_are_refused(instructions: list[FileInstruction]) -> None:
+    with pytest.raises(ConfigError, match=r"FileInstruction\(.*\) does not continue the instructions before it, or"):
+        InstructionTable(instructions, DATASET)

@@ -8,8 +8,8 @@ import pytest
 from conftest import RunPython
 
 from tfds_torch.errors import ConfigError, ShardError
-from tfds_torch.records import open_files
-from tfds_torch.records.open_files import OpenFiles, stamp_of
+from tfds_torch.storage import open_files
+from tfds_torch.storage.open_files import OpenFiles, stamp_of
 
 
 def write_files(folder: Path, count: int) -> list[str]:
@@ -162,7 +162,7 @@ def test_a_read_that_fails_is_a_shard_error(tmp_path: Path, monkeypatch: pytest.
 LIMITED = """
 import os, resource
 from tfds_torch.errors import ShardError
-from tfds_torch.records.open_files import OpenFiles, stamp_of
+from tfds_torch.storage.open_files import OpenFiles, stamp_of
 
 paths = [f"file-{{number}}" for number in range(100)]
 for path in paths:

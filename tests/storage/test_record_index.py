@@ -12,15 +12,15 @@ import pytest
 from conftest import RunPython
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from records.made_shards import DATASET, MadeSplit, made_records, write_shards
-from records.tfrecord_writer import boundaries, header, write
+from storage.made_shards import DATASET, MadeSplit, made_records, write_shards
+from storage.tfrecord_writer import boundaries, header, write
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.records import record_index
-from tfds_torch.records.index_builder import find_records
-from tfds_torch.records.record_index import RecordIndex
-from tfds_torch.records.record_run import RecordRun
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.tfrecord import record_index
+from tfds_torch.storage.tfrecord.index_builder import find_records
+from tfds_torch.storage.tfrecord.record_index import RecordIndex
 
 
 @pytest.fixture
@@ -54,22 +54,22 @@ def lies(index: RecordIndex) -> list[tuple[str, int, int]]:
 def expected(split: MadeSplit) -> list[tuple[str, int, int]]:
     starts = {path: boundaries(records) for path, records in split.records.items()}
     return [
-        (run.path, starts[run.path][record], len(split.records[run.path][record]))
-        for run in split.runs
-        for record in range(run.skip, run.skip + run.take)
+        (item.path, starts[item.path][record], len(split.records[item.path][record]))
+        for item in split.instructions
+        for record in range(item.skip, item.skip + item.take)
     ]
 
 
 @st.composite
 def splits(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """Numbers of records of shards, and runs: shard, skip, take."""
+    """Numbers of records of shards, and instructions: shard, skip, take."""
     counts = draw(st.lists(st.integers(0, 12), min_size=1, max_size=4))
-    runs = []
+    instructions = []
     for _ in range(draw(st.integers(0, 6))):
         shard = draw(st.integers(0, len(counts) - 1))
         skip = draw(st.integers(0, counts[shard]))
-        runs.append((shard, skip, draw(st.integers(0, counts[shard] - skip))))
-    return counts, runs
+        instructions.append((shard, skip, draw(st.integers(0, counts[shard] - skip))))
+    return counts, instructions
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -77,19 +77,19 @@ def splits(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int, int]]]:
 def test_slices_and_sums_are_located_where_their_records_lie(
     tmp_path_factory: pytest.TempPathFactory, made: tuple[list[int], list[tuple[int, int, int]]]
 ) -> None:
-    counts, runs = made
+    counts, instructions = made
     whole = write_shards(tmp_path_factory.mktemp("data"), counts)
     split = MadeSplit(records=whole.records)
-    for shard, skip, take in runs:
-        split.add_run(list(whole.records)[shard], skip, take)
-    index = RecordIndex.open(split.runs, DATASET)
+    for shard, skip, take in instructions:
+        split.add_instruction(list(whole.records)[shard], skip, take)
+    index = RecordIndex.open(split.instructions, DATASET)
     assert lies(index) == expected(split)
     assert len(index) == len(split.examples)
-    assert index.files == tuple(dict.fromkeys(run.path for run in split.runs))
+    assert index.files == tuple(dict.fromkeys(item.path for item in split.instructions))
 
 
 def test_located_examples_come_in_the_order_asked_with_their_records(split: MadeSplit) -> None:
-    located = RecordIndex.open(split.runs, DATASET).locate(np.array([9, 0, 4, 4]))
+    located = RecordIndex.open(split.instructions, DATASET).locate(np.array([9, 0, 4, 4]))
     assert located.file.tolist() == [3, 0, 2, 2]
     assert located.record.tolist() == [1, 0, 1, 1]
     for column in (located.file, located.record, located.offset, located.length, located.place):
@@ -98,20 +98,20 @@ def test_located_examples_come_in_the_order_asked_with_their_records(split: Made
 
 def test_an_index_outside_the_split_is_an_error(split: MadeSplit) -> None:
     with pytest.raises(ExampleNotFoundError, match=r"has no example 10 here: the split has 10 examples"):
-        RecordIndex.open(split.runs, DATASET).locate(np.array([10]))
+        RecordIndex.open(split.instructions, DATASET).locate(np.array([10]))
 
 
 def test_a_remote_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="not a file of this machine"):
-        RecordIndex.open([RecordRun("s3://a/b", 0, 1, 0, 1)], DATASET)
+        RecordIndex.open([FileInstruction("s3://a/b", 0, 1, 0, 1)], DATASET)
 
 
 # Built once.
 
 
 def test_it_is_built_once_and_mapped_afterwards(split: MadeSplit, built: list[str], cache_home: Path) -> None:
-    first = RecordIndex.open(split.runs, DATASET)
-    second = RecordIndex.open(split.runs, DATASET)
+    first = RecordIndex.open(split.instructions, DATASET)
+    second = RecordIndex.open(split.instructions, DATASET)
     assert built == [DATASET]
     assert lies(first) == lies(second) == expected(split)
     (file,) = index_files(cache_home)
@@ -119,16 +119,16 @@ def test_it_is_built_once_and_mapped_afterwards(split: MadeSplit, built: list[st
 
 
 def test_splits_and_datasets_have_indices_of_their_own(split: MadeSplit, built: list[str], cache_home: Path) -> None:
-    RecordIndex.open(split.runs, DATASET)
-    RecordIndex.open(split.runs, "fake/plain:1.0.1")
-    RecordIndex.open(split.runs[:1], DATASET)
+    RecordIndex.open(split.instructions, DATASET)
+    RecordIndex.open(split.instructions, "fake/plain:1.0.1")
+    RecordIndex.open(split.instructions[:1], DATASET)
     assert len(built) == len(index_files(cache_home)) == 3
 
 
 def test_slices_of_the_same_files_share_an_index(split: MadeSplit, built: list[str]) -> None:
-    path = split.runs[2].path
-    RecordIndex.open([RecordRun(path, 0, 2, 0, 5)], DATASET)
-    index = RecordIndex.open([RecordRun(path, 3, 2, 0, 5), RecordRun(path, 0, 1, 2, 5)], DATASET)
+    path = split.instructions[2].path
+    RecordIndex.open([FileInstruction(path, 0, 2, 0, 5)], DATASET)
+    index = RecordIndex.open([FileInstruction(path, 3, 2, 0, 5), FileInstruction(path, 0, 1, 2, 5)], DATASET)
     assert index.locate(np.arange(3)).record.tolist() == [3, 4, 0]
     assert len(built) == 1
 
@@ -136,14 +136,21 @@ def test_slices_of_the_same_files_share_an_index(split: MadeSplit, built: list[s
 def test_a_path_means_the_same_from_any_folder(
     split: MadeSplit, built: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RecordIndex.open(split.runs, DATASET)
-    monkeypatch.chdir(Path(split.runs[0].path).parent)
+    RecordIndex.open(split.instructions, DATASET)
+    monkeypatch.chdir(Path(split.instructions[0].path).parent)
     relative = [
-        RecordRun(os.path.basename(run.path), run.skip, run.take, run.first_index, run.num_in_shard)
-        for run in split.runs
+        FileInstruction(
+            os.path.basename(item.path),
+            item.skip,
+            item.take,
+            item.first_index,
+            item.num_in_shard,
+        )
+        for item in split.instructions
     ]
     assert (
-        RecordIndex.open(relative, DATASET).offsets.tolist() == RecordIndex.open(split.runs, DATASET).offsets.tolist()
+        RecordIndex.open(relative, DATASET).offsets.tolist()
+        == RecordIndex.open(split.instructions, DATASET).offsets.tolist()
     )
     assert len(built) == 1
 
@@ -156,10 +163,10 @@ def test_a_split_without_files_needs_no_index(cache_home: Path) -> None:
 
 RACE = """
 import os, signal
-from tfds_torch.records import record_index
-from tfds_torch.records.record_run import RecordRun
+from tfds_torch.storage.tfrecord import record_index
+from tfds_torch.storage.file_instruction import FileInstruction
 
-runs = [RecordRun(*run) for run in {runs!r}]
+instructions = [FileInstruction(*item) for item in {instructions!r}]
 build, load = record_index.find_records, record_index._load
 
 def find_records(*arguments):
@@ -181,7 +188,7 @@ for number in range({num_processes}):
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        index = record_index.RecordIndex.open(runs, {dataset!r})
+        index = record_index.RecordIndex.open(instructions, {dataset!r})
         os._exit(0 if index.offsets.tolist() == {offsets!r} else 1)
     children.append(child)
 assert [os.waitpid(child, 0)[1] for child in children] == [0] * {num_processes}
@@ -191,9 +198,11 @@ assert [os.waitpid(child, 0)[1] for child in children] == [0] * {num_processes}
 def test_of_64_processes_that_start_together_one_builds(
     split: MadeSplit, tmp_path: Path, run_python: RunPython, cache_home: Path
 ) -> None:
-    runs = [(run.path, run.skip, run.take, run.first_index, run.num_in_shard) for run in split.runs]
+    instructions = [
+        (item.path, item.skip, item.take, item.first_index, item.num_in_shard) for item in split.instructions
+    ]
     offsets = [offset for _, offset, _ in expected(split)]
-    done = run_python("-c", RACE.format(runs=runs, num_processes=64, dataset=DATASET, offsets=offsets))
+    done = run_python("-c", RACE.format(instructions=instructions, num_processes=64, dataset=DATASET, offsets=offsets))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "log").read_text() == "built\n"
     (file,) = index_files(cache_home)
@@ -203,19 +212,21 @@ def test_of_64_processes_that_start_together_one_builds(
 def test_a_builder_killed_while_it_writes_leaves_nothing_in_the_way(
     split: MadeSplit, run_python: RunPython, cache_home: Path
 ) -> None:
-    runs = [(run.path, run.skip, run.take, run.first_index, run.num_in_shard) for run in split.runs]
+    instructions = [
+        (item.path, item.skip, item.take, item.first_index, item.num_in_shard) for item in split.instructions
+    ]
     code = f"""
     import os, signal
-    from tfds_torch.records.record_index import RecordIndex
-    from tfds_torch.records.record_run import RecordRun
+    from tfds_torch.storage.tfrecord.record_index import RecordIndex
+    from tfds_torch.storage.file_instruction import FileInstruction
     os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
-    RecordIndex.open([RecordRun(*run) for run in {runs!r}], {DATASET!r})
+    RecordIndex.open([FileInstruction(*item) for item in {instructions!r}], {DATASET!r})
     """
     assert run_python("-c", textwrap.dedent(code)).returncode == -9
     folder = cache_home / "tfds_torch" / "record_index"
     assert len(list(folder.glob("*.tmp"))) == 1
     assert index_files(cache_home) == []
-    assert lies(RecordIndex.open(split.runs, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert list(folder.glob("*.tmp")) == []
     assert len(index_files(cache_home)) == 1
 
@@ -232,12 +243,12 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 def test_a_changed_file_rebuilds_it_and_it_is_said(
     split: MadeSplit, built: list[str], caplog: pytest.LogCaptureFixture, cache_home: Path
 ) -> None:
-    RecordIndex.open(split.runs, DATASET)
-    path = split.runs[2].path
+    RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
     split.records[path] = made_records(5, seed=99)
     write(Path(path), split.records[path])
     caplog.set_level(logging.INFO)
-    assert lies(RecordIndex.open(split.runs, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert len(built) == 2
     (file,) = index_files(cache_home)
     assert logged(caplog) == [
@@ -246,10 +257,10 @@ def test_a_changed_file_rebuilds_it_and_it_is_said(
 
 
 def test_a_file_written_to_without_a_change_of_size_rebuilds_it(split: MadeSplit, built: list[str]) -> None:
-    RecordIndex.open(split.runs, DATASET)
-    stamp = os.stat(split.runs[0].path)
-    os.utime(split.runs[0].path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
-    RecordIndex.open(split.runs, DATASET)
+    RecordIndex.open(split.instructions, DATASET)
+    stamp = os.stat(split.instructions[0].path)
+    os.utime(split.instructions[0].path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
+    RecordIndex.open(split.instructions, DATASET)
     assert len(built) == 2
 
 
@@ -271,12 +282,12 @@ def test_a_damaged_index_is_built_again_and_it_is_said(
     damage: Callable[[bytes], bytes],
     problem: str,
 ) -> None:
-    RecordIndex.open(split.runs, DATASET)
+    RecordIndex.open(split.instructions, DATASET)
     (file,) = index_files(cache_home)
     whole = file.read_bytes()
     file.unlink()  # The mapped one stays as it is.
     file.write_bytes(damage(whole))
-    assert lies(RecordIndex.open(split.runs, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert len(built) == 2
     ((level, message),) = logged(caplog)
     assert level == "WARNING"
@@ -287,12 +298,12 @@ def test_a_damaged_index_is_built_again_and_it_is_said(
 def test_the_index_of_another_dataset_in_its_place_is_built_again(
     split: MadeSplit, built: list[str], cache_home: Path
 ) -> None:
-    RecordIndex.open(split.runs, DATASET)
+    RecordIndex.open(split.instructions, DATASET)
     (first,) = index_files(cache_home)
-    RecordIndex.open(split.runs, "other:1.0.0")
+    RecordIndex.open(split.instructions, "other:1.0.0")
     (other,) = set(index_files(cache_home)) - {first}
     os.replace(other, first)
-    assert lies(RecordIndex.open(split.runs, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert len(built) == 3
 
 
@@ -302,11 +313,11 @@ def test_the_index_of_another_dataset_in_its_place_is_built_again(
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_missing_shard_is_named(split: MadeSplit, indexed: bool) -> None:
     if indexed:
-        RecordIndex.open(split.runs, DATASET)
-    path = split.runs[2].path
+        RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
     os.remove(path)
     with pytest.raises(ShardError) as caught:
-        RecordIndex.open(split.runs, DATASET)
+        RecordIndex.open(split.instructions, DATASET)
     assert str(caught.value) == f"The shard file {path} is missing. Prepare the dataset again."
 
 
@@ -314,12 +325,12 @@ def test_a_missing_shard_is_named(split: MadeSplit, indexed: bool) -> None:
 @pytest.mark.parametrize("found", [4, 6])
 def test_a_shard_cut_between_records_or_grown_is_named(split: MadeSplit, found: int, indexed: bool) -> None:
     if indexed:
-        RecordIndex.open(split.runs, DATASET)
-    path = split.runs[2].path
+        RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
     write(Path(path), made_records(6, 2)[:found])
     for _ in range(2):
         with pytest.raises(ShardError) as caught:
-            RecordIndex.open(split.runs, DATASET)
+            RecordIndex.open(split.instructions, DATASET)
         assert str(caught.value) == (
             f"{path} holds {found} of 5 examples: dataset_info.json of {DATASET} promises 5. The file was cut or "
             f"exchanged; prepare the dataset again."
@@ -329,38 +340,38 @@ def test_a_shard_cut_between_records_or_grown_is_named(split: MadeSplit, found: 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_shard_cut_inside_a_record_is_a_corrupt_record_error(split: MadeSplit, indexed: bool) -> None:
     if indexed:
-        RecordIndex.open(split.runs, DATASET)
-    path = split.runs[2].path
+        RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
     starts = boundaries(split.records[path])
     with Path(path).open("r+b") as file:
         file.truncate(starts[5] - 1)
     with pytest.raises(CorruptRecordError, match=rf"inside record 4, which begins at offset {starts[4]}: it was cut"):
-        RecordIndex.open(split.runs, DATASET)
+        RecordIndex.open(split.instructions, DATASET)
 
 
 def test_a_damaged_length_is_a_corrupt_record_error(split: MadeSplit) -> None:
-    path = Path(split.runs[2].path)
+    path = Path(split.instructions[2].path)
     starts = boundaries(split.records[str(path)])
     content = bytearray(path.read_bytes())
     content[starts[3] + 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(CorruptRecordError, match=rf"the length of record 3 at offset {starts[3]} does not have its"):
-        RecordIndex.open(split.runs, DATASET)
+        RecordIndex.open(split.instructions, DATASET)
 
 
 @pytest.mark.parametrize("length", [100, 2**40, 2**63, 2**64 - 1])
 def test_a_record_longer_than_its_file_is_a_corrupt_record_error(split: MadeSplit, length: int) -> None:
-    path = Path(split.runs[2].path)
+    path = Path(split.instructions[2].path)
     with path.open("ab") as file:
         file.write(header(length))
     with pytest.raises(CorruptRecordError, match="inside record 5, which begins at offset"):
-        RecordIndex.open(split.runs, DATASET)
+        RecordIndex.open(split.instructions, DATASET)
 
 
 def test_a_wrong_shard_leaves_no_index_behind(split: MadeSplit, cache_home: Path) -> None:
-    runs = [RecordRun(split.runs[0].path, 0, 4, 0, 4)]
+    instructions = [FileInstruction(split.instructions[0].path, 0, 4, 0, 4)]
     with pytest.raises(ShardError, match="holds 3 of 4 examples"):
-        RecordIndex.open(runs, DATASET)
+        RecordIndex.open(instructions, DATASET)
     assert index_files(cache_home) == []
 
 
@@ -372,7 +383,7 @@ def test_without_a_cache_folder_the_index_stays_in_memory(
 ) -> None:
     cache_home.write_text("a file where the folder should be")
     for _ in range(2):
-        assert lies(RecordIndex.open(split.runs, DATASET)) == expected(split)
+        assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert len(built) == 2
     (level, message), _ = logged(caplog)
     assert level == "WARNING"
@@ -383,14 +394,14 @@ def test_without_a_cache_folder_the_index_stays_in_memory(
 def test_an_index_in_a_folder_that_may_only_be_read_is_used(
     split: MadeSplit, built: list[str], cache_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RecordIndex.open(split.runs, DATASET)
+    RecordIndex.open(split.instructions, DATASET)
 
     def refuse(*arguments: object, **names: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     monkeypatch.setattr(record_index.FileLock, "acquire", refuse)
-    assert lies(RecordIndex.open(split.runs, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert len(built) == 1
 
 
@@ -406,7 +417,7 @@ def test_without_a_lock_the_index_stays_in_memory(
         raise error
 
     monkeypatch.setattr(record_index.FileLock, "acquire", refuse)
-    assert lies(RecordIndex.open(split.runs, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert index_files(cache_home) == []
     ((level, message),) = logged(caplog)
     assert level == "WARNING"
@@ -419,11 +430,11 @@ def test_on_a_full_disk_the_index_stays_in_memory_and_the_numbers_are_said(
     split = write_shards(tmp_path / "data", [300], largest=3)
     code = f"""
     import logging, resource
-    from tfds_torch.records.record_index import RecordIndex
-    from tfds_torch.records.record_run import RecordRun
+    from tfds_torch.storage.tfrecord.record_index import RecordIndex
+    from tfds_torch.storage.file_instruction import FileInstruction
     logging.basicConfig(format="%(levelname)s %(message)s")
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-    index = RecordIndex.open([RecordRun({split.runs[0].path!r}, 0, 300, 0, 300)], {DATASET!r})
+    index = RecordIndex.open([FileInstruction({split.instructions[0].path!r}, 0, 300, 0, 300)], {DATASET!r})
     print(index.offsets.tolist())
     """
     done = run_python("-c", textwrap.dedent(code))
@@ -443,7 +454,7 @@ def test_on_a_full_disk_the_index_stays_in_memory_and_the_numbers_are_said(
 @pytest.fixture
 def held_lock(split: MadeSplit, cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The lock of the split's index is held by someone else, who lets it go when this is called."""
-    RecordIndex.open(split.runs, DATASET)
+    RecordIndex.open(split.instructions, DATASET)
     (file,) = index_files(cache_home)
     file.unlink()
     descriptor = os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT)
@@ -467,7 +478,7 @@ def test_who_waits_long_says_so_once_and_takes_what_the_other_built(
     handler = LetGo()
     logging.getLogger(record_index.__name__).addHandler(handler)
     try:
-        assert lies(RecordIndex.open(split.runs, DATASET)) == expected(split)
+        assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     finally:
         logging.getLogger(record_index.__name__).removeHandler(handler)
     (file,) = index_files(cache_home)
@@ -486,10 +497,10 @@ def test_a_builder_that_never_ends_holds_nobody_up(
 ) -> None:
     monkeypatch.setattr(record_index, "_LONGEST_WAIT_S", 0.0)
     built.clear()
-    assert lies(RecordIndex.open(split.runs, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert built == [DATASET]
     assert index_files(cache_home) == []
     assert "cannot be kept" in logged(caplog)[1][1]
     held_lock()
-    RecordIndex.open(split.runs, DATASET)
+    RecordIndex.open(split.instructions, DATASET)
     assert len(index_files(cache_home)) == 1

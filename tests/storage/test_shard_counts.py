@@ -9,12 +9,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from records.tfrecord_writer import boundaries, write
+from storage.tfrecord_writer import boundaries, write
 
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.records import shard_check
-from tfds_torch.records.shard_check import check_shards
-from tfds_torch.records.tfrecord import count_records
+from tfds_torch.storage.tfrecord import shard_counts as shard_check
+from tfds_torch.storage.tfrecord.framing import count_records
+from tfds_torch.storage.tfrecord.shard_counts import check_shards
 
 DATASET = "fake/plain:1.0.0"
 
@@ -253,7 +253,7 @@ def test_processes_that_check_at_once_all_pass_and_keep_all_counts(
     shards = {str(write(tmp_path / "data" / f"shard-{n}", [b"record"] * n)): n for n in range(40)}
     code = """
     import json, sys
-    from tfds_torch.records.shard_check import check_shards
+    from tfds_torch.storage.tfrecord.shard_counts import check_shards
     print("ready", flush=True)
     for path, number in json.loads(sys.stdin.readline()).items():
         check_shards({path: number}, "fake")

@@ -11,27 +11,30 @@ import pytest
 from conftest import RunPython
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from records.made_shards import DATASET, MadeSplit, write_shards
-from records.tfrecord_writer import FOOTER_SIZE, HEADER_SIZE, boundaries, write
+from storage.made_shards import DATASET, MadeSplit, write_shards
+from storage.tfrecord_writer import FOOTER_SIZE, HEADER_SIZE, boundaries, write
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.records import open_files, tfrecord_reader
-from tfds_torch.records.record_index import RecordIndex
-from tfds_torch.records.tfrecord import read_records
-from tfds_torch.records.tfrecord_reader import TfrecordReader
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage import open_files
+from tfds_torch.storage.tfrecord import reader as tfrecord_reader
+from tfds_torch.storage.tfrecord import record_index
+from tfds_torch.storage.tfrecord.framing import read_records, scan_offsets
+from tfds_torch.storage.tfrecord.reader import TfrecordReader
+from tfds_torch.storage.tfrecord.record_index import RecordIndex
 
 
 @pytest.fixture
 def split(tmp_path: Path, cache_home: Path) -> MadeSplit:
-    """Three shards, and a second, shorter run of the first."""
+    """Three shards, and a second, shorter instruction for the first."""
     made = write_shards(tmp_path / "data", [6, 0, 9])
-    made.add_run(made.runs[0].path, 2, 3)
+    made.add_instruction(made.instructions[0].path, 2, 3)
     return made
 
 
 @pytest.fixture
 def reader(split: MadeSplit) -> Iterator[TfrecordReader]:
-    with TfrecordReader(RecordIndex.open(split.runs, DATASET)) as opened:
+    with TfrecordReader(RecordIndex.open(split.instructions, DATASET)) as opened:
         yield opened
 
 
@@ -68,30 +71,32 @@ def replace_byte(path: str, position: int, mask: int) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), stretch=st.sampled_from([1, 50, 1000, 4 << 20]))
+@given(data=st.data(), most=st.sampled_from([1, 50, 1000, 4 << 20]))
 def test_any_examples_come_in_the_order_asked(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, stretch: int
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, most: int
 ) -> None:
     counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=4))
     made = write_shards(tmp_path_factory.mktemp("data"), counts)
     split = MadeSplit(records=made.records)
     for shard in data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=5)):
         skip = data.draw(st.integers(0, counts[shard]))
-        split.add_run(list(made.records)[shard], skip, data.draw(st.integers(0, counts[shard] - skip)))
+        split.add_instruction(list(made.records)[shard], skip, data.draw(st.integers(0, counts[shard] - skip)))
     expected = [  # Read from the beginning of every file.
-        record for run in split.runs for record in list(read_records(run.path))[run.skip : run.skip + run.take]
+        record
+        for item in split.instructions
+        for record in list(read_records(item.path))[item.skip : item.skip + item.take]
     ]
     index = data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=40)) if expected else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tfrecord_reader, "_STRETCH_BYTES", stretch)
-        with TfrecordReader(RecordIndex.open(split.runs, DATASET)) as reader:
+        patch.setattr(tfrecord_reader, "_RANGE_BYTES", most)
+        with TfrecordReader(RecordIndex.open(split.instructions, DATASET)) as reader:
             assert reader.read(np.array(index, np.int64)) == [expected[number] for number in index]
 
 
 def test_every_record_is_read_once_per_call_and_counted(
     split: MadeSplit, reader: TfrecordReader, reads: list[tuple[int, int]]
 ) -> None:
-    # Examples 2 and 15 are the same record, through two runs.
+    # Examples 2 and 15 are the same record, through two instructions.
     index = np.array([2, 11, 2, 15, 0])
     assert reader.read(index) == [split.examples[number] for number in index]
     assert reader.num_read == len(reads) == 3
@@ -105,7 +110,7 @@ def test_neighbours_are_read_together_and_nothing_else_is(
     split: MadeSplit, reader: TfrecordReader, reads: list[tuple[int, int]]
 ) -> None:
     reader.read(np.array([4, 8, 3, 9, 1, 7]))
-    first, last = (boundaries(split.records[split.runs[place].path]) for place in (0, 2))
+    first, last = (boundaries(split.records[split.instructions[place].path]) for place in (0, 2))
     assert reads == [
         (first[1], first[2] - first[1]),
         (first[3], first[5] - first[3]),
@@ -119,24 +124,24 @@ def test_the_ends_of_two_files_are_no_neighbours(reader: TfrecordReader, reads: 
     assert len(reads) == 2
 
 
-def test_long_stretches_are_read_in_pieces(tmp_path: Path, cache_home: Path, reads: list[tuple[int, int]]) -> None:
+def test_long_ranges_are_read_in_pieces(tmp_path: Path, cache_home: Path, reads: list[tuple[int, int]]) -> None:
     records = [bytes([number]) * 1_000_000 for number in range(12)]
     split = MadeSplit(records={str(write(tmp_path / "data" / "shard", records)): records})
-    split.add_run(next(iter(split.records)), 0, 12)
-    with TfrecordReader(RecordIndex.open(split.runs, DATASET)) as reader:
+    split.add_instruction(next(iter(split.records)), 0, 12)
+    with TfrecordReader(RecordIndex.open(split.instructions, DATASET)) as reader:
         assert reader.read(np.arange(12)) == records
     assert 3 <= len(reads) <= 4
     assert sum(size for _, size in reads) == boundaries(records)[-1]
 
 
 @pytest.mark.usefixtures("as_large_files")
-def test_advice_is_given_once_for_each_stretch_and_reads_nothing(
+def test_advice_is_given_once_for_each_range_and_reads_nothing(
     split: MadeSplit, reader: TfrecordReader, reads: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advised: list[tuple[int, int, int]] = []
     monkeypatch.setattr(open_files.os, "posix_fadvise", lambda _, *arguments: advised.append(arguments))
     reader.advise(np.array([4, 11, 3, 4]))
-    first, last = (boundaries(split.records[split.runs[place].path]) for place in (0, 2))
+    first, last = (boundaries(split.records[split.instructions[place].path]) for place in (0, 2))
     assert advised == [
         (first[3], first[5] - first[3], os.POSIX_FADV_WILLNEED),
         (last[5], last[6] - last[5], os.POSIX_FADV_WILLNEED),
@@ -180,8 +185,8 @@ def test_a_closed_reader_reads_nothing(reader: TfrecordReader) -> None:
 
 
 def test_every_flipped_byte_is_an_error_that_names_example_file_and_offset(split: MadeSplit) -> None:
-    index = RecordIndex.open(split.runs, DATASET)
-    path = split.runs[2].path
+    index = RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
     starts = boundaries(split.records[path])
     for position in range(starts[3], starts[4]):
         replace_byte(path, position, 0x40)
@@ -194,8 +199,8 @@ def test_every_flipped_byte_is_an_error_that_names_example_file_and_offset(split
 
 
 def test_the_messages_of_damage_say_what_is_damaged(split: MadeSplit) -> None:
-    index = RecordIndex.open(split.runs, DATASET)
-    path = split.runs[2].path
+    index = RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
     start, end = boundaries(split.records[path])[3:5]
     where = f"example 9 of {DATASET}: {path}: record 3 at offset {start}: "
     size = end - start - HEADER_SIZE - FOOTER_SIZE
@@ -213,8 +218,8 @@ def test_the_messages_of_damage_say_what_is_damaged(split: MadeSplit) -> None:
 
 
 def test_without_verification_damaged_data_is_returned_and_a_damaged_header_is_not(split: MadeSplit) -> None:
-    index = RecordIndex.open(split.runs, DATASET)
-    path = split.runs[2].path
+    index = RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
     start = boundaries(split.records[path])[3]
     replace_byte(path, start + HEADER_SIZE, 1)
     with TfrecordReader(index, verify_checksums=False) as reader:
@@ -225,18 +230,94 @@ def test_without_verification_damaged_data_is_returned_and_a_damaged_header_is_n
         reader.read(np.array([9]))
 
 
-def test_records_exchanged_behind_the_index_are_found(split: MadeSplit) -> None:
-    index = RecordIndex.open(split.runs, DATASET)
-    path = Path(split.runs[2].path)
-    stamp = path.stat()
-    write(path, split.records[str(path)][::-1])
+def exchange(path: str, records: list[bytes]) -> None:
+    """Writes other records without a trace in the file's size and time."""
+    stamp = os.stat(path)
+    write(Path(path), records)
+    assert os.stat(path).st_size == stamp.st_size
     os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    with TfrecordReader(index) as reader, pytest.raises(CorruptRecordError, match="its header is not the one"):
-        reader.read(np.arange(6, 15))
+
+
+@pytest.fixture
+def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are looked at again, as they are."""
+    paths: list[str] = []
+
+    def scan(path: str) -> Int64Array:
+        paths.append(path)
+        return scan_offsets(path)
+
+    monkeypatch.setattr(record_index, "scan_offsets", scan)
+    return paths
+
+
+def test_records_exchanged_behind_the_index_are_read_after_another_look(
+    split: MadeSplit, scanned: list[str], cache_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
+    exchange(path, split.records[path][::-1])
+    with TfrecordReader(index) as reader:
+        for _ in range(2):
+            assert reader.read(np.arange(4, 15)) == split.examples[4:6] + split.records[path][::-1]
+            assert reader.read(np.array([0, 16])) == [split.examples[0], split.examples[16]]
+    assert scanned == [path]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"The index of {DATASET} is built again: {path} was exchanged for a file of the same size and time."
+    ]
+    # The others find the index that was built again.
+    with TfrecordReader(RecordIndex.open(split.instructions, DATASET)) as reader:
+        assert reader.read(np.arange(6, 15)) == split.records[path][::-1]
+    assert scanned == [path]
+
+
+def test_a_reader_with_the_stale_index_takes_what_another_process_built_again(
+    split: MadeSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = [RecordIndex.open(split.instructions, DATASET) for _ in range(2)]
+    path = split.instructions[2].path
+    exchange(path, split.records[path][::-1])
+    for index, may_build in zip(stale, (True, False), strict=True):
+        if not may_build:
+            monkeypatch.delattr(record_index, "find_records")
+        with TfrecordReader(index) as reader:
+            assert reader.read(np.arange(6, 15)) == split.records[path][::-1]
+
+
+def test_without_a_cache_folder_a_stale_index_is_built_again_in_memory(split: MadeSplit, cache_home: Path) -> None:
+    cache_home.write_text("a file where the folder should be")
+    index = RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
+    exchange(path, split.records[path][::-1])
+    with TfrecordReader(index) as reader:
+        assert reader.read(np.arange(6, 15)) == split.records[path][::-1]
+
+
+def test_a_file_exchanged_for_one_with_fewer_records_is_a_shard_error_that_counts(split: MadeSplit) -> None:
+    index = RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
+    first, second, *rest = split.records[path]
+    exchange(path, [first + second + bytes(HEADER_SIZE + FOOTER_SIZE), *rest])
+    with TfrecordReader(index) as reader, pytest.raises(ShardError, match=rf"{path} holds 8 of 9 examples"):
+        reader.read(np.array([6]))
+
+
+def test_a_damaged_file_is_looked_at_again_only_once(split: MadeSplit, scanned: list[str]) -> None:
+    index = RecordIndex.open(split.instructions, DATASET)
+    path = split.instructions[2].path
+    starts = boundaries(split.records[path])
+    replace_byte(path, starts[3] + HEADER_SIZE, 1)
+    replace_byte(path, starts[5] + HEADER_SIZE, 1)
+    with TfrecordReader(index) as reader:
+        for example in (9, 11, 9):
+            with pytest.raises(CorruptRecordError, match=rf"^example {example} of .* do not have their checksum"):
+                reader.read(np.array([example]))
+        assert reader.read(np.array([8])) == [split.examples[8]]
+    assert scanned == [path]
 
 
 def test_a_file_cut_while_it_is_open_is_an_error_that_says_it_changed(split: MadeSplit, reader: TfrecordReader) -> None:
-    path = split.runs[2].path
+    path = split.instructions[2].path
     starts = boundaries(split.records[path])
     reader.read(np.array([6]))
     os.truncate(path, starts[3] + 5)
@@ -249,8 +330,8 @@ def test_a_file_cut_while_it_is_open_is_an_error_that_says_it_changed(split: Mad
     )
 
 
-def test_in_a_stretch_the_record_that_was_cut_is_named(split: MadeSplit, reader: TfrecordReader) -> None:
-    path = split.runs[2].path
+def test_in_a_range_the_record_that_was_cut_is_named(split: MadeSplit, reader: TfrecordReader) -> None:
+    path = split.instructions[2].path
     starts = boundaries(split.records[path])
     reader.read(np.array([6]))
     os.truncate(path, starts[4])
@@ -259,7 +340,7 @@ def test_in_a_stretch_the_record_that_was_cut_is_named(split: MadeSplit, reader:
 
 
 def test_a_file_that_vanished_or_changed_is_named_with_its_example(split: MadeSplit, reader: TfrecordReader) -> None:
-    path = split.runs[2].path
+    path = split.instructions[2].path
     with Path(path).open("ab") as file:
         file.write(b"more")
     with pytest.raises(
@@ -276,7 +357,7 @@ def test_a_file_that_vanished_or_changed_is_named_with_its_example(split: MadeSp
 
 def test_threads_may_read_at_once(split: MadeSplit) -> None:
     wrong: list[int] = []
-    index = RecordIndex.open(split.runs, DATASET)
+    index = RecordIndex.open(split.instructions, DATASET)
     with TfrecordReader(index) as reader:
         reader._files._most = 1  # Every read closes the file of the one before.
         together = threading.Barrier(4)
@@ -298,15 +379,18 @@ def test_threads_may_read_at_once(split: MadeSplit) -> None:
 
 
 def test_forked_processes_read_on_with_the_files_of_their_parent(split: MadeSplit, run_python: RunPython) -> None:
-    runs = [(run.path, run.skip, run.take, run.first_index, run.num_in_shard) for run in split.runs]
+    instructions = [
+        (item.path, item.skip, item.take, item.first_index, item.num_in_shard) for item in split.instructions
+    ]
     code = f"""
     import os, signal
     import numpy as np
-    from tfds_torch.records.record_index import RecordIndex
-    from tfds_torch.records.record_run import RecordRun
-    from tfds_torch.records.tfrecord_reader import TfrecordReader
+    from tfds_torch.storage.tfrecord.record_index import RecordIndex
+    from tfds_torch.storage.file_instruction import FileInstruction
+    from tfds_torch.storage.tfrecord.reader import TfrecordReader
 
-    reader = TfrecordReader(RecordIndex.open([RecordRun(*run) for run in {runs!r}], {DATASET!r}))
+    instructions = [FileInstruction(*item) for item in {instructions!r}]
+    reader = TfrecordReader(RecordIndex.open(instructions, {DATASET!r}))
     expected = reader.read(np.arange(18))
     children = []
     for seed in range(4):

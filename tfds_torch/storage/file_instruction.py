@@ -1,10 +1,10 @@
-"""Where a split's examples lie: runs of consecutive records of shard files."""
+"""Where a split's examples lie: consecutive records of files, as TFDS's file instructions say it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class RecordRun:
+class FileInstruction:
     """Consecutive records of one shard file, or consecutive images of one split of an image folder.
 
     Attributes:
@@ -13,7 +13,6 @@ class RecordRun:
         take: number of records.
         first_index: index of the first one in the split.
         num_in_shard: records that the whole shard holds by `dataset_info.json`; images of the whole split.
-        pass_number: the pass over the split in which they are read, where that matters.
     """
 
     path: str
@@ -21,7 +20,6 @@ class RecordRun:
     take: int
     first_index: int
     num_in_shard: int
-    pass_number: int = 0
 
 
 def is_local(path: str) -> bool:

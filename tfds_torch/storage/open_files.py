@@ -3,13 +3,13 @@
 import contextlib
 import errno
 import os
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from tfds_torch.errors import ConfigError, ShardError
-from tfds_torch.records.shard_errors import allowed_files, unreadable
+from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.shard_errors import allowed_files, shard_status, unreadable
 
 Stamp = tuple[int, int]  # Size in bytes and modification time in ns.
 _MANY_FILES = 512  # Where the system does not say how many may be open.
@@ -31,9 +31,8 @@ class OpenFiles:
         self._paths, self._stamps = paths, stamps
         self._most = most or most_open_files()
         self._descriptors: OrderedDict[int, int] = OrderedDict()  # File -> descriptor, the last used at the end.
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._finalizer = weakref.finalize(self, _close, self._descriptors)
-        _alive.add(self)
 
     def read(self, file: int, offset: int, size: int) -> bytes:
         """Returns these bytes of a file; fewer only where the file ends.
@@ -73,10 +72,6 @@ class OpenFiles:
         with self._lock:
             self._finalizer()
 
-    def renew_lock(self) -> None:
-        """Begins in a forked child: another thread of the parent may have held the lock at that moment."""
-        self._lock = threading.Lock()
-
     def _descriptor(self, file: int) -> int:
         descriptor = self._descriptors.get(file)
         if descriptor is None:
@@ -90,6 +85,7 @@ class OpenFiles:
         while len(self._descriptors) >= self._most:
             os.close(self._descriptors.popitem(last=False)[1])
         path = self._paths[file]
+        shard_status(path)
         try:
             descriptor = self._open_or_make_room(path)
         except OSError as error:
@@ -116,16 +112,6 @@ class OpenFiles:
         while len(self._descriptors) >= self._most:
             os.close(self._descriptors.popitem(last=False)[1])
         return os.open(path, flags)
-
-
-def _renew_locks() -> None:
-    for files in _alive:
-        files.renew_lock()
-
-
-_alive: "weakref.WeakSet[OpenFiles]" = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

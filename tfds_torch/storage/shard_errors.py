@@ -2,8 +2,17 @@
 
 import errno
 import os
+import stat
 
 from tfds_torch.errors import ShardError
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 def wrong_count(path: str, found: int, expected: int, dataset: str) -> ShardError:
@@ -24,6 +33,29 @@ def unreadable(path: str | os.PathLike[str], error: OSError) -> ShardError:
             f"now {allowed_files()}), or use fewer loaders at a time."
         )
     return ShardError(f"The shard file {path} cannot be read: {error.strerror}.")
+
+
+def shard_status(path: str | os.PathLike[str]) -> os.stat_result:
+    """Returns what the system says of a shard. Must come before it is opened: opening a FIFO waits for ever.
+
+    Raises:
+        ShardError: it is missing, or is not a regular file.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    kind = other_kind(status)
+    if kind is not None:
+        raise ShardError(f"The shard file {path} is {kind}, not a regular file. Prepare the dataset again.")
+    return status
+
+
+def other_kind(status: os.stat_result) -> str | None:
+    """Returns what is there in place of a regular file; None where it is one."""
+    if stat.S_ISREG(status.st_mode):
+        return None
+    return next((kind for is_kind, kind in _KINDS if is_kind(status.st_mode)), "a special file")
 
 
 def allowed_files() -> int | None:

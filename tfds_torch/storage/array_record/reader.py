@@ -1,7 +1,7 @@
 """Records of ArrayRecord files by the examples' index; the files hold their own index, and verify their own hashes."""
 
 import os
-import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
+from tfds_torch.plan.distinct import find_distinct
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.records.open_files import most_open_files
-from tfds_torch.records.record_run import RecordRun
-from tfds_torch.records.run_table import RunTable
-from tfds_torch.records.shard_errors import unreadable, wrong_count
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.instruction_table import InstructionTable
+from tfds_torch.storage.open_files import Stamp, most_open_files, stamp_of
+from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.shard_errors import shard_status, unreadable, wrong_count
 
 _MOST_OPEN = 256  # An open file also holds its index and buffers in memory.
 
@@ -25,28 +27,40 @@ class ArrayRecordFilesReader:
     process: the package's reader does not survive a fork.
 
     Args:
-        runs: of one split expression, in its order; local ArrayRecord files.
+        instructions: of one split expression, in its order; local ArrayRecord files.
         dataset: "name/config:version", for messages.
 
     Attributes:
+        stamps: size in bytes and modification time in ns of each file.
         num_read: records whose bytes were read so far.
 
     Raises:
-        ConfigError: the package is not installed, a run of another machine's file, or runs that contradict each other.
+        ConfigError: the package is not installed, a file of another machine, or instructions that contradict each
+            other.
         ShardError: a file is missing.
     """
 
-    def __init__(self, runs: Sequence[RecordRun], dataset: str) -> None:
+    def __init__(self, instructions: Sequence[FileInstruction], dataset: str) -> None:
         self._open_file = _reader_type(dataset)
-        self._table = RunTable(runs, dataset)
-        for path in self._table.files:
-            _check_there(path)
+        self._table = InstructionTable(instructions, dataset)
+        self._table.check_local()
+        self.stamps: tuple[Stamp, ...] = tuple(map(_check_there, self._table.files))
         self.num_read = 0
         self._readers: OrderedDict[int, Any] = OrderedDict()  # File -> the package's reader, the last used at the end.
-        self._lock, self._process = threading.Lock(), -1
-        self._left: OrderedDict[int, Any] = OrderedDict()
+        self._lock = ProcessLock()
+        self._is_checked = False  # In this process.
         self._closed = False
         self._most = min(_MOST_OPEN, most_open_files())
+        _alive.add(self)
+
+    def check(self) -> None:
+        """Opens every file, once per process, and holds it against its promise.
+
+        Raises:
+            ShardError: a file is missing, or does not hold as many records as `dataset_info.json` promises.
+        """
+        with self._lock:
+            self._check()
 
     def read(self, index: Int64Array) -> list[bytes]:
         """Returns encoded examples in the order asked.
@@ -63,13 +77,12 @@ class ArrayRecordFilesReader:
         if self._closed:
             raise ConfigError(f"The reader of {self._table.dataset} was closed: open another one to read on.")
         index = np.asarray(index, np.int64)
-        distinct, back = np.unique(index, return_inverse=True)
+        distinct, _, back = find_distinct(index)
         file, record = self._table.find(distinct)
         found: list[bytes] = [b""] * len(distinct)
-        if self._process != os.getpid():
-            self._start()
         with self._lock:
-            for number in np.unique(file).tolist():
+            self._check()
+            for number in find_distinct(file).values.tolist():
                 positions = np.flatnonzero(file == number)
                 data = self._read_file(number, record[positions].tolist(), distinct[positions].tolist())
                 for position, one in zip(positions.tolist(), data, strict=True):
@@ -92,15 +105,16 @@ class ArrayRecordFilesReader:
     def __exit__(self, *details: object) -> None:
         self.close()
 
-    def _start(self) -> None:
-        """Begins in a new process, and holds every file against its promise."""
-        # The parent's readers are kept and left alone: their threads, which ending them would wait for, are not here.
-        self._left = self._readers
-        self._lock, self._readers = threading.Lock(), OrderedDict()
-        with self._lock:
+    def _check(self) -> None:
+        if not self._is_checked:
             for number in range(len(self._table.files)):
                 self._reader(number)
-        self._process = os.getpid()
+            self._is_checked = True
+
+    def leave_readers(self) -> None:
+        """Begins in a forked child. Ending the parent's readers would wait for their threads, which are not here."""
+        _inherited.append(self._readers)
+        self._readers, self._is_checked = OrderedDict(), False
 
     def _reader(self, number: int) -> Any:
         if number in self._readers:
@@ -140,12 +154,39 @@ class ArrayRecordFilesReader:
         )
 
 
-def _check_there(path: str) -> None:
+_alive: "weakref.WeakSet[ArrayRecordFilesReader]" = weakref.WeakSet()
+_inherited: list[object] = []  # Never dropped.
+
+
+def _begin_anew() -> None:
+    for reader in _alive:
+        reader.leave_readers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
+def count_records(path: str, dataset: str) -> int:
+    """Returns the number of records of a local ArrayRecord file; one with a damaged footer has none.
+
+    Raises:
+        ConfigError: the package is not installed.
+        ShardError: the file is missing, or cannot be opened.
+    """
+    _check_there(path)
+    reader = _reader_type(dataset)(path)
+    return int(reader.num_records()) if reader.ok() else 0
+
+
+def _check_there(path: str) -> Stamp:
+    status = shard_status(path)
     try:
         with open(path, "rb"):
             pass
     except OSError as error:
         raise unreadable(path, error) from error
+    return stamp_of(status)
 
 
 def _reader_type(dataset: str) -> Any:

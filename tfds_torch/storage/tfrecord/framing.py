@@ -18,7 +18,7 @@ import numpy as np
 
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.records.shard_errors import unreadable
+from tfds_torch.storage.shard_errors import shard_status, unreadable
 
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
@@ -38,7 +38,7 @@ def count_records(path: str | os.PathLike[str]) -> int:
         path: a local TFRecord file.
 
     Raises:
-        ShardError: there is no such file, or it cannot be read.
+        ShardError: there is no such file, it is not a regular one, or it cannot be read.
         CorruptRecordError: the file ends inside a record, or a length does not have its checksum.
     """
     return len(scan_offsets(path)) - 1
@@ -55,10 +55,11 @@ def scan_offsets(path: str | os.PathLike[str], advance: Callable[[int], object] 
         int64 [number of records + 1]: offset of every record's header, and the file's size.
 
     Raises:
-        ShardError: there is no such file, or it cannot be read.
+        ShardError: there is no such file, it is not a regular one, or it cannot be read.
         CorruptRecordError: the file ends inside a record, or a length does not have its checksum.
     """
     path = Path(path)
+    shard_status(path)
     try:
         with path.open("rb", buffering=0) as file:
             return _scan(path, file, advance)
@@ -70,10 +71,11 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
     """Yields the data of every record of a local file, with both checksums verified.
 
     Raises:
-        ShardError: there is no such file, or it cannot be read.
+        ShardError: there is no such file, it is not a regular one, or it cannot be read.
         CorruptRecordError: the file ends inside a record, or a length or data does not have its checksum.
     """
     path = Path(path)
+    shard_status(path)
     try:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.records.shard_errors import wrong_count
-from tfds_torch.records.tfrecord import scan_offsets
+from tfds_torch.storage.shard_errors import wrong_count
+from tfds_torch.storage.tfrecord.framing import scan_offsets
 
 # Cold disks answer several requests at once; more threads only contend for the interpreter.
 _NUM_THREADS = 8

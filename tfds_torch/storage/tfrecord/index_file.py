@@ -19,8 +19,8 @@ import google_crc32c
 import numpy as np
 
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.records.open_files import Stamp
-from tfds_torch.records.tfrecord import FRAME_SIZE
+from tfds_torch.storage.open_files import Stamp
+from tfds_torch.storage.tfrecord.framing import FRAME_SIZE
 
 _HEAD, _TABLE_SIZE = struct.Struct("<8sII"), struct.Struct("<Q")
 _TABLE_START = _HEAD.size + _TABLE_SIZE.size

@@ -1,21 +1,26 @@
-"""Records of TFRecord files by the examples' index: one read for each stretch of neighbours, everything verified."""
+"""Records of TFRecord files by the examples' index: one read for each range of neighbours, everything verified."""
 
 import os
 
 import numpy as np
 
 from tfds_torch.errors import CorruptRecordError, ShardError
+from tfds_torch.plan.distinct import find_distinct
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.records.open_files import OpenFiles
-from tfds_torch.records.record_index import Located, RecordIndex
-from tfds_torch.records.tfrecord import FOOTER_SIZE, FRAME_SIZE, HEADER_SIZE, checksum, record_header
+from tfds_torch.storage.open_files import OpenFiles, Stamp
+from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.tfrecord.framing import FOOTER_SIZE, FRAME_SIZE, HEADER_SIZE, checksum, record_header
+from tfds_torch.storage.tfrecord.record_index import Located, RecordIndex
 
 _READ_AS_WHOLE_BYTES = 256 << 20
-_STRETCH_BYTES = 4 << 20  # Neighbours are read together up to here: a batch of them is not held twice.
+_RANGE_BYTES = 4 << 20  # Neighbours are read together up to here: a batch of them is not held twice.
 
 
 class TfrecordReader:
     """Reads examples by index with `pread`, sorted by file and offset, each record once per call.
+
+    A record that is not what the index says may mean that the index is stale: a file was exchanged for one of the same
+    size and time. Its file is then scanned, once, before it is called corrupt.
 
     Processes and threads: may be used by several threads (single reads take turns) and after a fork.
 
@@ -24,6 +29,7 @@ class TfrecordReader:
         verify_checksums: whether the data is held against its CRC32C; the length always is.
 
     Attributes:
+        index: of the split.
         num_read: records whose bytes were read so far.
     """
 
@@ -34,6 +40,13 @@ class TfrecordReader:
         self._files = OpenFiles(index.files, index.stamps)
         self._reads_whole_files = sum(size for size, _ in index.stamps) <= _READ_AS_WHOLE_BYTES
         self._is_advised = False
+        self._lock = ProcessLock()
+        self._scanned: set[int] = set()  # Files that were looked at again.
+
+    @property
+    def stamps(self) -> tuple[Stamp, ...]:
+        """Size in bytes and modification time in ns of each file, when it was indexed."""
+        return self.index.stamps
 
     def read(self, index: Int64Array) -> list[bytes]:
         """Returns encoded examples in the order asked.
@@ -48,26 +61,35 @@ class TfrecordReader:
             ConfigError: the reader is closed.
         """
         index = np.asarray(index, np.int64)
-        located = self.index.locate(index)
-        places, first, back = np.unique(located.place, return_index=True, return_inverse=True)
-        found: list[bytes] = []
-        stretches = _Stretches(places, located, first)
-        for start, stop in stretches.bounds:
-            file, begin = stretches.file[start], stretches.offset[start]
+        while True:
+            used = self.index
             try:
-                content = self._files.read(file, begin, stretches.end[stop - 1] - begin)
-                self.num_read += stop - start
-                for number in range(start, stop):
-                    offset = stretches.offset[number] - begin
-                    found.append(self._checked(content, offset, stretches.end[number] - begin))
+                return self._read(used, index)
             except _BadRecordError as error:
-                raise self._corrupt(int(index[first[len(found)]]), str(error)) from None
+                if not self._renew_index(used, error.file):
+                    raise self._corrupt(used, error) from None
+
+    def _read(self, used: RecordIndex, index: Int64Array) -> list[bytes]:
+        located = used.locate(index)
+        places, first, back = find_distinct(located.place)
+        found: list[bytes] = []
+        ranges = _Ranges(places, located, first)
+        for start, stop in ranges.bounds:
+            file, begin = ranges.file[start], ranges.offset[start]
+            try:
+                content = self._files.read(file, begin, ranges.end[stop - 1] - begin)
             except ShardError as error:
                 raise type(error)(f"{self._name(int(index[first[len(found)]]))}: {error}") from error
+            self.num_read += stop - start
+            for number in range(start, stop):
+                data, problem = self._take(content, ranges.offset[number] - begin, ranges.end[number] - begin)
+                if problem:
+                    raise _BadRecordError(int(index[first[number]]), file, problem)
+                found.append(data)
         return [found[place] for place in back.tolist()]
 
     def advise(self, index: Int64Array) -> None:
-        """Asks the system to read these examples ahead, one request for each stretch of neighbours; returns at once.
+        """Asks the system to read these examples ahead, one request for each range of neighbours; returns at once.
 
         Small files are asked for as wholes, once: a request costs more than it gains where the records are small too.
 
@@ -85,11 +107,11 @@ class TfrecordReader:
             self._advise_whole()
             return
         located = self.index.locate(index)
-        places, first = np.unique(located.place, return_index=True)
-        stretches = _Stretches(places, located, first)
-        for start, stop in stretches.bounds:
-            begin = stretches.offset[start]
-            self._files.advise(stretches.file[start], begin, stretches.end[stop - 1] - begin)
+        places, first, _ = find_distinct(located.place)
+        ranges = _Ranges(places, located, first)
+        for start, stop in ranges.bounds:
+            begin = ranges.offset[start]
+            self._files.advise(ranges.file[start], begin, ranges.end[stop - 1] - begin)
 
     def _advise_whole(self) -> None:
         if self._is_advised:
@@ -108,50 +130,76 @@ class TfrecordReader:
     def __exit__(self, *details: object) -> None:
         self.close()
 
-    def _checked(self, content: bytes, start: int, end: int) -> bytes:
-        """Returns the data of the record that fills content[start:end]."""
+    def _take(self, content: bytes, start: int, end: int) -> tuple[bytes, str]:
+        """Returns the data of the record that fills content[start:end], and what is wrong with it, or nothing."""
         if end > len(content):
-            raise _BadRecordError("the file ends inside it: it was cut")
+            return b"", "the file ends inside it: it was cut"
         length = end - start - FRAME_SIZE
         if content[start : start + HEADER_SIZE] != record_header(length):
-            raise _BadRecordError("its header is not the one that was indexed: the file is corrupt")
+            return b"", "its header is not the one that was indexed: the file is corrupt"
         data = content[start + HEADER_SIZE : end - FOOTER_SIZE]
         if self._verify and content[end - FOOTER_SIZE : end] != checksum(data):
-            raise _BadRecordError(f"its {length} bytes do not have their checksum: the file is corrupt")
-        return data
+            return b"", f"its {length} bytes do not have their checksum: the file is corrupt"
+        return data, ""
+
+    def _renew_index(self, used: RecordIndex, file: int) -> bool:
+        """Looks again at a file with a bad record; returns whether there is another index now than the used one."""
+        with self._lock:
+            if self.index is not used:  # Another thread was here first.
+                return True
+            if file in self._scanned or self._files.changed(file):
+                return False
+            self._scanned.add(file)
+            try:
+                renewed = used.look_again(file)
+            except CorruptRecordError:  # The bad record's own message tells more.
+                return False
+            if renewed is None:
+                return False
+            self.index = renewed
+            return True
 
     def _name(self, example: int) -> str:
         return f"example {example} of {self.index.dataset}"
 
-    def _corrupt(self, example: int, problem: str) -> CorruptRecordError:
-        located = self.index.locate(np.array([example], np.int64))
-        file = int(located.file[0])
-        changed = self._files.changed(file)
+    def _corrupt(self, used: RecordIndex, bad: "_BadRecordError") -> CorruptRecordError:
+        located = used.locate(np.array([bad.example], np.int64))
+        changed = self._files.changed(bad.file)
         since = f" The file changed since it was indexed: {changed}." if changed else ""
         return CorruptRecordError(
-            f"{self._name(example)}: {self.index.files[file]}: record {located.record[0]} at offset "
-            f"{located.offset[0]}: {problem}.{since} Prepare the dataset again."
+            f"{self._name(bad.example)}: {used.files[bad.file]}: record {located.record[0]} at offset "
+            f"{located.offset[0]}: {bad.problem}.{since} Prepare the dataset again."
         )
 
 
 class _BadRecordError(Exception):
-    """A record that is not what was indexed; says why."""
+    """A record that is not what was indexed.
+
+    Args:
+        example: its index.
+        file: position in the index's files.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, example: int, file: int, problem: str) -> None:
+        super().__init__(problem)
+        self.example, self.file, self.problem = example, file, problem
 
 
-class _Stretches:
-    """Distinct records in the order of the disk, in stretches of direct neighbours.
+class _Ranges:
+    """Distinct records in the order of the disk, in ranges of direct neighbours.
 
     Attributes:
         file: of each record, position in the index's files.
         offset: of each record's header, in bytes.
         end: of each record, in bytes.
-        bounds: first record of each stretch, and the one after its last.
+        bounds: first record of each range, and the one after its last.
     """
 
     def __init__(self, places: Int64Array, located: Located, first: Int64Array) -> None:
         offset = located.offset[first]
         end = offset + located.length[first] + FRAME_SIZE
-        apart = (np.diff(places) != 1) | (np.diff(offset // _STRETCH_BYTES) != 0)
+        apart = (np.diff(places) != 1) | (np.diff(offset // _RANGE_BYTES) != 0)
         starts = [0, *(np.flatnonzero(apart) + 1).tolist()]
         self.file: list[int] = located.file[first].tolist()
         self.offset: list[int] = offset.tolist()

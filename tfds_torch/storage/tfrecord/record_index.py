@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,13 @@ import platformdirs
 from filelock import BaseFileLock, FileLock, Timeout
 
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.records.index_builder import find_records
-from tfds_torch.records.index_file import (
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.instruction_table import InstructionTable
+from tfds_torch.storage.open_files import stamp_of
+from tfds_torch.storage.shard_errors import shard_status, wrong_count
+from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
+from tfds_torch.storage.tfrecord.index_builder import find_records
+from tfds_torch.storage.tfrecord.index_file import (
     DamagedIndexError,
     IndexedShards,
     UnusableIndexError,
@@ -22,11 +27,6 @@ from tfds_torch.records.index_file import (
     load_offsets,
     store_offsets,
 )
-from tfds_torch.records.open_files import Stamp, stamp_of
-from tfds_torch.records.record_run import RecordRun
-from tfds_torch.records.run_table import RunTable
-from tfds_torch.records.shard_errors import unreadable
-from tfds_torch.records.tfrecord import FRAME_SIZE
 
 _LONG_WAIT_S = 10.0
 _LONGEST_WAIT_S = 1800.0
@@ -64,31 +64,36 @@ class RecordIndex:
         dataset: "name/config:version".
     """
 
-    def __init__(self, table: RunTable, stamps: Sequence[Stamp], offsets: Int64Array) -> None:
-        self.files, self.stamps, self.dataset = table.files, tuple(stamps), table.dataset
-        self._table, self._offsets = table, offsets
+    def __init__(self, table: InstructionTable, shards: IndexedShards, offsets: Int64Array) -> None:
+        self.files, self.stamps, self.dataset = table.files, shards.stamps, table.dataset
+        self._table, self._shards, self._offsets = table, shards, offsets
         # In the offsets every file has one entry more than records: its size.
         counts = np.array(table.num_in_file, np.int64)
         self._first_place = np.cumsum(counts + 1) - (counts + 1)
 
     @classmethod
-    def open(cls, runs: Sequence[RecordRun], dataset: str) -> "RecordIndex":
-        """Maps the index of these runs' files, or builds it; of processes that start together one builds.
+    def open(cls, instructions: Sequence[FileInstruction], dataset: str) -> "RecordIndex":
+        """Maps the index of these instructions' files, or builds it; of processes that start together one builds.
 
         Args:
-            runs: of one split expression, in its order; local TFRecord files.
+            instructions: of one split expression, in its order; local TFRecord files.
             dataset: "name/config:version", for messages and as part of the key.
 
         Raises:
-            ConfigError: a run of another machine's file, or runs that contradict each other.
+            ConfigError: a file of another machine, or instructions that contradict each other.
             ShardError: a file is missing, cannot be read, or does not hold what `dataset_info.json` promises.
             CorruptRecordError: a file ends inside a record, or a length does not have its checksum.
         """
-        table = RunTable(runs, dataset)
-        stamps = tuple(_stamp(path) for path in table.files)
+        return cls.of_table(InstructionTable(instructions, dataset))
+
+    @classmethod
+    def of_table(cls, table: InstructionTable) -> "RecordIndex":
+        """Does the same for instructions that are in a table already."""
+        table.check_local()
+        stamps = tuple(stamp_of(shard_status(path)) for path in table.files)
         paths = tuple(os.path.abspath(path) for path in table.files)
-        shards = IndexedShards(dataset, paths, stamps, table.num_in_file)
-        return cls(table, stamps, _offsets(shards) if paths else np.empty(0, np.int64))
+        shards = IndexedShards(table.dataset, paths, stamps, table.num_in_file)
+        return cls(table, shards, _offsets(shards) if paths else np.empty(0, np.int64))
 
     def __len__(self) -> int:
         """Number of examples of the split."""
@@ -107,6 +112,36 @@ class RecordIndex:
         place = self._first_place[file] + record
         offset = self._offsets[place]
         return Located(file, record, offset, self._offsets[place + 1] - offset - FRAME_SIZE, place)
+
+    def look_again(self, file: int) -> "RecordIndex | None":
+        """Scans a file in which a record was not what the index says, though its size and time are.
+
+        Args:
+            file: position in `files`.
+
+        Returns:
+            An index that was built again; None where this one is right, so that the file is damaged.
+
+        Raises:
+            ShardError: the file, or another one that is then scanned as well, does not hold what is promised of it.
+            CorruptRecordError: a length does not have its checksum.
+        """
+        count = self._table.num_in_file[file]
+        found = scan_offsets(self.files[file])
+        if len(found) - 1 != count:
+            raise wrong_count(self.files[file], len(found) - 1, count, self.dataset)
+        first = int(self._first_place[file])
+        place = slice(first, first + count + 1)
+        if np.array_equal(found, self._offsets[place]):
+            return None
+        _logger.warning(
+            "The index of %s is built again: %s was exchanged for a file of the same size and time.",
+            self.dataset,
+            self.files[file],
+        )
+        # Another process may have built it again meanwhile.
+        offsets = _offsets(self._shards, lambda stored: np.array_equal(found, stored[place]))
+        return RecordIndex(self._table, self._shards, offsets)
 
     @property
     def file_numbers(self) -> Int64Array:
@@ -127,17 +162,16 @@ class RecordIndex:
         return self.locate(np.arange(len(self), dtype=np.int64))
 
 
-def _stamp(path: str) -> Stamp:
-    try:
-        return stamp_of(os.stat(path))
-    except OSError as error:
-        raise unreadable(path, error) from error
+def _offsets(shards: IndexedShards, is_right: Callable[[Int64Array], bool] | None = None) -> Int64Array:
+    """Returns the offsets from the index file, which is built where there is none that can be used.
 
-
-def _offsets(shards: IndexedShards) -> Int64Array:
+    Args:
+        shards: what it is about.
+        is_right: whether offsets are those of the shards, where more is known than stamps tell.
+    """
     path = _index_path(shards)
     stored = _load(path, shards, say=True)
-    if stored is not None:
+    if stored is not None and (is_right is None or is_right(stored)):
         return stored
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +187,9 @@ def _offsets(shards: IndexedShards) -> Int64Array:
     try:
         # Another process may have built it while this one waited.
         stored = _load(path, shards, say=False)
-        return _store(path, shards, _build(shards)) if stored is None else stored
+        if stored is not None and (is_right is None or is_right(stored)):
+            return stored
+        return _store(path, shards, _build(shards))
     finally:
         lock.release()
 

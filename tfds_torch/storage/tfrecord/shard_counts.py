@@ -15,10 +15,10 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock, Timeout
 
-from tfds_torch.records.open_files import stamp_of
-from tfds_torch.records.shard_errors import wrong_count
-from tfds_torch.records.tfrecord import count_records
 from tfds_torch.runtime.whole_file import write_whole
+from tfds_torch.storage.open_files import stamp_of
+from tfds_torch.storage.shard_errors import wrong_count
+from tfds_torch.storage.tfrecord.framing import count_records
 
 _LOCK_TIMEOUT_S = 10.0
 _logger = logging.getLogger(__name__)

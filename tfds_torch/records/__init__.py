@@ -1,1 +1,0 @@
-"""Encoded examples on disk. No tensorflow."""

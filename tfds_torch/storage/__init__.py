@@ -1,0 +1,1 @@
+"""Encoded examples on disk, by number. No tensorflow, no torch."""

@@ -1,0 +1,1 @@
+"""Folders of image files, one example each."""

@@ -1,0 +1,251 @@
+"""What sources have in common whose records are `tf.train.Example`s in shard files."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.example_proto import BadExampleError, ExampleReader
+from tfds_torch.storage.file_instruction import FileInstruction, is_local
+from tfds_torch.storage.ids import LazyIds
+from tfds_torch.storage.instruction_table import InstructionTable
+from tfds_torch.storage.open_files import Stamp, stamp_of
+from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.shard_errors import shard_status, wrong_count
+from tfds_torch.storage.source import Columns, FieldSpec
+
+_LONGEST_NUMBER = 18  # Digits of a record's number.
+
+
+class RecordReader(Protocol):
+    """Reads records of shard files by the examples' index; used by several threads, and after a fork."""
+
+    @property
+    def stamps(self) -> tuple[Stamp, ...]:
+        """Size in bytes and modification time in ns of each file, as it was when the reader was opened."""
+
+    def read(self, index: Int64Array) -> list[bytes]:
+        """Returns encoded examples in the order asked."""
+
+    def advise(self, index: Int64Array) -> None:
+        """Asks the system to read examples ahead, where it can; returns at once."""
+
+    def close(self) -> None:
+        """Closes the files; may be called twice."""
+
+
+class RecordSource(ABC):
+    """A `Source` of shard files. Where they lie on another machine, all works that reads no example by number.
+
+    Args:
+        name: `name/config:version`.
+        instructions: of one split expression, in its order; none of them empty.
+        specs: key of a feature -> what it holds.
+        mean_example_bytes: size of an encoded example.
+        empty_files: shards of the split that hold no example by `dataset_info.json`.
+        verify_checksums: whether the data of records is held against its checksum, where that costs extra.
+
+    Raises:
+        ConfigError: instructions that contradict each other.
+    """
+
+    has_shards = True
+    streams: Literal["records", "numbers"] | None = None
+
+    def __init__(
+        self,
+        name: str,
+        instructions: Sequence[FileInstruction],
+        specs: Mapping[str, FieldSpec],
+        *,
+        mean_example_bytes: int,
+        empty_files: Sequence[str] = (),
+        verify_checksums: bool = True,
+    ) -> None:
+        self.name, self.specs = name, specs
+        self.instructions = tuple(replace(item, path=_absolute(item.path)) for item in instructions)
+        self.mean_example_bytes = mean_example_bytes
+        self.verify_checksums = verify_checksums
+        self.empty_files = tuple(map(_absolute, empty_files))
+        self.table = InstructionTable(self.instructions, name)
+        self._examples = ExampleReader(specs)
+        self._reader: RecordReader | None = None
+        self._seen_empty: dict[str, Stamp] = {}
+        self._lock = ProcessLock()
+
+    @abstractmethod
+    def _open(self) -> RecordReader:
+        """Opens the files for reading by number, and holds them against what was promised of them."""
+
+    @abstractmethod
+    def _count_records(self, path: str) -> int:
+        """Returns the number of records of a local file."""
+
+    @property
+    def _trusts_checksums(self) -> bool:
+        """Whether the checksum of every record was held against its data before it is parsed."""
+        return self.verify_checksums
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_reader": None, "_seen_empty": {}}
+        for derived in ("_file_names", "_instructions_of"):
+            state.pop(derived, None)
+        return state
+
+    @property
+    def identity(self) -> object:
+        """File names, and which records of how many are read."""
+        return [(os.path.basename(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why examples cannot be read by number: a file is remote."""
+        remote = next((path for path in self.table.files if not is_local(path)), None)
+        return None if remote is None else f"{remote} is remote"
+
+    def check(self, streamed: Collection[str] | None = None) -> None:
+        """Holds local files against what was promised of them; see `Source`."""
+        for path in filter(is_local, self.empty_files):
+            self._check_empty(path)
+        if streamed is not None:
+            self._check_streamed(dict(zip(self.table.files, self.table.num_in_file, strict=True)), set(streamed))
+        elif self.obstacle is None:
+            with self._lock:
+                if self._reader is not None and self._reader.stamps != self._stamps():
+                    self._reader = None  # Who still reads with it goes on; the files are closed with it.
+                if self._reader is None:
+                    self._reader = self._open()
+
+    @abstractmethod
+    def _check_streamed(self, num_in_file: Mapping[str, int], streamed: Collection[str]) -> None:
+        """Holds those files against their numbers of records that will be streamed; where `streams` is "records"."""
+
+    def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Returns encoded values of examples in the order asked; see `Source`."""
+        index = np.asarray(index, np.int64)
+        return self.parse(self.records(index), index, fields)
+
+    def records(self, index: Int64Array) -> list[bytes]:
+        """Returns whole encoded examples in the order asked, for who holds them against another reader's.
+
+        Raises:
+            ExampleNotFoundError: an index outside the split.
+            ShardError: a file is missing, changed, or cannot be read.
+            CorruptRecordError: a record is damaged.
+        """
+        return self._opened().read(np.asarray(index, np.int64))
+
+    def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Returns the same of records that were read elsewhere; see `Source`."""
+        try:
+            return self._examples.read(records, fields)
+        except BadExampleError as error:
+            raise self.undecodable(int(index[error.position]), error.reason) from None
+
+    def announce(self, index: Int64Array) -> None:
+        """Tells that examples will be read soon; what is wrong with a file is said when it is read."""
+        try:
+            self._opened().advise(np.asarray(index, np.int64))
+        except ShardError:
+            pass
+
+    def ids(self, index: Int64Array) -> LazyIds:
+        """Returns TFDS's ids, `<shard file>__<record>`."""
+        return LazyIds(self._name_records, *self.table.find(index))
+
+    def find(self, id: str) -> int:
+        """Returns the number of the example that has an id; the first one, where a split has it twice."""
+        shard, separator, digits = id.rpartition("__")
+        is_number = digits.isascii() and digits.isdigit() and str(int(digits[:_LONGEST_NUMBER])) == digits
+        if not separator or not is_number:
+            such_as = f", such as {self.ids(np.zeros(1, np.int64))[0]!r}" if len(self) else ""
+            raise self._not_found(id, f"ids have the form '<shard file>__<record>'{such_as}.")
+        record = int(digits)
+        of_shard = self._instructions_of.get(shard, [])
+        for item in of_shard:
+            if item.skip <= record < item.skip + item.take:
+                return item.first_index + record - item.skip
+        if not of_shard:
+            folders = {os.path.dirname(path) for path in (*self.table.files, *self.empty_files) if is_local(path)}
+            if any(os.path.isfile(os.path.join(folder, shard)) for folder in folders):
+                raise self._not_found(id, "the shard is there, but the split has no example of it.")
+            raise self._not_found(id, f"no such shard.{did_you_mean(shard, self._instructions_of)}")
+        if record >= of_shard[0].num_in_shard:
+            raise self._not_found(id, f"the shard has the records 0 to {of_shard[0].num_in_shard - 1}.")
+        parts = ", ".join(f"{item.skip} to {item.skip + item.take - 1}" for item in of_shard)
+        raise self._not_found(id, f"the record is there, but outside the split, which has the shard's records {parts}.")
+
+    def undecodable(self, index: int, reason: str) -> CorruptRecordError:
+        """Returns the error for an example whose content cannot be decoded; see `Source`."""
+        (file,), (record,) = (numbers.tolist() for numbers in self.table.find(np.array([index], np.int64)))
+        path = self.table.files[file]
+        cause = (
+            ", though its checksum is right: it was written that way."
+            if self._trusts_checksums
+            else ". Its checksum was not verified (verify_checksums=False): it was written that way, or is damaged."
+        )
+        return CorruptRecordError(
+            f"{path}: record {record} (index {index}, id {os.path.basename(path)}__{record}) of {self.name} cannot be "
+            f"decoded{cause} {reason}"
+        )
+
+    def close(self) -> None:
+        """Closes the files; the next read opens them again."""
+        with self._lock:
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def _opened(self) -> RecordReader:
+        reader = self._reader
+        if reader is None:
+            with self._lock:
+                reader = self._reader = self._reader or self._open()
+        return reader
+
+    def _stamps(self) -> tuple[Stamp, ...]:
+        return tuple(stamp_of(shard_status(path)) for path in self.table.files)
+
+    def _check_empty(self, path: str) -> None:
+        if not os.path.lexists(path):  # TFDS may leave it out.
+            return
+        stamp = stamp_of(shard_status(path))
+        if self._seen_empty.get(path) == stamp:
+            return
+        found = self._count_records(path) if stamp[0] else 0
+        if found:
+            raise wrong_count(path, found, 0, self.name)
+        self._seen_empty[path] = stamp
+
+    def _name_records(self, file: Int64Array, record: Int64Array) -> list[str]:
+        names = self._file_names
+        return [f"{names[one]}__{number}" for one, number in zip(file.tolist(), record.tolist(), strict=True)]
+
+    @cached_property
+    def _file_names(self) -> list[str]:
+        return [os.path.basename(path) for path in self.table.files]
+
+    @cached_property
+    def _instructions_of(self) -> dict[str, list[FileInstruction]]:
+        found: dict[str, list[FileInstruction]] = {}
+        for item in self.instructions:
+            found.setdefault(os.path.basename(item.path), []).append(item)
+        return found
+
+    def _not_found(self, id: str, reason: str) -> ExampleNotFoundError:
+        return ExampleNotFoundError(f"{self.name}: there is no example {id!r}: {reason}")
+
+
+def _absolute(path: str) -> str:
+    """Returns a path that means the same after a change of the working folder."""
+    return os.path.abspath(path) if is_local(path) else path

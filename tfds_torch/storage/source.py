@@ -1,0 +1,171 @@
+"""Source: the encoded examples of one split, by number, and the registry of the formats that have one."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError, CorruptRecordError
+from tfds_torch.storage.file_instruction import FileInstruction
+
+Int64Array = NDArray[np.int64]
+
+Columns = Mapping[str, Any]
+"""Stored field -> its n values: an array [n, ...] where they are of one size, else a sequence of n."""
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """One field of an example.
+
+    Attributes:
+        shape: of one value; None where a side varies. With more than one None, values are nested lists of arrays.
+        dtype: numpy's; `object` for bytes and texts.
+        default: the value of an example that lacks the field; None makes that an error.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: Any
+    default: Any = None
+
+
+class Source(Protocol):
+    """The encoded examples of one split, by number.
+
+    It can be pickled, and is built without reading a file: those are opened where the first example is read. A forked
+    process goes on with a source of its parent. Threads may share one.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the examples belong to, for messages: `name/config:version`."""
+
+    @property
+    def identity(self) -> object:
+        """A value whose `repr` is equal where number n means the same example; tells no path and no time."""
+
+    @property
+    def specs(self) -> Mapping[str, FieldSpec]:
+        """What an example consists of, as it is stored."""
+
+    @property
+    def instructions(self) -> Sequence[FileInstruction]:
+        """The split as consecutive examples of files, none of them empty, in the order of their numbers."""
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """Mean size of an encoded example."""
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why examples cannot be read by number, as a clause; None: they can."""
+
+    @property
+    def streams(self) -> Literal["records", "numbers"] | None:
+        """What tf.data can stream of it: the records of its files, or numbers that are then read; None: nothing."""
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether a file holds many examples, so that whole files can be dealt to pipelines."""
+
+    def __len__(self) -> int:
+        """Number of examples."""
+
+    def check(self, streamed: Collection[str] | None = None) -> None:
+        """Holds local files against what was promised of them; those that were checked before only by their stamps.
+
+        Args:
+            streamed: paths of `instructions` whose records will be streamed, where `streams` is "records"; None: any
+                example will be read by number.
+
+        Raises:
+            ShardError: a file is missing, is not a regular file, or holds another number of examples than promised.
+            CorruptRecordError: a file ends inside a record, or a header is damaged.
+        """
+
+    def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Returns encoded values of examples in the order asked.
+
+        Args:
+            index: int64 [n], of examples; the same may be asked for twice.
+            fields: which of `specs`.
+
+        Raises:
+            ExampleNotFoundError: an index outside the split.
+            ShardError: a file is missing, changed, or cannot be read.
+            CorruptRecordError: an example is not what was written, or lacks a field.
+        """
+
+    def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Returns the same of records that were read elsewhere; where `streams` is "records".
+
+        Args:
+            records: n of them.
+            index: int64 [n], their numbers, for messages.
+            fields: which of `specs`.
+
+        Raises:
+            CorruptRecordError: a record is not an example, or lacks a field.
+        """
+
+    def announce(self, index: Int64Array) -> None:
+        """Tells that examples, int64 [n], will be read soon; returns at once."""
+
+    def ids(self, index: Int64Array) -> Sequence[str]:
+        """Returns the ids of examples, int64 [n]; computed when they are looked at."""
+
+    def find(self, id: str) -> int:
+        """Returns the number of the example that has an id. Reads no example.
+
+        Raises:
+            ExampleNotFoundError: there is none, with the nearest that there is.
+        """
+
+    def undecodable(self, index: int, reason: str) -> CorruptRecordError:
+        """Returns the error for an example whose content cannot be decoded: where it lies, and why it cannot.
+
+        Args:
+            index: its number.
+            reason: a sentence.
+        """
+
+    def close(self) -> None:
+        """Closes the files; the next read opens them again."""
+
+
+_FORMATS = {
+    "tfrecord": "tfds_torch.storage.tfrecord.source:TfrecordSource",
+    "array_record": "tfds_torch.storage.array_record.source:ArrayRecordSource",
+    "image_folder": "tfds_torch.storage.image_folder.source:ImageFolderSource",
+}
+"""Format -> its Source. A new format is a folder of this room and a line here."""
+
+
+_REFUSED = {
+    "parquet": "TFDS 4.9.10 writes them with records missing (1,000 written, 400 found), so they are not to be relied "
+    "on. Prepare the dataset again as 'tfrecord' or 'array_record': tfds build <name> --file_format=tfrecord",
+    "riegeli": "they have no random access. Convert the dataset: tfds convert_format --dataset_dir=<its version "
+    "directory> --out_file_format=tfrecord --out_path=<another one>",
+}
+
+
+def source_type(file_format: str) -> Any:
+    """Returns the class of a format's Source.
+
+    Raises:
+        ConfigError: there is no such format, or it is not read.
+    """
+    if file_format not in _FORMATS:
+        readable = " and ".join(map(repr, sorted(set(_FORMATS) - {"image_folder"}, reverse=True)))
+        why = _REFUSED.get(
+            file_format,
+            "Convert the dataset: tfds convert_format --dataset_dir=<its version directory> "
+            "--out_file_format=tfrecord --out_path=<another one>",
+        )
+        what = f"Files of the format {file_format!r} are not read (what can be read is {readable})"
+        raise ConfigError(f"{what}{': ' if file_format in _REFUSED else '. '}{why}.")
+    module, _, name = _FORMATS[file_format].partition(":")
+    return getattr(import_module(module), name)

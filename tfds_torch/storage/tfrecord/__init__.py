@@ -1,0 +1,1 @@
+"""TFRecord files: their framing, an index of their records, and reading by number."""
