@@ -67,11 +67,8 @@ ENCODINGS: dict[str, Callable[[Image.Image], bytes]] = {
     "gif": lambda image: save(image.quantize(64), "GIF"),
     "bmp": lambda image: save(image, "BMP"),
     "jpeg cmyk": lambda image: save(image.convert("CMYK"), "JPEG", quality=92),
+    "webp": lambda image: save(image, "WEBP", quality=90),
 }
-
-
-NUM_GRAY = 8
-"""Of them, the first: tensorflow makes gray images of coloured PNGs with other weights, of the rest none."""
 
 
 def decode(encoded: bytes, mode: str = "RGB") -> Image.Image:
@@ -81,16 +78,22 @@ def decode(encoded: bytes, mode: str = "RGB") -> Image.Image:
 
 
 def write_pictures(
-    root: Path, images: Sequence[bytes], masks: Sequence[bytes] = (), shards: Sequence[int] = (), name: str = NAME
+    root: Path,
+    images: Sequence[bytes],
+    masks: Sequence[bytes] = (),
+    shards: Sequence[int] = (),
+    name: str = NAME,
+    mask_channels: int = 1,
 ) -> Path:
     """Writes a dataset of encoded images, whose labels are the examples' indices.
 
     Args:
         root: TFDS data directory.
         images: what is stored, as it is.
-        masks: PNG images of one channel, the feature `mask`; none: the dataset has no such feature.
+        masks: other images, the feature `mask`; none: the dataset has no such feature.
         shards: lengths of the shards; none: one holds all.
         name: of the dataset.
+        mask_channels: channels that are declared of the masks.
 
     Returns:
         The root.
@@ -108,7 +111,7 @@ def write_pictures(
         "label": tfds.features.ClassLabel(num_classes=max(1, len(images))),
     }
     if masks:
-        features["mask"] = tfds.features.Image(shape=(None, None, 1), encoding_format="png")
+        features["mask"] = tfds.features.Image(shape=(None, None, mask_channels))
     split = tfds.core.SplitInfo(name="train", shard_lengths=lengths, num_bytes=sum(map(len, images)))
     tfds.folder_dataset.write_metadata(
         data_dir=str(directory),

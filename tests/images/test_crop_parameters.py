@@ -1,14 +1,14 @@
-"""Placements: windows that hold what the result needs, and no more shrinking than leaves a good resize."""
+"""CropParameters: windows that hold what the result needs, and no more shrinking than leaves a good resize."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfds_torch.pipeline.placement import (
-    place_centers,
-    place_crops,
-    place_windows,
+from tfds_torch.images.crop_parameters import (
+    crop_and_resize,
+    cut_windows,
+    resize_and_center,
     resize_keeping_ratio,
     resize_shorter_side,
     scaled_size,
@@ -33,7 +33,7 @@ def rows(*values: tuple[int, ...]) -> np.ndarray:
 def test_a_crop_is_shrunk_only_as_far_as_the_resize_has_two_and_a_half_left(
     box: tuple[int, int, int, int], size: tuple[int, int], can_shrink: bool
 ) -> None:
-    placed = place_crops(rows(box), size, np.array([can_shrink]), NO, NO)
+    placed = crop_and_resize(rows(box), size, np.array([can_shrink]), NO, NO)
     (shrink,), (window,) = placed.shrinks.tolist(), placed.windows
     factor = min(box[2] / size[0], box[3] / size[1])
     allowed = [s for s in (2, 4, 8) if factor >= 2.5 * s]
@@ -49,7 +49,7 @@ def test_a_crop_is_shrunk_only_as_far_as_the_resize_has_two_and_a_half_left(
 
 def test_flips_and_filters_are_those_given() -> None:
     flips, bicubic = np.array([True, False]), np.array([False, True])
-    placed = place_crops(rows((0, 0, 8, 8), (1, 2, 3, 4)), (4, 4), np.array([True, True]), flips, bicubic)
+    placed = crop_and_resize(rows((0, 0, 8, 8), (1, 2, 3, 4)), (4, 4), np.array([True, True]), flips, bicubic)
     assert len(placed) == 2
     assert placed.rows() == [([4, 4], [2.0, 2.0], [0, 0], True, False), ([4, 4], [0.75, 1.0], [0, 0], False, True)]
 
@@ -64,7 +64,7 @@ def test_flips_and_filters_are_those_given() -> None:
 def test_a_window_is_what_of_it_lies_in_the_image(size: tuple[int, int], start: tuple[int, int]) -> None:
     target = (32, 24)
     start = tuple(min(first, side - 1) for first, side in zip(start, size, strict=True))
-    placed = place_windows(rows(size), rows(start), target, NO)
+    placed = cut_windows(rows(size), rows(start), target, NO)
     (window,), (offset,) = placed.windows.tolist(), placed.offsets.tolist()
     for axis in (0, 1):
         inside = [at for at in range(start[axis], start[axis] + target[axis]) if 0 <= at < size[axis]]
@@ -83,7 +83,7 @@ def test_a_center_lies_where_torchvision_cuts_it_and_its_window_holds_what_the_f
     size: tuple[int, int], resized: tuple[int, int], can_shrink: bool
 ) -> None:
     target = (96, 64)
-    placed = place_centers(rows(size), rows(resized), target, np.array([can_shrink]), YES)
+    placed = resize_and_center(rows(size), rows(resized), target, np.array([can_shrink]), YES)
     ((_, _, *window),), (offset,), (stop,) = placed.windows.tolist(), placed.offsets.tolist(), placed.resized.tolist()
     (shrink,) = placed.shrinks.tolist()
     for axis in (0, 1):

@@ -12,17 +12,17 @@ import pytest
 
 from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.errors import ConfigError
-from tfds_torch.pipeline.placement import Placements
-from tfds_torch.pipeline.preprocess import MOST_PIXELS, height_and_width
+from tfds_torch.images.crop_parameters import CropParameters
+from tfds_torch.images.preprocess import MOST_PIXELS, height_and_width
 
 BOTH = (TrainPreprocess, EvalPreprocess)
 MANY = 4000
 
 
-def place(preprocess: Any, size: tuple[int, int], count: int = 1, seed: int = 42, first: int = 0) -> Placements:
+def place(preprocess: Any, size: tuple[int, int], count: int = 1, seed: int = 42, first: int = 0) -> CropParameters:
     """Returns what is done to `count` images of one size, none of which can be shrunk."""
     sizes = np.tile(np.array(size, np.int64), (count, 1))
-    return preprocess.place(sizes, np.arange(first, first + count), seed, np.zeros(count, np.bool_))
+    return preprocess.crop_parameters(sizes, np.arange(first, first + count), seed, np.zeros(count, np.bool_))
 
 
 # What is refused
@@ -175,7 +175,7 @@ def test_flip_filter_and_box_are_independent() -> None:
     assert np.abs(correlations[:2] - np.eye(2, 4)).max() < 4 / math.sqrt(MANY)
 
 
-def test_what_is_placed_depends_on_seed_and_occurrence_alone() -> None:
+def test_what_is_placed_depends_on_seed_and_key_alone() -> None:
     preprocess = TrainPreprocess(size=8, interpolation="random")
 
     def rows(**arguments: Any) -> list[Any]:

@@ -1,15 +1,14 @@
-"""Canvas: the images of one batch, written one by one into the memory in which they stay."""
+"""BatchBuffer: the memory of one batch's images, into whose rows they are decoded and resized."""
 
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-Pixels = NDArray[np.uint8]
+from tfds_torch.images.decoding import Pixels
 
 
-class Canvas(Protocol):
+class BatchBuffer(Protocol):
     """The images of one batch, uint8 [B, H, W, C]. Different rows may be written by different threads."""
 
     @property
@@ -18,13 +17,13 @@ class Canvas(Protocol):
 
     @property
     def images(self) -> Any:
-        """What is handed over: the memory as whoever made the canvas wants it."""
+        """What is handed over: the memory as whoever made the buffer wants it."""
 
     def resize(self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool) -> Pixels:
         """Returns an image resized with antialiasing, uint8 [*size, C], as Pillow does it.
 
         Args:
-            pixels: uint8 [h, w, C], contiguous.
+            pixels: uint8 [h, w, C].
             size: height and width of the result.
             steps: pixels of the image by pixel of the result; size x steps may be less than the image, whose other
                 pixels are only reached by the filter.
@@ -36,22 +35,22 @@ class Canvas(Protocol):
 
         Args:
             row: which one.
-            pixels: uint8 [h, w, C], contiguous.
+            pixels: uint8 [h, w, C].
             steps: pixels of the image by pixel of the result.
             bicubic: the filter; otherwise it is bilinear.
             flip: whether the result is mirrored, left to right.
         """
 
 
-class MakeCanvas(Protocol):
-    """Makes canvases. It can be pickled."""
+class MakeBatchBuffer(Protocol):
+    """Makes batch buffers. It can be pickled."""
 
-    def __call__(self, shape: tuple[int, int, int, int]) -> Canvas:
-        """Returns a canvas of [B, H, W, C]."""
+    def __call__(self, shape: tuple[int, int, int, int]) -> BatchBuffer:
+        """Returns a buffer of [B, H, W, C]."""
 
 
-class ArrayCanvas:
-    """A canvas in numpy, on which Pillow resizes.
+class ArrayBuffer:
+    """A batch buffer in numpy, for which Pillow resizes.
 
     Args:
         shape: [B, H, W, C].
@@ -77,13 +76,13 @@ class ArrayCanvas:
 
 
 def fill_with_pillow(out: Pixels, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool) -> None:
-    """Writes an image, resized by Pillow, into a row uint8 [H, W, C]; see `Canvas.fill_row`."""
+    """Writes an image, resized by Pillow, into a row uint8 [H, W, C]; see `BatchBuffer.fill_row`."""
     resized = resize_with_pillow(pixels, (out.shape[0], out.shape[1]), steps, bicubic=bicubic)
     out[:] = resized[:, ::-1] if flip else resized
 
 
 def resize_with_pillow(pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool) -> Pixels:
-    """Returns an image resized by Pillow; see `Canvas.resize`."""
+    """Returns an image resized by Pillow; see `BatchBuffer.resize`."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     resample = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
     # Rounded floats may reach beyond the image by a trifle.

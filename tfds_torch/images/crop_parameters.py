@@ -1,4 +1,4 @@
-"""Placements: how images become images of one size, worked out from their sizes alone, before they are decoded."""
+"""CropParameters: how images become images of one size, worked out from their sizes alone, before they are decoded."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.pipeline.crop_boxes import Boxes
+from tfds_torch.images.crop_boxes import Boxes
 
 Int64Array = NDArray[np.int64]
 Float64Array = NDArray[np.float64]
@@ -21,7 +21,7 @@ _WIDEST_SUPPORT = 2.0  # Of the bicubic filter, in pixels of the coarser grid.
 
 
 @dataclass(frozen=True)
-class Placements:
+class CropParameters:
     """How each of n images becomes an image of one size.
 
     Attributes:
@@ -45,16 +45,26 @@ class Placements:
     def __len__(self) -> int:
         return len(self.windows)
 
+    def keep_all(self, sizes: Int64Array, size: tuple[int, int]) -> bool:
+        """Whether nothing is done to any image: all of them, int64 [n, 2], are of the size of the results."""
+        return bool(
+            (sizes == size).all()
+            and (self.windows == (0, 0, *size)).all()
+            and (self.resized == size).all()
+            and not self.offsets.any()
+            and not self.flips.any()
+        )
+
     def rows(self) -> Sequence[tuple[Any, ...]]:
         """Returns (resized, steps, offset, flip, bicubic) of each, in plain values."""
         columns = (self.resized, self.steps, self.offsets, self.flips, self.bicubic)
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def place_crops(
+def crop_and_resize(
     boxes: Boxes, size: tuple[int, int], shrinkable: NDArray[np.bool_], flips: NDArray[np.bool_], bicubic: Any
-) -> Placements:
-    """Returns placements in which a box of each image is resized to `size`, whatever its ratio.
+) -> CropParameters:
+    """Returns parameters by which a box of each image is resized to `size`, whatever its ratio.
 
     Where decoding shrinks an image, the box is rounded to whole pixels of the shrunk one.
 
@@ -69,13 +79,13 @@ def place_crops(
     windows = boxes // shrinks[:, None] * shrinks[:, None]
     resized = np.broadcast_to(np.array(size, np.int64), (len(boxes), 2))
     steps = windows[:, 2:] / shrinks[:, None] / resized
-    return Placements(windows, shrinks, resized, steps, np.zeros_like(resized), flips, bicubic)
+    return CropParameters(windows, shrinks, resized, steps, np.zeros_like(resized), flips, bicubic)
 
 
-def place_windows(
+def cut_windows(
     sizes: Int64Array, tops_and_lefts: Int64Array, size: tuple[int, int], flips: NDArray[np.bool_]
-) -> Placements:
-    """Returns placements in which a window of `size` is cut out, not resized; outside of the image it is padded.
+) -> CropParameters:
+    """Returns parameters by which a window of `size` is cut out, not resized; outside of the image it is padded.
 
     Args:
         sizes: int64 [n, 2], of the images.
@@ -87,7 +97,7 @@ def place_windows(
     stops = np.minimum(tops_and_lefts + np.array(size), sizes)
     windows = np.concatenate([starts, stops - starts], axis=1)
     none = np.zeros(len(sizes), np.bool_)
-    return Placements(
+    return CropParameters(
         windows=windows,
         shrinks=np.ones(len(sizes), np.int64),
         resized=windows[:, 2:],
@@ -98,10 +108,10 @@ def place_windows(
     )
 
 
-def place_centers(
+def resize_and_center(
     sizes: Int64Array, resized: Int64Array, size: tuple[int, int], shrinkable: NDArray[np.bool_], bicubic: Any
-) -> Placements:
-    """Returns placements in which whole images are resized, and the centre of `size` is cut out, or padded to it.
+) -> CropParameters:
+    """Returns parameters by which whole images are resized, and the centre of `size` is cut out, or padded to it.
 
     What lies below and to the right of the centre is not decoded, but for the pixels that its filter reaches.
 
@@ -124,7 +134,7 @@ def place_centers(
     reach = -(-reach // shrinks[:, None]) * shrinks[:, None]
     windows = np.concatenate([np.zeros_like(sizes), np.minimum(reach, sizes)], axis=1)
     none = np.zeros(len(sizes), np.bool_)
-    return Placements(windows, shrinks, stops, steps / shrinks[:, None], offsets, none, bicubic)
+    return CropParameters(windows, shrinks, stops, steps / shrinks[:, None], offsets, none, bicubic)
 
 
 def resize_shorter_side(sizes: Int64Array, length: int) -> Int64Array:

@@ -1,7 +1,8 @@
 """What is done to images while they are decoded: plain values, built without tensorflow.
 
 `TrainPreprocess` and `EvalPreprocess` say how an image of any size becomes one of a fixed size. Both work on sizes and
-random numbers alone (`place`): what is decoded, resized and where it comes to lie is known before a pixel is decoded.
+random numbers alone (`crop_parameters`): what is decoded and resized, and where it comes to lie, is known before a
+pixel is decoded.
 """
 
 import math
@@ -13,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.pipeline.crop_boxes import NUM_DRAWS, random_resized_crops
-from tfds_torch.pipeline.placement import (
-    Placements,
-    place_centers,
-    place_crops,
-    place_windows,
+from tfds_torch.images.crop_boxes import NUM_DRAWS, random_resized_crops
+from tfds_torch.images.crop_parameters import (
+    CropParameters,
+    crop_and_resize,
+    cut_windows,
+    resize_and_center,
     resize_keeping_ratio,
     resize_shorter_side,
     scaled_size,
@@ -57,18 +58,18 @@ class Preprocess(Protocol):
     def max_pixels(self) -> int:
         """Pixels above which an image is refused."""
 
-    def place(
+    def crop_parameters(
         self,
         sizes: NDArray[np.int64],
-        occurrences: NDArray[np.int64],
+        keys: NDArray[np.int64],
         seed: int,
         shrinkable: NDArray[np.bool_],
-    ) -> Placements:
+    ) -> CropParameters:
         """Returns what is done to each of n images.
 
         Args:
             sizes: int64 [n, 2], heights and widths.
-            occurrences: int64 [n], which random numbers are theirs, see `plan.example_random`.
+            keys: int64 [n], which random numbers are theirs, see `plan.example_random`.
             seed: of the random numbers.
             shrinkable: bool [n], whether decoding can shrink it.
         """
@@ -143,25 +144,25 @@ class TrainPreprocess:
         values = _read_timm_config(config, ("interpolation", "scale", "ratio", "hflip"))
         return cls(**values | changes)
 
-    def place(
+    def crop_parameters(
         self,
         sizes: NDArray[np.int64],
-        occurrences: NDArray[np.int64],
+        keys: NDArray[np.int64],
         seed: int,
         shrinkable: NDArray[np.bool_],
-    ) -> Placements:
+    ) -> CropParameters:
         """Returns what is done to each of n images; see `Preprocess`."""
-        uniforms = draw_uniforms(occurrences, seed, NUM_DRAWS + 2)
+        uniforms = draw_uniforms(keys, seed, NUM_DRAWS + 2)
         flips = uniforms[:, NUM_DRAWS] < self.hflip
         height, width = height_and_width(self.size)
         if self.crop_padding is not None:
             room = sizes + 2 * self.crop_padding - np.array([height, width])
             starts = np.floor(uniforms[:, :2] * (room + 1)).astype(np.int64) - self.crop_padding
             centered = -((np.array([height, width]) - sizes) // 2)
-            return place_windows(sizes, np.where(room >= 0, starts, centered), (height, width), flips)
+            return cut_windows(sizes, np.where(room >= 0, starts, centered), (height, width), flips)
         boxes = random_resized_crops(sizes, uniforms[:, :NUM_DRAWS], self.scale, self.ratio)
         bicubic = _choose_bicubic(self.interpolation, uniforms[:, NUM_DRAWS + 1])
-        return place_crops(boxes, (height, width), shrinkable, flips, bicubic)
+        return crop_and_resize(boxes, (height, width), shrinkable, flips, bicubic)
 
 
 @dataclass(frozen=True)
@@ -226,13 +227,13 @@ class EvalPreprocess:
             values["fill"] = tuple(round(255 * level) for level in mean)
         return cls(**values | changes)
 
-    def place(
+    def crop_parameters(
         self,
         sizes: NDArray[np.int64],
-        occurrences: NDArray[np.int64],
+        keys: NDArray[np.int64],
         seed: int,
         shrinkable: NDArray[np.bool_],
-    ) -> Placements:
+    ) -> CropParameters:
         """Returns what is done to each of n images; see `Preprocess`."""
         size = height_and_width(self.size)
         scaled = scaled_size(size, self.crop_pct)
@@ -245,7 +246,7 @@ class EvalPreprocess:
         else:
             resized = resize_keeping_ratio(sizes, scaled, inside=False)
         bicubic = np.full(len(sizes), self.interpolation == "bicubic")
-        return place_centers(sizes, resized, size, shrinkable, bicubic)
+        return resize_and_center(sizes, resized, size, shrinkable, bicubic)
 
 
 def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:

@@ -1,0 +1,137 @@
+"""ImageTransform: every image comes into its row, whoever writes it; what cannot be used is named by its position."""
+
+import random
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from picture_fixtures import save
+from PIL import Image
+
+from tfds_torch import EvalPreprocess, TrainPreprocess
+from tfds_torch.images.batch_buffer import ArrayBuffer
+from tfds_torch.images.crop_parameters import cut_windows
+from tfds_torch.images.transform import BadImageError, BufferRows, ImageTransform, OtherSizeError, cut_alike
+
+SIDE = 5
+SQUASH = EvalPreprocess(size=SIDE, crop_pct=1.0)
+
+
+def flat(level: int, file_format: str = "PNG", size: tuple[int, int] = (9, 8)) -> bytes:
+    """Returns an encoded image of one grey level."""
+    return save(Image.new("RGB", size, (level,) * 3), file_format)
+
+
+def write(transform: ImageTransform, images: list[bytes], buffer: ArrayBuffer, first: int = 0, **others: Any) -> Any:
+    stop = first + len(images)
+    return transform.write(images, np.arange(first, stop), [BufferRows(buffer, first, stop)], **others)
+
+
+@pytest.mark.parametrize(
+    "preprocess", [None, SQUASH, TrainPreprocess(size=SIDE), TrainPreprocess(SIDE, crop_padding=2)]
+)
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "BMP"])
+def test_every_image_comes_into_its_row(preprocess: Any, file_format: str) -> None:
+    transform = ImageTransform("RGB", preprocess)
+    images = [flat(level, file_format) for level in range(100, 120)]
+    shape = transform.row_shape(images[0])
+    assert shape == ((8, 9, 3) if preprocess is None else (SIDE, SIDE, 3))
+    buffer = ArrayBuffer((20, *shape))
+    write(transform, images[:7], buffer)
+    write(transform, images[7:], buffer, 7)
+    middle = buffer.pixels[:, shape[0] // 2, shape[1] // 2, 0].astype(int)
+    assert np.abs(middle - np.arange(100, 120)).max() <= (1 if file_format == "JPEG" else 0)
+
+
+def test_rows_may_be_written_in_any_order_by_any_thread() -> None:
+    transform, images = ImageTransform("RGB", SQUASH), [flat(level) for level in range(26)]
+    for attempt in range(5):
+        buffer, firsts = ArrayBuffer((26, SIDE, SIDE, 3)), list(range(0, 26, 3))
+        random.Random(attempt).shuffle(firsts)
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda first: write(transform, images[first : first + 3], buffer, first), firsts))  # noqa: B023
+        assert (buffer.pixels == np.arange(26)[:, None, None, None]).all()
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", None])
+def test_without_a_preprocess_an_image_is_written_or_decoded_as_it_is(mode: str | None) -> None:
+    transform, image = ImageTransform(mode), flat(7)
+    buffer = ArrayBuffer((1, *transform.row_shape(image)))
+    write(transform, [image], buffer)
+    (decoded,) = transform.decode([image])
+    np.testing.assert_array_equal(buffer.pixels[0], decoded)
+    assert decoded.shape == (8, 9, {"L": 1, "RGBA": 4}.get(mode or "", 3))
+
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "It is empty."),
+    "garbage": (b"garbage", "Its 7 bytes are not"),
+    "cut": (flat(1)[:-40], ""),
+    "too large": (flat(1, size=(9, 9)), "It has 9 x 9 pixels, and at most 72 are allowed"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_used_is_refused_with_its_position(case: str) -> None:
+    image, message = BAD[case]
+    transform = ImageTransform("RGB", EvalPreprocess(size=SIDE, max_pixels=72))
+    with pytest.raises(BadImageError) as refused:
+        write(transform, [flat(1), image], ArrayBuffer((2, SIDE, SIDE, 3)))
+    assert refused.value.position == 1
+    assert message in refused.value.reason
+    assert refused.value.reason.endswith(".")
+    with pytest.raises(BadImageError):
+        ImageTransform("RGB").decode([flat(1), BAD["garbage"][0]])
+
+
+def test_a_small_file_that_claims_to_be_huge_is_refused_in_every_way() -> None:
+    huge = bytearray(flat(1, "JPEG"))
+    frame = huge.index(b"\xff\xc0")
+    huge[frame + 5 : frame + 9] = (65_000).to_bytes(2, "big") * 2
+    transform = ImageTransform("RGB")
+    for refused in (transform.decode, lambda images: transform.row_shape(images[0])):
+        with pytest.raises(BadImageError, match=re.escape("65000 x 65000")):
+            refused([bytes(huge)])
+    with pytest.raises(BadImageError, match=re.escape("65000 x 65000")):
+        write(transform, [bytes(huge)], ArrayBuffer((1, 8, 9, 3)))
+
+
+def test_an_image_of_another_size_than_its_row_is_told_apart() -> None:
+    with pytest.raises(OtherSizeError, match=re.escape("[8, 7, 3], and the first [8, 9, 3]")) as refused:
+        write(ImageTransform("RGB"), [flat(1), flat(2, size=(7, 8))], ArrayBuffer((2, 8, 9, 3)))
+    assert refused.value.position == 1
+
+
+def test_the_results_go_through_a_map_with_their_keys() -> None:
+    def shade(images: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        return (images + keys[:, None, None, None]).astype(np.uint8)
+
+    transform = ImageTransform("RGB", SQUASH, map_images=shade)
+    buffer = ArrayBuffer((6, SIDE, SIDE, 3))
+    write(transform, [flat(10)] * 4, buffer, 2)
+    assert buffer.pixels[2:, 0, 0, 0].tolist() == [12, 13, 14, 15]
+
+
+def test_masks_are_cut_like_their_image_and_must_have_its_size() -> None:
+    transform = ImageTransform("RGB", EvalPreprocess(size=SIDE, also=("mask",)))
+    masks = [np.full((8, 9, 1), 3, np.uint8)] * 2
+    buffer = ArrayBuffer((2, SIDE, SIDE, 3))
+    others = {"mask": masks, "depth": [mask.astype(np.uint16) for mask in masks]}
+    cut = write(transform, [flat(1)] * 2, buffer, masks=others)
+    assert [mask.shape for mask in cut["mask"]] == [(SIDE, SIDE, 1)] * 2
+    assert cut["depth"][0].dtype == np.uint16
+    with pytest.raises(BadImageError, match="Its 'mask' has 9 x 8 pixels, and its image 8 x 9: what") as refused:
+        write(transform, [flat(1)] * 2, buffer, masks={"mask": [masks[0], masks[0].transpose(1, 0, 2)]})
+    assert refused.value.position == 1
+
+
+def test_what_a_mask_lacks_is_padded_with_nothing() -> None:
+    mask = np.arange(1, 7, dtype=np.uint8).reshape(2, 3, 1)
+    for flip in (False, True):
+        parameters = cut_windows(np.array([(2, 3)]), np.array([(-1, -2)]), (4, 6), np.array([flip]))
+        (cut,) = cut_alike([mask], parameters, (4, 6))
+        wanted = np.zeros((4, 6), np.uint8)
+        wanted[1:3, 2:5] = mask[..., 0]
+        np.testing.assert_array_equal(cut[..., 0], wanted[:, ::-1] if flip else wanted)

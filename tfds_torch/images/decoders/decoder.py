@@ -1,0 +1,39 @@
+"""What every decoder of images is, and how it fails."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.images.headers import Header
+
+Pixels = NDArray[np.uint8]
+"""Of one image: [h, w, C]."""
+
+NUM_CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
+"""What decoders return, by Pillow's names."""
+
+
+class ImageDecodeError(ValueError):
+    """An image that cannot be decoded; the message is the reason, a sentence."""
+
+
+class Decoder(Protocol):
+    """Decodes some images, in the thread that calls it. Thread-safe. A module with these functions is a decoder."""
+
+    def shrinks(self, header: Header) -> bool:
+        """Whether an image with this header can be downsized while it is decoded."""
+
+    def decode(self, image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None) -> Pixels | None:
+        """Returns the pixels of a whole image, uint8 [h, w, C]; None where another decoder has to do it.
+
+        Args:
+            image: encoded.
+            header: its own.
+            mode: one of `NUM_CHANNELS`.
+            shrink: 1, or 2, 4 or 8 for an image that it `shrinks`: both sides are divided by it and rounded up.
+            out: uint8 [h, w, C], contiguous, where to decode to; None: into memory of its own.
+
+        Raises:
+            ImageDecodeError: no decoder can decode this image.
+        """

@@ -1,0 +1,146 @@
+"""Decoding of single images, in every way that images are read: their pixels equal Pillow's of the same file."""
+
+from collections.abc import Mapping, Sequence
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.decoders import jpeg, pillow, png
+from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Decoder, ImageDecodeError, Pixels
+from tfds_torch.images.headers import Header, ImageFormat, read_header
+
+__all__ = ["CHANNELS", "MOST_PIXELS", "ImageDecodeError", "ImageDecoder", "Pixels"]
+
+CHANNELS: Mapping[str | None, int] = {None: 0, "L": 1, "RGB": 3, "RGBA": 4}
+"""Mode of images -> number of channels; 0: as stored."""
+
+MOST_PIXELS = 178_956_970
+"""Of an image, unless a caller allows more: what Pillow refuses as a decompression bomb."""
+
+_DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
+    ImageFormat.JPEG: (jpeg, pillow),
+    ImageFormat.PNG: (png, pillow),
+    ImageFormat.GIF: (pillow,),
+    ImageFormat.BMP: (pillow,),
+    ImageFormat.WEBP: (pillow,),
+}
+"""Who decodes what; the first one that does not refuse."""
+
+_STORED_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+
+
+class ImageDecoder:
+    """Decodes images in the thread that calls it. Thread-safe and picklable.
+
+    EXIF orientation and colour profiles are ignored, as by TFDS and timm. Alpha is dropped for RGB and L, not blended.
+    Of 16 bits the upper 8 are kept.
+
+    Args:
+        mode: of the pixels: `RGB`, `L`, `RGBA`, or None for the channels as stored (RGB for CMYK).
+        max_pixels: more of them are not decoded.
+
+    Raises:
+        ConfigError: another mode.
+    """
+
+    def __init__(self, mode: str | None = "RGB", max_pixels: int = MOST_PIXELS) -> None:
+        if mode not in CHANNELS:
+            raise ConfigError(f"The mode of the images is {mode!r}. It can be 'RGB', 'L', 'RGBA' or None (as stored).")
+        self._mode = mode
+        self._max_pixels = max_pixels
+
+    def read_header(self, image: bytes) -> Header:
+        """Returns what an image says about itself, before anything of it is decoded.
+
+        Args:
+            image: encoded.
+
+        Raises:
+            ImageDecodeError: it is empty, not an image, has no pixels or more than `max_pixels`.
+        """
+        header = read_header(image)
+        if header is None:
+            if not image:
+                raise ImageDecodeError("It is empty.")
+            raise ImageDecodeError(f"Its {len(image)} bytes are not a whole JPEG, PNG, GIF, BMP or WebP image.")
+        num_pixels = header.height * header.width
+        if not 0 < num_pixels <= self._max_pixels:
+            has = f"It has {header.height} x {header.width} pixels"
+            if not num_pixels:
+                raise ImageDecodeError(f"{has}: there is nothing to decode.")
+            raise ImageDecodeError(
+                f"{has}, and at most {self._max_pixels:,} are allowed: a preprocess with a larger max_pixels takes it, "
+                f"if this is not a mistake."
+            )
+        return header
+
+    def num_channels(self, header: Header) -> int:
+        """Returns the number of channels of the pixels of an image with this header."""
+        return NUM_CHANNELS[self._mode_of(header)]
+
+    def shrinks(self, header: Header) -> bool:
+        """Whether an image with this header can be downsized by 2, 4 or 8 while it is decoded, which is faster."""
+        return _DECODERS[header.format][0].shrinks(header)
+
+    def decode(self, image: bytes, header: Header, window: Sequence[int] | None = None, shrink: int = 1) -> Pixels:
+        """Returns the pixels of an image, or of a window of it: uint8 [h, w, C], not always contiguous.
+
+        Args:
+            image: encoded.
+            header: its own, from `read_header`.
+            window: top, left, height, width, in pixels of the shrunk image; None: all of it.
+            shrink: by what it is downsized: 1, or 2, 4 or 8 where `shrinks` says so. Sizes are rounded up.
+
+        Raises:
+            ImageDecodeError: it cannot be decoded, or only in part, or to another size than its header says.
+            ValueError: the window is not inside the image.
+        """
+        mode = self._mode_of(header)
+        pixels = _decode(image, header, mode, shrink, None)
+        shape = (-(-header.height // shrink), -(-header.width // shrink), NUM_CHANNELS[mode])
+        if pixels.shape != shape:
+            raise ImageDecodeError(f"It decodes to {_words(pixels.shape)}, and its header says {_words(shape)}.")
+        if window is None:
+            return pixels
+        top, left, height, width = window
+        cut = pixels[top : top + height, left : left + width]
+        if cut.shape[:2] != (height, width):
+            raise ValueError(f"The window {tuple(window)} is not inside an image of {_words(shape)}.")
+        return cut
+
+    def decode_into(self, image: bytes, header: Header, out: Pixels) -> None:
+        """Decodes a whole image into given memory, without a further copy where the decoder can do so.
+
+        Args:
+            image: encoded.
+            header: its own, from `read_header`.
+            out: uint8 [h, w, C], contiguous and writable.
+
+        Raises:
+            ImageDecodeError: it cannot be decoded, or is of another size than `out`; what is in `out` is undefined.
+            ValueError: `out` is not contiguous.
+        """
+        mode = self._mode_of(header)
+        shape = (header.height, header.width, NUM_CHANNELS[mode])
+        if out.shape != shape:
+            raise ImageDecodeError(f"It has {_words(shape)}, and there is room for {_words(out.shape)}.")
+        if not out.flags["C_CONTIGUOUS"]:
+            raise ValueError(f"The memory to decode to is not contiguous: its strides are {out.strides}.")
+        _decode(image, header, mode, 1, out)
+
+    def _mode_of(self, header: Header) -> str:
+        if self._mode is not None:
+            return self._mode
+        if header.format == ImageFormat.JPEG and header.channels == 4:
+            return "RGB"  # CMYK is not what other images of four channels are.
+        return _STORED_MODES.get(header.channels, "RGB")
+
+
+def _decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None) -> Pixels:
+    for decoder in _DECODERS[header.format]:
+        pixels = decoder.decode(image, header, mode, shrink, out)
+        if pixels is not None:
+            return pixels
+    raise ImageDecodeError("No decoder takes it.")
+
+
+def _words(shape: Sequence[int]) -> str:
+    return f"{shape[0]} x {shape[1]} pixels of {shape[2]} channels" if len(shape) == 3 else f"the shape {tuple(shape)}"
