@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from tfds_torch.engines.map_function import find_map_function
 from tfds_torch.errors import ConfigError
-from tfds_torch.pipeline.map_function import find_map_function
 
 
 def test_a_function_is_found_by_its_name_or_is_itself() -> None:

@@ -1,14 +1,16 @@
 """ReadOptions: what may be asked for, and what each worker gets of it."""
 
-import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tfds_torch.engines import options
+from tfds_torch.engines.options import READ_MODES, ReadOptions
+from tfds_torch.engines.record_stream import tf_data_options
 from tfds_torch.errors import ConfigError
-from tfds_torch.pipeline import options
-from tfds_torch.pipeline.options import READ_MODES, ReadOptions, tf_data_options
+from tfds_torch.runtime import machine_share
+from tfds_torch.runtime.machine_share import UsableCores
 
 NUMBERS = [
     *("num_threads", "cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches", "ram_budget_bytes"),
@@ -24,7 +26,7 @@ def test_every_mode_may_be_asked_for(mode: str) -> None:
 def test_the_defaults_are_those_of_the_design() -> None:
     read = ReadOptions()
     assert (read.mode, read.num_threads, read.cycle_length) == ("auto", None, 16)
-    assert (read.shuffle_buffer, read.prefetch_batches, read.ram_budget_bytes) == (8192, 2, None)
+    assert (read.shuffle_buffer, read.prefetch_batches, read.ram_budget_bytes) == (8192, 1, None)
     assert (read.on_error, read.max_replaced) == ("raise", 100)
 
 
@@ -100,28 +102,29 @@ def test_options_are_a_frozen_value() -> None:
 def test_threads_of_a_worker_are_its_share_of_at_most_eight_cores(
     monkeypatch: pytest.MonkeyPatch, num_cores: int, num_workers: int, expected: int
 ) -> None:
-    monkeypatch.setattr(options, "num_cores", lambda: num_cores)
+    monkeypatch.setattr(options, "usable_cores", lambda: UsableCores(num_cores, "the machine's"))
     assert ReadOptions().threads_of_worker(num_workers) == expected == max(1, min(8, num_cores) // num_workers)
 
 
 def test_an_explicit_number_of_threads_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "num_cores", lambda: 2)
+    monkeypatch.setattr(options, "usable_cores", lambda: UsableCores(2, "the machine's"))
     assert ReadOptions(num_threads=20).threads_of_worker(8) == 20
 
 
-def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 5, 7}, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert ReadOptions().threads_of_worker(1) == 3
-
-
-@pytest.mark.parametrize(("num_cores", "expected"), [(4, 4), (None, 1)])
-def test_without_affinity_all_cores_are_counted(
-    monkeypatch: pytest.MonkeyPatch, num_cores: int | None, expected: int
+@pytest.mark.parametrize(
+    ("num_cores", "num_local_ranks", "num_workers", "expected"),
+    [(16, 8, 1, 2), (16, 1, 1, 8), (16, 8, 2, 1), (3.5, 1, 1, 3), (0.5, 1, 1, 1), (4, 8, 1, 1)],
+)
+def test_ranks_of_a_machine_share_its_cores(
+    monkeypatch: pytest.MonkeyPatch, num_cores: float, num_local_ranks: int, num_workers: int, expected: int
 ) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
-    assert ReadOptions().threads_of_worker(1) == expected
+    """Eight ranks of one worker on sixteen cores do not start sixty-four threads."""
+    monkeypatch.setattr(options, "usable_cores", lambda: UsableCores(num_cores, "the container's limit"))
+    assert ReadOptions().threads_of_worker(num_workers, num_local_ranks) == expected
+
+
+def test_threads_and_workers_have_one_notion_of_cores() -> None:
+    assert options.usable_cores is machine_share.usable_cores
 
 
 # The shuffle buffer.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tfds_fixtures import Datasets, Read, read_one
 
-from tfds_torch.pipeline import tensorflow_runtime
+from tfds_torch.engines import tensorflow_runtime
 from tfds_torch.runtime import fresh_process
 
 READ = Read({"name": "shapes", "split": "train[:20]", "batch_size": 8, "shuffle": True}, fields=("image", "label"))

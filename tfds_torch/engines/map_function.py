@@ -7,9 +7,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.engines.tensorflow_runtime import load_tensorflow, readable_reason
 from tfds_torch.errors import ConfigError
-from tfds_torch.pipeline.canvas import Pixels
-from tfds_torch.pipeline.preprocess import MapFunction
+from tfds_torch.images.decoding import CHANNELS, Pixels
+from tfds_torch.images.preprocess import MapFunction, Preprocess, height_and_width
+from tfds_torch.images.transform import MapImages
+from tfds_torch.plan.example_random import draw_seeds
+
+
+def make_map(preprocess: Preprocess | None, mode: str | None, seed: int) -> MapImages | None:
+    """Returns what applies a preprocess's map_fn; None: it has none. Only a map_fn brings tensorflow in.
+
+    Args:
+        preprocess: of the images.
+        mode: of the images.
+        seed: of random numbers.
+
+    Raises:
+        ConfigError: there is no such function, it fails, or it changes an image's shape or dtype.
+    """
+    if preprocess is None or preprocess.map_fn is None:
+        return None
+    shape = (*height_and_width(preprocess.size), CHANNELS[mode])
+    image_map = ImageMap(load_tensorflow(), preprocess.map_fn, shape)
+    return lambda pixels, keys: image_map.apply(pixels, draw_seeds(keys, seed))
 
 
 class ImageMap:
@@ -32,7 +53,11 @@ class ImageMap:
             traced = tf.function(function).get_concrete_function(
                 tf.TensorSpec(shape, tf.uint8), tf.TensorSpec([2], tf.int64)
             )
+        except MemoryError:
+            raise
         except Exception as error:
+            if isinstance(error.__context__, MemoryError):  # tensorflow's own error hides it.
+                raise error.__context__ from None
             raise ConfigError(f"map_fn {name} failed: {type(error).__name__}: {error}") from error
         _check_result(tf, name, traced.structured_outputs, shape)
 
@@ -61,7 +86,14 @@ class ImageMap:
         try:
             return np.asarray(memoryview(self._of_chunk(images, seeds)))
         except self._tf.errors.OpError as error:
-            raise ConfigError(f"map_fn {self._name} failed: {error.message}") from error
+            reason = readable_reason(str(error.message))
+            # tensorflow passes on only the text of what Python code inside of the function raised.
+            kind, _, text = reason.partition(":")
+            if kind == "KeyboardInterrupt":
+                raise KeyboardInterrupt from None
+            if kind == "MemoryError":
+                raise MemoryError(text.strip()) from None
+            raise ConfigError(f"map_fn {self._name} failed: {reason}") from error
 
 
 def find_map_function(map_fn: MapFunction) -> Callable[..., Any]:

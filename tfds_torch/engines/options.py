@@ -1,12 +1,12 @@
 """How the stream is read: parallelism, buffers, budgets."""
 
-import os
+import math
 from dataclasses import dataclass
-from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.order import BlockShuffle
+from tfds_torch.runtime.machine_share import usable_cores
 
 READ_MODES = ("auto", "index", "files", "examples")
 ON_ERROR = ("raise", "replace")
@@ -28,18 +28,20 @@ class ReadOptions:
             pipelines (training only); `examples` streams consecutive cuts of exactly the planned number of examples.
             `auto` takes `index` for local files with random access (TFRecord, ArrayRecord, image folders); else `files`
             in training when there are at least as many non-empty files as pipelines; else `examples`.
-        num_threads: threads that decode, per worker; None means max(1, min(8, cores) // num_workers).
+        num_threads: threads that decode, per worker; None means max(1, min(8, cores) // num_workers), of the cores that
+            the process may use (affinity, container), divided among the ranks of the machine.
         cycle_length: files that a shuffling worker reads by turns.
         read_buffer_bytes: read-ahead per open file, bytes.
         shuffle_buffer: encoded examples of a rank among which a stream draws the next one; its workers share the
             number. An image folder has none: the paths of a whole share are shuffled, a pass at a time. Mode `index`
             has none either, unless `block_records` is set.
-        prefetch_batches: decoded batches that a worker holds ready.
+        prefetch_batches: batches that a worker decodes ahead of the one that is asked for; what torch's loader holds
+            ready (its prefetch_factor) comes on top.
         ram_budget_bytes: memory of a worker's shuffle buffer, bytes; a buffer that would be larger (by the dataset's
             mean example size) is made smaller. None means 2 GiB per rank.
-        block_records: mode `index` on disks where random reads are dear: contiguous examples that are kept together.
-            Blocks are shuffled as wholes, and examples within windows of `shuffle_buffer` examples (of the whole world,
-            rounded down to blocks, one at least). None: every example is shuffled among all of them.
+        block_records: mode `index` on disks where random reads are expensive: contiguous examples that are kept
+            together. Blocks are shuffled as wholes, and examples within windows of `shuffle_buffer` examples (of the
+            whole world, rounded down to blocks, one at least). None: every example is shuffled among all of them.
         verify_checksums: mode `index`: whether every record's CRC32C is verified. Streams always verify.
         on_error: mode `index`: `raise` ends with an error at the first damaged example; `replace` lets the next one
             that is whole, by index, take its place, and logs a warning. In training it is an example like any other; in
@@ -55,7 +57,7 @@ class ReadOptions:
     cycle_length: int = 16
     read_buffer_bytes: int = 1 << 20
     shuffle_buffer: int = 8192
-    prefetch_batches: int = 2
+    prefetch_batches: int = 1
     ram_budget_bytes: int | None = None
     block_records: int | None = None
     verify_checksums: bool = True
@@ -83,9 +85,15 @@ class ReadOptions:
             return
         object.__setattr__(self, name, check_integer(f"ReadOptions: {name}", value, 1))
 
-    def threads_of_worker(self, num_workers: int) -> int:
-        """Returns the size of a worker's private thread pool."""
-        return self.num_threads or max(1, min(_MAX_THREADS, num_cores()) // num_workers)
+    def threads_of_worker(self, num_workers: int, num_local_ranks: int = 1) -> int:
+        """Returns how many threads a worker decodes with: its part of what its rank may use of the machine.
+
+        Args:
+            num_workers: of the rank.
+            num_local_ranks: ranks that share the machine.
+        """
+        cores_of_rank = math.floor(usable_cores().number / num_local_ranks)
+        return self.num_threads or max(1, min(_MAX_THREADS, cores_of_rank) // num_workers)
 
     @property
     def blocks(self) -> BlockShuffle | None:
@@ -98,21 +106,3 @@ class ReadOptions:
         """Returns the encoded examples in a worker's shuffle buffer, within its memory budget."""
         budget_bytes = self.ram_budget_bytes or _MAX_SHUFFLE_BYTES // num_workers
         return max(1, min(self.shuffle_buffer // num_workers, budget_bytes // max(1, mean_example_bytes)))
-
-
-def tf_data_options(tf: Any, num_threads: int) -> Any:
-    """Returns the `tf.data.Options` of a worker's pipeline."""
-    options = tf.data.Options()
-    # With autotune an iterator can only be destroyed when autotune's timer fires, up to 40 s after the last batch.
-    options.autotune.enabled = False
-    options.deterministic = True
-    options.threading.private_threadpool_size = num_threads
-    options.threading.max_intra_op_parallelism = 1  # Images are small: parallelism is across them.
-    return options
-
-
-def num_cores() -> int:
-    """Returns the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux: what this process may use, not what the machine has.
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -6,6 +6,7 @@ ever for one of them. Such a process is recognised here, so that its reading can
 
 import logging
 import os
+import re
 import sys
 from typing import Any
 
@@ -15,6 +16,10 @@ loaded. Commands set them, the library does not."""
 
 _logger = logging.getLogger(__name__)
 _inherited_runtime = False
+_WHERE_IN_GRAPH = re.compile(
+    r"\{\{.*?\}\} ?|Error in user-defined function .*? Iterator::\S+: |^\s+\(0\) [\w ]+: +| \[Op:\w+\].*"
+)
+_BEFORE_REASON = re.compile(r"\s*$|\s+File |Graph execution error:|Detected at node |<stack traces|\d+ root error")
 
 
 def load_tensorflow() -> Any:
@@ -27,6 +32,12 @@ def load_tensorflow() -> Any:
     except RuntimeError:
         _logger.warning("tensorflow was already running with GPUs visible in this process: they stay visible to it.")
     return tf
+
+
+def readable_reason(message: str) -> str:
+    """Returns what a `tf.errors.OpError` out of a graph says, without where in the graph it happened."""
+    lines = message.splitlines() or [""]
+    return _WHERE_IN_GRAPH.sub("", next((line for line in lines if not _BEFORE_REASON.match(line)), lines[0])).strip()
 
 
 def has_inherited_runtime() -> bool:

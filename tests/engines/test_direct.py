@@ -1,0 +1,154 @@
+"""The direct engine: what is read and announced, in what order, and what becomes of errors."""
+
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from engines.made_source import MadeSource, request_of
+from tfds_torch.engines import direct
+from tfds_torch.engines.direct import _ChunkReader, chunk_bounds, read_examples, read_in_index_mode
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import CorruptRecordError, ShardError
+from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.world import World
+
+TWO_WORKERS = World(0, 1, 1, 2)
+
+
+@pytest.mark.parametrize("mean_example_bytes", [10, 400_000, 10**7])
+@pytest.mark.parametrize("batch_size", [1, 3, 10, 50])
+def test_every_example_is_read_once_in_order_and_announced_before(mean_example_bytes: int, batch_size: int) -> None:
+    source = MadeSource(1000, mean_example_bytes)
+    request = request_of(source, world=TWO_WORKERS, batch_size=batch_size)
+    order = WorkerOrder(request.plan, 0, 0)
+    chunks = list(_ChunkReader(request, order).chunks())
+    keys = order.sample_keys(0, len(order)).tolist()
+    assert [key for chunk in chunks for key in chunk.keys.tolist()] == keys
+    assert [int(number) for chunk in chunks for number in chunk.columns["number"]] == [key % 1000 for key in keys]
+    assert source.numbers("read") == source.numbers("announce") == [key % 1000 for key in keys]
+    read_at, announced_at = 0, 0
+    for kind, _ in source.asked:
+        announced_at += kind == "announce"
+        read_at += kind == "read"
+        assert read_at <= announced_at
+
+
+def test_nothing_before_the_start_is_read_or_announced() -> None:
+    source = MadeSource(1000, 10**6)
+    request = request_of(source, world=TWO_WORKERS, start_batch=90)
+    order = WorkerOrder(request.plan, 0, 90)
+    assert len(order) == 50
+    chunks = _ChunkReader(request, order).chunks()
+    next(chunks)
+    whole = WorkerOrder(request.plan, 0, 0).examples(450, 500).tolist()
+    assert source.numbers("read") == whole[: len(source.numbers("read"))] != []
+    assert source.numbers("announce") == whole[: len(source.numbers("announce"))] != []
+
+
+@pytest.mark.parametrize(("mean_example_bytes", "expected"), [(100, 1024), (100_000, 83), (10**9, 16), (0, 1024)])
+def test_as_much_is_announced_as_the_size_of_the_examples_allows(mean_example_bytes: int, expected: int) -> None:
+    source = MadeSource(5000, mean_example_bytes)
+    request = request_of(source, batch_size=16)
+    with mock.patch.object(type(request), "chunk_size", 16):
+        next(_ChunkReader(request, WorkerOrder(request.plan, 0)).chunks())
+    assert len(source.numbers("announce")) == 16 + expected
+
+
+def test_the_order_is_worked_out_once_and_many_positions_at_a_time() -> None:
+    request = request_of(MadeSource(10_000, 10**5), batch_size=16)
+    order = WorkerOrder(request.plan, 0)
+    asked: list[tuple[int, int]] = []
+
+    class WatchedOrder:
+        def __len__(self) -> int:
+            return len(order)
+
+        def sample_keys(self, start: int, stop: int) -> NDArray[np.int64]:
+            asked.append((start, stop))
+            return order.sample_keys(start, stop)
+
+    assert sum(map(len, _ChunkReader(request, WatchedOrder()).chunks())) == len(order)
+    assert [start for start, _ in asked] == [0, *(stop for _, stop in asked[:-1])]
+    assert asked[-1][1] == len(order)
+    assert len(asked) <= 6
+
+
+@pytest.mark.parametrize("num_examples", [0, 1, 9, 10, 25, 30])
+@pytest.mark.parametrize("batch_size", [1, 4, 10])
+@pytest.mark.parametrize("chunk_size", [1, 3, 10, 20])
+def test_a_chunk_lies_within_a_batch_or_is_several_whole_ones(
+    num_examples: int, batch_size: int, chunk_size: int
+) -> None:
+    bounds = list(chunk_bounds(num_examples, batch_size, chunk_size))
+    assert [i for start, stop in bounds for i in range(start, stop)] == list(range(num_examples))
+    for start, stop in bounds:
+        is_within = start // batch_size == (stop - 1) // batch_size
+        is_whole = start % batch_size == 0 and (stop % batch_size == 0 or stop == num_examples)
+        assert is_within or is_whole
+        assert stop - start <= max(chunk_size, 1)
+
+
+def test_files_are_checked_once_an_iteration_before_the_first_example() -> None:
+    source = MadeSource()
+    batches = read_in_index_mode(request_of(source))
+    assert source.num_checks == 0, "nothing is done before the first batch is asked for"
+    next(batches)
+    list(batches)
+    assert source.num_checks == 1
+
+
+def test_an_iteration_that_is_given_up_read_no_more_than_it_decodes_ahead() -> None:
+    source = MadeSource(4000, mean_example_bytes=400_000)  # Chunks of 5.
+    request = request_of(source, batch_size=10)
+    batches = read_in_index_mode(request)
+    next(batches)
+    num_ahead = request.num_chunks_ahead + request.num_threads + 2
+    assert 10 <= len(source.numbers("read")) <= 10 + num_ahead * request.chunk_size
+    batches.close()  # type: ignore[attr-defined]
+
+
+def test_what_was_read_before_a_damaged_example_comes_before_its_error() -> None:
+    source = MadeSource(40, mean_example_bytes=400_000)
+    request = request_of(source)
+    damaged = int(WorkerOrder(request.plan, 0).examples(25, 26)[0])
+    source.damaged = frozenset([damaged])
+    batches, came = read_in_index_mode(request), []
+    with pytest.raises(CorruptRecordError, match=f"example {damaged} is damaged"):
+        came.extend(batch.batch for batch in batches)
+    assert came == [0, 1]
+
+
+def test_any_other_error_of_a_source_comes_as_it_is() -> None:
+    source = MadeSource()
+    with mock.patch.object(MadeSource, "read", side_effect=ShardError("gone")), pytest.raises(ShardError, match="gone"):
+        list(read_in_index_mode(request_of(source)))
+    with mock.patch.object(MadeSource, "read", side_effect=MemoryError("full")), pytest.raises(MemoryError):
+        list(read_in_index_mode(request_of(source)))
+
+
+def test_a_pipeline_without_batches_opens_nothing() -> None:
+    source = MadeSource(5)
+    request = request_of(source, world=World(0, 1, 1, 2), batch_size=10)
+    assert list(read_in_index_mode(request)) == []
+    assert source.num_checks == 0
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_single_examples_come_in_the_order_asked_for(num_threads: int) -> None:
+    source = MadeSource()
+    content = request_of(source).content
+    index = np.array([5, 3, 5, 39, 0, 7, 8])
+    parts = list(read_examples(source, content, index, num_threads, chunk_size=2))
+    assert np.concatenate([part for part, _ in parts]).tolist() == index.tolist()
+    assert [text for _, decoded in parts for text in decoded["text"]] == [str(number) for number in index.tolist()]
+
+
+def test_the_context_changes_nothing_of_what_is_read() -> None:
+    whole = [batch.index.tolist() for batch in read_in_index_mode(request_of(MadeSource()))]
+    other = request_of(MadeSource(), options=ReadOptions(num_threads=5, prefetch_batches=1))
+    context = replace(other.context, num_local_ranks=2)
+    assert [batch.index.tolist() for batch in read_in_index_mode(replace(other, context=context))] == whole
+    assert direct._MOST_AHEAD == 1024

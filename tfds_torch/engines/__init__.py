@@ -1,0 +1,1 @@
+"""How a pipeline runs: `direct` over a Source, `tf_data` over streams."""

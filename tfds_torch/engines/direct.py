@@ -1,0 +1,139 @@
+"""The direct engine: a Source hands over encoded fields by number; threads decode. tensorflow is never imported."""
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from tfds_torch.engines.assembly import Assembly
+from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.decoding import ChunkDecoder
+from tfds_torch.engines.replacing import Replacement
+from tfds_torch.engines.request import Content, Decoded, EncodedChunk, ReadRequest, SampleOrder
+from tfds_torch.errors import TfdsTorchError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.storage.source import Source
+
+_AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples, that the system is asked to read ahead.
+_ORDER_SLICE = 2048
+
+
+def read_in_index_mode(request: ReadRequest) -> Iterator[Batch]:
+    """Yields the batches of a pipeline in read mode `index`.
+
+    Raises:
+        ShardError: a file is missing, or holds another number of examples than promised.
+        CorruptRecordError: an example is damaged.
+        ConfigError: the map_fn of the preprocess cannot be used.
+    """
+    order = WorkerOrder(request.plan, request.epoch, request.start_batch)
+    return read_in_order(request, order, order.num_valid)
+
+
+def read_in_order(request: ReadRequest, order: SampleOrder, num_valid: int) -> Iterator[Batch]:
+    """Yields the batches of examples that are read by number, in any order; see `read_in_index_mode`.
+
+    Args:
+        request: what is read.
+        order: of the examples from the request's first batch on.
+        num_valid: the leading ones of these that are not padding.
+    """
+    if not len(order):
+        return
+    request.source.check()
+    decoder = ChunkDecoder(request.source, request.content, request.plan.seed, request.context.metrics)
+    replace = Replacement(request, order, decoder) if request.options.on_error == "replace" else None
+    assembly = Assembly(request, len(order), num_valid, decoder, replace)
+    yield from assembly.batches(_ChunkReader(request, order).chunks())
+
+
+class _ChunkReader:
+    """Reads one chunk after the other, and announces the following ones. One thread at a time.
+
+    Args:
+        request: what is read.
+        order: of the examples.
+    """
+
+    def __init__(self, request: ReadRequest, order: SampleOrder) -> None:
+        self._request = request
+        self._order = order
+        self._keys = request.content.keys
+        self._known = np.empty(0, np.int64)  # Sample keys from `_known_from` on, as far as they are worked out.
+        self._known_from = 0
+
+    def chunks(self) -> Iterator[EncodedChunk]:
+        """Yields the chunks; one that cannot be read has an error."""
+        request, num_examples = self._request, self._request.plan.num_examples
+        source, metrics = request.source, request.context.metrics
+        num_ahead = max(request.chunk_size, min(_AHEAD_BYTES // max(1, source.mean_example_bytes), _MOST_AHEAD))
+        announced = 0
+        for start, stop in chunk_bounds(len(self._order), request.plan.batch_size, request.chunk_size):
+            began_s = time.perf_counter()
+            ahead = min(stop + num_ahead, len(self._order))
+            keys = self._sample_keys(start, ahead)
+            own = keys[: stop - start]
+            index = own % num_examples
+            if metrics is not None:
+                metrics.note_reading(int(index[0]))
+            try:
+                source.announce(keys[max(announced, start) - start :] % num_examples)
+                announced = ahead
+                chunk = EncodedChunk(start, own, source.read(index, self._keys))
+            except TfdsTorchError as error:
+                chunk = EncodedChunk(start, own, error=error)
+            if metrics is not None:
+                metrics.add("read", time.perf_counter() - began_s)
+            yield chunk
+
+    def _sample_keys(self, start: int, stop: int) -> Int64Array:
+        """Returns the sample keys at positions start..stop-1; those before `start` are forgotten."""
+        self._known, self._known_from = self._known[start - self._known_from :], start
+        worked_out = start + len(self._known)
+        if worked_out < stop:
+            # A slice of the order costs little more than a single position.
+            until = min(max(stop, worked_out + _ORDER_SLICE), len(self._order))
+            self._known = np.concatenate([self._known, self._order.sample_keys(worked_out, until)])
+        return self._known[: stop - start]
+
+
+def chunk_bounds(num_examples: int, batch_size: int, chunk_size: int) -> Iterator[tuple[int, int]]:
+    """Yields the first position and the end of each chunk: part of one batch, or several whole ones."""
+    step = batch_size * max(1, chunk_size // batch_size)
+    for first in range(0, num_examples, step):
+        end = min(first + step, num_examples)
+        for start in range(first, end, chunk_size):
+            yield start, min(start + chunk_size, end)
+
+
+def read_examples(
+    source: Source, content: Content, index: Int64Array, num_threads: int, chunk_size: int
+) -> Iterator[tuple[Int64Array, Decoded]]:
+    """Yields examples in the order asked: their indices, int64 [n], and field -> n values, some of them at a time.
+
+    Args:
+        source: of the split.
+        content: what is decoded; images are arrays of their own.
+        index: int64 [n], in any order, also several times the same.
+        num_threads: that decode.
+        chunk_size: examples that are read and decoded at a time.
+
+    Raises:
+        ShardError: a file is missing, or holds another number of examples than promised.
+        CorruptRecordError: an example is damaged.
+    """
+    source.check()
+    decoder = ChunkDecoder(source, content)
+
+    def read(part: Int64Array) -> EncodedChunk:
+        return EncodedChunk(0, part, source.read(part, content.keys) if content.keys else {})
+
+    parts: Sequence[Int64Array] = [index[at : at + chunk_size] for at in range(0, len(index), chunk_size)]
+    if num_threads == 1 or len(parts) == 1:
+        for part in parts:
+            yield part, decoder.decode(read(part), [])
+        return
+    with ThreadPoolExecutor(num_threads, "tfds_torch-decode") as threads:
+        yield from zip(parts, threads.map(lambda part: decoder.decode(read(part), []), parts), strict=True)

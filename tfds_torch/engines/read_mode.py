@@ -1,0 +1,115 @@
+"""Which read mode, and so which engine, serves a pipeline; and what it reads in the stream modes."""
+
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.assignment import Assignment, deal_examples, deal_files
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.storage.source import Source
+
+_DEFAULTS = ReadOptions()
+
+
+def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOptions) -> str:
+    """Returns the read mode for a plan: `index`, `files` or `examples`.
+
+    Args:
+        source: of the split.
+        split: the split expression, for messages.
+        plan: of an epoch; its world names the pipeline.
+        options: how it is read.
+
+    Raises:
+        ConfigError: a mode was asked for where it cannot keep its promises, or no mode can read the files.
+    """
+    obstacle = source.obstacle
+    mode = options.mode
+    if mode == "auto":
+        mode = "index" if obstacle is None else "files" if _can_deal_files(source, split, plan) else "examples"
+    if mode == "index":
+        if obstacle is not None:
+            working = "'files' (training) and 'examples'" if source.streams else "none: copy it to this machine"
+            raise ConfigError(
+                f"read mode 'index' fetches single records, and {obstacle}. The modes that can read "
+                f"{source.name} are {working}."
+            )
+        if options.mode == "index":
+            _refuse_idle(options, mode, _of_streams(options), "shuffles the whole split and opens every file once")
+        return mode
+    if source.streams is None:
+        where = "" if obstacle is None else f", and {obstacle}: copy it to this machine"
+        raise ConfigError(
+            f"read mode {mode!r} streams TFRecord files, and {source.name} is stored in a format that is "
+            f"only read by index. Use mode 'index' or 'auto'{where}."
+        )
+    if options.on_error != "raise":
+        raise ConfigError(
+            f"on_error={options.on_error!r} replaces damaged examples by their neighbours, and the read mode is "
+            f"{mode!r}: a stream cannot go on behind a damaged record. Use mode 'index', or on_error='raise'."
+        )
+    if options.block_records is not None:
+        reason = "" if obstacle is None else f" ({obstacle}, so 'index' cannot be used)"
+        raise ConfigError(
+            f"block_records={options.block_records} says how mode 'index' shuffles, and the read mode is "
+            f"{mode!r}{reason}. Leave out block_records: a stream shuffles by shuffle_buffer."
+        )
+    if options.mode != "auto":
+        _refuse_idle(options, mode, ("verify_checksums",), "is read by tf.data, which always verifies")
+    if mode == "files":
+        _check_files_can_be_dealt(source, split, plan)
+    return mode
+
+
+def _of_streams(options: ReadOptions) -> tuple[str, ...]:
+    """Returns the options that have an effect in the stream modes only."""
+    buffer = () if options.block_records is not None else ("shuffle_buffer",)
+    return ("cycle_length", "read_buffer_bytes", "ram_budget_bytes", *buffer)
+
+
+def _refuse_idle(options: ReadOptions, mode: str, names: tuple[str, ...], reason: str) -> None:
+    """Raises ConfigError where an option was set that has no effect in the mode that was asked for."""
+    for name in names:
+        if getattr(options, name) != getattr(_DEFAULTS, name):
+            raise ConfigError(
+                f"ReadOptions: {name}={getattr(options, name)!r} has no effect in read mode {mode!r}, which {reason}. "
+                f"Leave it out, or use mode 'auto', where it takes effect as far as the mode that is found allows."
+            )
+
+
+def assign(source: Source, plan: EpochPlan, epoch: int, mode: str) -> Assignment:
+    """Returns which ranges of the source's instructions the plan's pipeline reads in an epoch of a stream mode.
+
+    Raises:
+        ConfigError: the read mode is `index`: there, `EpochPlan.batch` says what is in every batch.
+    """
+    if mode == "index":
+        raise ConfigError("In read mode 'index' nothing is dealt: EpochPlan.batch says what is in every batch.")
+    deal = deal_files if mode == "files" else deal_examples
+    return deal(plan, [instruction.take for instruction in source.instructions], epoch)
+
+
+def _can_deal_files(source: Source, split: str, plan: EpochPlan) -> bool:
+    try:
+        _check_files_can_be_dealt(source, split, plan)
+    except ConfigError:
+        return False
+    return True
+
+
+def _check_files_can_be_dealt(source: Source, split: str, plan: EpochPlan) -> None:
+    world = plan.world
+    others = "'index', 'examples'" if source.obstacle is None else "'examples'"
+    if not plan.is_training:
+        raise ConfigError(f"read mode 'files' yields some examples twice: evaluation takes {others} or 'auto'.")
+    if not source.has_shards:
+        raise ConfigError(
+            f"read mode 'files' deals shards to the pipelines, and {source.name} has none: its images "
+            f"are files of their own. Use mode {others} or 'auto'."
+        )
+    if plan.remainder is Remainder.PAD:
+        raise ConfigError(f"read mode 'files' does not pad: use remainder='wrap' or 'drop', or mode {others}.")
+    if len(source.instructions) < world.num_pipelines:
+        raise ConfigError(
+            f"read mode 'files' needs a file for each pipeline: {source.name} split {split!r} has "
+            f"{len(source.instructions)} non-empty files, and there are {world.num_pipelines} pipelines "
+            f"({world.num_replicas} ranks x {world.num_workers} workers). Use mode {others} or 'auto'."
+        )

@@ -1,0 +1,96 @@
+"""Damaged examples whose place others take: the next whole one of the split, wherever the damaged one is read."""
+
+import logging
+
+import numpy as np
+
+from tfds_torch.engines.assembly import DecodedChunk, RowsOf, join
+from tfds_torch.engines.decoding import ChunkDecoder
+from tfds_torch.engines.request import EncodedChunk, ReadRequest, SampleOrder
+from tfds_torch.errors import CorruptRecordError
+from tfds_torch.plan.order import Int64Array
+
+_logger = logging.getLogger(__name__)
+
+
+class Replacement:
+    """Reads a chunk with a damaged example once more, one example at a time. For one iteration, in one thread.
+
+    Args:
+        request: what is read.
+        order: the examples of the pipeline.
+        decoder: of the examples.
+    """
+
+    def __init__(self, request: ReadRequest, order: SampleOrder, decoder: ChunkDecoder) -> None:
+        self._request = request
+        self._order = order
+        self._decoder = decoder
+        self._most = request.options.max_replaced
+        self._num_replaced = 0
+
+    def __call__(self, start: int, stop: int, rows_of: RowsOf) -> DecodedChunk:
+        """Returns the examples at positions start..stop-1 of the order, damaged ones replaced.
+
+        Args:
+            start: first position.
+            stop: end of the positions.
+            rows_of: a chunk -> where its images belong.
+
+        Raises:
+            CorruptRecordError: more examples are damaged than may be replaced.
+        """
+        keys = self._order.sample_keys(start, stop)
+        found, is_replaced = [], np.zeros(len(keys), np.bool_)
+        for number in range(len(keys)):
+            key = keys[number : number + 1]
+            try:
+                found.append(self._read(start + number, key, rows_of))
+            except CorruptRecordError as error:
+                found.append(self._read_next_whole(start + number, int(key[0]), rows_of))
+                is_replaced[number] = True
+                self._report(int(key[0]), int(found[-1].keys[0]), error)
+        whole = join(found)
+        return DecodedChunk(whole.keys, whole.columns, is_replaced)
+
+    def _read(self, position: int, key: Int64Array, rows_of: RowsOf) -> DecodedChunk:
+        index = key % self._request.plan.num_examples
+        example = EncodedChunk(position, key, self._request.source.read(index, self._request.content.keys))
+        return DecodedChunk(key, self._decoder.decode(example, rows_of(example)))
+
+    def _read_next_whole(self, position: int, damaged: int, rows_of: RowsOf) -> DecodedChunk:
+        num_examples = self._request.plan.num_examples
+        pass_number, index = divmod(damaged, num_examples)
+        most_steps = min(num_examples - 1, self._most + 1)
+        for step in range(1, most_steps + 1):
+            key = np.array([pass_number * num_examples + (index + step) % num_examples], np.int64)
+            try:
+                return self._read(position, key, rows_of)
+            except CorruptRecordError:
+                continue
+        raise CorruptRecordError(
+            f"No whole example was found among the {most_steps} that follow the damaged example {index}: the files are "
+            f"damaged beyond what max_replaced={self._most} allows."
+        )
+
+    def _report(self, damaged_key: int, taken_key: int, error: CorruptRecordError) -> None:
+        """Logs that an example took the place of a damaged one.
+
+        Raises:
+            CorruptRecordError: there are more of them than may be.
+        """
+        self._num_replaced += 1
+        num_examples = self._request.plan.num_examples
+        damaged, taken = damaged_key % num_examples, taken_key % num_examples
+        damaged_id, taken_id = self._request.source.ids(np.array([damaged, taken], np.int64))
+        if self._num_replaced > self._most:
+            raise CorruptRecordError(
+                f"{error} It (index {damaged}, id {damaged_id}) is damaged example number {self._num_replaced} of this "
+                f"worker's epoch, and ReadOptions allows max_replaced={self._most}."
+            )
+        if self._request.context.metrics is not None:
+            self._request.context.metrics.note_replaced()
+        _logger.warning(
+            "%s The place of example %d (id %s) is taken by example %d (id %s): %d of at most %d are replaced.",
+            *(error, damaged, damaged_id, taken, taken_id, self._num_replaced, self._most),
+        )

@@ -1,0 +1,157 @@
+"""ReadRequest: what one pipeline reads in an epoch, what is decoded of it, and what the run supplies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+from tfds_torch.engines.fields import FieldDecoder, ImageField
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import TfdsTorchError
+from tfds_torch.images.batch_buffer import MakeBatchBuffer
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.storage.source import Columns, Source
+
+# Examples are decoded in chunks. Small ones cost more calls; the arrays of large ones (above about 32 MB decoded, that
+# is 4 MB of JPEG) are given back to the system and faulted in again chunk by chunk, which took a third of the speed.
+_CHUNK_BYTES = 3 * 2**19  # Encoded.
+_BUFFERED_CHUNK_BYTES = 3 * 2**20  # Of 32 photographs: with 16 or 64 each takes a few percent more.
+_SMALLEST_CHUNK, _LARGEST_MERGED_CHUNK = 4, 32
+
+
+@dataclass(frozen=True)
+class ReadContext:
+    """What a run supplies to reading; nothing of it changes what is read.
+
+    Attributes:
+        make_buffer: makes the memory of a batch's images, which are then of one size; None: numpy's where there is a
+            preprocess, else images are arrays of their own.
+        metrics: what times and places are reported to.
+        num_local_ranks: ranks that share this machine, and so its cores; None: all of them.
+    """
+
+    make_buffer: MakeBatchBuffer | None = None
+    metrics: StageMetrics | None = None
+    num_local_ranks: int | None = None
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is decoded of the examples.
+
+    Attributes:
+        fields: name -> how it is decoded; without the images that go into batch buffers.
+        has_label: whether the field `label` is a scalar integer, and so becomes `Batch.label`.
+        image: the images that go into batch buffers; None: there are none.
+        preprocess: what is done to those.
+    """
+
+    fields: Mapping[str, FieldDecoder]
+    has_label: bool
+    image: ImageField | None = None
+    preprocess: Preprocess | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """The stored fields that are needed."""
+        decoders = [*self.fields.values(), *([self.image] if self.image else [])]
+        return list(dict.fromkeys(key for decoder in decoders for key in decoder.keys))
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """What one pipeline reads in an epoch.
+
+    Attributes:
+        source: of the split.
+        plan: of the epoch; its world names the pipeline.
+        epoch: which one, >= 0.
+        start_batch: the rank's batch at which to begin.
+        content: what is decoded.
+        options: how it is read.
+        in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded.
+        context: what the run supplies.
+    """
+
+    source: Source
+    plan: EpochPlan
+    epoch: int
+    start_batch: int
+    content: Content
+    options: ReadOptions
+    in_pieces: bool = False
+    context: ReadContext = ReadContext()
+
+    @cached_property
+    def num_threads(self) -> int:
+        """Threads of this pipeline."""
+        world = self.plan.world
+        return self.options.threads_of_worker(world.num_workers, self.context.num_local_ranks or world.num_replicas)
+
+    @cached_property
+    def chunk_size(self) -> int:
+        """Examples that are read and decoded at a time: part of a large batch, or several small batches."""
+        batch_size, in_buffers = self.plan.batch_size, self.content.image is not None
+        size = find_chunk_size(batch_size, self.source.mean_example_bytes, in_buffers=in_buffers)
+        # Threads share the batches that are decoded ahead, rather than each taking batches of its own.
+        most = -(-batch_size * (self.options.prefetch_batches + 1) // self.num_threads)
+        if size > batch_size:
+            return max(1, min(size, most) // batch_size) * batch_size
+        return -(-batch_size // -(-batch_size // min(size, most)))
+
+    @cached_property
+    def num_chunks_ahead(self) -> int:
+        """Chunks that are decoded ahead of the one that is handed over."""
+        return -(-self.options.prefetch_batches * self.plan.batch_size // self.chunk_size)
+
+
+def find_chunk_size(batch_size: int, mean_example_bytes: int, *, in_buffers: bool) -> int:
+    """Returns how many examples are read and decoded at a time: part of a large batch, or several small batches.
+
+    Args:
+        batch_size: of the pipeline.
+        mean_example_bytes: of an encoded example; 0: unknown.
+        in_buffers: whether images are decoded into batch buffers, rather than into arrays of their own.
+    """
+    num_bytes = _BUFFERED_CHUNK_BYTES if in_buffers else _CHUNK_BYTES
+    most = max(_SMALLEST_CHUNK, num_bytes // max(1, mean_example_bytes))
+    if batch_size > most:
+        return -(-batch_size // -(-batch_size // most))
+    return batch_size * max(1, min(most, _LARGEST_MERGED_CHUNK) // batch_size)
+
+
+class SampleOrder(Protocol):
+    """Which examples are read, in order."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def sample_keys(self, start: int, stop: int) -> Int64Array:
+        """Returns the sample keys at positions start..stop-1, int64 [stop - start]."""
+
+
+@dataclass(frozen=True)
+class EncodedChunk:
+    """Examples as they are stored, in the order of delivery.
+
+    Attributes:
+        start: position of the first one among those that the pipeline delivers from `start_batch` on.
+        keys: int64 [n], their sample keys: `pass_number * num_examples + index`.
+        columns: stored field -> n encoded values.
+        error: why they could not be read, or could not be decoded; None: they could.
+    """
+
+    start: int
+    keys: Int64Array
+    columns: Columns = field(default_factory=dict)
+    error: TfdsTorchError | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+Decoded = dict[str, Any]
+"""Field -> n values."""

@@ -1,0 +1,149 @@
+"""The tf.data engine: encoded records streamed by tf.data, for the read modes `files` and `examples`.
+
+Only reading and shuffling happen in the graph. The records leave it encoded, and are decoded as those that the direct
+engine reads by number.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tfds_torch.engines.assembly import Assembly
+from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.decoding import ChunkDecoder
+from tfds_torch.engines.direct import read_in_order
+from tfds_torch.engines.read_mode import assign
+from tfds_torch.engines.record_process import stream_elsewhere
+from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_records
+from tfds_torch.engines.request import EncodedChunk, ReadRequest
+from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
+from tfds_torch.errors import TfdsTorchError
+from tfds_torch.plan.assignment import Assignment, ShardRange
+from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.order import Int64Array, epoch_order
+from tfds_torch.storage.file_instruction import FileInstruction
+
+
+@dataclass(frozen=True, eq=False)
+class ListedOrder:
+    """Examples in an order that is known beforehand.
+
+    Attributes:
+        keys: int64 [n], their sample keys.
+    """
+
+    keys: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def sample_keys(self, start: int, stop: int) -> Int64Array:
+        """Returns the sample keys at positions start..stop-1."""
+        return self.keys[start:stop]
+
+
+def read_in_stream_mode(request: ReadRequest, mode: str) -> Iterator[Batch]:
+    """Yields the batches of a pipeline in read mode `files` or `examples`.
+
+    A source that is only streamed by number (an image folder) goes through the direct engine, in the order of the mode:
+    nothing of it needs tf.data.
+
+    Raises:
+        ShardError: a file is missing, or holds another number of examples than promised.
+        CorruptRecordError: an example is damaged.
+        ConfigError: the map_fn of the preprocess cannot be used.
+    """
+    plan, world = request.plan, request.plan.world
+    # The worker whose turn is batch start_batch continues the stream of the worker that batch belonged to.
+    number = (world.worker + request.start_batch) % world.num_workers
+    source_plan = replace(plan, world=world.at_worker(number, world.num_workers))
+    num_passed = len(source_plan.worker_batches()) - len(plan.worker_batches(request.start_batch))
+    num_skipped = num_passed * plan.batch_size
+    assignment = assign(request.source, source_plan, request.epoch, mode)
+    (seed,) = np.random.SeedSequence([plan.seed, request.epoch, source_plan.world.pipeline]).generate_state(
+        1, np.uint64
+    )
+    seed = int(seed >> np.uint64(1))  # tf.data takes int64.
+    num_valid = assignment.num_valid + (0 if plan.remainder is Remainder.PAD else assignment.num_fill) - num_skipped
+    if request.source.streams == "numbers":
+        keys = _listed_keys(request, assignment, seed if plan.shuffle else None)
+        yield from read_in_order(request, ListedOrder(keys[num_skipped:]), num_valid)
+        return
+    stream = _record_stream(request, assignment, num_skipped, seed)
+    if len(stream) <= num_skipped:
+        return
+    request.source.check(streamed={part.path for part in stream.ranges})
+    decoder = ChunkDecoder(request.source, request.content, plan.seed, request.context.metrics)
+    assembly = Assembly(request, len(stream) - num_skipped, num_valid, decoder)
+    with closing(_encoded_chunks(request, stream)) as chunks:
+        yield from assembly.batches(chunks)
+
+
+def _record_stream(request: ReadRequest, assignment: Assignment, num_skipped: int, seed: int) -> RecordStream:
+    source, options, plan = request.source, request.options, request.plan
+    num_workers, buffer = plan.world.num_workers, 1
+    if plan.shuffle:
+        buffer = options.shuffle_buffer_of_worker(num_workers, source.mean_example_bytes)
+    return RecordStream(
+        dataset=source.name,
+        valid=[_record_range(source.instructions, part, plan.num_examples) for part in assignment.valid],
+        fill=[_record_range(source.instructions, part, plan.num_examples) for part in assignment.fill],
+        num_skipped=num_skipped,
+        chunk_size=request.chunk_size,
+        shuffle_buffer=buffer,
+        seed=seed,
+        cycle_length=options.cycle_length,
+        read_buffer_bytes=options.read_buffer_bytes,
+        num_threads=request.num_threads,
+    )
+
+
+def _record_range(instructions: Sequence[FileInstruction], part: ShardRange, num_examples: int) -> RecordRange:
+    file = instructions[part.file]
+    first_key = part.pass_number * num_examples + file.first_index + part.start
+    return RecordRange(file.path, file.skip + part.start, len(part), first_key, file.num_in_shard)
+
+
+def _listed_keys(request: ReadRequest, assignment: Assignment, seed: int | None) -> Int64Array:
+    """Returns the sample keys of an assignment, int64 [n]; the valid ones shuffled by a seed."""
+    num_examples, instructions = request.plan.num_examples, request.source.instructions
+
+    def keys_of(parts: Sequence[ShardRange]) -> Int64Array:
+        ranges = [_record_range(instructions, part, num_examples) for part in parts]
+        listed = [np.arange(part.first_key, part.first_key + part.take) for part in ranges]
+        return np.concatenate([np.empty(0, np.int64), *listed])
+
+    own = keys_of(assignment.valid)
+    if seed is not None:  # A pass (at most) at a time: an epoch of several passes keeps them apart.
+        for number, start in enumerate(range(0, len(own), max(1, num_examples))):
+            part = own[start : start + num_examples]
+            own[start : start + num_examples] = part[epoch_order(len(part), seed, number)]
+    return np.concatenate([own, keys_of(assignment.fill)])
+
+
+def _encoded_chunks(request: ReadRequest, stream: RecordStream) -> Generator[EncodedChunk, None, None]:
+    """Yields the chunks of a stream; what cannot be read ends it with an error in place of a chunk."""
+    source, metrics, keys = request.source, request.context.metrics, request.content.keys
+    # A process that was forked after tensorflow ran must not use it: its records come out of another one then.
+    streamed = stream_elsewhere(stream) if has_inherited_runtime() else stream_records(stream)
+    position = 0
+    with closing(streamed) as chunks:  # type: ignore[type-var] # Both are generators.
+        while True:
+            try:
+                sample_keys, records = next(chunks)
+            except StopIteration:
+                return
+            except TfdsTorchError as error:
+                yield EncodedChunk(position, np.zeros(1, np.int64), error=error)
+                return
+            index = sample_keys % request.plan.num_examples
+            if metrics is not None:
+                metrics.note_reading(int(index[0]))
+            try:
+                chunk = EncodedChunk(position, sample_keys, source.parse(records, index, keys))
+            except TfdsTorchError as error:
+                chunk = EncodedChunk(position, sample_keys, error=error)
+            position += len(sample_keys)
+            yield chunk

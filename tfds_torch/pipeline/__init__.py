@@ -1,1 +1,0 @@
-"""tf.data graphs over encoded examples. tensorflow is imported inside functions; torch never."""
