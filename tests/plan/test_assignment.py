@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.oracle import plans
 
+from tfds_torch.plan.assignment import Assignment, ShardRange, deal_examples, deal_files, pipeline_counts
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import epoch_order
-from tfds_torch.plan.stream import Share, Stretch, deal_examples, deal_files, pipeline_counts
 from tfds_torch.plan.world import World
 
 Example = tuple[int, int]  # (file, position within the file)
@@ -29,8 +29,8 @@ def pipelines(plan: EpochPlan) -> list[EpochPlan]:
     return [replace(plan, world=world) for world in grid]
 
 
-def read(stretches: tuple[Stretch, ...]) -> list[Example]:
-    return [(stretch.file, position) for stretch in stretches for position in range(stretch.start, stretch.stop)]
+def read(ranges: tuple[ShardRange, ...]) -> list[Example]:
+    return [(each.file, position) for each in ranges for position in range(each.start, each.stop)]
 
 
 def row_of_files(plan: EpochPlan, num_files: int, pass_number: int) -> list[int]:
@@ -118,19 +118,19 @@ def test_examples_are_consecutive_cuts_of_the_passes(dealt: tuple[EpochPlan, lis
 
     filling = fill()
     for here in pipelines(plan):
-        share = deal_examples(here, file_lengths, epoch)
+        assigned = deal_examples(here, file_lengths, epoch)
         num_valid, num_fill = count_slots(here)
-        assert read(share.valid) == list(islice(own, num_valid))
-        assert read(share.fill) == list(islice(filling, num_fill))
-        assert (share.num_valid, share.num_fill, share.num_available) == (num_valid, num_fill, num_valid)
+        assert read(assigned.valid) == list(islice(own, num_valid))
+        assert read(assigned.fill) == list(islice(filling, num_fill))
+        assert (assigned.num_valid, assigned.num_fill, assigned.num_available) == (num_valid, num_fill, num_valid)
 
 
 @settings(max_examples=150, deadline=None)
 @given(dealt_examples())
 def test_examples_reads_every_example_once_per_pass(dealt: tuple[EpochPlan, list[int], int]) -> None:
     plan, file_lengths, epoch = dealt
-    shares = [deal_examples(here, file_lengths, epoch) for here in pipelines(plan)]
-    times = Counter(example for share in shares for example in read(share.valid))
+    assignments = [deal_examples(here, file_lengths, epoch) for here in pipelines(plan)]
+    times = Counter(example for assigned in assignments for example in read(assigned.valid))
     everything = {(file, position) for file, length in enumerate(file_lengths) for position in range(length)}
     assert set(times) <= everything
     if plan.remainder is Remainder.DROP:
@@ -144,8 +144,8 @@ def test_examples_reads_every_example_once_per_pass(dealt: tuple[EpochPlan, list
 @given(dealt_examples())
 def test_fill_exists_only_for_wrap_and_pad_and_comes_evenly(dealt: tuple[EpochPlan, list[int], int]) -> None:
     plan, file_lengths, epoch = dealt
-    shares = [deal_examples(here, file_lengths, epoch) for here in pipelines(plan)]
-    times = Counter(example for share in shares for example in read(share.fill))
+    assignments = [deal_examples(here, file_lengths, epoch) for here in pipelines(plan)]
+    times = Counter(example for assigned in assignments for example in read(assigned.fill))
     own, size = plan.num_examples * plan.num_passes, plan.global_batch_size
     fills = plan.remainder in (Remainder.WRAP, Remainder.PAD)
     assert sum(times.values()) == (-own % size if fills else 0)
@@ -155,13 +155,13 @@ def test_fill_exists_only_for_wrap_and_pad_and_comes_evenly(dealt: tuple[EpochPl
 
 @settings(max_examples=150, deadline=None)
 @given(dealt_examples())
-def test_no_stretch_is_empty_or_outside_its_file(dealt: tuple[EpochPlan, list[int], int]) -> None:
+def test_no_shard_range_is_empty_or_outside_its_file(dealt: tuple[EpochPlan, list[int], int]) -> None:
     plan, file_lengths, epoch = dealt
     for here in pipelines(plan):
-        share = deal_examples(here, file_lengths, epoch)
-        for stretch in share.valid + share.fill:
-            assert 0 <= stretch.start < stretch.stop <= file_lengths[stretch.file]
-            assert len(stretch) == stretch.stop - stretch.start
+        assigned = deal_examples(here, file_lengths, epoch)
+        for each in assigned.valid + assigned.fill:
+            assert 0 <= each.start < each.stop <= file_lengths[each.file]
+            assert len(each) == each.stop - each.start
 
 
 def training_plan(num_examples: int, batch_size: int, world: World, **more: object) -> EpochPlan:
@@ -175,20 +175,24 @@ def evaluation_plan(num_examples: int, batch_size: int, world: World) -> EpochPl
 
 def test_more_pipelines_than_examples_leave_some_without_any() -> None:
     plan = evaluation_plan(3, 1, World(0, 2, 0, 4))
-    shares = [deal_examples(here, [1, 0, 2], 0) for here in pipelines(plan)]
+    assignments = [deal_examples(here, [1, 0, 2], 0) for here in pipelines(plan)]
     # Batches 0 and 1 belong to workers 0 and 1; the last slot is padding.
-    assert [read(share.valid) for share in shares] == [[(0, 0)], [(2, 0)], [], [], [(2, 1)], [], [], []]
-    assert [read(share.fill) for share in shares] == [[], [], [], [], [], [(0, 0)], [], []]
+    assert [read(assigned.valid) for assigned in assignments] == [[(0, 0)], [(2, 0)], [], [], [(2, 1)], [], [], []]
+    assert [read(assigned.fill) for assigned in assignments] == [[], [], [], [], [], [(0, 0)], [], []]
 
 
 def test_a_single_file_is_cut_between_the_pipelines() -> None:
     plan = evaluation_plan(10, 2, World(0, 1, 0, 3))
-    shares = [deal_examples(here, [10], 0) for here in pipelines(plan)]
-    assert [share.valid for share in shares] == [(Stretch(0, 0, 4),), (Stretch(0, 4, 8),), (Stretch(0, 8, 10),)]
+    assignments = [deal_examples(here, [10], 0) for here in pipelines(plan)]
+    assert [assigned.valid for assigned in assignments] == [
+        (ShardRange(0, 0, 4),),
+        (ShardRange(0, 4, 8),),
+        (ShardRange(0, 8, 10),),
+    ]
 
 
 def test_a_share_of_nothing_is_empty() -> None:
-    assert deal_examples(evaluation_plan(0, 4, World()), [], 0) == Share((), (), 0)
+    assert deal_examples(evaluation_plan(0, 4, World()), [], 0) == Assignment((), (), 0)
 
 
 def test_wrapped_examples_are_the_first_of_the_next_epoch() -> None:
@@ -200,8 +204,8 @@ def test_wrapped_examples_are_the_first_of_the_next_epoch() -> None:
 
 def test_the_order_of_files_changes_with_every_pass() -> None:
     plan = training_plan(64, 8, World(), repeats=4)
-    share = read(deal_examples(plan, [8] * 8, 0).valid)
-    passes = [[file for file, _ in share[i : i + 64]] for i in range(0, 256, 64)]
+    assigned = read(deal_examples(plan, [8] * 8, 0).valid)
+    passes = [[file for file, _ in assigned[i : i + 64]] for i in range(0, 256, 64)]
     assert len({tuple(files) for files in passes}) == 4
 
 
@@ -211,7 +215,7 @@ def pipelines_of_a_file(plan: EpochPlan, file_lengths: list[int], num_epochs: in
         here.world.pipeline
         for epoch in range(num_epochs)
         for here in pipelines(plan)
-        if any(stretch.file == file for stretch in deal(here, file_lengths, epoch).valid)
+        if any(each.file == file for each in deal(here, file_lengths, epoch).valid)
     }
 
 
@@ -262,7 +266,7 @@ def test_files_gives_each_pipeline_every_nth_file_of_the_row(dealt: tuple[EpochP
         def dealt_in(pass_number: int, place: int = place) -> list[int]:
             return row_of_files(plan, len(file_lengths), pass_number)[place :: len(places)]
 
-        share = deal_files(here, file_lengths, epoch)
+        assigned = deal_files(here, file_lengths, epoch)
         wanted = sum(count_slots(here))
         expected: list[Example] = []
         for pass_number, file in ((n, file) for n in count(epoch * k) for file in dealt_in(n)):
@@ -273,18 +277,18 @@ def test_files_gives_each_pipeline_every_nth_file_of_the_row(dealt: tuple[EpochP
                 begin = beginning(plan, len(ring), pass_number, file)
                 ring = (ring[begin:] + ring[:begin])[: wanted - len(expected)]
             expected += ring
-        assert read(share.valid) == expected
-        assert share.fill == ()
-        assert share.num_available == sum(file_lengths[f] for j in range(k) for f in dealt_in(epoch * k + j))
+        assert read(assigned.valid) == expected
+        assert assigned.fill == ()
+        assert assigned.num_available == sum(file_lengths[f] for j in range(k) for f in dealt_in(epoch * k + j))
 
 
 @settings(max_examples=150, deadline=None)
 @given(dealt_files())
 def test_files_offers_every_example_once_per_pass(dealt: tuple[EpochPlan, list[int], int]) -> None:
     plan, file_lengths, epoch = dealt
-    shares = [deal_files(here, file_lengths, epoch) for here in pipelines(plan)]
-    assert sum(share.num_available for share in shares) == plan.num_examples * plan.num_passes
-    assert sum(share.num_valid for share in shares) == plan.num_samples * plan.world.num_replicas
+    assignments = [deal_files(here, file_lengths, epoch) for here in pipelines(plan)]
+    assert sum(assigned.num_available for assigned in assignments) == plan.num_examples * plan.num_passes
+    assert sum(assigned.num_valid for assigned in assignments) == plan.num_samples * plan.world.num_replicas
 
 
 @settings(max_examples=100, deadline=None)
@@ -293,8 +297,10 @@ def test_files_never_reads_an_example_twice_where_a_pipeline_has_enough(
     dealt: tuple[EpochPlan, list[int], int],
 ) -> None:
     plan, file_lengths, epoch = dealt
-    shares = [deal_files(here, file_lengths, epoch) for here in pipelines(plan)]
-    times = Counter(e for share in shares if share.num_valid <= share.num_available for e in read(share.valid))
+    assignments = [deal_files(here, file_lengths, epoch) for here in pipelines(plan)]
+    times = Counter(
+        e for assigned in assignments if assigned.num_valid <= assigned.num_available for e in read(assigned.valid)
+    )
     assert max(times.values(), default=0) <= plan.num_passes
 
 
@@ -308,8 +314,8 @@ def test_files_of_equal_length_give_every_example_once_per_pass(repeats: int) ->
 def test_what_a_pipelines_files_lack_comes_from_its_files_of_the_next_pass() -> None:
     plan = training_plan(8, 4, World(0, 2), shuffle=False)
     lacking, plentiful = (deal_files(here, [2, 6], 0) for here in pipelines(plan))
-    assert lacking == Share((Stretch(0, 0, 2, 0), Stretch(0, 0, 2, 1)), (), num_available=2)
-    assert plentiful == Share((Stretch(1, 0, 4),), (), num_available=6)
+    assert lacking == Assignment((ShardRange(0, 0, 2, 0), ShardRange(0, 0, 2, 1)), (), num_available=2)
+    assert plentiful == Assignment((ShardRange(1, 0, 4),), (), num_available=6)
 
 
 @pytest.mark.parametrize("deal", [deal_examples, deal_files])
@@ -336,16 +342,16 @@ def test_an_epoch_is_dealt_the_same_way_again_and_another_one_differently(deal: 
     ],
 )
 def test_no_example_is_left_out_for_ever(
-    deal: Callable[..., Share], file_lengths: list[int], world: World, batch_size: int, remainder: Remainder
+    deal: Callable[..., Assignment], file_lengths: list[int], world: World, batch_size: int, remainder: Remainder
 ) -> None:
     plan = training_plan(sum(file_lengths), batch_size, world, remainder=remainder)
-    shares = [deal(here, file_lengths, epoch) for epoch in range(60) for here in pipelines(plan)]
-    times = Counter(example for share in shares for example in read(share.valid))
+    assignments = [deal(here, file_lengths, epoch) for epoch in range(60) for here in pipelines(plan)]
+    times = Counter(example for assigned in assignments for example in read(assigned.valid))
     assert len(times) == plan.num_examples
     assert max(times.values()) < 90
 
 
 def test_a_single_file_is_cut_elsewhere_in_every_epoch() -> None:
     plan = training_plan(1437, 32, World(1, 2))
-    shares = {frozenset(read(deal_examples(plan, [1437], epoch).valid)) for epoch in range(20)}
-    assert len(shares) == 20
+    read_sets = {frozenset(read(deal_examples(plan, [1437], epoch).valid)) for epoch in range(20)}
+    assert len(read_sets) == 20

@@ -1,4 +1,4 @@
-"""Random numbers of examples: uniform, independent, and a function of seed and occurrence alone."""
+"""Random numbers of examples: uniform, independent, and a function of seed and sample key alone."""
 
 import itertools
 
@@ -7,8 +7,8 @@ import pytest
 
 from tfds_torch.plan.example_random import draw_seeds, draw_uniforms
 
-NUM_OCCURRENCES, NUM_DRAWS = 20_000, 6
-OCCURRENCES = np.arange(NUM_OCCURRENCES, dtype=np.int64)
+NUM_KEYS, NUM_DRAWS = 20_000, 6
+KEYS = np.arange(NUM_KEYS, dtype=np.int64)
 
 UNIFORMS = [
     [0.3693614226433125, 0.02279516359340228],
@@ -20,7 +20,7 @@ SEEDS = [
     [3150905930368821814, -7370297044993466067],
     [-1268336528503326535, -2945008113589789158],
 ]
-"""Of the occurrences 0, 1 and 2**40 with seed 42."""
+"""Of the sample keys 0, 1 and 2**40 with seed 42."""
 
 
 def chi_squared(counts: np.ndarray) -> float:
@@ -32,8 +32,8 @@ def chi_squared(counts: np.ndarray) -> float:
 
 @pytest.mark.parametrize("seed", [0, 42, 2**40])
 def test_every_draw_is_uniform(seed: int) -> None:
-    uniforms = draw_uniforms(OCCURRENCES, seed, NUM_DRAWS)
-    assert (uniforms.shape, uniforms.dtype) == ((NUM_OCCURRENCES, NUM_DRAWS), np.float64)
+    uniforms = draw_uniforms(KEYS, seed, NUM_DRAWS)
+    assert (uniforms.shape, uniforms.dtype) == ((NUM_KEYS, NUM_DRAWS), np.float64)
     assert uniforms.min() >= 0
     assert uniforms.max() < 1
     for draw in uniforms.T:
@@ -41,7 +41,7 @@ def test_every_draw_is_uniform(seed: int) -> None:
 
 
 def test_draws_of_an_example_are_independent() -> None:
-    uniforms = draw_uniforms(OCCURRENCES, 42, NUM_DRAWS)
+    uniforms = draw_uniforms(KEYS, 42, NUM_DRAWS)
     for one, other in itertools.combinations(range(NUM_DRAWS), 2):
         squares = np.histogram2d(uniforms[:, one], uniforms[:, other], 10, [(0, 1), (0, 1)])[0]
         assert abs(chi_squared(squares)) < 4, (one, other)
@@ -49,42 +49,42 @@ def test_draws_of_an_example_are_independent() -> None:
 
 @pytest.mark.parametrize("distance", [1, 2, 211, 4096])
 def test_examples_beside_each_other_and_passes_after_each_other_are_independent(distance: int) -> None:
-    uniforms = draw_uniforms(OCCURRENCES, 42, NUM_DRAWS)
+    uniforms = draw_uniforms(KEYS, 42, NUM_DRAWS)
     for one, other in itertools.product(range(NUM_DRAWS), repeat=2):
         squares = np.histogram2d(uniforms[:-distance, one], uniforms[distance:, other], 10, [(0, 1), (0, 1)])[0]
         assert abs(chi_squared(squares)) < 4, (one, other)
 
 
 def test_numbers_do_not_depend_on_what_is_drawn_together() -> None:
-    uniforms = draw_uniforms(OCCURRENCES, 42, NUM_DRAWS)
-    pieces = [draw_uniforms(OCCURRENCES[at : at + 777], 42, NUM_DRAWS) for at in range(0, NUM_OCCURRENCES, 777)]
+    uniforms = draw_uniforms(KEYS, 42, NUM_DRAWS)
+    pieces = [draw_uniforms(KEYS[at : at + 777], 42, NUM_DRAWS) for at in range(0, NUM_KEYS, 777)]
     np.testing.assert_array_equal(np.concatenate(pieces), uniforms)
-    order = np.random.default_rng(0).permutation(NUM_OCCURRENCES)
-    np.testing.assert_array_equal(draw_uniforms(OCCURRENCES[order], 42, NUM_DRAWS), uniforms[order])
+    order = np.random.default_rng(0).permutation(NUM_KEYS)
+    np.testing.assert_array_equal(draw_uniforms(KEYS[order], 42, NUM_DRAWS), uniforms[order])
 
 
 def test_more_draws_leave_the_first_ones_as_they_are() -> None:
-    np.testing.assert_array_equal(draw_uniforms(OCCURRENCES, 42, NUM_DRAWS)[:, :2], draw_uniforms(OCCURRENCES, 42, 2))
+    np.testing.assert_array_equal(draw_uniforms(KEYS, 42, NUM_DRAWS)[:, :2], draw_uniforms(KEYS, 42, 2))
 
 
 def test_another_seed_and_another_pass_give_other_numbers() -> None:
-    uniforms = draw_uniforms(OCCURRENCES, 42, NUM_DRAWS)
-    for seed, occurrences in ((43, OCCURRENCES), (42 + 2**32, OCCURRENCES), (42, OCCURRENCES + NUM_OCCURRENCES)):
-        others = draw_uniforms(occurrences, seed, NUM_DRAWS)
+    uniforms = draw_uniforms(KEYS, 42, NUM_DRAWS)
+    for seed, keys in ((43, KEYS), (42 + 2**32, KEYS), (42, KEYS + NUM_KEYS)):
+        others = draw_uniforms(keys, seed, NUM_DRAWS)
         assert not (uniforms == others).any()
 
 
 def test_numbers_are_the_same_on_every_machine() -> None:
-    occurrences = np.array([0, 1, 2**40], np.int64)
-    assert draw_uniforms(occurrences, 42, 2).tolist() == UNIFORMS
-    assert draw_seeds(occurrences, 42).tolist() == SEEDS
+    keys = np.array([0, 1, 2**40], np.int64)
+    assert draw_uniforms(keys, 42, 2).tolist() == UNIFORMS
+    assert draw_seeds(keys, 42).tolist() == SEEDS
 
 
 def test_seeds_are_pairs_of_their_own_for_every_example() -> None:
-    seeds = draw_seeds(OCCURRENCES, 42)
-    assert (seeds.shape, seeds.dtype) == ((NUM_OCCURRENCES, 2), np.int64)
-    assert len(np.unique(seeds)) == 2 * NUM_OCCURRENCES
-    np.testing.assert_array_equal(draw_seeds(OCCURRENCES[100:200], 42), seeds[100:200])
-    assert not np.isin(draw_seeds(OCCURRENCES, 43), seeds).any()
+    seeds = draw_seeds(KEYS, 42)
+    assert (seeds.shape, seeds.dtype) == ((NUM_KEYS, 2), np.int64)
+    assert len(np.unique(seeds)) == 2 * NUM_KEYS
+    np.testing.assert_array_equal(draw_seeds(KEYS[100:200], 42), seeds[100:200])
+    assert not np.isin(draw_seeds(KEYS, 43), seeds).any()
     uniforms_of_bits = (seeds.view(np.uint64) >> np.uint64(11)) * 2.0**-53
-    assert not np.isin(uniforms_of_bits, draw_uniforms(OCCURRENCES, 42, 64)).any()
+    assert not np.isin(uniforms_of_bits, draw_uniforms(KEYS, 42, 64)).any()

@@ -1,7 +1,7 @@
-"""Which records each pipeline of a stream reads: the read modes `files` and `examples` as arithmetic.
+"""Which examples each pipeline reads in the read modes `files` and `examples`, as arithmetic.
 
 A split is a row of *files* (TFDS's file instructions: a shard, or a cut of one) with known lengths. Every pipeline gets
-*stretches* of files that together hold exactly the number of examples that the EpochPlan asks of it, so nothing
+*shard ranges* that together hold exactly the number of examples that the EpochPlan asks of it, so nothing
 downstream needs to repeat, truncate or count.
 
 When the plan shuffles, the row of files is permuted anew in every pass, before it is dealt: shards move between ranks
@@ -20,7 +20,7 @@ from tfds_torch.plan.world import World
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ShardRange:
     """Consecutive examples of one file: `start` <= position within the file < `stop`, in one pass."""
 
     file: int
@@ -33,17 +33,17 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Share:
+class Assignment:
     """What one pipeline reads in an epoch.
 
     Attributes:
-        valid: stretches of the epoch's own examples.
-        fill: stretches of the examples that fill the last global batch (wrapped or padded); they come last.
+        valid: shard ranges of the epoch's own examples.
+        fill: shard ranges of the examples that fill the last global batch (wrapped or padded); they come last.
         num_available: examples in the files dealt to this pipeline; differs from what it reads only in mode `files`.
     """
 
-    valid: tuple[Stretch, ...]
-    fill: tuple[Stretch, ...]
+    valid: tuple[ShardRange, ...]
+    fill: tuple[ShardRange, ...]
     num_available: int
 
     @property
@@ -76,8 +76,8 @@ def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:
     return slots - fill, 0 if plan.remainder is Remainder.KEEP else fill
 
 
-def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Share:
-    """Returns the share of the plan's pipeline in mode `examples`: consecutive cuts of the row of examples.
+def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assignment:
+    """Returns what the plan's pipeline reads in mode `examples`: consecutive cuts of the row of examples.
 
     The pipelines' cuts lie side by side, so every example of every pass is read exactly once; the fill is cut likewise
     out of the first examples of the next pass (wrap) or of this one (pad).
@@ -88,7 +88,7 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> S
         epoch: which epoch, >= 0.
 
     Returns:
-        The pipeline's share.
+        The pipeline's assignment.
     """
     counts = np.array([pipeline_counts(replace(plan, world=world)) for world in _pipelines_until(plan)], dtype=np.int64)
     (valid_start, fill_start), (num_valid, num_fill) = counts[:-1].sum(axis=0).tolist(), counts[-1].tolist()
@@ -96,11 +96,11 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> S
     fill_pass = first_pass + plan.num_passes - (1 if plan.remainder is Remainder.PAD else 0)
     valid = _cut(plan, file_lengths, first_pass, valid_start, num_valid)
     fill = _cut(plan, file_lengths, fill_pass, fill_start, num_fill, same_pass=plan.remainder is Remainder.PAD)
-    return Share(tuple(valid), tuple(fill), num_available=num_valid)
+    return Assignment(tuple(valid), tuple(fill), num_available=num_valid)
 
 
-def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Share:
-    """Returns the share of the plan's pipeline in mode `files`: every num_pipelines-th file of the (shuffled) row.
+def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assignment:
+    """Returns what the plan's pipeline reads in mode `files`: every num_pipelines-th file of the (shuffled) row.
 
     Of its last file it reads only what is still wanted, beginning anywhere in the file; what its files lack comes from
     the files dealt to it in the next pass.
@@ -111,7 +111,7 @@ def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Shar
         epoch: which epoch, >= 0.
 
     Returns:
-        The pipeline's share, without fill: what a wrap adds is among its own examples.
+        The pipeline's assignment, without fill: what a wrap adds is among its own examples.
     """
     wanted = sum(pipeline_counts(plan))
     first_pass = epoch * plan.num_passes
@@ -120,19 +120,19 @@ def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Shar
         return _file_order(plan, len(file_lengths), pass_number)[plan.world.pipeline :: plan.world.num_pipelines]
 
     available = sum(file_lengths[file] for j in range(plan.num_passes) for file in dealt(first_pass + j))
-    stretches: list[Stretch] = []
+    shard_ranges: list[ShardRange] = []
     pass_number = first_pass
     while wanted > 0:
         for file in dealt(pass_number):
             length = file_lengths[file]
             if wanted >= length:
-                stretches.append(Stretch(file, 0, length, pass_number))
+                shard_ranges.append(ShardRange(file, 0, length, pass_number))
             elif wanted > 0:
                 begin = _rotation(plan, length, pass_number, file)
-                stretches += [Stretch(file, *window, pass_number) for window in _window(begin, wanted, length)]
+                shard_ranges += [ShardRange(file, *window, pass_number) for window in _window(begin, wanted, length)]
             wanted -= length
         pass_number += 1
-    return Share(tuple(stretches), (), num_available=available)
+    return Assignment(tuple(shard_ranges), (), num_available=available)
 
 
 def _pipelines_until(plan: EpochPlan) -> Iterator[World]:
@@ -145,8 +145,8 @@ def _pipelines_until(plan: EpochPlan) -> Iterator[World]:
 
 def _cut(
     plan: EpochPlan, file_lengths: Sequence[int], pass_number: int, start: int, count: int, *, same_pass: bool = False
-) -> Iterator[Stretch]:
-    """Yields the stretches of `count` examples, from position `start` of the passes from `pass_number` on."""
+) -> Iterator[ShardRange]:
+    """Yields the shard ranges of `count` examples, from position `start` of the passes from `pass_number` on."""
     while count > 0:
         skipped, start = divmod(start, plan.num_examples)
         pass_number += 0 if same_pass else skipped
@@ -154,20 +154,20 @@ def _cut(
         files = _file_order(plan, len(file_lengths), pass_number)
         begin = (start + _rotation(plan, plan.num_examples, pass_number)) % plan.num_examples
         for window in _window(begin, taken, plan.num_examples):
-            yield from _stretches(files, file_lengths, pass_number, *window)
+            yield from _shard_ranges(files, file_lengths, pass_number, *window)
         start += taken
         count -= taken
 
 
-def _stretches(
+def _shard_ranges(
     files: Sequence[int], file_lengths: Sequence[int], pass_number: int, start: int, stop: int
-) -> Iterator[Stretch]:
-    """Yields the stretches of positions start..stop-1 of a pass's row of files."""
+) -> Iterator[ShardRange]:
+    """Yields the shard ranges of positions start..stop-1 of a pass's row of files."""
     first = 0
     for file in files:
         begin, end = max(start - first, 0), min(stop - first, file_lengths[file])
         if begin < end:
-            yield Stretch(file, begin, end, pass_number)
+            yield ShardRange(file, begin, end, pass_number)
         first += file_lengths[file]
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.distinct import find_distinct
 from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
 from tfds_torch.plan.world import World
 
@@ -210,7 +211,7 @@ class EpochPlan:
         if not self.shuffle:
             return positions
         examples = np.empty_like(positions)
-        for number in np.unique(passes).tolist():
+        for number in find_distinct(passes).values.tolist():
             here = passes == number
             examples[here] = self._order_at(positions[here], number)
         return examples

@@ -13,6 +13,7 @@ from tfds_torch.plan.order import BlockShuffle
 from tfds_torch.plan.state_fields import checksum_of, describe, read_fields
 from tfds_torch.plan.state_fit import differences, likely_changed
 from tfds_torch.plan.state_layout import READ_MODES, STATE_FIELDS, STATE_VERSION, check_kind
+from tfds_torch.plan.stateful_loader import read_stateful
 from tfds_torch.plan.world import World
 
 
@@ -213,11 +214,9 @@ class LoaderState:
             state: what `StatefulDataLoader.state_dict()` returned, over a dataset of this package.
 
         Raises:
-            StateMismatchError: it is no such state, or it does not lie between two batches.
+            StateMismatchError: it is not such a state, or it does not lie between two batches.
         """
-        from tfds_torch.plan.stateful_loader import read_stateful  # It builds on this module.
-
-        return read_stateful(state)
+        return read_stateful(state, cls)
 
     def check_fits(self, here: "LoaderState") -> None:
         """Checks that a dataset can continue this state.

@@ -3,21 +3,28 @@
 from collections.abc import Mapping
 
 from tfds_torch.errors import StateMismatchError
-from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.state_fields import describe
-from tfds_torch.plan.worker_position import WorkerPosition
+from tfds_torch.plan.worker_position import State, WorkerPosition
 
 
-def read_stateful(state: object) -> LoaderState:
-    """Returns what a state of torchdata's `StatefulDataLoader` says, as `LoaderState.from_stateful`."""
+def read_stateful(state: object, kind: type[State]) -> State:
+    """Returns what a state of torchdata's `StatefulDataLoader` says, free of its workers.
+
+    Args:
+        state: what `StatefulDataLoader.state_dict()` returned.
+        kind: the type of the state that is returned; it reads its own fields.
+
+    Raises:
+        StateMismatchError: it is not such a state, or it does not lie between two batches.
+    """
     if not isinstance(state, Mapping):
         raise StateMismatchError(
             f"A StatefulDataLoader's state_dict() is a dict with '_snapshot' or 'dataset_state', and this is "
             f"{describe(state)}."
         )
     if "_snapshot" not in state:
-        return _read_without_workers(_entry(state, "dataset_state"))
-    positions = _positions(_entry(state, "_snapshot", "_worker_snapshots"))
+        return _read_without_workers(_entry(state, "dataset_state"), kind)
+    positions = _positions(_entry(state, "_snapshot", "_worker_snapshots"), kind)
     num_steps = _entry(state, "_steps_since_snapshot")
     if type(num_steps) is not int or num_steps < 0:
         raise StateMismatchError(
@@ -39,27 +46,27 @@ def read_stateful(state: object) -> LoaderState:
     return began_at.with_workers(len(positions)).at(first_missing + num_steps)
 
 
-def _read_without_workers(state: object) -> LoaderState:
+def _read_without_workers(state: object, kind: type[State]) -> State:
     if not (isinstance(state, Mapping) and "began_at" in state):
-        return LoaderState.from_dict(state)
-    position = WorkerPosition.from_dict(state)
+        return kind.from_dict(state)
+    position = WorkerPosition.from_dict(state, kind)
     _check_together([position])
     return position.began_at.with_workers(1).at(position.next_batch)
 
 
-def _positions(snapshots: object) -> list[WorkerPosition]:
+def _positions(snapshots: object, kind: type[State]) -> list[WorkerPosition[State]]:
     if not isinstance(snapshots, Mapping) or not snapshots:
         raise StateMismatchError(
             f"StatefulDataLoader's state: _worker_snapshots must hold a state of every worker, and is "
             f"{describe(snapshots)}."
         )
     names = [f"worker_{number}" for number in range(len(snapshots))]
-    positions = [WorkerPosition.from_dict(_entry(snapshots, name, "dataset_state")) for name in names]
+    positions = [WorkerPosition.from_dict(_entry(snapshots, name, "dataset_state"), kind) for name in names]
     _check_together(positions)
     return positions
 
 
-def _check_together(positions: list[WorkerPosition]) -> None:
+def _check_together(positions: list[WorkerPosition[State]]) -> None:
     """Checks that the positions are those of all workers of one iteration, between two batches."""
     num_workers = len(positions)
     for number, position in enumerate(positions):

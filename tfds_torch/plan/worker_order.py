@@ -1,48 +1,14 @@
 """WorkerOrder: the examples of one worker of one rank in index mode, one after the other."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.assignment import pipeline_counts
 from tfds_torch.plan.epoch import EpochPlan, PlannedBatch, Remainder
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.plan.stream import pipeline_counts
-
-
-class RecordOrder(Protocol):
-    """Which examples are read, in order."""
-
-    @property
-    def plan(self) -> EpochPlan:
-        """The epoch plan; its world names the worker."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-
-    def occurrences(self, start: int, stop: int) -> Int64Array:
-        """Returns those at positions start..stop-1, each with its pass, int64 [stop - start]."""
-
-
-@dataclass(frozen=True, eq=False)
-class ListedOrder:
-    """Examples in an order of their own.
-
-    Attributes:
-        plan: the epoch plan; its world names the worker.
-        listed: int64 [n], each with its pass: `pass_number * num_examples + index`.
-    """
-
-    plan: EpochPlan
-    listed: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.listed)
-
-    def occurrences(self, start: int, stop: int) -> Int64Array:  # noqa: D102
-        return self.listed[start:stop]
 
 
 @dataclass(frozen=True)
@@ -94,8 +60,8 @@ class WorkerOrder:
         """
         return self.planned(start, stop).index
 
-    def occurrences(self, start: int, stop: int) -> Int64Array:
-        """Returns the same examples, each with its pass: `pass_number * num_examples + index`, int64 [stop - start].
+    def sample_keys(self, start: int, stop: int) -> Int64Array:
+        """Returns the sample keys of the same examples: `pass_number * num_examples + index`, int64 [stop - start].
 
         Raises:
             ConfigError: the positions are not within 0..len.

@@ -1,16 +1,55 @@
 """WorkerPosition: how far one worker of a loader has got, as plain values to save and to load."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from tfds_torch.errors import StateMismatchError
-from tfds_torch.plan.state import LoaderState
+from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.state_fields import checksum_of, describe, read_fields
 from tfds_torch.plan.state_layout import POSITION_FIELDS
 
+State = TypeVar("State", bound="StartState")
+
+
+class StartState(Protocol):
+    """What a position needs of the state at which its iteration began; `plan.state.LoaderState` is one."""
+
+    @property
+    def plan(self) -> EpochPlan:
+        """The plan of its epoch, for rank 0 with one worker."""
+
+    @property
+    def batch_size(self) -> int:
+        """B, per rank."""
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that each rank has in an epoch."""
+
+    @property
+    def batches_delivered(self) -> int:
+        """Batches that each rank has delivered of this epoch."""
+
+    def at(self: State, batches_delivered: int) -> State:
+        """Returns the same state after another number of batches of its epoch."""
+
+    def with_workers(self: State, num_workers: int | None) -> State:
+        """Returns the same state with another number of workers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as a dict of plain values."""
+
+    @classmethod
+    def from_dict(cls: type[State], state: object) -> State:
+        """Returns the state that `to_dict` wrote."""
+
+    @classmethod
+    def load(cls: type[State], state: object, here: State) -> State:
+        """Returns a saved state that fits the dataset which is to continue it."""
+
 
 @dataclass(frozen=True)
-class WorkerPosition:
+class WorkerPosition(Generic[State]):
     """How far one worker has got in an iteration of a loader.
 
     Attributes:
@@ -25,7 +64,7 @@ class WorkerPosition:
     num_workers: int
     batches: int
     examples: int
-    began_at: LoaderState
+    began_at: State
 
     @property
     def start_batch(self) -> int:
@@ -53,17 +92,21 @@ class WorkerPosition:
         return {**fields, "checksum": checksum_of(fields)}
 
     @classmethod
-    def from_dict(cls, state: object) -> "WorkerPosition":
+    def from_dict(cls, state: object, kind: type[State]) -> "WorkerPosition[State]":
         """Returns the position that `to_dict` wrote.
+
+        Args:
+            state: what `to_dict` wrote.
+            kind: the type of its `began_at`.
 
         Raises:
             StateMismatchError: a field is missing, unknown, of a wrong type, out of range, or changed after saving.
         """
         fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
-        return cls._of_fields(fields, LoaderState.from_dict(fields["began_at"]))
+        return cls._of_fields(fields, kind.from_dict(fields["began_at"]))
 
     @classmethod
-    def load(cls, state: object, here: LoaderState, *, worker: int, num_workers: int) -> "WorkerPosition":
+    def load(cls, state: object, here: State, *, worker: int, num_workers: int) -> "WorkerPosition[State]":
         """Returns a saved position from which a worker can go on.
 
         Args:
@@ -76,7 +119,7 @@ class WorkerPosition:
             StateMismatchError: as in `from_dict` and `LoaderState.check_fits`, or it is the position of another worker.
         """
         fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
-        position = cls._of_fields(fields, LoaderState.load(fields["began_at"], here))
+        position = cls._of_fields(fields, type(here).load(fields["began_at"], here))
         if position.num_workers != num_workers:
             raise StateMismatchError(
                 f"num_workers: {position.num_workers} in the state, {num_workers} here. The positions of workers go on "
@@ -90,7 +133,7 @@ class WorkerPosition:
         return position
 
     @classmethod
-    def _of_fields(cls, fields: dict[str, Any], began_at: LoaderState) -> "WorkerPosition":
+    def _of_fields(cls, fields: dict[str, Any], began_at: State) -> "WorkerPosition[State]":
         checksum = fields.pop("checksum")
         position = cls(**{**fields, "began_at": began_at})
         position._check_ranges()

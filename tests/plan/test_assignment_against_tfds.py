@@ -1,0 +1,29 @@
+"""Assignments of streams against those of TFDS and tf.data: in a process of its own that may run tensorflow."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).with_name("assignment_against_tfds.py")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("marked", "at_least"), [("not slow", 36), pytest.param("slow", 2, marks=pytest.mark.slow)], ids=["quick", "slow"]
+)
+def test_assignments_are_those_of_tfds_where_they_can_be(tmp_path: Path, marked: str, at_least: int) -> None:
+    options = ["-q", "-m", marked, "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'own'}"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", str(TESTS), *options],
+        cwd=TESTS.parents[2],
+        env=environ,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    num_passed = next(word for word in done.stdout.splitlines()[-1].split() if word.isdigit())
+    assert int(num_passed) >= at_least, done.stdout

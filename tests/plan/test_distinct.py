@@ -1,0 +1,33 @@
+"""find_distinct: what numpy.unique gives, without what it imports."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfds_torch.plan.distinct import find_distinct
+
+
+@given(st.lists(st.integers(-5, 5)))
+def test_it_is_numpys_own(values: list[int]) -> None:
+    array = np.array(values, np.int64)
+    numpys = np.unique(array, return_index=True, return_inverse=True)
+    for ours, theirs in zip(find_distinct(array), numpys, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+SCRIPT = """
+import sys
+from tfds_torch import ParserTfds, World, demo
+
+root = demo.prepare("digits")
+for _ in ParserTfds(root, "digits", is_training=True, batch_size=32).batches(World()):
+    pass
+print("numpy.ma" in sys.modules)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_nothing_of_reading_imports_masked_arrays(run_python) -> None:
+    done = run_python("-c", SCRIPT)
+    assert done.stdout.strip() == "False", done.stderr
