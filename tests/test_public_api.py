@@ -171,7 +171,7 @@ def test_parsers_plan_and_yield_batches_as_designed() -> None:
         assert list(arguments) == ["world", "epoch", "start_batch"]
         assert (arguments["epoch"], arguments["start_batch"]) == (0, 0)
         options = defaults(parser.batches, KEYWORD_ONLY)
-        assert set(options) == {"fields", "in_pieces", "make_canvas", "clock"}
+        assert set(options) == {"fields", "in_pieces", "context"}
         assert (options["fields"], options["in_pieces"]) == (("image", "label"), False)
 
 

@@ -3,6 +3,7 @@
 tensorflow runs in fresh processes only, never in pytest's: later tests fork from it and look at its `sys.modules`.
 """
 
+import copy
 import io
 import json
 import os
@@ -10,7 +11,7 @@ import shutil
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,13 @@ import tensorflow_datasets as tfds
 from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
-from tfds_torch.parsers.parser import Batch
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.records.tfrecord import read_records
 from tfds_torch.runtime import fresh_process
 from tfds_torch.runtime.fresh_process import FreshProcess
+from tfds_torch.storage.tfrecord.framing import read_records
 
 NUM_TRAIN, NUM_TEST = 211, 37
 TRAIN_SHARDS = (40, 3, 61, 17, 50, 29, 11)
@@ -537,6 +538,15 @@ def collect_rank(parts: Sequence[Sequence[Batch]]) -> list[Batch]:
 
 def with_read(mode: str, **options: Any) -> ReadOptions:
     return ReadOptions(mode=mode, num_threads=1, **options)
+
+
+def as_remote(parser: ParserTfds, bucket: str = "gs://bucket") -> ParserTfds:
+    """Returns a parser of the same files, whose paths have a scheme; `file://` is one that tensorflow can read."""
+    source = parser.source
+    parts = [replace(part, path=f"{bucket}{part.path}") for part in source.instructions]
+    remote = copy.copy(parser)
+    remote._source = type(source)(source.name, parts, source.specs, mean_example_bytes=source.mean_example_bytes)
+    return remote
 
 
 def has_tensorflow() -> bool:

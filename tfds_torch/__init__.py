@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tfds_torch import errors
-    from tfds_torch.parsers.parser import Batch, Parser
-    from tfds_torch.parsers.parser_tfds import ParserTfds
-    from tfds_torch.pipeline.options import ReadOptions
-    from tfds_torch.pipeline.preprocess import EvalPreprocess, TrainPreprocess
+    from tfds_torch.engines.batch import Batch
+    from tfds_torch.engines.options import ReadOptions
+    from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
+    from tfds_torch.parsers.parser import Parser
+    from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
     from tfds_torch.plan.epoch import EpochPlan, Remainder
     from tfds_torch.plan.world import World
     from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "Batch": "parsers.parser",
+    "Batch": "engines.batch",
     "DevicePrefetcher": "torch_data.device_prefetcher",
     "EpochPlan": "plan.epoch",
-    "EvalPreprocess": "pipeline.preprocess",
+    "EvalPreprocess": "images.preprocess",
     "ImageDataset": "torch_data.image_dataset",
     "IndexedImageDataset": "torch_data.indexed_image_dataset",
     "IterableImageDataset": "torch_data.image_dataset",
     "Loader": "torch_data.loader",
     "MaskedMean": "torch_data.exact_metrics",
     "Parser": "parsers.parser",
-    "ParserTfds": "parsers.parser_tfds",
-    "ReadOptions": "pipeline.options",
+    "ParserTfds": "parsers.tfds.parser_tfds",
+    "ReadOptions": "engines.options",
     "Remainder": "plan.epoch",
-    "TrainPreprocess": "pipeline.preprocess",
+    "TrainPreprocess": "images.preprocess",
     "World": "plan.world",
     "create_loader": "torch_data.loader",
 }

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.canvas import ArrayCanvas
+from tfds_torch.images.batch_buffer import ArrayBuffer
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
 
 @dataclass(frozen=True)
-class Painted:
+class Transformed:
     """An example that came.
 
     Attributes:
@@ -27,40 +28,41 @@ class Painted:
     features: dict[str, Any]
 
 
-def read_painted(
+def read_transformed(
     arguments: dict[str, Any],
     epochs: Sequence[int] = (0,),
     fields: Sequence[str] = ("image", "label"),
-    canvas: str = "array",
+    buffer: str = "array",
     world: World = World(),
-) -> list[list[Painted]]:
-    """Returns the examples of some epochs of a pipeline. Loads tensorflow, and torch for its canvas."""
+) -> list[list[Transformed]]:
+    """Returns the examples of some epochs of a pipeline. Loads torch for its buffer."""
     parser = ParserTfds(**arguments)
+    context = ReadContext(make_buffer=find_make_buffer(buffer))
     return [
         [
-            Painted(index, image, {name: values[row] for name, values in batch.features.items()})
-            for batch in parser.batches(world, epoch, fields=fields, make_canvas=find_canvas(canvas))
+            Transformed(index, image, {name: values[row] for name, values in batch.features.items()})
+            for batch in parser.batches(world, epoch, fields=fields, context=context)
             for row, (index, image) in enumerate(zip(batch.index.tolist(), to_arrays(batch.image), strict=True))
         ]
         for epoch in epochs
     ]
 
 
-def find_canvas(name: str) -> Any:
+def find_make_buffer(name: str) -> Any:
     if name == "array":
-        return ArrayCanvas
-    from tfds_torch.torch_data.tensor_canvas import TensorCanvases
+        return ArrayBuffer
+    from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 
-    return TensorCanvases()
+    return TensorBuffers()
 
 
 def to_arrays(images: Any) -> np.ndarray:
-    """Returns uint8 [B, H, W, C] of a canvas's images, with memory of their own."""
+    """Returns uint8 [B, H, W, C] of a buffer's images, with memory of their own."""
     return np.array(images if isinstance(images, np.ndarray) else images.permute(0, 2, 3, 1).numpy())
 
 
 def error_of(arguments: dict[str, Any], fields: Sequence[str] = ("image", "label")) -> tuple[str, str]:
-    """Returns type and text of what reading raises. Loads tensorflow."""
+    """Returns type and text of what reading raises; tensorflow is loaded for a map_fn or a stream."""
     try:
         for _ in ParserTfds(**arguments).batches(fields=fields):
             pass

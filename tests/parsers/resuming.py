@@ -10,8 +10,8 @@ import numpy as np
 from conformance import Step, check_resumes
 from resume_tally import Outcome
 
-from tfds_torch.parsers.parser import Batch
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.engines.batch import Batch
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
 Grid = tuple[int, int]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from tfds_fixtures import CLASSES, Datasets
 
+from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.parser import Batch
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 NEXT = {name: (label + 1) % 5 for label, name in enumerate(CLASSES)}
 

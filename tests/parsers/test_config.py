@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tfds_torch import demo
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
 from tfds_torch.parsers.config import Config, load_config
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
-from tfds_torch.pipeline.preprocess import EvalPreprocess, TrainPreprocess
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 EVERYTHING = """
 name = "voc/2007:4.0.0"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tfds_fixtures import SPLITS, Datasets, Ledger, Read, collect_rank, grid, read_all, with_read
 
-from tfds_torch.parsers.parser import Batch
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.plan.stream import Share
+from tfds_torch.engines.batch import Batch
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.assignment import Assignment
 from tfds_torch.plan.world import World
 
 Ledgers = dict[tuple[str, str], Ledger]
@@ -240,14 +240,14 @@ def check_training(case: Case, epochs: Epochs, ledger: Ledger, datasets: Dataset
     parser = ParserTfds(**case.arguments(datasets))
     for world, part in zip(case.worlds, epochs.pipelines(case), strict=True):
         read = Counter(index for batch in part for index in batch.index.tolist())
-        assert read == Counter(planned_indices(parser, parser.share(world, case.epoch)))
+        assert read == Counter(planned_indices(parser, parser.assignment(world, case.epoch)))
 
 
-def planned_indices(parser: ParserTfds, share: Share) -> list[int]:
+def planned_indices(parser: ParserTfds, assignment: Assignment) -> list[int]:
     """Returns what a pipeline reads, in the order of the plan."""
-    first = [parser.files[stretch.file].first_index for stretch in (*share.valid, *share.fill)]
-    stretches = zip(first, (*share.valid, *share.fill), strict=True)
-    return [index for at, stretch in stretches for index in range(at + stretch.start, at + stretch.stop)]
+    ranges = (*assignment.valid, *assignment.fill)
+    first = [parser.files[part.file].first_index for part in ranges]
+    return [index for at, part in zip(first, ranges, strict=True) for index in range(at + part.start, at + part.stop)]
 
 
 def shuffled(mode: str, **changes: Any) -> Case:
@@ -288,7 +288,7 @@ class TestStreams:
         case = shuffled(mode)
         parser = ParserTfds(**case.arguments(datasets))
         for world in case.worlds:
-            files = {s.file for epoch in range(40) for s in parser.share(world, epoch).valid}
+            files = {s.file for epoch in range(40) for s in parser.assignment(world, epoch).valid}
             assert files == set(range(7))
 
     def test_unshuffled_training_keeps_the_order_of_the_files(
@@ -297,7 +297,9 @@ class TestStreams:
         case = shuffled(mode, shuffle=False)
         parser = ParserTfds(**case.arguments(datasets))
         for world, part in zip(case.worlds, epochs.pipelines(case), strict=True):
-            assert [i for batch in part for i in batch.index.tolist()] == planned_indices(parser, parser.share(world))
+            assert [i for batch in part for i in batch.index.tolist()] == planned_indices(
+                parser, parser.assignment(world)
+            )
 
 
 def test_unshuffled_evaluation_of_one_worker_is_in_the_order_of_the_files(epochs: Epochs, ledgers: Ledgers) -> None:

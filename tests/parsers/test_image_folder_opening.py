@@ -12,11 +12,11 @@ import pytest
 from image_folder_fixtures import LABELS, NUM_TRAIN, write_image, write_image_folder
 from tfds_fixtures import Datasets, edited_info
 
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.parsers.folder_listing import list_image_folder
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
+from tfds_torch.storage.image_folder.listing import list_image_folder
 
 NAME = "image_folder"
 STREAM = ReadOptions(mode="examples")
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_listed_is_not_found(folder: Path, monkeypatch: 
     def refuse(path: str) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("tfds_torch.parsers.folder_listing.os.scandir", refuse)
+    monkeypatch.setattr("tfds_torch.storage.image_folder.listing.os.scandir", refuse)
     with pytest.raises(DatasetNotFoundError, match=r"cannot be listed: .*Permission denied"):
         list_image_folder(str(folder))
 
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_listed_is_not_found(folder: Path, monkeypatch: 
 def test_arguments_that_mean_nothing_for_an_image_folder_are_refused(
     monkeypatch: pytest.MonkeyPatch, root: str | None, arguments: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr("tfds_torch.parsers.dataset_opening.DatasetOpener._open_prepared", lambda *_: None)
+    monkeypatch.setattr("tfds_torch.parsers.tfds.dataset_opening._find_prepared", lambda *_: None)
     with pytest.raises(ConfigError) as caught:
         ParserTfds(root, NAME, **arguments)
     assert message in str(caught.value)
@@ -178,7 +178,7 @@ def test_a_parser_travels_by_pickle_at_less_than_100_bytes_an_image(tmp_path: Pa
     copy = pickle.loads(pickle.dumps(parser))
     assert copy.fingerprint == parser.fingerprint
     assert copy.filenames() == parser.filenames()
-    assert copy.with_read(STREAM).share(World(), 3) == parser.with_read(STREAM).share(World(), 3)
+    assert copy.with_read(STREAM).assignment(World(), 3) == parser.with_read(STREAM).assignment(World(), 3)
 
 
 def test_a_later_file_does_not_change_an_open_parser(own_folder: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from image_folder_fixtures import NUM_TRAIN as NUM_IMAGES
 from tfds_fixtures import NUM_TRAIN, Datasets, Ledger, Read, collect_rank, grid, read_all, with_read
 
-from tfds_torch.parsers.parser import Batch
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.engines.batch import Batch
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
 GLOBAL_BATCH = 12

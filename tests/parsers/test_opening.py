@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tfds_fixtures import BUILD_LOG, NUM_TRAIN, SPLITS, Datasets, Ledger, has_tensorflow
 
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import DatasetNotFoundError
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import fresh_process
 
@@ -62,7 +62,7 @@ def test_a_parser_travels_by_pickle(datasets: Datasets) -> None:
     copy = pickle.loads(pickle.dumps(parser))
     assert copy.fingerprint == parser.fingerprint
     assert copy.plan(World()) == parser.plan(World())
-    assert copy.share(World(), 3) == parser.share(World(), 3)
+    assert copy.assignment(World(), 3) == parser.assignment(World(), 3)
 
 
 def test_the_fingerprint_tells_examples_apart_and_nothing_else(datasets: Datasets) -> None:

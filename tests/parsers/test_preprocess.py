@@ -1,12 +1,13 @@
 """Preprocessed batches, held against Pillow, torchvision and timm; what goes with them; and images that are none.
 
-Everything that loads tensorflow runs in the process of `call_reader`.
+What loads tensorflow (a map_fn, a stream), and what loads torch, runs in the process of `call_reader`.
 """
 
 import re
+import resource
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import pytest
 from picture_fixtures import (
     ENCODINGS,
     NAMES,
-    NUM_GRAY,
     RESAMPLING,
     crop_with_pillow,
     decode,
@@ -27,30 +27,32 @@ from picture_fixtures import (
 from PIL import Image
 from tfds_fixtures import NUM_TRAIN, Datasets, Read, call_reader, has_tensorflow, read_all
 
-from parsers.preprocessing import Painted, error_of, read_painted
+from parsers.preprocessing import Transformed, error_of, read_transformed
 from tfds_torch import EvalPreprocess, TrainPreprocess
-from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.request import ReadContext
+from tfds_torch.errors import ConfigError, CorruptRecordError, TfdsTorchError
+from tfds_torch.images.batch_buffer import ArrayBuffer
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
 SEED = 42
 MOST_MEAN, LEAST_PSNR = 1.0, 40.0
 slow = pytest.mark.slow
-CANVASES = ("tensor", pytest.param("array", marks=slow))
+BUFFERS = ("tensor", pytest.param("array", marks=slow))
 
 
-def painted(root: Path, preprocess: Any, **options: Any) -> list[list[Painted]]:
+def transformed(root: Path, preprocess: Any, **options: Any) -> list[list[Transformed]]:
     """Returns epochs of a dataset of pictures."""
     arguments = {"root": str(root), "name": "pictures", "batch_size": 4, "preprocess": preprocess}
-    of_reading = {name: options.pop(name) for name in ("epochs", "fields", "canvas") if name in options}
-    return call_reader(read_painted, arguments | options, **of_reading)
+    of_reading = {name: options.pop(name) for name in ("epochs", "fields", "buffer") if name in options}
+    return call_reader(read_transformed, arguments | options, **of_reading)
 
 
-def placed(preprocess: Any, image: Image.Image, occurrence: int, *, shrinkable: bool = False) -> tuple[Any, bool, bool]:
+def crop_of(preprocess: Any, image: Image.Image, key: int, *, shrinkable: bool = False) -> tuple[Any, bool, bool]:
     """Returns the box, the flip and the filter that an example gets."""
     sizes = np.array([(image.height, image.width)], np.int64)
-    rows = preprocess.place(sizes, np.array([occurrence]), SEED, np.array([shrinkable]))
+    rows = preprocess.crop_parameters(sizes, np.array([key]), SEED, np.array([shrinkable]))
     return rows.windows[0].tolist(), bool(rows.flips[0]), bool(rows.bicubic[0])
 
 
@@ -79,11 +81,13 @@ def photographs_root(encoded: dict[str, list[bytes]], tmp_path_factory: pytest.T
     return write_pictures(tmp_path_factory.mktemp("photographs"), encoded["jpeg 4:2:0"] * 5)
 
 
-def assert_parity(images: Sequence[bytes], came: list[Painted], preprocess: Any, epoch: int, mode: str = "RGB") -> None:
+def assert_parity(
+    images: Sequence[bytes], came: list[Transformed], preprocess: Any, epoch: int, mode: str = "RGB"
+) -> None:
     assert sorted(example.index for example in came) == list(range(len(images)))
     for example in came:
         image = decode(images[example.index], mode)
-        box, flip, bicubic = placed(preprocess, image, epoch * len(images) + example.index)
+        box, flip, bicubic = crop_of(preprocess, image, epoch * len(images) + example.index)
         wanted = crop_with_pillow(image, box, preprocess.size, bicubic=bicubic, flip=flip)
         mean, psnr = difference(example.image, wanted)
         where = f"example {example.index} of epoch {epoch}: {mean:.2f} grey levels, {psnr:.1f} dB"
@@ -92,41 +96,42 @@ def assert_parity(images: Sequence[bytes], came: list[Painted], preprocess: Any,
 
 
 @pytest.mark.parametrize(
-    ("canvas", "mode"),
+    ("buffer", "mode"),
     [
         ("tensor", "RGB"),
         ("array", "L"),
         *(pytest.param(*pair, marks=slow) for pair in (("array", "RGB"), ("tensor", "L"))),
-        *(pytest.param(canvas, "RGBA", marks=slow) for canvas in ("array", "tensor")),
+        *(pytest.param(buffer, "RGBA", marks=slow) for buffer in ("array", "tensor")),
     ],
 )
 def test_crops_of_every_encoding_are_pillows(
-    canvas: str, mode: str, encoded: dict[str, list[bytes]], encodings_root: Path
+    buffer: str, mode: str, encoded: dict[str, list[bytes]], encodings_root: Path
 ) -> None:
     preprocess = TrainPreprocess(size=(192, 160), interpolation="random")
     images = [image for images in encoded.values() for image in images]
-    images = images[: 2 * NUM_GRAY] if mode == "L" else images
-    options = {"canvas": canvas, "image_mode": mode, "split": f"train[:{len(images)}]"}
-    for epoch, came in enumerate(painted(encodings_root, preprocess, epochs=range(2), **options)):
+    options = {"buffer": buffer, "image_mode": mode}
+    for epoch, came in enumerate(transformed(encodings_root, preprocess, epochs=range(2), **options)):
         assert_parity(images, came, preprocess, epoch, mode)
 
 
-@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("buffer", BUFFERS)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_many_crops_of_photographs_are_pillows(
-    canvas: str, interpolation: str, encoded: dict[str, list[bytes]], photographs_root: Path
+    buffer: str, interpolation: str, encoded: dict[str, list[bytes]], photographs_root: Path
 ) -> None:
     preprocess = TrainPreprocess(size=(224, 224), interpolation=interpolation)
     images = encoded["jpeg 4:2:0"] * 5
-    for epoch, came in enumerate(painted(photographs_root, preprocess, canvas=canvas, epochs=range(5), batch_size=5)):
+    for epoch, came in enumerate(
+        transformed(photographs_root, preprocess, buffer=buffer, epochs=range(5), batch_size=5)
+    ):
         assert_parity(images, came, preprocess, epoch)
 
 
-@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("buffer", BUFFERS)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("side", [20, *(pytest.param(side, marks=slow) for side in (32, 64))])
 def test_crops_that_are_shrunk_while_they_are_decoded_are_pillows(
-    canvas: str, interpolation: str, side: int, tmp_path: Path
+    buffer: str, interpolation: str, side: int, tmp_path: Path
 ) -> None:
     images = [
         ENCODINGS[kind](photograph(name, (640, 427) if name == "china" else (427, 641)))
@@ -136,11 +141,11 @@ def test_crops_that_are_shrunk_while_they_are_decoded_are_pillows(
     root = write_pictures(tmp_path, images)
     preprocess = TrainPreprocess(size=(side, side), interpolation=interpolation, scale=(0.3, 1.0))
     shrinks = set()
-    for epoch, came in enumerate(painted(root, preprocess, canvas=canvas, epochs=range(2))):
+    for epoch, came in enumerate(transformed(root, preprocess, buffer=buffer, epochs=range(2))):
         for example in came:
-            image, occurrence = decode(images[example.index]), epoch * len(images) + example.index
-            exact, flip, bicubic = placed(preprocess, image, occurrence)
-            box, *_ = placed(preprocess, image, occurrence, shrinkable=True)
+            image, key = decode(images[example.index]), epoch * len(images) + example.index
+            exact, flip, bicubic = crop_of(preprocess, image, key)
+            box, *_ = crop_of(preprocess, image, key, shrinkable=True)
             shrinks.add(tuple(box) != tuple(exact))
             mean, psnr = difference(
                 example.image, crop_with_pillow(image, box, preprocess.size, bicubic=bicubic, flip=flip)
@@ -176,7 +181,7 @@ SIZES = (((224, 224), 0.875), ((160, 224), 0.95), ((64, 64), 1.0))
 
 
 @pytest.mark.parametrize(
-    ("canvas", "interpolation", "sizes"),
+    ("buffer", "interpolation", "sizes"),
     [
         ("tensor", "bilinear", SIZES[:1]),
         ("tensor", "bicubic", SIZES[1:2]),
@@ -186,7 +191,7 @@ SIZES = (((224, 224), 0.875), ((160, 224), 0.95), ((64, 64), 1.0))
     ],
 )
 def test_evaluation_is_timms(
-    canvas: str, interpolation: str, sizes: Any, encoded: dict[str, list[bytes]], tmp_path: Path
+    buffer: str, interpolation: str, sizes: Any, encoded: dict[str, list[bytes]], tmp_path: Path
 ) -> None:
     tiny = [ENCODINGS["png rgb"](photograph("china", size)) for size in ((40, 31), (9, 50))]
     images = encoded["jpeg 4:2:0"] + encoded["jpeg 4:4:4"][:1] + encoded["png rgb"][1:] + tiny
@@ -198,7 +203,7 @@ def test_evaluation_is_timms(
     ]
     theirs = call_reader(evaluate_with_timm, images, cases)
     for case, wanted in zip(cases, theirs, strict=True):
-        (came,) = painted(root, EvalPreprocess(**case), canvas=canvas)
+        (came,) = transformed(root, EvalPreprocess(**case), buffer=buffer)
         assert len(came) == len(images)
         for example in came:
             mean, psnr = difference(example.image, wanted[example.index])
@@ -209,11 +214,13 @@ def test_evaluation_is_timms(
 def test_evaluation_pads_each_channel_with_its_own_level(tmp_path: Path) -> None:
     gray = save(Image.new("RGB", (40, 10), (90, 90, 90)), "PNG")
     root = write_pictures(tmp_path, [gray])
-    ((example,),) = painted(root, EvalPreprocess(size=32, crop_pct=1.0, crop_mode="border", fill=(1, 2, 3)))
+    ((example,),) = transformed(root, EvalPreprocess(size=32, crop_pct=1.0, crop_mode="border", fill=(1, 2, 3)))
     assert example.image.shape == (32, 32, 3)
     assert (example.image[12:20] == 90).all()
     assert (example.image[[*range(12), *range(20, 32)]] == (1, 2, 3)).all()
-    ((example,),) = painted(root, EvalPreprocess(size=32, crop_pct=1.0, crop_mode="border", fill=(7,)), image_mode="L")
+    ((example,),) = transformed(
+        root, EvalPreprocess(size=32, crop_pct=1.0, crop_mode="border", fill=(7,)), image_mode="L"
+    )
     assert example.image.shape == (32, 32, 1)
     assert (example.image[:12] == 7).all()
 
@@ -238,16 +245,16 @@ def pad_and_crop_with_torchvision(
     return results
 
 
-@pytest.mark.parametrize("canvas", CANVASES)
-def test_pad_and_crop_is_torchvisions_pixel_by_pixel(canvas: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_pad_and_crop_is_torchvisions_pixel_by_pixel(buffer: str, tmp_path: Path) -> None:
     images = [save(photograph(name, size), "PNG") for name in NAMES for size in ((32, 32), (40, 32), (57, 91))]
     preprocess = TrainPreprocess(size=32, crop_padding=4, fill=(9, 8, 7))
-    epochs = painted(write_pictures(tmp_path, images), preprocess, canvas=canvas, epochs=range(3))
+    epochs = transformed(write_pictures(tmp_path, images), preprocess, buffer=buffer, epochs=range(3))
     for epoch, came in enumerate(epochs):
         places = []
         for example in came:
             image = decode(images[example.index])
-            rows = preprocess.place(
+            rows = preprocess.crop_parameters(
                 np.array([(image.height, image.width)]),
                 np.array([epoch * len(images) + example.index]),
                 SEED,
@@ -265,7 +272,7 @@ def test_images_smaller_than_the_result_lie_in_its_middle(tmp_path: Path) -> Non
     pixels = np.arange(6 * 9 * 3, dtype=np.uint8).reshape(6, 9, 3)
     root = write_pictures(tmp_path, [save(Image.fromarray(pixels), "PNG")])
     for hflip in (0.0, 1.0):
-        ((example,),) = painted(root, TrainPreprocess(size=32, crop_padding=2, hflip=hflip, fill=200))
+        ((example,),) = transformed(root, TrainPreprocess(size=32, crop_padding=2, hflip=hflip, fill=200))
         wanted = np.full((32, 32, 3), 200, np.uint8)
         wanted[13:19, 11:20] = pixels
         np.testing.assert_array_equal(example.image, wanted[:, ::-1] if hflip else wanted)
@@ -300,7 +307,7 @@ def test_a_mask_shows_the_same_place_as_its_image(preprocess: Any, kind: str, tm
         images.append(ENCODINGS[kind](Image.fromarray(place)))
         masks.append(save_mask(place[..., 0 if len(masks) % 2 else 1]))
     root = write_pictures(tmp_path, images, masks)
-    for came in painted(root, preprocess, fields=("image", "mask"), epochs=range(2)):
+    for came in transformed(root, preprocess, fields=("image", "mask"), epochs=range(2)):
         for example in came:
             mask = example.features["mask"]
             height, width = example.image.shape[:2]
@@ -320,10 +327,10 @@ def test_a_mask_has_no_other_values_than_it_had(tmp_path: Path) -> None:
     images = [save(Image.fromarray(np.stack([mask] * 3, axis=-1)), "PNG") for mask in masks]
     root = write_pictures(tmp_path, images, list(map(save_mask, masks)))
     preprocess = TrainPreprocess(size=40, also=("mask",))
-    for epoch, came in enumerate(painted(root, preprocess, fields=("image", "mask"), epochs=range(2))):
+    for epoch, came in enumerate(transformed(root, preprocess, fields=("image", "mask"), epochs=range(2))):
         for example in came:
             image = Image.fromarray(masks[example.index])
-            (top, left, height, width), flip, _ = placed(preprocess, image, epoch * len(masks) + example.index)
+            (top, left, height, width), flip, _ = crop_of(preprocess, image, epoch * len(masks) + example.index)
             box = (left, top, left + width, top + height)
             wanted = np.asarray(image.resize((40, 40), Image.Resampling.NEAREST, box))
             np.testing.assert_array_equal(example.features["mask"][..., 0], wanted[:, ::-1] if flip else wanted)
@@ -336,7 +343,7 @@ def test_deep_masks_keep_their_type_and_boxes_come_as_lists(datasets: Datasets) 
         "batch_size": 16,
         "preprocess": TrainPreprocess(size=16, also=("mask", "depth")),
     }
-    (came,) = call_reader(read_painted, arguments, fields=("image", "mask", "depth", "objects/bbox", "words"))
+    (came,) = call_reader(read_transformed, arguments, fields=("image", "mask", "depth", "objects/bbox", "words"))
     assert len(came) == NUM_TRAIN
     for example in came:
         mask, depth = example.features["mask"], example.features["depth"]
@@ -452,7 +459,7 @@ def test_an_example_has_the_same_pixels_in_every_world(
         batches = [batch for part in came[epoch * len(worlds) :][: len(worlds)] for batch in part]
         num_examples = sum(map(len, batches))
         num_wrapped = assert_as_planned(batches, passes, epoch)
-        if case != "files":  # There, shares differ: what a pipeline has too few of, it reads again.
+        if case != "files":  # There, assignments differ: what a pipeline has too few of, it reads again.
             assert num_wrapped == num_examples - NUM_TRAIN
             assert {index for batch in batches for index in batch.index.tolist()} == set(range(NUM_TRAIN))
 
@@ -484,7 +491,7 @@ def test_a_wrapped_copy_and_another_epoch_have_other_pixels(
 
 def test_an_image_folder_is_preprocessed_as_well(folder: Path) -> None:
     arguments = {"root": str(folder), "name": "image_folder", "batch_size": 8}
-    (plain,) = call_reader(read_painted, arguments | {"preprocess": EvalPreprocess(size=16, crop_mode="squash")})
+    (plain,) = call_reader(read_transformed, arguments | {"preprocess": EvalPreprocess(size=16, crop_mode="squash")})
     assert len(plain) == 58
     paths = ParserTfds(**arguments).filenames(absolute=True)
     for example in plain:
@@ -605,7 +612,7 @@ def test_a_map_function_is_applied_to_the_results_with_the_examples_own_seed(
         (return_two, ["map_fn return_two returned (", "it must return an image, uint8 [16, 16, 3]."]),
         (
             change_shape_late,
-            ["map_fn change_shape_late failed", "[3,16,3] is not compatible with expected shape [16,16,3]"],
+            ["map_fn change_shape_late failed", "[3,16,3] is not compatible with expected shape [16,16,3]."],
         ),
         (fail_early, ["map_fn fail_early", "KeyError", "no such colour"]),
         (fail_late, ["map_fn fail_late failed", "too bright"]),
@@ -627,6 +634,65 @@ def test_a_map_function_that_does_not_do_its_part_is_refused(
     assert kind == "ConfigError"
     for message in messages:
         assert message in text
+    assert "{{" not in text
+    assert "function_node" not in text
+    assert "Graph execution error" not in text
+
+
+def interrupt_early(image: Any, seed: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def run_out_of_memory_early(image: Any, seed: Any) -> Any:
+    raise MemoryError("no room")
+
+
+def interrupt_late(image: Any, seed: Any) -> Any:
+    return _in_python(image, KeyboardInterrupt())
+
+
+def run_out_of_memory_late(image: Any, seed: Any) -> Any:
+    return _in_python(image, MemoryError("no room"))
+
+
+def _in_python(image: Any, error: BaseException) -> Any:
+    """Returns the image by way of a Python function that raises an error when the graph runs."""
+    import tensorflow as tf
+
+    def fail(pixels: Any) -> Any:
+        raise error
+
+    return tf.ensure_shape(tf.numpy_function(fail, [image], tf.uint8), image.shape)
+
+
+def raised_by(arguments: dict[str, Any]) -> tuple[str, str]:
+    """Returns type and text of what reading raises, of whatever type."""
+    try:
+        list(ParserTfds(**arguments).batches())
+    except BaseException as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+@pytest.mark.parametrize(
+    ("map_fn", "kind", "text"),
+    [
+        (interrupt_early, "KeyboardInterrupt", ""),
+        (interrupt_late, "KeyboardInterrupt", ""),
+        (run_out_of_memory_early, "MemoryError", "no room"),
+        (run_out_of_memory_late, "MemoryError", "no room"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+@pytest.mark.parametrize("mode", ["index", pytest.param("examples", marks=slow)])
+def test_an_interrupt_and_a_lack_of_memory_in_a_map_function_come_out_as_they_are(
+    map_fn: Any, kind: str, text: str, mode: str, datasets: Datasets
+) -> None:
+    preprocess = TrainPreprocess(size=16, map_fn=map_fn)
+    arguments = {"root": str(datasets.root), **training(preprocess=preprocess, mode=mode)}
+    came, said = call_reader(raised_by, arguments)
+    assert came == kind
+    assert text in said
 
 
 # Images that are none
@@ -656,17 +722,21 @@ WHOLE = save(Image.new("RGB", (64, 48), (200, 100, 50)), "JPEG")
 NOISE = save(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)), "JPEG")
 SMALL = 10_000
 BAD: dict[str, tuple[bytes, str]] = {
-    "a huge PNG": (png_that_claims(60_000, 60_000), "It has 60000 x 60000 pixels, and at most 10,000 are allowed: set"),
+    "a huge PNG": (
+        png_that_claims(60_000, 60_000),
+        "It has 60000 x 60000 pixels, and at most 10,000 are allowed: a preprocess with a larger max_pixels takes it, "
+        "if this is not a mistake.",
+    ),
     "a huge JPEG": (jpeg_that_claims(60_000, 50_000), "It has 60000 x 50000 pixels, and at most 10,000 are allowed"),
     "a line too long": (png_that_claims(101, 100), "It has 101 x 100 pixels, and at most 10,000 are allowed"),
-    "no height": (jpeg_that_claims(0, 64), "It says that it has 0 x 64 pixels."),
-    "no width": (png_that_claims(64, 0), "It says that it has 64 x 0 pixels."),
+    "no height": (jpeg_that_claims(0, 64), "It has 0 x 64 pixels: there is nothing to decode."),
+    "no width": (png_that_claims(64, 0), "It has 64 x 0 pixels: there is nothing to decode."),
     "no bytes": (b"", "It is empty."),
-    "garbage": (b"\0garbage" * 200, "Its 1600 bytes are no whole JPEG, PNG, GIF or BMP image."),
-    "a cut header": (WHOLE[:30], "Its 30 bytes are no whole JPEG, PNG, GIF or BMP image."),
-    "a cut JPEG": (NOISE[: len(NOISE) // 4], "tensorflow says:"),
-    "a cut PNG": (png_that_claims(60, 60), "tensorflow says:"),
-    "a header alone": (NOISE[: NOISE.index(b"\xff\xda")], "tensorflow says:"),
+    "garbage": (b"\0garbage" * 200, "Its 1600 bytes are not a whole JPEG, PNG, GIF, BMP or WebP image."),
+    "a cut header": (WHOLE[:30], "Its 30 bytes are not a whole JPEG, PNG, GIF, BMP or WebP image."),
+    "a cut JPEG": (NOISE[: len(NOISE) // 4], "right: it was written that way. "),
+    "a cut PNG": (png_that_claims(60, 60), "right: it was written that way. "),
+    "a header alone": (NOISE[: NOISE.index(b"\xff\xda")], "right: it was written that way. "),
 }
 
 
@@ -681,6 +751,99 @@ def test_an_image_that_is_none_is_an_error_with_file_record_and_id(case: str, mo
     file = "pictures-train.tfrecord-00001-of-00002"
     assert f"{file}: record 1 (index 4, id {file}__1) of pictures:1.0.0 cannot be decoded" in text
     assert reason in text
+    assert text.endswith(".")
+    assert "\n" not in text
+    assert "tensorflow" not in text.replace("tensorflow_datasets", "")
+
+
+HUGE = {
+    "JPEG": jpeg_that_claims(65_000, 65_000),
+    "PNG": png_that_claims(65_000, 65_000),
+}
+
+
+def read_singly(parser: ParserTfds) -> Any:
+    return parser[1]
+
+
+def read_several(parser: ParserTfds) -> Any:
+    return parser.examples_by_index([2, 1, 0])
+
+
+def read_apart(parser: ParserTfds) -> Any:
+    return list(parser.batches())
+
+
+def read_whole(parser: ParserTfds) -> Any:
+    return list(parser.batches(context=ReadContext(make_buffer=ArrayBuffer)))
+
+
+def error_of_way(arguments: dict[str, Any], way: Callable[[ParserTfds], Any]) -> tuple[str, str, int]:
+    """Returns type and text of what a way of reading raises, and by how many MB the process grew."""
+    parser, before = ParserTfds(**arguments), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        way(parser)
+    except TfdsTorchError as error:
+        return type(error).__name__, str(error), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    return "", "", 0
+
+
+@pytest.mark.parametrize("kind", HUGE)
+@pytest.mark.parametrize(
+    ("way", "mode"),
+    [
+        (read_apart, "index"),
+        (read_whole, "index"),
+        (read_singly, "index"),
+        (read_several, "index"),
+        pytest.param(read_apart, "examples", marks=slow),
+        pytest.param(read_whole, "examples", marks=slow),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_image_that_claims_to_be_huge_is_refused_without_a_preprocess_too(
+    kind: str, way: Any, mode: str, batch_size: int, tmp_path: Path
+) -> None:
+    root = write_pictures(tmp_path, [WHOLE, HUGE[kind], WHOLE])
+    arguments = reading(root, None, batch_size=batch_size, read=ReadOptions(mode=mode, num_threads=1))
+    error, text, num_mb = call_reader(error_of_way, arguments, way)
+    assert error == "CorruptRecordError"
+    file = "pictures-train.tfrecord-00000-of-00001"
+    assert f"{file}: record 1 (index 1, id {file}__1) of pictures:1.0.0 cannot be decoded" in text
+    assert "It has 65000 x 65000 pixels, and at most 178,956,970 are allowed" in text
+    assert num_mb < 500 or mode == "examples", "nothing of that size was allocated"  # A stream loads tensorflow.
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_a_file_of_an_image_folder_that_claims_to_be_huge_is_refused(kind: str, tmp_path: Path) -> None:
+    for name, image in (("0", WHOLE), ("1", HUGE[kind]), ("2", WHOLE)):
+        path = tmp_path / "train" / "label" / f"{name}.{kind.lower()}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(image)
+    parser = ParserTfds(tmp_path, "image_folder", batch_size=2)
+    for way in (read_apart, read_whole, read_several):
+        with pytest.raises(CorruptRecordError, match="It has 65000 x 65000 pixels, and at most 178,956,970"):
+            way(parser)
+
+
+@pytest.mark.parametrize("mode", ["index", pytest.param("examples", marks=slow)])
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_whole_batches_of_images_of_several_sizes_are_refused_with_the_example(
+    batch_size: int, mode: str, tmp_path: Path
+) -> None:
+    other = save(Image.new("RGB", (64, 50)), "PNG")
+    root = write_pictures(tmp_path, [WHOLE] * 3 + [other] + [WHOLE])
+    arguments = reading(root, None, batch_size=batch_size, read=ReadOptions(mode=mode, num_threads=1))
+    error, text, _ = call_reader(error_of_way, arguments, read_whole)
+    if batch_size == 1:  # A batch of its own.
+        assert (error, text) == ("", "")
+        return
+    assert error == "ConfigError"
+    assert text == (
+        "Whole batches need images of one size: pictures-train.tfrecord-00000-of-00001__3 is of another one than the "
+        "images before it. It has [H, W, C] = [50, 64, 3], and the first [48, 64, 3]. Give the parser a preprocess, "
+        "such as TrainPreprocess(size=224), or leave out batched=True."
+    )
 
 
 def test_what_came_before_a_bad_image_came_whole(tmp_path: Path) -> None:
@@ -705,7 +868,7 @@ def _indices_before_error(arguments: dict[str, Any]) -> tuple[list[int], str]:
 def test_images_as_large_as_allowed_are_taken_and_those_with_long_metadata(tmp_path: Path) -> None:
     long = WHOLE[:2] + b"\xff\xe1" + struct.pack(">H", 60_000) + b"x" * 59_998 + WHOLE[2:]
     root = write_pictures(tmp_path, [WHOLE, long, WHOLE])
-    (came,) = painted(root, EvalPreprocess(size=16, max_pixels=64 * 48))
+    (came,) = transformed(root, EvalPreprocess(size=16, max_pixels=64 * 48))
     assert len(came) == 3
     for example in came:
         np.testing.assert_array_equal(example.image, came[0].image)
@@ -722,7 +885,7 @@ def test_images_as_large_as_allowed_are_taken_and_those_with_long_metadata(tmp_p
         ({"preprocess": 224}, "preprocess=224 must be a TrainPreprocess or an EvalPreprocess, for example Train"),
         ({"preprocess": TrainPreprocess}, "must be a TrainPreprocess or an EvalPreprocess"),
         ({"image_key": None}, "The field 'image' was asked for, but the parser has image_key=None."),
-        ({"image_key": "caption"}, "the feature 'caption' is no single uint8 image but Text"),
+        ({"image_key": "caption"}, "the feature 'caption' is not a single uint8 image but Text"),
         (
             {"preprocess": EvalPreprocess(size=8, fill=(1, 2))},
             "The fill (1, 2) of the preprocess has 2 grey levels, and image_mode 'RGB' has 3 channels: give one level",
@@ -733,10 +896,10 @@ def test_images_as_large_as_allowed_are_taken_and_those_with_long_metadata(tmp_p
         ),
         (
             {"preprocess": EvalPreprocess(size=8, also=("mask", "caption"))},
-            "also=('mask', 'caption') names 'caption', which is no image but Text",
+            "also=('mask', 'caption') names 'caption', which is not an image but Text",
         ),
         ({"preprocess": EvalPreprocess(size=8, also=("musk",))}, "'musk'"),
-        ({"preprocess": EvalPreprocess(size=8, also=("frames",))}, "also=('frames',) names 'frames', which is no"),
+        ({"preprocess": EvalPreprocess(size=8, also=("frames",))}, "also=('frames',) names 'frames', which is not"),
     ],
 )
 def test_a_preprocess_that_cannot_work_is_refused_at_once(

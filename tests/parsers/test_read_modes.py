@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tfds_fixtures import Datasets
+from tfds_fixtures import Datasets, as_remote, call_reader
 
-from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError, ShardError
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
 TRAINING = {"is_training": True, "batch_size": 4}
@@ -17,11 +17,7 @@ TRAINING = {"is_training": True, "batch_size": 4}
 
 def open_remote(root: Path, **arguments: Any) -> ParserTfds:
     """Returns a parser of files whose paths have a scheme."""
-    parser = ParserTfds(root, "shapes", **arguments)
-    files = parser._stream.files
-    runs = tuple(replace(run, path=f"gs://bucket{run.path}") for run in files.runs)
-    parser._stream = replace(parser._stream, files=replace(files, runs=runs))
-    return parser
+    return as_remote(ParserTfds(root, "shapes", **arguments))
 
 
 def test_auto_takes_index_where_files_are_local(datasets: Datasets) -> None:
@@ -40,6 +36,35 @@ def test_auto_takes_files_in_remote_training_when_there_are_enough(datasets: Dat
     assert gaps.read_mode(World(num_workers=3)) == "files"
     assert gaps.read_mode(World(num_workers=4)) == "examples", "empty shards must not be counted"
     assert open_remote(datasets.root, batch_size=4).read_mode(World()) == "examples"
+
+
+def read_remote(root: str, bucket: str, **arguments: Any) -> tuple[list[int], str]:
+    """Returns the indices of an epoch of files with a scheme, and the error that ended it. Loads tensorflow."""
+    parser, index = as_remote(ParserTfds(root, "shapes", **arguments), bucket), []
+    try:
+        for batch in parser.batches(fields=("label",)):
+            index += batch.index.tolist()
+    except ShardError as error:
+        return index, str(error)
+    return index, ""
+
+
+@pytest.mark.parametrize("split", ["train", "train[30:90]+test"])
+def test_remote_files_are_streamed_in_order(split: str, datasets: Datasets) -> None:
+    arguments = {"split": split, "batch_size": 16}
+    index, error = call_reader(read_remote, str(datasets.root), "file://", **arguments)
+    assert not error
+    assert index == list(range(len(ParserTfds(datasets.root, "shapes", **arguments))))
+
+
+def test_a_remote_file_that_cannot_be_read_is_named_without_tensorflows_graph(datasets: Datasets) -> None:
+    index, error = call_reader(read_remote, str(datasets.root), "nosuch://bucket", batch_size=16)
+    assert index == []
+    file = f"nosuch://bucket{datasets.shapes}/shapes-train.tfrecord-00000-of-00007"
+    assert error == (
+        f"The shards of shapes:1.0.0 could not be read. tensorflow says: File system scheme 'nosuch' not implemented "
+        f"(file: '{file}')"
+    )
 
 
 def refusal(parser: ParserTfds) -> str:

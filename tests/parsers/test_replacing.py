@@ -1,16 +1,15 @@
-"""on_error="replace": what takes the place of damaged examples, in every world, and what is told of it.
-
-Everything that loads tensorflow runs in the process of `call_reader`.
-"""
+"""on_error="replace": what takes the place of damaged examples, in every world, and what is told of it."""
 
 import logging
 import shutil
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,11 +26,12 @@ from tfds_fixtures import (
 )
 
 from tfds_torch import EvalPreprocess, TrainPreprocess
+from tfds_torch.engines import request as read_request
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.records.tfrecord import read_records
+from tfds_torch.storage.tfrecord.framing import read_records
 
 slow = pytest.mark.slow
 
@@ -55,12 +55,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Came:
-    """What reading gave: the batches of every pipeline, the warnings, and the error that ended it."""
+    """What reading gave: the batches of every pipeline, the warnings, its error, and how many threads are left."""
 
     pipelines: list[list[list[Row]]]
     warnings: list[str]
     error: tuple[str, str] = ("", "")
-    num_painters: int = 0
+    num_threads: int = 0
 
 
 class Keeping(logging.Handler):
@@ -75,7 +75,7 @@ class Keeping(logging.Handler):
 
 
 def read(arguments: dict[str, Any], worlds: Sequence[World], start_batch: int = 0) -> Came:
-    """Reads an epoch of some pipelines, one after the other. Loads tensorflow."""
+    """Reads an epoch of some pipelines, one after the other; a stream loads tensorflow."""
     handler, pipelines, error = Keeping(), [], ("", "")
     logger = logging.getLogger("tfds_torch")
     logger.addHandler(handler)
@@ -88,8 +88,8 @@ def read(arguments: dict[str, Any], worlds: Sequence[World], start_batch: int = 
         error = type(caught).__name__, str(caught)
     finally:
         logger.removeHandler(handler)
-    num_painters = sum(thread.name.startswith("painter") for thread in threading.enumerate())
-    return Came(pipelines, [record.getMessage() for record in handler.records], error, num_painters)
+    num_threads = sum(thread.name.startswith("tfds_torch-decode") for thread in threading.enumerate())
+    return Came(pipelines, [record.getMessage() for record in handler.records], error, num_threads)
 
 
 def _rows(batch: Any) -> Iterator[Row]:
@@ -174,7 +174,7 @@ WORDS = {
     "image": "cannot be decoded, though its checksum is right",
     "example": "cannot be decoded, though its checksum is right",
     "checksum": "checksum",
-    "file": "cannot be decoded: it is damaged, or no JPEG or PNG image",
+    "file": "cannot be decoded: it is damaged, or not an image. Its 8 bytes are not a whole JPEG, PNG, GIF, BMP or",
     "empty file": "is empty: it holds no image",
 }
 
@@ -377,12 +377,34 @@ def test_nothing_goes_on_reading_ahead_when_a_log_keeps_what_it_was_told(damage:
     arguments = damage("image", (2,)) | {"preprocess": PREPROCESS["eval"], "batch_size": 8}
     came = call_reader(read, arguments, [World()])
     assert len(came.warnings) == 1
-    assert came.num_painters == 0
+    assert came.num_threads == 0
 
 
 def test_nothing_is_told_of_whole_examples(whole: dict[str, Path]) -> None:
     arguments = {"root": str(whole["pictures"]), "name": "pictures", "read": READ, "batch_size": 8}
     assert call_reader(read, arguments, [World()]).warnings == []
+
+
+def count_reads(arguments: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """Returns the examples that are read to deliver an epoch, in order, and those that are delivered."""
+    parser, reads = ParserTfds(**arguments), []
+    source = type(parser.source)
+    original = source.read
+
+    def read_and_note(self: Any, index: np.ndarray, fields: Sequence[str]) -> Any:
+        reads.extend(index.tolist())
+        return original(self, index, fields)
+
+    with mock.patch.object(source, "read", read_and_note), mock.patch.object(read_request, "_CHUNK_BYTES", 1):
+        return reads, [index for batch in parser.batches() for index in batch.index.tolist()]
+
+
+@pytest.mark.parametrize("batch_size", [4, 12])
+def test_only_the_chunk_of_a_damaged_example_is_read_again(batch_size: int, damage: Damage) -> None:
+    arguments = damage("image", (5,)) | {"batch_size": batch_size}
+    reads, delivered = count_reads(arguments)
+    assert delivered == [*range(5), 6, *range(6, NUM_EXAMPLES)]
+    assert Counter(reads) == Counter(range(NUM_EXAMPLES)) + Counter([4, 5, 6, 6, 7])
 
 
 # What stays an error
@@ -443,7 +465,7 @@ def test_a_missing_image_file_is_an_error_all_the_same(preprocess: str, damage: 
 
 
 def error_without(arguments: dict[str, Any], path: Path) -> tuple[str, str]:
-    """Returns type and text of what reading raises after a file was removed that had been listed. Loads tensorflow."""
+    """Returns type and text of what reading raises after a file was removed that had been listed."""
     parser = ParserTfds(**arguments)
     path.unlink()
     try:

@@ -13,7 +13,7 @@ from resume_tally import Count, Outcome, add_count, count_outcomes
 from tfds_fixtures import Datasets, Read, call_reader, collect_rank, read_all, with_read, write_numbered
 
 from parsers.resuming import Course, Grid, Resumes, check_all, follow
-from tfds_torch.parsers.parser import Batch
+from tfds_torch.engines.batch import Batch
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import fresh_process
 
@@ -123,7 +123,9 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> str:
 def resumes(
     mode: str, global_batch: int, grid: Grid, other: Grid | None = None, *, num_epochs: int = 1, **arguments: Any
 ) -> Resumes:
-    options = {"shuffle_buffer": 6} | ({"block_records": 3} if arguments.pop("blocks", False) else {})
+    options = {"block_records": 3} if arguments.pop("blocks", False) else {}
+    if mode != "index" or options:  # Mode 'index' has no other use for it.
+        options["shuffle_buffer"] = 6
     arguments = {"name": "numbered", "is_training": True, "read": with_read(mode, **options), **arguments}
     return Resumes(arguments, global_batch, grid, other or grid, num_epochs)
 
@@ -189,6 +191,7 @@ def random_courses(root: str) -> Iterator[Course]:
         num_examples = draw.randint(1, NUM_EXAMPLES)
         global_batch = draw.choice((1, 2, 3, 4, 6, 12))
         shuffle = draw.random() < 0.8
+        blocks = draw.choice(({}, {}, {"block_records": 1}, {"block_records": 4}))
         arguments = {
             "root": root,
             "name": "numbered",
@@ -197,7 +200,7 @@ def random_courses(root: str) -> Iterator[Course]:
             "shuffle": shuffle,
             "seed": draw.randrange(2**32),
             "repeats": draw.choice((0, 0, 0, 2)),
-            "read": with_read("index", block_records=draw.choice((None, None, 1, 4)), shuffle_buffer=8),
+            "read": with_read("index", **(blocks and {"shuffle_buffer": 8, **blocks})),
         }
         num_slots = num_examples * max(1, arguments["repeats"])
         if num_slots >= global_batch:

@@ -13,12 +13,13 @@ import pytest
 from tfds_fixtures import CLASSES, NUM_TEST, NUM_TRAIN, Datasets, call_reader, has_tensorflow
 from torch.utils.data import DataLoader
 
-from tfds_torch import ImageDataset
+from tfds_torch import EvalPreprocess, ImageDataset
+from tfds_torch.engines import request as read_request
+from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers import split_stream
-from tfds_torch.parsers.parser import Batch
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.parsers.targets import parse_target_key
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.targets import parse_target_key
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import fresh_process
 
@@ -120,7 +121,7 @@ def read_cases(parsers: dict[str, ParserTfds]) -> dict[str, dict[str, Any]]:
 
 def _read_case(parser: ParserTfds, is_padded: bool) -> Iterator[tuple[str, Any]]:
     fields = ("label", "file_name", "small")
-    with mock.patch.object(split_stream, "_CHUNK_BYTES", 1):
+    with mock.patch.object(read_request, "_CHUNK_BYTES", 1):
         yield "pieces", list(parser.batches(World(), fields=fields, in_pieces=True))
         yield "whole", list(parser.batches(World(), fields=fields))
     if is_padded:
@@ -210,18 +211,49 @@ def test_a_class_map_reaches_a_spawned_worker(datasets: Datasets, tmp_path: Path
     assert_labels("classes by name", read_with_worker(parser, 1, "spawn"))
 
 
-def read_after_tensorflow(root: str) -> list[Example]:
-    """Returns what a worker reads that was forked from a process with tensorflow: through a process of its own."""
-    parser = make_parser(root, "classes by name")
-    next(parser.batches(World(), fields=("label",)))
-    assert has_tensorflow()
-    assert multiprocessing.get_start_method() == "fork"
-    return read_with_worker(parser, 1, "fork")
+INHERITING: dict[str, dict[str, Any]] = {
+    "index": {},
+    "examples": {"read": ReadOptions(mode="examples")},
+    "map_fn": {
+        "image_key": "image",
+        "preprocess": EvalPreprocess(size=8, map_fn=f"{__name__}:return_image"),
+    },
+}
+
+
+def return_image(image: Any, seed: Any) -> Any:
+    return image
+
+
+def read_after_tensorflow(root: str, how: str) -> tuple[list[Example], bool]:
+    """Returns what a process reads that was forked from one in which tensorflow ran, and whether it reads by itself."""
+    import tensorflow as tf
+
+    tf.constant(1)
+    parser = make_parser(root, "classes by name", **INHERITING[how])
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("fork")
+    worker = context.Process(target=send_labels, args=(theirs, parser, how == "map_fn"), daemon=True)
+    worker.start()
+    theirs.close()
+    received: tuple[list[Example], bool] = ours.recv()
+    worker.join()
+    return received
+
+
+def send_labels(told: Any, parser: ParserTfds, has_images: bool) -> None:
+    fields = ("image", "label", "file_name") if has_images else ("label", "file_name")
+    with mock.patch.object(fresh_process, "start_child", side_effect=fresh_process.start_child) as start:
+        examples = [example for batch in parser.batches(fields=fields) for example in examples_of(batch)]
+    told.send((examples, not start.called))
 
 
 @pytest.mark.slow
-def test_labels_are_mapped_once_where_tensorflow_was_inherited(datasets: Datasets) -> None:
-    assert_labels("classes by name", fresh_process.call(read_after_tensorflow, str(datasets.root)))
+@pytest.mark.parametrize("how", INHERITING)
+def test_labels_are_mapped_once_where_tensorflow_was_inherited(how: str, datasets: Datasets) -> None:
+    examples, reads_by_itself = fresh_process.call(read_after_tensorflow, str(datasets.root), how)
+    assert_labels("classes by name", examples)
+    assert reads_by_itself == (how == "index")
 
 
 def test_an_unknown_label_is_said_by_the_worker_that_meets_it(datasets: Datasets) -> None:
@@ -264,8 +296,11 @@ def test_a_sequence_of_labels_has_their_classes(datasets: Datasets) -> None:
 
 
 def test_only_the_fields_of_the_target_are_decoded(datasets: Datasets) -> None:
-    column = make_parser(datasets.root, "several")._fields.column("label", "RGB")
-    assert [number.key for number in column.columns] == list(SEVERAL)
+    parser = make_parser(datasets.root, "several")
+    with mock.patch.object(type(parser.source), "read", autospec=True, side_effect=type(parser.source).read) as read:
+        (example,) = parser.examples_by_index([0], ["label"])
+    assert example.features.keys() == {"label"}
+    assert [call.args[2] for call in read.call_args_list] == [list(SEVERAL)]
 
 
 # What cannot work

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import Batch
 from tfds_torch.plan.epoch import PAD_LABEL
 
 Entries: TypeAlias = dict[str | int, int]

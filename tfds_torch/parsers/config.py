@@ -13,11 +13,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.parsers.class_map import check_entries
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
-from tfds_torch.pipeline.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import did_you_mean
 
 _MAX_FILE_BYTES = 64 * 2**10

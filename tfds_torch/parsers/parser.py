@@ -1,58 +1,18 @@
-"""What every source of examples offers, and what it yields."""
+"""What every source of batches offers to loaders: the Parser protocol."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tfds_torch.pipeline.canvas import ArrayCanvas, MakeCanvas
-from tfds_torch.pipeline.preprocess import Preprocess
+from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.request import ReadContext
+from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.clock import Clock
 
 DEFAULT_FIELDS = ("image", "label")
-LEDGER_FIELDS = ("valid", "index", "id")
+METADATA_FIELDS = ("valid", "index", "id")
 """Fields that every example has, whatever its dataset."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The examples of one batch of one rank, in numpy.
-
-    Attributes:
-        image: uint8 [B, H, W, C] where there is a preprocess; else a list of B arrays uint8 [H, W, C] of their own
-            sizes, which are read-only views; None when not asked for.
-        label: int64 [B], -100 where padded; None when not asked for or when the target is no scalar integer.
-        valid: bool [B]; False marks padding, which only fills the batch.
-        index: int64 [B], positions of the examples in the split.
-        id: B strings as TFDS gives them, `<shard file>__<record>`.
-        features: the other features asked for: name -> array [B, ...] or list of B values.
-        epoch: the epoch the batch belongs to.
-        batch: its number among the rank's batches of the epoch.
-    """
-
-    image: Any
-    label: NDArray[np.int64] | None
-    valid: NDArray[np.bool_]
-    index: NDArray[np.int64]
-    id: list[str]
-    features: dict[str, Any] = field(default_factory=dict)
-    epoch: int = 0
-    batch: int = 0
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-
-@dataclass(frozen=True)
-class FieldSpec:
-    """Shape (None: varies) and numpy dtype of one value of a field."""
-
-    shape: tuple[int | None, ...]
-    dtype: Any
 
 
 @dataclass(frozen=True)
@@ -68,7 +28,7 @@ class ElementSpec:
 
 @runtime_checkable
 class Parser(Protocol):
-    """A source of examples. It is built without tensorflow, can be pickled, and reads nothing until asked to."""
+    """A source of batches. It is built without tensorflow, can be pickled, and reads nothing until asked to."""
 
     @property
     def dataset_name(self) -> str:
@@ -96,7 +56,7 @@ class Parser(Protocol):
 
     @property
     def batch_size(self) -> int | None:
-        """Examples of a rank's batch; None: not said (evaluation only)."""
+        """Examples of a rank's batch; None: unknown (evaluation only)."""
 
     @property
     def preprocess(self) -> Preprocess | None:
@@ -119,14 +79,13 @@ class Parser(Protocol):
         *,
         fields: Sequence[str] = DEFAULT_FIELDS,
         in_pieces: bool = False,
-        make_canvas: MakeCanvas = ArrayCanvas,
-        clock: Clock | None = None,
+        context: ReadContext = ReadContext(),
     ) -> Iterator[Batch]:
         """Yields the batches of one worker of one rank, from the rank's batch `start_batch` on.
 
-        With `in_pieces` a batch that is not preprocessed may come as several, one after the other, each as soon as it
-        is decoded. Preprocessed images are written into the memory that `make_canvas` makes, and `Batch.image` is what
-        it hands over.
+        With `in_pieces` a batch whose images are arrays of their own may come as several, one after the other, each as
+        soon as it is decoded. Preprocessed images, and those for which the context makes batch buffers, are written
+        into these, and `Batch.image` is what a buffer hands over.
         """
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:

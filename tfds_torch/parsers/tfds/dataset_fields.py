@@ -1,17 +1,16 @@
-"""The fields that can be asked for of a dataset: which feature is behind each, and how it is decoded.
-
-The features are TFDS's, passed in: this module does not import tensorflow_datasets.
-"""
+"""The fields that can be asked for of a dataset: which feature is behind each, and how it is decoded."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tensorflow_datasets as tfds
 
+from tfds_torch.engines.fields import FieldDecoder, ImageField, PositionsField, StoredField
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.feature_keys import FoundFeature, describe_missing, find_feature
-from tfds_torch.parsers.targets import PositionsColumn, find_binary_fields
-from tfds_torch.pipeline.columns import Column, DenseColumn, ImageColumn, StructuredColumn
+from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature
+from tfds_torch.parsers.tfds.features import StructuredField
+from tfds_torch.parsers.tfds.targets import find_binary_fields
 
 
 @dataclass(frozen=True)
@@ -23,14 +22,12 @@ class DatasetFields:
         features: its TFDS `FeaturesDict`.
         image_key: the feature behind the field `image`; None: there is none.
         target_key: the feature behind the field `label`, or several; None: there is none.
-        tfds: the module tensorflow_datasets.
     """
 
     dataset: str
     features: Any
     image_key: str | None
     target_key: str | tuple[str, ...] | None
-    tfds: Any
 
     def find(self, name: str) -> FoundFeature:
         """Returns the feature behind a field; of several target keys, the first one's.
@@ -43,23 +40,23 @@ class DatasetFields:
             argument = "image_key" if name == "image" else "target_key"
             raise ConfigError(f"The field {name!r} was asked for, but the parser has {argument}=None.")
         if isinstance(key, tuple):
-            return find_binary_fields(key, self.features, self.dataset, self.tfds.features)[0]
+            return find_binary_fields(key, self.features, self.dataset)[0]
         found = find_feature(self.features, key)
         if found is None:
             what = {"image": "image feature", "label": "target feature"}.get(name, "feature")
             raise ConfigError(f"{self.dataset}: " + describe_missing(what, key, self.features))
         if name == "image" and (
-            not isinstance(found.connector, self.tfds.features.Image)
-            or found.sequence_depth
+            not isinstance(found.connector, tfds.features.Image)
+            or self._is_repeated(found)
             or found.connector.np_dtype != np.uint8
         ):
             raise ConfigError(
-                f"{self.dataset}: the feature {key!r} is no single uint8 image but {found.connector!r}. Set image_key, "
-                f"or ask for it by its own name among fields."
+                f"{self.dataset}: the feature {key!r} is not a single uint8 image but {found.connector!r}. Set "
+                f"image_key, or ask for it by its own name among fields."
             )
         return found
 
-    def column(self, name: str, image_mode: str | None) -> Column:
+    def field(self, name: str, image_mode: str | None) -> FieldDecoder:
         """Returns how a field is decoded.
 
         Args:
@@ -67,22 +64,18 @@ class DatasetFields:
             image_mode: of the field `image`.
 
         Raises:
-            ConfigError: as `find` does.
+            ConfigError: as `find` does, or only tensorflow could decode it.
         """
         if name == "label" and isinstance(self.target_key, tuple):
-            numbers = find_binary_fields(self.target_key, self.features, self.dataset, self.tfds.features)
-            return PositionsColumn(tuple(map(self._dense_column, numbers)))
+            numbers = find_binary_fields(self.target_key, self.features, self.dataset)
+            return PositionsField(tuple("/".join(found.path) for found in numbers))
         found = self.find(name)
         if name == "image":
-            return ImageColumn("/".join(found.path), image_mode)
-        is_tensor = isinstance(found.connector, self.tfds.features.Tensor) and not found.sequence_depth
+            return ImageField("/".join(found.path), image_mode)
+        is_tensor = isinstance(found.connector, tfds.features.Tensor) and not self._is_repeated(found)
         if is_tensor and _is_stored_as_it_is(found.connector):
-            return self._dense_column(found)
-        wanted: Any = True
-        for part in reversed(found.path):
-            wanted = {part: wanted}
-        subset = self.tfds.decode.PartialDecoding(wanted).extract_features(self.features)
-        return StructuredColumn(subset.deserialize_example, found.path)
+            return StoredField("/".join(found.path), isinstance(found.connector, tfds.features.Text))
+        return StructuredField(self.features, found.path)
 
     @property
     def has_integer_target(self) -> bool:
@@ -90,15 +83,13 @@ class DatasetFields:
         if self.target_key is None or isinstance(self.target_key, tuple):
             return False
         found = find_feature(self.features, self.target_key)
-        if found is None or found.sequence_depth:
+        if found is None or self._is_repeated(found):
             return False
         return found.connector.shape == () and np.dtype(found.connector.np_dtype).kind in "iub"
 
-    def _dense_column(self, found: FoundFeature) -> DenseColumn:
-        connector = found.connector
-        is_text = isinstance(connector, self.tfds.features.Text)
-        default = connector.get_serialized_info().default_value
-        return DenseColumn("/".join(found.path), connector.np_dtype, tuple(connector.shape), is_text, default)
+    def _is_repeated(self, found: FoundFeature) -> bool:
+        """Whether an example has many of a feature: it lies in a sequence, as all do in some datasets of robots."""
+        return bool(found.sequence_depth) or isinstance(self.features, tfds.features.Sequence)
 
 
 def _is_stored_as_it_is(connector: Any) -> bool:

@@ -1,40 +1,14 @@
-"""What target_key names: one feature of a dataset, or several binary fields that make up one label.
+"""What target_key names: one feature of a dataset, or several binary fields that make up one label."""
 
-The features are TFDS's, passed in: this module does not import tensorflow_datasets.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.feature_keys import FoundFeature, describe_missing, find_feature
-from tfds_torch.pipeline.columns import Array, DenseColumn
-
-
-@dataclass(frozen=True)
-class PositionsColumn:
-    """Several scalar numbers of an example as the list of the positions whose number is > 0.
-
-    Attributes:
-        columns: the numbers, in the order of the positions.
-    """
-
-    columns: tuple[DenseColumn, ...]
-
-    def feature_specs(self, tf: Any) -> Mapping[str, Any]:  # noqa: D102
-        return {key: spec for column in self.columns for key, spec in column.feature_specs(tf).items()}
-
-    def decode(self, tf: Any, parsed: Mapping[str, Any], serialized: Any, num_parallel: int) -> tuple[Any, ...]:  # noqa: D102
-        numbers = [column.decode(tf, parsed, serialized, num_parallel)[0] for column in self.columns]
-        return (tf.stack([tf.cast(number, tf.float64) > 0 for number in numbers], axis=1),)
-
-    def unpack(self, arrays: tuple[Array, ...]) -> list[list[int]]:  # noqa: D102
-        (is_on,) = arrays  # bool [n, number of fields]
-        return [np.flatnonzero(row).tolist() for row in is_on]
+from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature
 
 
 def parse_target_key(target_key: object, features: Any) -> str | tuple[str, ...] | None:
@@ -60,14 +34,13 @@ def parse_target_key(target_key: object, features: Any) -> str | tuple[str, ...]
     return tuple(keys)
 
 
-def find_binary_fields(keys: Sequence[str], features: Any, dataset: str, kinds: Any) -> tuple[FoundFeature, ...]:
+def find_binary_fields(keys: Sequence[str], features: Any, dataset: str) -> tuple[FoundFeature, ...]:
     """Returns the features of several target keys.
 
     Args:
         keys: as `parse_target_key` returns them.
         features: of the dataset.
         dataset: `name/config:version`, for messages.
-        kinds: the module `tensorflow_datasets.features`.
 
     Raises:
         ConfigError: a feature does not exist, or is no scalar number.
@@ -77,7 +50,7 @@ def find_binary_fields(keys: Sequence[str], features: Any, dataset: str, kinds: 
         found = find_feature(features, key)
         if found is None:
             raise ConfigError(f"{dataset}: {describe_missing('target feature', key, features)}")
-        if not _is_scalar_number(found, kinds):
+        if not _is_scalar_number(found):
             raise ConfigError(
                 f"{dataset}: the target field {key!r} is no scalar number but {found.connector!r}. Several target keys "
                 f"name binary fields, each of them on where its number is > 0."
@@ -86,7 +59,7 @@ def find_binary_fields(keys: Sequence[str], features: Any, dataset: str, kinds: 
     return tuple(fields)
 
 
-def class_names(target_key: str | tuple[str, ...] | None, features: Any, kinds: Any) -> list[str] | None:
+def class_names(target_key: str | tuple[str, ...] | None, features: Any) -> list[str] | None:
     """Returns the names of a target's classes, by label; None when it has no classes, or is not there.
 
     A sequence of labels has the classes of its labels; of several target keys each is a class.
@@ -94,20 +67,19 @@ def class_names(target_key: str | tuple[str, ...] | None, features: Any, kinds: 
     Args:
         target_key: as `parse_target_key` returns it.
         features: of the dataset.
-        kinds: the module `tensorflow_datasets.features`.
     """
     if isinstance(target_key, tuple):
         return list(target_key)
     found = find_feature(features, target_key) if target_key else None
     if found is None:
         return None
-    leaf = _leaf(found.connector, kinds)
-    is_counted = isinstance(leaf, kinds.ClassLabel) and leaf.num_classes is not None
+    leaf = _leaf(found.connector)
+    is_counted = isinstance(leaf, tfds.features.ClassLabel) and leaf.num_classes is not None
     return list(leaf.names) if is_counted else None
 
 
 def make_class_map(
-    class_map: object, target_key: str | tuple[str, ...] | None, features: Any, dataset: str, kinds: Any
+    class_map: object, target_key: str | tuple[str, ...] | None, features: Any, dataset: str
 ) -> ClassMap | None:
     """Returns the new labels of a dataset's target; None: it keeps its own.
 
@@ -116,7 +88,6 @@ def make_class_map(
         target_key: as `parse_target_key` returns it.
         features: of the dataset.
         dataset: `name/config:version`, for messages.
-        kinds: the module `tensorflow_datasets.features`.
 
     Raises:
         ConfigError: the map cannot be read, has no label for a class of the dataset, or the target is neither labels
@@ -128,8 +99,8 @@ def make_class_map(
     if target_key is None:
         raise ConfigError(f"{dataset}: class_map gives the target new labels, but there is none: target_key=None.")
     if isinstance(target_key, str):
-        _check_can_be_mapped(target_key, features, dataset, kinds)
-    mapped = ClassMap(entries, class_names(target_key, features, kinds), dataset)
+        _check_can_be_mapped(target_key, features, dataset)
+    mapped = ClassMap(entries, class_names(target_key, features), dataset)
     mapped.check_covers_classes()
     return mapped
 
@@ -138,28 +109,28 @@ def _names_several(target_key: str, features: Any) -> bool:
     return "," in target_key and find_feature(features, target_key) is None
 
 
-def _is_scalar_number(found: FoundFeature, kinds: Any) -> bool:
+def _is_scalar_number(found: FoundFeature) -> bool:
     connector = found.connector
-    if not isinstance(connector, kinds.Tensor) or found.sequence_depth or connector.shape != ():
+    if not isinstance(connector, tfds.features.Tensor) or found.sequence_depth or connector.shape != ():
         return False
     # A number may be stored compressed, as bytes: PositionsColumn does not read it then.
     return np.dtype(connector.get_serialized_info().np_dtype).kind in "iufb"
 
 
-def _check_can_be_mapped(target_key: str, features: Any, dataset: str, kinds: Any) -> None:
+def _check_can_be_mapped(target_key: str, features: Any, dataset: str) -> None:
     found = find_feature(features, target_key)
     if found is None:
         raise ConfigError(f"{dataset}: {describe_missing('target feature', target_key, features)}")
-    leaf = _leaf(found.connector, kinds)
-    if not isinstance(leaf, kinds.Tensor) or np.dtype(leaf.np_dtype).kind not in "iubOSU":
+    leaf = _leaf(found.connector)
+    if not isinstance(leaf, tfds.features.Tensor) or np.dtype(leaf.np_dtype).kind not in "iubOSU":
         raise ConfigError(
             f"{dataset}: class_map gives new labels to integers and texts, and the target {target_key!r} is "
             f"{found.connector!r}. Set target_key, or class_map=None."
         )
 
 
-def _leaf(connector: Any, kinds: Any) -> Any:
+def _leaf(connector: Any) -> Any:
     """Returns what a sequence, or a sequence of sequences, holds in the end."""
-    while isinstance(connector, kinds.Sequence):
+    while isinstance(connector, tfds.features.Sequence):
         connector = connector.feature
     return connector

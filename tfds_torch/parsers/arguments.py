@@ -1,0 +1,43 @@
+"""What parsers check of their arguments alike, before and after their dataset is opened."""
+
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.decoding import CHANNELS
+from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
+
+
+def check_arguments(
+    is_training: bool, batch_size: int | None, shuffle: bool | None, image_mode: str | None, read: ReadOptions
+) -> None:
+    """Raises ConfigError for arguments that cannot work, whatever the dataset; before it is opened."""
+    if is_training and batch_size is None:
+        raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
+    if not isinstance(shuffle, bool | None):
+        raise ConfigError(f"shuffle={shuffle!r} must be True, False or None (as is_training).")
+    if not isinstance(read, ReadOptions):
+        raise ConfigError(f"read={read!r} must be ReadOptions, for example ReadOptions(mode='examples').")
+    if image_mode not in CHANNELS:
+        raise ConfigError(f"Unknown image_mode {image_mode!r}: choose 'RGB', 'L', 'RGBA' or None (as stored).")
+
+
+def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str | None) -> None:
+    """Raises ConfigError for a preprocess that cannot work with a parser's other arguments."""
+    if preprocess is None:
+        return
+    if not isinstance(preprocess, TrainPreprocess | EvalPreprocess):
+        raise ConfigError(
+            f"preprocess={preprocess!r} must be a TrainPreprocess or an EvalPreprocess, for example "
+            f"TrainPreprocess(size=224)."
+        )
+    if batch_size is None:
+        raise ConfigError("A preprocess needs batch_size: images are written into the memory of their batch.")
+    if image_mode is None:
+        raise ConfigError(
+            "A preprocess needs image_mode 'RGB', 'L' or 'RGBA': with None, images may differ in their channels."
+        )
+    levels, channels = preprocess.fill, CHANNELS[image_mode]
+    if isinstance(levels, tuple) and len(levels) != channels:
+        raise ConfigError(
+            f"The fill {levels} of the preprocess has {len(levels)} grey levels, and image_mode "
+            f"{image_mode!r} has {channels} channels: give one level, or one for each."
+        )

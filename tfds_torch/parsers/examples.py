@@ -1,0 +1,59 @@
+"""Single examples, decoded in this process: what `parser[i]` and `examples_by_index` return."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.engines.batch import Batch, Example
+from tfds_torch.engines.direct import read_examples
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.request import Content
+from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.source import Source
+
+_CHUNK_BYTES = 3 * 2**19  # Encoded; what is decoded at a time, and so held in memory by any one of its examples.
+
+
+def decode_examples(
+    source: Source, content: Content, class_map: ClassMap | None, read: ReadOptions, index: Int64Array
+) -> list[Example]:
+    """Returns examples in the order asked for; those of a call are fetched together.
+
+    Args:
+        source: of the split.
+        content: what is decoded; images are arrays of their own.
+        class_map: new labels for the target; None: it keeps its own.
+        read: how many threads decode.
+        index: int64 [n], in any order, also several times the same.
+
+    Raises:
+        ConfigError: the class map lacks a label.
+        ShardError: a file is missing, or holds another number of examples than promised.
+        CorruptRecordError: a record or an image is damaged.
+    """
+    if not len(index):
+        return []
+    chunk_size = max(1, _CHUNK_BYTES // max(1, source.mean_example_bytes))
+    num_threads = 1 if len(index) <= chunk_size else read.threads_of_worker(1)
+    return [
+        example
+        for part, decoded in read_examples(source, content, index, num_threads, chunk_size)
+        for example in _examples(source, content, class_map, part, dict(decoded))
+    ]
+
+
+def _examples(
+    source: Source, content: Content, class_map: ClassMap | None, index: Int64Array, columns: dict[str, Any]
+) -> Iterator[Example]:
+    has_label = "label" in columns
+    label = np.asarray(columns.pop("label"), np.int64) if content.has_label else None
+    image = columns.pop("image", None)
+    batch = Batch(image, label, np.ones(len(index), np.bool_), index, source.ids(index), columns)
+    if has_label and class_map is not None:
+        (batch,) = class_map.remap(iter([batch]))
+    labels = [None] * len(index) if batch.label is None else batch.label.tolist()
+    for i, (one, number, name) in enumerate(zip(labels, index.tolist(), batch.id, strict=True)):
+        features = {key: values[i] for key, values in batch.features.items()}
+        yield Example(None if image is None else image[i], one, number, name, features)

@@ -1,0 +1,382 @@
+"""ParserBase: what parsers over a Source do alike. A format's own parser opens the source and names its fields."""
+
+import copy
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.engines.batch import Batch, Example
+from tfds_torch.engines.direct import read_in_index_mode
+from tfds_torch.engines.fields import FieldDecoder, ImageField
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.read_mode import assign, find_read_mode
+from tfds_torch.engines.request import Content, ReadContext, ReadRequest
+from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
+from tfds_torch.engines.tf_data import read_in_stream_mode
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.parsers.example_lookup import find_examples
+from tfds_torch.parsers.examples import decode_examples
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, ElementSpec
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.assignment import Assignment
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.world import World
+from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime.one_thread import OneThreadIterator
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.source import Source
+
+_Self = TypeVar("_Self", bound="ParserBase")
+
+
+class ParserBase(ABC):
+    """Reads a split by its Source: plans, batches, single examples. It can be pickled, and used from several processes.
+
+    Args:
+        source: of the split; its files are opened where the first example is read.
+        split: the split expression.
+        is_training: as in ParserTfds, as the following ones.
+        shuffle: see there.
+        batch_size: see there.
+        repeats: see there.
+        seed: see there.
+        remainder: see there.
+        preprocess: see there.
+        image_mode: see there.
+        read: see there.
+
+    Raises:
+        ConfigError: an argument that cannot work.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        split: str,
+        *,
+        is_training: bool,
+        shuffle: bool | None,
+        batch_size: int | None,
+        repeats: int,
+        seed: int,
+        remainder: Remainder | str | None,
+        preprocess: Preprocess | None,
+        image_mode: str | None,
+        read: ReadOptions,
+    ) -> None:
+        self._source = source
+        self.split = split
+        self.is_training = is_training
+        self.shuffle = is_training if shuffle is None else shuffle
+        self.batch_size = batch_size
+        self.repeats = repeats
+        self.seed = seed
+        self.remainder = remainder
+        self.preprocess = preprocess
+        self.image_mode = image_mode
+        self.read = read
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dataset_name}, split={self.split!r}, num_examples={self.num_examples})"
+
+    # What a format's parser says of its fields.
+
+    @abstractmethod
+    def _field(self, name: str) -> FieldDecoder:
+        """Returns how a field is decoded that is not a metadata field.
+
+        Raises:
+            ConfigError: it does not exist, or `image` or `label` names nothing suitable.
+        """
+
+    @property
+    @abstractmethod
+    def _has_integer_target(self) -> bool:
+        """Whether the field `label` is one integer."""
+
+    @property
+    @abstractmethod
+    def _all_fields(self) -> Sequence[str]:
+        """The fields that an example of a dataset without image and label has."""
+
+    @property
+    @abstractmethod
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
+
+    @property
+    def _class_map(self) -> ClassMap | None:
+        """New labels for the target; None: it keeps its own."""
+        return None
+
+    # What is read.
+
+    @property
+    def dataset_name(self) -> str:
+        """`name/config:version`, with what was found on disk."""
+        return self._source.name
+
+    @property
+    def files(self) -> Sequence[FileInstruction]:
+        """The split as TFDS's file instructions, none of them empty, in the order that `index` counts."""
+        return self._source.instructions
+
+    @property
+    def num_shards(self) -> int:
+        """Files of the split that hold examples of it; every image of an image folder is one."""
+        if not self._source.has_shards:
+            return self.num_examples
+        return len({instruction.path for instruction in self.files})
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the split."""
+        return len(self._source)
+
+    def __len__(self) -> int:
+        """Examples of the split: with `parser[i]`, a random-access source."""
+        return self.num_examples
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """Mean size of an encoded example over all splits of the dataset."""
+        return self._source.mean_example_bytes
+
+    @property
+    def source(self) -> Source:
+        """The encoded examples, by number."""
+        return self._source
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples.
+
+        Of an image folder it tells file names and sizes.
+        """
+        identity = (self.dataset_name, self.split, self._source.identity)
+        return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+
+    def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
+        """Returns TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n]; computed when looked at.
+
+        The ids of an image folder are the paths below its root, `<split>/<label>/<image>`.
+        """
+        return self._source.ids(index)
+
+    def has_field(self, name: str) -> bool:
+        """Whether a field exists: `image` and `label` by image_key and target_key."""
+        try:
+            self.check_fields([name])
+        except ConfigError:
+            return False
+        return True
+
+    def check_fields(self, fields: Sequence[str]) -> None:
+        """Raises ConfigError when a field does not exist, or `image` or `label` names no suitable feature."""
+        for name in fields:
+            if not isinstance(name, str):
+                raise ConfigError(f"fields={fields!r}: {name!r} is not a field name.")
+            if name not in METADATA_FIELDS:
+                self._field(name)
+
+    # When and where it is read.
+
+    def plan(self, world: World) -> EpochPlan:
+        """Returns the arithmetic of an epoch for one place in the world.
+
+        Raises:
+            ConfigError: the number of examples, the batch size and the remainder cannot work together there.
+        """
+        default = EpochPlan.default_remainder(self.is_training, world)
+        try:
+            return EpochPlan(
+                num_examples=self.num_examples,
+                world=world,
+                batch_size=1 if self.batch_size is None else self.batch_size,
+                remainder=default if self.remainder is None else self.remainder,  # type: ignore[arg-type] # A name, too.
+                is_training=self.is_training,
+                repeats=self.repeats,
+                shuffle=self.shuffle,
+                seed=self.seed,
+                blocks=self.read.blocks,
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{self.dataset_name}, split {self.split!r}: {error}") from None
+
+    def read_mode(self, world: World) -> str:
+        """Returns the read mode in a world: `index`, `files` or `examples`.
+
+        Raises:
+            ConfigError: a mode was asked for where it cannot keep its promises, or no mode can read the files.
+        """
+        return find_read_mode(self._source, self.split, self.plan(world), self.read)
+
+    def assignment(self, world: World, epoch: int = 0) -> Assignment:
+        """Returns which ranges of `files` the pipeline at this place of the world reads in an epoch.
+
+        Raises:
+            ConfigError: the read mode is `index`: there, `plan(world).batch` says what is in every batch.
+        """
+        return assign(self._source, self.plan(world), epoch, self.read_mode(world))
+
+    def with_batch_size(self: _Self, batch_size: int) -> _Self:
+        """Returns this parser with another batch size.
+
+        Raises:
+            ConfigError: batch_size is not an integer >= 1, or leaves no batch.
+        """
+        parser = copy.copy(self)
+        parser.batch_size = check_integer("batch_size", batch_size, 1)
+        parser.plan(World())
+        return parser
+
+    def batches(
+        self,
+        world: World = World(),
+        epoch: int = 0,
+        start_batch: int = 0,
+        *,
+        fields: Sequence[str] = DEFAULT_FIELDS,
+        in_pieces: bool = False,
+        context: ReadContext = ReadContext(),
+    ) -> Iterator[Batch]:
+        """Yields the batches of one worker of one rank, to one thread.
+
+        Args:
+            world: the grid, and the place whose batches are wanted.
+            epoch: which epoch, >= 0.
+            start_batch: the rank's batch at which to begin. In mode `index` nothing of earlier ones is read; a stream
+                passes over their encoded examples.
+            fields: what to decode: `image`, `label`, and any feature of the dataset; the rest is not decoded.
+            in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded;
+                preprocessed images come in whole batches.
+            context: what the run supplies: the memory of batches, metrics, the ranks of this machine.
+
+        Raises:
+            ConfigError: fields that do not exist, or a world in which the plan cannot work.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: a record or an image is damaged.
+        """
+        if self.batch_size is None and world.num_workers > 1:
+            raise ConfigError(
+                f"Evaluation with {world.num_workers} workers needs batch_size: a worker must know which batches are "
+                f"its own."
+            )
+        epoch = check_integer("epoch", epoch, 0)
+        self.check_fields(fields)
+        plan = self.plan(world)
+        plan.worker_batches(start_batch)
+        mode = find_read_mode(self._source, self.split, plan, self.read)
+        in_pieces = in_pieces and self.preprocess is None
+        if has_inherited_runtime() and self.preprocess is not None and self.preprocess.map_fn is not None:
+            # A process that was forked after tensorflow ran must not use it, as a map_fn does.
+            arguments = (self, world, epoch, start_batch, tuple(fields), context.num_local_ranks)
+            made_there = fresh_process.iterate(_batches_of, *arguments)
+            return OneThreadIterator(_move_into_buffers(made_there, context), repr(self))
+        content = self._content(fields, in_buffers=context.make_buffer is not None and not in_pieces)
+        request = ReadRequest(
+            self._source, plan, epoch, start_batch, content, self.read, in_pieces=in_pieces, context=context
+        )
+        batches = read_in_index_mode(request) if mode == "index" else read_in_stream_mode(request, mode)
+        if "label" in content.fields and self._class_map is not None:
+            batches = self._class_map.remap(batches)
+        return OneThreadIterator(batches, repr(self))
+
+    def _content(self, fields: Sequence[str], *, in_buffers: bool, is_preprocessed: bool = True) -> Content:
+        """Returns what is decoded for some fields; images in batch buffers where that is asked for or needed."""
+        decoders = {name: self._field(name) for name in fields if name not in METADATA_FIELDS}
+        has_label = "label" in decoders and self._has_integer_target
+        image = decoders.get("image")
+        preprocess = self.preprocess if is_preprocessed else None
+        if image is None and preprocess is not None and set(preprocess.also) & set(fields):
+            raise ConfigError(
+                f"fields={tuple(fields)} has {sorted(set(preprocess.also) & set(fields))} without 'image', whose crop "
+                f"they go through: add 'image'."
+            )
+        if isinstance(image, ImageField) and (in_buffers or preprocess is not None):
+            del decoders["image"]
+            return Content(decoders, has_label, image, preprocess)
+        return Content(decoders, has_label)
+
+    # Single examples.
+
+    @overload
+    def __getitem__(self, key: slice) -> list[Example]: ...
+    @overload
+    def __getitem__(self, key: int | str) -> Example: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Returns the example of an index or an id, or a list of those of a slice.
+
+        It has image and label, as far as the dataset has them; a dataset without both has all its features. A negative
+        index counts from the end; iterating ends with the split. For more than a few use `examples_by_index`.
+
+        Raises:
+            ConfigError: key is not an index, id or slice, or the files are remote.
+            ExampleNotFoundError: there is no such example.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: a record or an image is damaged.
+        """
+        fields = [name for name in DEFAULT_FIELDS if self.has_field(name)] or self._all_fields
+        if isinstance(key, slice):
+            return self.examples_by_index(range(*key.indices(self.num_examples)), fields)
+        return self.examples_by_index([key], fields)[0]
+
+    def examples_by_index(
+        self, indices_or_ids: Iterable[int | str], fields: Sequence[str] = DEFAULT_FIELDS
+    ) -> list[Example]:
+        """Returns examples in the order asked for, fetched together and decoded in this process, whole.
+
+        They are what `batches` yields without a preprocess, example by example.
+
+        Args:
+            indices_or_ids: indices (negative ones count from the end) and TFDS ids, `<shard file>__<record>` (of an
+                image folder: the path below its root), in any mix and order; also several times the same.
+            fields: what to decode: `image`, `label`, and any feature of the dataset.
+
+        Raises:
+            ConfigError: a field that does not exist, something that is not an index or id, or remote files.
+            ExampleNotFoundError: there is no such example.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: a record or an image is damaged.
+        """
+        if isinstance(fields, str):
+            raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
+        self.check_fields(fields)
+        if self._source.obstacle is not None:
+            raise ConfigError(
+                f"{self.dataset_name}: single examples cannot be fetched: {self._source.obstacle}. Copy the dataset to "
+                f"this machine, or read it in order with batches()."
+            )
+        index = find_examples(self._source, self.split, indices_or_ids)
+        content = self._content(fields, in_buffers=False, is_preprocessed=False)
+        return decode_examples(self._source, content, self._class_map, self.read, index)
+
+
+def _move_into_buffers(batches: Iterator[Batch], context: ReadContext) -> Iterator[Batch]:
+    """Yields batches that another process has made, their images in buffers of this one."""
+    for batch in batches:
+        if context.make_buffer is None or batch.image is None:
+            yield batch
+            continue
+        buffer = context.make_buffer(batch.image.shape)
+        buffer.pixels[...] = batch.image
+        yield replace(batch, image=buffer.images)
+
+
+def _batches_of(
+    parser: ParserBase,
+    world: World,
+    epoch: int,
+    start_batch: int,
+    fields: Sequence[str],
+    num_local_ranks: int | None,
+) -> Iterator[Batch]:
+    context = ReadContext(num_local_ranks=num_local_ranks)
+    return parser.batches(world, epoch, start_batch, fields=fields, context=context)

@@ -1,0 +1,149 @@
+"""TfdsDataset: what is known of a dataset on disk, and the Source of each of its splits."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.tfds.features import stored_specs
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.storage.file_instruction import FileInstruction, is_local
+from tfds_torch.storage.source import FieldSpec, Source, source_type
+
+
+@dataclass(frozen=True, eq=False)
+class TfdsDataset:
+    """A dataset on disk.
+
+    Attributes:
+        name: `name/config:version`, or `name:version` without a config.
+        directory: the version directory that holds the shards and `dataset_info.json`, or the root of an image folder.
+        features: TFDS's `FeaturesDict`.
+        splits: TFDS's `SplitDict`.
+        file_format: how examples are stored, a name of the registry of `storage/source.py`.
+        listing: of an image folder; None: it is none.
+    """
+
+    name: str
+    directory: Any
+    features: Any
+    splits: Any
+    file_format: str
+    listing: Any = None
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """Mean size of an encoded example over all splits."""
+        num_bytes, num_examples = (
+            sum(int(getattr(split, key)) for split in self.splits.values()) for key in ("num_bytes", "num_examples")
+        )
+        return num_bytes // max(1, num_examples)
+
+    def source(self, split: str, *, verify_checksums: bool = True) -> Source:
+        """Returns the encoded examples of a split, in the order of TFDS's file instructions.
+
+        Args:
+            split: a TFDS split expression.
+            verify_checksums: whether every record's checksum is verified.
+
+        Raises:
+            ConfigError: the expression is malformed, names no split, or a slice does not lie within its split.
+        """
+        instructions, empty_files = self._instructions(split)
+        make: Any = source_type(self.file_format)
+        if self.listing is not None:
+            return make(self.name, instructions, self.listing)  # type: ignore[no-any-return]
+        return make(  # type: ignore[no-any-return]
+            self.name,
+            instructions,
+            stored_specs(self.features),
+            mean_example_bytes=self.mean_example_bytes,
+            empty_files=empty_files,
+            verify_checksums=verify_checksums,
+        )
+
+    def _instructions(self, split: str) -> tuple[tuple[FileInstruction, ...], tuple[str, ...]]:
+        """Returns a split's examples by file, and the files of its splits that are promised to be empty."""
+        if not isinstance(split, str):
+            raise ConfigError(f"split={split!r} must be a TFDS split expression, such as 'train' or 'train[:10%]'.")
+        there = {name: info.num_examples for name, info in self.splits.items()}
+        try:
+            found = self.splits[split].file_instructions
+        except (ValueError, KeyError, AssertionError) as error:
+            unknown = [bare for part in split.split("+") if (bare := part.partition("[")[0].strip()) not in there]
+            hint = did_you_mean(unknown[0], there) if unknown else ""
+            listed = ", ".join(f"{name} ({number} examples)" for name, number in there.items())
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise ConfigError(f"{self.name}: split {split!r}: {reason}. The splits are: {listed}.{hint}") from None
+        names = self._check_slices(split)
+        instructions: list[FileInstruction] = []
+        first_index = 0
+        for item in found:
+            if item.take:
+                path = self._path(os.fspath(item.filename))
+                instructions.append(FileInstruction(path, item.skip, item.take, first_index, item.examples_in_shard))
+            first_index += item.take
+        return tuple(instructions), tuple(self._empty_files(names))
+
+    def _check_slices(self, split: str) -> list[str]:
+        """Returns the names of the splits of an expression.
+
+        A slice such as [10:5] would make TFDS read a negative number of examples, and [10:9] all of them.
+        """
+        names = []
+        for part in tfds.core.ReadInstruction.from_spec(split).to_absolute(self.splits):
+            names.append(part.splitname)
+            if part.from_ is not None and part.to is not None and part.from_ > part.to:
+                raise ConfigError(
+                    f"{self.name}: split {split!r} has a slice of {part.splitname!r} that begins at example "
+                    f"{part.from_} and ends before it, at {part.to}."
+                )
+        return names
+
+    def _empty_files(self, split_names: Sequence[str]) -> list[str]:
+        """Returns the shards that dataset_info.json promises to be empty."""
+        if self.listing is not None:
+            return []
+        infos = [self.splits[name] for name in dict.fromkeys(split_names)]
+        return [
+            self._path(os.fspath(path))
+            for info in infos
+            for path, length in zip(info.filepaths, info.shard_lengths, strict=True)
+            if not length
+        ]
+
+    def _path(self, path: str) -> str:
+        """Returns the path of a shard, which must lie where the dataset lies.
+
+        Raises:
+            ConfigError: dataset_info.json names a file elsewhere.
+        """
+        if not is_local(path):
+            return path
+        path, directory = os.path.abspath(path), os.path.abspath(os.fspath(self.directory))
+        if os.path.commonpath([path, directory]) != directory:
+            raise ConfigError(
+                f"{self.name}: dataset_info.json in {directory} names the file {path}, which does not lie there. Only "
+                f"files of the dataset's own directory are read: check its filepathTemplate."
+            )
+        return path
+
+
+def dataset_name(info: Any) -> str:
+    """Returns `name/config:version`, or `name:version` without a config, of a TFDS `DatasetInfo`."""
+    config = f"/{info.config_name}" if info.config_name else ""
+    return f"{info.name}{config}:{info.version}"
+
+
+def field_spec(connector: Any) -> Any:
+    """Returns a FieldSpec for a feature connector, or a dictionary of them."""
+    return _tensor_spec(connector.get_tensor_info())
+
+
+def _tensor_spec(info: Any) -> Any:
+    if isinstance(info, dict):
+        return {key: _tensor_spec(inner) for key, inner in sorted(info.items())}
+    return FieldSpec(tuple(info.shape), info.np_dtype)

@@ -1,0 +1,146 @@
+"""Opening a prepared TFDS dataset from its files alone; it is prepared first where that is asked for."""
+
+import importlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow_datasets as tfds
+from filelock import FileLock
+
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers.tfds import image_folder
+from tfds_torch.parsers.tfds.dataset import TfdsDataset, dataset_name
+from tfds_torch.parsers.tfds.dataset_names import describe_not_found
+from tfds_torch.parsers.tfds.features_json import find_version_dir, open_directory
+from tfds_torch.runtime import fresh_process
+from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.source import source_type
+
+_logger = logging.getLogger(__name__)
+
+
+def open_dataset(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], *, download: bool) -> TfdsDataset:
+    """Returns a prepared dataset; no dataset code is imported, and no tensorflow.
+
+    Args:
+        root: as in ParserTfds.
+        name: as in ParserTfds.
+        download: whether it is downloaded and prepared where it is not prepared yet.
+
+    Raises:
+        ConfigError: the name has not the form of one, or the dataset is stored in a format that is not read.
+        DatasetNotFoundError: there is no such dataset, or it cannot be read.
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise ConfigError(f"name={name!r} must be a dataset's name, or the path of a version directory.")
+    if _is_version_directory(name):
+        return _dataset_in(name, name)
+    try:
+        parsed, arguments = tfds.core.naming.parse_builder_name_kwargs(os.fspath(name))
+    except ValueError:
+        raise ConfigError(
+            f"The dataset name {os.fspath(name)!r} does not have the form name, name/config, name:version or "
+            f"name/config:version, and it is not a directory with a dataset_info.json."
+        ) from None
+    root = None if root is None else _absolute(root)
+    if root is not None and _is_version_directory(root):
+        return _dataset_at(root, os.fspath(name), str(parsed), arguments)
+    dataset = _find_prepared(root, str(parsed), arguments)
+    if dataset is None and str(parsed) == image_folder.NAME:
+        return image_folder.open_image_folder(root, arguments, download=download)
+    if dataset is None and download:
+        _prepare(root, os.fspath(name), str(parsed))
+        dataset = _find_prepared(root, str(parsed), arguments)
+    if dataset is None:
+        raise DatasetNotFoundError(describe_not_found(os.fspath(name), _data_dir(root), registered_names()))
+    return dataset
+
+
+def registered_names() -> list[str]:
+    """Returns the names of the datasets that TFDS knows how to build."""
+    # Community datasets are listed by a server: asking it would load tensorflow and wait for the network.
+    return list(tfds.list_builders(with_community_datasets=False))
+
+
+def _dataset_at(root: str, name: str, parsed_name: str, arguments: dict[str, Any]) -> TfdsDataset:
+    builder = _guard(lambda: open_directory(root), root, root)
+    found = {"config": builder.info.config_name or "", "version": str(builder.info.version)}
+    if parsed_name != builder.info.name or any(found.get(key) != value for key, value in arguments.items()):
+        raise DatasetNotFoundError(
+            f"The root {root} is the version directory of {dataset_name(builder.info)}, which is not {name!r}."
+        )
+    return _dataset_of(builder)
+
+
+def _find_prepared(root: str | None, name: str, arguments: dict[str, Any]) -> TfdsDataset | None:
+    try:
+        found = _guard(lambda: find_version_dir(name, root, **arguments), name, root or name)
+    except tfds.core.DatasetNotFoundError:
+        return None
+    return None if found is None else _dataset_in(found, name)
+
+
+def _dataset_in(version_dir: str | os.PathLike[str], asked: str | os.PathLike[str]) -> TfdsDataset:
+    directory = _absolute(version_dir)
+    return _guard(lambda: _dataset_of(open_directory(directory)), asked, directory)  # type: ignore[no-any-return]
+
+
+def _dataset_of(builder: Any) -> TfdsDataset:
+    info = builder.info
+    name, file_format = dataset_name(info), str(info.file_format.value)
+    try:
+        source_type(file_format)
+    except ConfigError as error:
+        raise ConfigError(f"{name} in {builder.data_path}: {error}") from None
+    return TfdsDataset(name, builder.data_path, info.features, info.splits, file_format)
+
+
+def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | os.PathLike[str]) -> Any:
+    """Returns what `load` does; TFDS reads its metadata unchecked, so that anything may come out of a damaged file."""
+    try:
+        return load()
+    except (tfds.core.DatasetNotFoundError, ImportError, ConfigError):
+        raise
+    except Exception as error:
+        what = f"The dataset {os.fspath(asked)!r} under {os.fspath(where)}"
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        if isinstance(error, OSError) or type(error).__module__.startswith("tensorflow."):
+            raise DatasetNotFoundError(f"{what} cannot be read ({reason}).") from None
+        raise DatasetNotFoundError(
+            f"{what} cannot be opened: its dataset_info.json or features.json is damaged ({reason}). Prepare it again."
+        ) from error
+
+
+def _prepare(root: str | None, name: str, registered_name: str) -> None:
+    """Downloads and builds a dataset, in one process however many ask for it at the same time."""
+    if registered_name not in registered_names():
+        return  # Said with the nearest names by the caller.
+    data_dir = _data_dir(root)
+    data_dir.mkdir(parents=True, exist_ok=True)
+    module = tfds.builder_cls(registered_name).__module__
+    lock_name = "".join(letter if letter.isalnum() else "_" for letter in name)
+    _logger.warning("Preparing %s under %s, or waiting for the process that does.", name, data_dir)
+    with FileLock(data_dir / f".{lock_name}.prepare.lock"):
+        fresh_process.call(_download_and_prepare, module, name, str(data_dir))
+
+
+def _download_and_prepare(module: str, name: str, data_dir: str) -> None:
+    importlib.import_module(module)  # Registers datasets that TFDS itself does not know.
+    tfds.builder(name, data_dir=data_dir).download_and_prepare()  # Returns at once where it is prepared.
+
+
+def _data_dir(root: str | None) -> Path:
+    return Path(_absolute(root if root is not None else tfds.core.constants.DATA_DIR))
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """Returns a path that stays right when the process changes its directory; a URL as it is."""
+    path = os.path.expanduser(os.fspath(path))
+    return os.path.abspath(path) if is_local(path) else path
+
+
+def _is_version_directory(path: str | os.PathLike[str]) -> bool:
+    return (Path(path) / "dataset_info.json").is_file()

@@ -1,0 +1,101 @@
+"""ImageValues: from the encoded images of a TFDS feature to the values that it declares."""
+
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageSequence
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
+from tfds_torch.images.headers import Header
+
+_MODES = {channels: mode for mode, channels in CHANNELS.items()}
+_KORNIA_MODES = {1: "mono", 3: "rgb", 4: "rgba"}
+
+
+@dataclass(frozen=True)
+class ImageValues:
+    """Decodes images of any of TFDS's kinds. Thread-safe; can be pickled.
+
+    Attributes:
+        shape: height, width, channels (0 or None: as stored), as declared; frames before them where it is a GIF.
+        dtype: `uint8`, `uint16`, or `float32`: then each value is what the four bytes of an RGBA pixel are.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: Any
+
+    @cached_property
+    def _decoder(self) -> ImageDecoder:
+        return ImageDecoder("RGBA" if self.dtype == np.float32 else _MODES.get(self.shape[-1] or 0))
+
+    def decode(self, image: bytes) -> NDArray[Any]:
+        """Returns [height, width, channels] of `dtype`; of a GIF [frames, height, width, 3], where that is declared.
+
+        Raises:
+            ImageDecodeError: it is not an image, or one with other channels.
+            ConfigError: a package is missing that decodes colours of 16 bits.
+        """
+        header = self._decoder.read_header(image)
+        if len(self.shape) == 4:
+            return _decode_frames(image)
+        if self.dtype == np.uint16:
+            values: NDArray[Any] = self._decode_uint16(image, header)
+        else:
+            values = self._decoder.decode(image, header)
+        if self.dtype == np.float32:
+            return np.ascontiguousarray(values).view(np.float32)
+        wanted = self.shape[-1] or values.shape[-1]
+        if values.shape[-1] != wanted:
+            raise ImageDecodeError(f"The image has {values.shape[-1]} channels, and {wanted} are declared.")
+        return values
+
+    def _decode_uint16(self, image: bytes, header: Header) -> NDArray[np.uint16]:
+        if header.bit_depth != 16:
+            return self._decoder.decode(image, header).astype(np.uint16) * 257  # 255 becomes 65,535.
+        wanted = self.shape[-1] or header.channels
+        values = _decode_grey_16(image) if header.channels == 1 else _decode_colours_16(image, header)
+        if header.channels == 4 and wanted == 3:
+            return values[:, :, :3]
+        return np.repeat(values, 3, axis=2) if (header.channels, wanted) == (1, 3) else values
+
+
+def _decode_grey_16(image: bytes) -> NDArray[np.uint16]:
+    """Returns uint16 [h, w, 1] of a PNG image."""
+    try:
+        with Image.open(io.BytesIO(image)) as opened:
+            return np.array(opened, np.uint16)[:, :, None]
+    except Exception as error:  # Of broken files Pillow raises a dozen types.
+        raise ImageDecodeError(f"Pillow says: {str(error).rstrip('.')}.") from None
+
+
+def _decode_colours_16(image: bytes, header: Header) -> NDArray[np.uint16]:
+    """Returns uint16 [h, w, 3 or 4] of a PNG image: Pillow would drop the lower 8 bits."""
+    if header.channels not in _KORNIA_MODES:
+        raise ImageDecodeError(f"PNG images of {header.channels} channels of 16 bits cannot be read.")
+    try:
+        from kornia_rs.io import decode_image_png_u16
+    except ImportError:
+        raise ConfigError(
+            "The dataset has PNG images with colours of 16 bits, which the package kornia-rs decodes. Install it with: "
+            "pip install kornia-rs"
+        ) from None
+    try:
+        values: NDArray[np.uint16] = decode_image_png_u16(
+            image, (header.height, header.width), _KORNIA_MODES[header.channels]
+        )
+    except Exception as error:  # kornia-rs raises nothing more special.
+        raise ImageDecodeError(f"kornia-rs says: {str(error).rstrip('.')}.") from None
+    return values
+
+
+def _decode_frames(image: bytes) -> NDArray[np.uint8]:
+    try:
+        with Image.open(io.BytesIO(image)) as opened:
+            return np.stack([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(opened)])
+    except Exception as error:  # Of broken files Pillow raises a dozen types.
+        raise ImageDecodeError(f"Pillow says: {str(error).rstrip('.')}.") from None

@@ -1,0 +1,230 @@
+"""ParserTfds: a TFDS dataset on disk as batches of numpy arrays."""
+
+import copy
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from tfds_torch.engines.fields import FieldDecoder
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.arguments import check_arguments, check_preprocess
+from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.parsers.parser import ElementSpec
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.tfds.dataset import field_spec
+from tfds_torch.parsers.tfds.dataset_fields import DatasetFields
+from tfds_torch.parsers.tfds.dataset_opening import open_dataset
+from tfds_torch.parsers.tfds.feature_keys import find_feature
+from tfds_torch.parsers.tfds.targets import class_names, make_class_map, parse_target_key
+from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.world import World
+from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.source import FieldSpec
+
+_FILENAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
+_NAMES_AT_A_TIME = 64
+
+
+class ParserTfds(ParserBase):
+    """Reads a split of a prepared TFDS dataset.
+
+    Building one reads `dataset_info.json` and `features.json` only. Local files are read without tensorflow; the stream
+    modes, and a `map_fn`, load it in the process that calls `batches`. Parsers can be pickled, and may be used from
+    several processes.
+
+    Args:
+        root: TFDS data directory, or the version directory of one dataset; None: TFDS's default data directory. For
+            `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .jpeg, .png).
+        name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory; or
+            `image_folder`, read as `tfds.ImageFolder` reads it.
+        split: any TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5:7shard]`.
+        shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
+        is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
+        batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
+        repeats: passes over the split in one epoch; 0 and 1 mean one.
+        seed: of the order, >= 0.
+        remainder: `Remainder` or its name; None: `wrap` in training, in evaluation `pad` on several ranks, else `keep`.
+        preprocess: `TrainPreprocess` or `EvalPreprocess`: images are cut, resized and flipped while they are decoded,
+            and `batches` yields them as one array. Needs batch_size. None: images come as they are stored.
+        image_key: feature that holds the image; None: the dataset has none.
+        target_key: feature that holds the target; None: there is none. Several keys, also as "cat,dog", name numbers:
+            the label is the list of the positions of those that are > 0. Keys are taken literally first, then with "/"
+            as nesting.
+        image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
+        class_map: new labels for the target, by source label (int) or class name; or the path of such a dict (`.pkl`),
+            or of a text file (`.txt`) with a class name in each line. None: the target's own.
+        read: how examples are read.
+        download: whether to prepare (download and build) a dataset that is not there, once, in a process of its own.
+
+    Raises:
+        ConfigError: an argument that cannot work, with what is there instead.
+        DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None,
+        name: str | os.PathLike[str],
+        split: str = "train",
+        shuffle: bool | None = None,
+        is_training: bool = False,
+        batch_size: int | None = None,
+        repeats: int = 0,
+        *,
+        seed: int = 42,
+        remainder: Remainder | str | None = None,
+        preprocess: Preprocess | None = None,
+        image_key: str | None = "image",
+        target_key: str | Sequence[str] | None = "label",
+        image_mode: str | None = "RGB",
+        class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
+        read: ReadOptions = ReadOptions(),
+        download: bool = False,
+    ) -> None:
+        check_arguments(is_training, batch_size, shuffle, image_mode, read)
+        self._dataset = open_dataset(root, name, download=download)
+        super().__init__(
+            self._dataset.source(split, verify_checksums=read.verify_checksums),
+            split,
+            is_training=is_training,
+            shuffle=shuffle,
+            batch_size=batch_size,
+            repeats=repeats,
+            seed=seed,
+            remainder=remainder,
+            preprocess=preprocess,
+            image_mode=image_mode,
+            read=read,
+        )
+        features = self._dataset.features
+        self.image_key = image_key
+        self.target_key = parse_target_key(target_key, features)
+        self._check_explicit_keys()
+        self._check_preprocess()
+        self._new_labels = make_class_map(class_map, self.target_key, features, self.dataset_name)
+        self.plan(World())  # What cannot work in any world is said now.
+
+    @staticmethod
+    def split_names(root: str | os.PathLike[str] | None, name: str | os.PathLike[str]) -> list[str]:
+        """Returns the splits of a prepared dataset.
+
+        Raises:
+            ConfigError: the name has no valid form.
+            DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
+        """
+        return list(open_dataset(root, name, download=False).splits)
+
+    @property
+    def data_dir(self) -> Path:
+        """The version directory that holds the shards and `dataset_info.json`."""
+        return Path(self._dataset.directory) if is_local(str(self._dataset.directory)) else self._dataset.directory
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, by label; None when the target has no classes, or not one name for each."""
+        if self._new_labels is not None:
+            return self._new_labels.class_names
+        return class_names(self.target_key, self._dataset.features)
+
+    @property
+    def class_to_idx(self) -> dict[Any, int]:
+        """Class name -> label, or the class map; empty when the target has no classes."""
+        if self._new_labels is not None:
+            return dict(self._new_labels.entries)
+        return {name: label for label, name in enumerate(self.class_names or [])}
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
+        fields = {key: field_spec(connector) for key, connector in sorted(self._dataset.features.items())}
+        metadata = {"valid": FieldSpec((), np.bool_), "index": FieldSpec((), np.int64), "id": FieldSpec((), np.object_)}
+        return ElementSpec(fields | metadata)
+
+    def with_read(self, read: ReadOptions) -> "ParserTfds":
+        """Returns this parser, reading the same examples in another way."""
+        parser = copy.copy(self)
+        parser.read = read
+        parser._source = self._dataset.source(self.split, verify_checksums=read.verify_checksums)
+        return parser
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Returns a name for every example, in the order of `index`.
+
+        The names are those of the feature `file_name`, `filename`, `image/filename`, `id` or `image_id`, which takes
+        one pass over the shards; a dataset without any of them has its TFDS ids, `<shard file>__<record>`. The names
+        of an image folder are the paths below its root.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the dataset's version directory (the root of an image folder).
+
+        Raises:
+            ConfigError: the shards are remote.
+            ShardError: a shard is missing or damaged.
+        """
+        features = self._dataset.features
+        found = next(filter(None, (find_feature(features, key) for key in _FILENAME_KEYS)), None)
+        if found is None or found.connector.shape != () or not self._source.has_shards:
+            names = list(self.ids(np.arange(self.num_examples)))
+        else:
+            names = list(self._stored_names("/".join(found.path)))
+        if basename:
+            names = [os.path.basename(name) for name in names]
+        return [str(self.data_dir / name) for name in names] if absolute else names
+
+    def _stored_names(self, key: str) -> Iterator[str]:
+        """Yields the values of a scalar field as texts, in the order of `index`."""
+        if self._source.obstacle is not None:
+            raise ConfigError(
+                f"The file names of {self.dataset_name} can only be read from local shards, and "
+                f"{self._source.obstacle}. Ask for the field {key!r} instead."
+            )
+        self._source.check()
+        for start in range(0, self.num_examples, _NAMES_AT_A_TIME):
+            index = np.arange(start, min(start + _NAMES_AT_A_TIME, self.num_examples))
+            for name in self._source.read(index, [key])[key]:
+                yield name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+    def _field(self, name: str) -> FieldDecoder:
+        return self._fields.field(name, self.image_mode)
+
+    @property
+    def _has_integer_target(self) -> bool:
+        return self._fields.has_integer_target
+
+    @property
+    def _all_fields(self) -> Sequence[str]:
+        return list(self._dataset.features)
+
+    @property
+    def _class_map(self) -> ClassMap | None:
+        return self._new_labels
+
+    @property
+    def _fields(self) -> DatasetFields:
+        return DatasetFields(self.dataset_name, self._dataset.features, self.image_key, self.target_key)
+
+    def _check_preprocess(self) -> None:
+        check_preprocess(self.preprocess, self.batch_size, self.image_mode)
+        if self.preprocess is None:
+            return
+        self._fields.find("image")
+        for name in self.preprocess.also:
+            found = self._fields.find(name).connector
+            if not isinstance(found, tfds.features.Image):
+                raise ConfigError(
+                    f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
+                    f"{found!r}. Only images go through the same crop."
+                )
+
+    def _check_explicit_keys(self) -> None:
+        """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
+        for name, key in (("image", self.image_key), ("label", self.target_key)):
+            if key not in (None, name):
+                self._fields.find(name)
