@@ -19,7 +19,7 @@ STEP_S = 0.1
 
 
 class Times:
-    """A clock that keeps what it is told."""
+    """Metrics that keep what it is told."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -188,11 +188,11 @@ def test_normalising_is_one_kernel(cuda: torch.device) -> None:
 
 
 def test_the_clock_is_told_about_copies(cuda: torch.device) -> None:
-    clock = Times()
-    for _ in DevicePrefetcher(batches(10), cuda, clock=clock):
+    metrics = Times()
+    for _ in DevicePrefetcher(batches(10), cuda, metrics=metrics):
         torch.cuda.synchronize(cuda)
-    assert len(clock.seconds) == 10
-    assert all(seconds > 0 for seconds in clock.seconds)
+    assert len(metrics.seconds) == 10
+    assert all(seconds > 0 for seconds in metrics.seconds)
 
 
 @pytest.mark.parametrize("index", [99])

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from runtime.fake_groups import UNIFIED, make_system, version_1
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.machine_share import UsableCores, choose_workers, num_local_ranks, usable_cores
+from tfds_torch.runtime.machine_share import (
+    WORKER_BYTES,
+    UsableCores,
+    choose_workers,
+    num_local_ranks,
+    usable_cores,
+)
 
 
 def cores(number: float) -> UsableCores:
@@ -107,7 +113,7 @@ def test_on_few_cores_a_rank_may_read_by_itself() -> None:
 
 @pytest.mark.parametrize(
     ("available", "num_ranks", "expected"),
-    [(10**10, 1, 7), (7 * 10**9, 1, 7), (7 * 10**9 - 1, 1, 6), (10**9 - 1, 1, 0), (5 * 10**9, 2, 2)],
+    [(10**10, 1, 7), (28 * 10**8, 1, 7), (28 * 10**8 - 1, 1, 6), (4 * 10**8 - 1, 1, 0), (2 * 10**9, 2, 2)],
 )
 def test_no_more_workers_than_the_memory_holds(available: int, num_ranks: int, expected: int) -> None:
     assert choose_workers(cores(8 * num_ranks), num_ranks, available).num_workers == expected
@@ -140,6 +146,6 @@ def test_workers_never_exceed_cores_memory_or_their_limit(
     assert found <= max(1, share)
     assert found == 0 or share > inline_cores
     if available is not None:
-        assert found * num_ranks * 10**9 <= available
+        assert found * num_ranks * WORKER_BYTES <= available
     elif share > inline_cores:
         assert found >= 1

@@ -1,5 +1,6 @@
 """An iterator belongs to the thread that took its first item."""
 
+import os
 import threading
 from collections.abc import Iterator
 
@@ -55,3 +56,22 @@ def test_closing_closes_what_is_iterated() -> None:
     assert closed == [True]
     assert list(items) == []
     OneThreadIterator(iter([1]), "a list").close()
+
+
+def test_a_forked_process_is_told_to_begin_another_one() -> None:
+    numbers = OneThreadIterator(iter(range(3)), "numbers")
+    assert next(numbers) == 0
+    receiver, sender = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            next(numbers)
+        except ConfigError as error:
+            os.write(sender, str(error).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(receiver, 1000).decode() == (
+        "The iterator of numbers began in another process, whose threads this one does not have. Begin another one "
+        "here."
+    )
+    assert list(numbers) == [1, 2]

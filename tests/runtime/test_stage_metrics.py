@@ -1,4 +1,4 @@
-"""StageClock: what threads and processes report arrives, each in its own row."""
+"""StageMetrics: what threads and processes report arrives, each in its own row."""
 
 import copy
 import multiprocessing
@@ -9,74 +9,73 @@ import threading
 import pytest
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.clock import Clock
 from tfds_torch.runtime.loader_stats import LoaderStats, WorkerStats
-from tfds_torch.runtime.stage_times import STAGES, StageClock
+from tfds_torch.runtime.stage_metrics import STAGES, StageMetrics
 
 
-def report(clock: StageClock, worker: int) -> None:
-    clock.bind(worker)
-    clock.add("read", 0.25)
-    clock.add("read", 0.5)
-    clock.add_batch(8)
-    clock.note_reading(0)
-    clock.note_begun()
-    clock.note_stack_file(0)
+def report(metrics: StageMetrics, worker: int) -> None:
+    metrics.bind(worker)
+    metrics.add("read", 0.25)
+    metrics.add("read", 0.5)
+    metrics.add_batch(8)
+    metrics.note_reading(0)
+    metrics.note_begun()
+    metrics.note_stack_file(0)
 
 
 def test_a_clock_is_what_pipelines_report_to() -> None:
-    clock: Clock = StageClock(0)
-    clock.add("decode", 1.5)
+    metrics: StageMetrics = StageMetrics(0)
+    metrics.add("decode", 1.5)
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_what_workers_report_arrives_in_their_rows(method: str) -> None:
-    clock = StageClock(2)
-    process = multiprocessing.get_context(method).Process(target=report, args=(clock, 1))
+    metrics = StageMetrics(2)
+    process = multiprocessing.get_context(method).Process(target=report, args=(metrics, 1))
     process.start()
     process.join()
     assert process.exitcode == 0
-    assert clock.pid(1) == process.pid
-    assert clock.pid(0) is None
-    assert clock.pid(2) == os.getpid()
-    assert clock.seconds(1) == {stage: 0.75 if stage == "read" else 0.0 for stage in STAGES}
-    assert clock.seconds(0) == clock.seconds(2) == dict.fromkeys(STAGES, 0.0)
-    assert clock.counts(1) == (1, 8)
-    assert (clock.reading(1), clock.reading(0)) == (0, None)
-    assert (clock.num_begun(1), clock.num_begun(0)) == (1, 0)
-    assert (clock.stack_file(1), clock.stack_file(0)) == (0, None)
+    assert metrics.pid(1) == process.pid
+    assert metrics.pid(0) is None
+    assert metrics.pid(2) == os.getpid()
+    assert metrics.seconds(1) == {stage: 0.75 if stage == "read" else 0.0 for stage in STAGES}
+    assert metrics.seconds(0) == metrics.seconds(2) == dict.fromkeys(STAGES, 0.0)
+    assert metrics.counts(1) == (1, 8)
+    assert (metrics.reading(1), metrics.reading(0)) == (0, None)
+    assert (metrics.num_begun(1), metrics.num_begun(0)) == (1, 0)
+    assert (metrics.stack_file(1), metrics.stack_file(0)) == (0, None)
 
 
 def test_threads_add_up() -> None:
-    clock = StageClock(0)
-    threads = [threading.Thread(target=lambda: [clock.add("read", 1.0) for _ in range(1000)]) for _ in range(4)]
+    metrics = StageMetrics(0)
+    threads = [threading.Thread(target=lambda: [metrics.add("read", 1.0) for _ in range(1000)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert clock.seconds(0)["read"] == 4000
+    assert metrics.seconds(0)["read"] == 4000
 
 
 def test_the_training_process_adds_to_a_workers_hand_over() -> None:
-    clock = StageClock(1)
-    clock.add_hand_over(0, 0.5)
-    assert clock.seconds(0)["hand_over"] == 0.5
+    metrics = StageMetrics(1)
+    metrics.add_hand_over(0, 0.5)
+    assert metrics.seconds(0)["hand_over"] == 0.5
 
 
 def test_an_unknown_stage_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"There is no stage 'rest': a clock knows read, decode, fetch, collate"):
-        StageClock(0).add("rest", 1.0)
+    with pytest.raises(ConfigError, match=r"There is no stage 'rest': the stages are read, decode, fetch, collate"):
+        StageMetrics(0).add("rest", 1.0)
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda clock: pickle.loads(pickle.dumps(clock))])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda metrics: pickle.loads(pickle.dumps(metrics))])
 def test_other_copies_begin_anew(duplicate: object) -> None:
-    clock = StageClock(1)
-    clock.add("read", 1.0)
-    twin: StageClock = duplicate(clock)  # type: ignore[operator]
+    metrics = StageMetrics(1)
+    metrics.add("read", 1.0)
+    twin: StageMetrics = duplicate(metrics)  # type: ignore[operator]
     assert twin.num_workers == 1
     assert twin.seconds(1)["read"] == 0.0
     twin.add("read", 2.0)
-    assert clock.seconds(1)["read"] == 1.0
+    assert metrics.seconds(1)["read"] == 1.0
 
 
 def test_stats_are_plain_values_and_one_line() -> None:
@@ -101,3 +100,15 @@ def test_stats_are_plain_values_and_one_line() -> None:
         "2 batches, 16 examples, 32 examples/s; seconds: waiting 0.30, loop 0.20, fetch 0.40 (read 0.10, decode 0.20), "
         "collate 0.05, hand-over 0.01, device copy 0.00"
     )
+
+
+def test_a_worker_has_started_with_its_first_batch_or_when_it_says_that_there_is_none() -> None:
+    metrics = StageMetrics(2)
+    metrics.bind(0)
+    assert not metrics.has_started(0)
+    metrics.add_batch(3)
+    metrics.bind(1)
+    assert (metrics.has_started(0), metrics.has_started(1)) == (True, False)
+    metrics.note_started()
+    assert metrics.has_started(1)
+    assert metrics.counts(1) == (0, 0)

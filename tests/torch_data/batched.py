@@ -107,7 +107,7 @@ def look_at_all(batch: Any) -> tuple[type, list[Look]]:
 
 
 def look_at_batches(dataset: ImageDataset) -> tuple[list[tuple[type, list[Look]]], int, int]:
-    """Returns the looks of an epoch's batches, and the lengths of loader and dataset. Loads tensorflow."""
+    """Returns the looks of an epoch's batches, and the lengths of loader and dataset."""
     loader = DataLoader(dataset, batch_size=None, collate_fn=look_at_all)
     return list(loader), len(loader), len(dataset)
 
@@ -122,7 +122,7 @@ def look_at_batches_of_workers(_: Place, dataset: ImageDataset, num_workers: int
 
 
 def read_batches(dataset: ImageDataset, num_batches: int | None = None) -> list[tuple[Any, ...]]:
-    """Returns an epoch's batches in plain values, all of them held until the last one has come. Loads tensorflow."""
+    """Returns an epoch's batches in plain values, all of them held until the last one has come."""
     held = list(islice(DataLoader(dataset, batch_size=None), num_batches))
     return [tuple(to_plain(value) for value in batch) for batch in held]
 
@@ -138,20 +138,36 @@ def read_in_workers(_: Place, dataset: ImageDataset, num_workers: int, method: s
     return [tuple(to_plain(value) for value in batch) for batch in held]
 
 
+def read_in_inference_mode(_: Place, dataset: ImageDataset, num_workers: int) -> list[tuple[Any, ...]]:
+    """Returns the same, taken within `torch.inference_mode()`."""
+    with torch.inference_mode():
+        held = list(DataLoader(dataset, batch_size=None, num_workers=num_workers))
+        return [tuple(to_plain(value) for value in batch) for batch in held]
+
+
+def read_before_and_in_workers(_: Place, dataset: ImageDataset) -> tuple[list[Any], list[Any], bool]:
+    """Returns an epoch that this process has read, the same of workers forked then, and whether that is shared."""
+    before = read_batches(dataset)
+    dataset.set_epoch(0)
+    held = list(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork"))
+    plain = [tuple(to_plain(value) for value in batch) for batch in held]
+    return before, plain, all(batch[0].is_shared() for batch in held)
+
+
 def compare_addresses(dataset: ImageDataset) -> tuple[list[int], list[int]]:
-    """Returns the addresses of all batches' images, of the parser's canvases and of the dataset's tensors, in order."""
+    """Returns the addresses of all batches' images, of the parser's buffers and of the dataset's tensors, in order."""
     from unittest import mock
 
-    from tfds_torch.torch_data import tensor_canvas
+    from tfds_torch.torch_data import tensor_buffer
 
     made = []
 
-    class Noting(tensor_canvas.TensorCanvas):
+    class Noting(tensor_buffer.TensorBuffer):
         def __init__(self, memory: torch.Tensor) -> None:
             super().__init__(memory)
             made.append(self.pixels.ctypes.data)
 
-    with mock.patch.object(tensor_canvas, "TensorCanvas", Noting):
+    with mock.patch.object(tensor_buffer, "TensorBuffer", Noting):
         came = [image for (image,) in dataset]
     return sorted(made), sorted(image.data_ptr() for image in came)
 

@@ -35,7 +35,7 @@ def _rows_of_batch(batch: Any) -> list[Row]:
 
 
 def planned_rows(parser: ParserTfds, world: World, num_workers: int, epoch: int) -> Rows:
-    """Returns the batches that a rank's parser yields for its workers, taken from them in turn. Loads tensorflow."""
+    """Returns the batches that a rank's parser yields for its workers, taken from them in turn."""
     num_pipelines = max(1, num_workers)
     parts = [_batches(parser, world.at_worker(worker, num_pipelines), epoch) for worker in range(num_pipelines)]
     return [batch for turn in zip_longest(*parts) for batch in turn if batch is not None]
@@ -48,34 +48,34 @@ def _batches(parser: ParserTfds, world: World, epoch: int) -> Iterator[list[Row]
 
 
 def planned_epochs(parser: ParserTfds, num_workers: int, num_epochs: int) -> list[Rows]:
-    """Returns the planned batches of the first epochs of a single rank. Loads tensorflow."""
+    """Returns the planned batches of the first epochs of a single rank."""
     return [planned_rows(parser, World(), num_workers, epoch) for epoch in range(num_epochs)]
 
 
 def read_loader(dataset: ImageDataset, batch_size: int, num_epochs: int = 1) -> tuple[list[Rows], int, int]:
-    """Returns the epochs of a loader without workers, its length, and its dataset's. Loads tensorflow."""
+    """Returns the epochs of a loader without workers, its length, and its dataset's."""
     loader = DataLoader(dataset, batch_size)
     return [rows_of(loader) for _ in range(num_epochs)], len(loader), len(dataset)
 
 
 def read_examples(dataset: ImageDataset, num_examples: int | None = None) -> list[tuple[Any, ...]]:
-    """Returns the first examples of an iteration. Loads tensorflow."""
+    """Returns the first examples of an iteration."""
     return [example for _, example in zip(range(num_examples or len(dataset)), dataset, strict=False)]
 
 
 def read_with_environment(dataset: ImageDataset, environment: dict[str, str]) -> tuple[list[Rows], int, int]:
-    """Returns an epoch, as `read_loader`, under further environment variables. Loads tensorflow."""
+    """Returns an epoch, as `read_loader`, under further environment variables."""
     with mock.patch.dict(os.environ, environment):
         return read_loader(dataset, dataset.parser.batch_size or 1)
 
 
 def collate_by_default(dataset: ImageDataset) -> None:
-    """Draws one batch with torch's default collation. Loads tensorflow."""
+    """Draws one batch with torch's default collation."""
     next(iter(DataLoader(dataset, 4)))
 
 
 def read_life(dataset: ImageDataset, batch_size: int) -> list[Rows]:
-    """Returns epochs of one dataset: whole, broken off and begun anew, fixed twice by `set_epoch`. Loads tensorflow."""
+    """Returns epochs of one dataset: whole, broken off and begun anew, fixed twice by `set_epoch`."""
     loader = DataLoader(dataset, batch_size)
     epochs = [rows_of(loader)]
     next(iter(loader))

@@ -4,7 +4,6 @@ import copy
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Any
 from unittest import mock
@@ -14,9 +13,7 @@ from grids.fleet import Place
 
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.pipeline import indexed_records
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.records.record_reader import RecordReader, open_reader
 from torch_data.resuming import PlainLoader, SampleLoader, Setup, StatefulLoader
 
 # Real ranks
@@ -180,34 +177,29 @@ class Reads:
 
     Attributes:
         came: examples that were handed over, in order.
-        read: examples whose records were read, in order.
-        num_read: records that the readers counted.
+        read: examples that were read from the files, in order.
     """
 
     came: list[int]
     read: list[int]
-    num_read: int
 
 
 def count_reads(_: Place, setup: Setup, state: Any, num_batches: int | None, worker: int = 0) -> Reads:
     """Returns what an iteration reads that begins at a state and is left after some batches; None: at its end.
 
-    With workers it is what one of them reads: the readers are in its process.
+    With workers it is what one of them reads: the files are read in its process.
     """
-    readers, read = [], []
-
-    def open_counted(*args: Any, **kwargs: Any) -> RecordReader:
-        readers.append(open_reader(*args, **kwargs))
-        readers[-1].read = partial(note, readers[-1].read)
-        return readers[-1]
-
-    def note(original: Callable[..., Any], index: Any) -> Any:
-        read.extend(index.tolist())
-        return original(index)
-
+    read: list[int] = []
     dataset = setup.dataset()
     dataset.load_state_dict(state)
-    with mock.patch.object(indexed_records, "open_reader", open_counted):
+    kind = type(dataset.parser.source)
+    original = kind.read
+
+    def note(source: Any, index: Any, fields: Sequence[str]) -> Any:
+        read.extend(index.tolist())
+        return original(source, index, fields)
+
+    with mock.patch.object(kind, "read", note):
         if setup.num_workers:
             start = LoaderState.from_dict(state)
             world = World(0, setup.num_replicas, worker, setup.num_workers)
@@ -216,7 +208,7 @@ def count_reads(_: Place, setup: Setup, state: Any, num_batches: int | None, wor
             del parts
         else:
             came = [int(i) for index, _ in islice(setup.loader(dataset), num_batches) for i in index]
-    return Reads(came, read, sum(reader.num_read for reader in readers))
+    return Reads(came, read)
 
 
 # What StatefulDataLoader's states are good for

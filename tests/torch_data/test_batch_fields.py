@@ -1,16 +1,15 @@
 """Fields of a whole batch: tensors where values have one shape, lists where they have none."""
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import Batch
+from tfds_torch.engines.batch import Batch
+from tfds_torch.storage.ids import LazyIds
 from tfds_torch.torch_data.batch_fields import make_tensors
-from tfds_torch.torch_data.tensor_canvas import TensorCanvases
+from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 
 
 def batch_of(image: Any = None, label: Any = None, **features: Any) -> Batch:
@@ -19,7 +18,7 @@ def batch_of(image: Any = None, label: Any = None, **features: Any) -> Batch:
 
 
 def fields_of(batch: Batch, *names: str) -> tuple[Any, ...]:
-    return make_tensors(batch, names, TensorCanvases())
+    return make_tensors(batch, names)
 
 
 def test_fields_come_in_the_order_asked_for_as_tensors() -> None:
@@ -34,29 +33,23 @@ def test_fields_come_in_the_order_asked_for_as_tensors() -> None:
         assert (field.dtype, field.tolist()) == (dtype, values)
 
 
-def test_images_of_a_canvas_are_handed_over_as_they_are() -> None:
-    images = TensorCanvases()((2, 4, 5, 3)).images
-    assert fields_of(batch_of(images), "image")[0] is images
-
-
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_images_of_one_size_are_stacked_channels_last(channels: int) -> None:
-    arrays = [np.random.default_rng(i).integers(0, 256, (4, 5, channels), np.uint8) for i in range(2)]
-    (images,) = fields_of(batch_of(arrays), "image")
+def test_images_of_a_buffer_are_handed_over_as_they_are(channels: int) -> None:
+    images = TensorBuffers()((2, 4, 5, channels)).images
+    assert fields_of(batch_of(images), "image")[0] is images
     assert (images.shape, images.dtype) == ((2, channels, 4, 5), torch.uint8)
     assert images.permute(0, 2, 3, 1).is_contiguous()
-    for image, array in zip(images, arrays, strict=True):
-        np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), array)
 
 
-def test_images_of_different_sizes_are_refused_with_their_ids() -> None:
-    batch = batch_of([np.zeros((4, 5, 3), np.uint8), np.zeros((4, 6, 3), np.uint8)])
-    message = (
-        "Whole batches need images of one size: a__5 has [H, W, C] = [4, 5, 3], and a__6 [4, 6, 3]. Give the parser a "
-        "preprocess, such as TrainPreprocess(size=224), or leave out batched=True."
-    )
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        fields_of(batch, "image")
+def test_ids_are_a_list_whatever_they_are_computed_by() -> None:
+    def name(files: Any, records: Any) -> list[str]:
+        return [f"{file}__{record}" for file, record in zip(files, records, strict=True)]
+
+    ids = LazyIds(name, np.arange(2), np.arange(2))
+    batch = Batch(None, None, np.array([True] * 2), np.arange(2), ids, {}, 0, 0)
+    (found,) = fields_of(batch, "id")
+    assert type(found) is list
+    assert found == ["0__0", "1__1"]
 
 
 def test_other_features_are_tensors_where_their_values_have_one_shape() -> None:

@@ -57,6 +57,23 @@ def test_local_memory_keeps_no_more_than_it_may() -> None:
     assert len(memory._blocks) == 2
 
 
+@pytest.mark.timeout(30)
+def test_memory_may_be_given_back_while_some_is_taken_by_the_same_thread() -> None:
+    """As garbage collection does it, which may run at any moment."""
+    memory = LocalMemory()
+    taken = [memory.take(SHAPE)]
+
+    class Blocks(list[Any]):
+        def pop(self, *where: Any) -> Any:
+            taken.clear()
+            return super().pop(*where)
+
+    memory._blocks = Blocks([np.empty(SLOT_BYTES, np.uint8)])
+    kept = memory.take(SHAPE)
+    assert kept.shape == SHAPE
+    assert len(memory._blocks) == 1
+
+
 def test_a_slot_is_free_again_when_it_was_not_sent() -> None:
     memory = SharedMemory(2, 3, SLOT_BYTES)
     memory.bind(1)

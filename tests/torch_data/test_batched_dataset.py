@@ -84,11 +84,11 @@ def test_in_workers_the_images_lie_in_shared_memory_when_they_are_made(fleet: Fl
     assert is_shared
 
 
-def test_images_are_not_copied_on_their_way_from_the_canvas(numbered_root: str, in_reader: InReader) -> None:
-    canvases, tensors = in_reader(
+def test_images_are_not_copied_on_their_way_from_the_buffer(numbered_root: str, in_reader: InReader) -> None:
+    buffers, tensors = in_reader(
         batched.compare_addresses, dataset_of(numbered_root, ("image",), preprocess=TrainPreprocess(size=8))
     )
-    assert canvases == tensors
+    assert buffers == tensors
     assert len(set(tensors)) == 4, "batches that are still held share no memory"
 
 
@@ -124,6 +124,26 @@ def test_workers_give_the_batches_that_a_process_gives_alone(
     alone = in_reader(batched.read_batches, dataset_of(numbered_root))
     (came,) = fleet.call(batched.read_in_workers, dataset_of(numbered_root), num_workers, method, deadline_s=120)
     assert_same_batches(came, alone)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_evaluation_in_inference_mode_reads_what_any_other_does(
+    num_workers: int, fleet: Fleet, numbered_root: str, in_reader: InReader
+) -> None:
+    alone = in_reader(batched.read_batches, dataset_of(numbered_root))
+    (came,) = fleet.call(
+        *(batched.read_in_inference_mode, dataset_of(numbered_root), num_workers),
+        reads=not num_workers,
+        deadline_s=120,
+    )
+    assert_same_batches(came, alone)
+
+
+def test_workers_that_are_forked_after_a_map_fn_ran_give_the_same_batches(fleet: Fleet, numbered_root: str) -> None:
+    (found,) = fleet.call(batched.read_before_and_in_workers, dataset_of(numbered_root), reads=True, deadline_s=120)
+    before, in_workers, are_shared = found
+    assert_same_batches(in_workers, before)
+    assert are_shared
 
 
 def assert_same_batches(ours: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]]) -> None:
@@ -173,9 +193,11 @@ def test_images_of_different_sizes_are_refused_with_ids_and_sizes(data_root: Pat
     with pytest.raises(ConfigError) as refused:
         in_reader(batched.read_batches, dataset)
     text = str(refused.value)
-    sizes = re.findall(r"photos-train\.tfrecord-\d+-of-00008__\d+ (?:has \[H, W, C\] = )?\[(\d+), (\d+), 3\]", text)
-    assert len(sizes) == 2, text
-    assert sizes[0] != sizes[1]
+    one = r"\[(\d+), (\d+), 3\]"
+    message = rf"\d+-of-00008__\d+ is of another one .* has \[H, W, C\] = {one}, and the first {one}\."
+    sizes = re.search(rf"photos-train\.tfrecord-{message}", text)
+    assert sizes, text
+    assert sizes.groups()[:2] != sizes.groups()[2:]
     assert "Give the parser a preprocess, such as TrainPreprocess(size=224), or leave out batched=True." in text
 
 

@@ -65,7 +65,7 @@ class Source:
 
 
 class Times:
-    """A clock that keeps what it is told."""
+    """Metrics that keep what it is told."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -372,32 +372,32 @@ def test_batches_of_different_sizes_are_normalised_alike(device: str) -> None:
     assert all(bool((image == 2).all()) for image in moved)
 
 
-# The clock.
+# The metrics.
 
 
 def test_on_the_cpu_the_clock_is_told_about_every_batch() -> None:
-    clock = Times()
-    list(DevicePrefetcher(Source(4), "cpu", clock=clock))
-    assert len(clock.seconds) == 4
-    assert all(seconds >= 0 for seconds in clock.seconds)
+    metrics = Times()
+    list(DevicePrefetcher(Source(4), "cpu", metrics=metrics))
+    assert len(metrics.seconds) == 4
+    assert all(seconds >= 0 for seconds in metrics.seconds)
 
 
 def test_on_cuda_the_clock_is_told_the_time_of_copies_that_are_through(cuda: FakeCuda) -> None:
-    clock, cuda.is_through = Times(), False
-    iteration = iter(DevicePrefetcher(Source(4), "cuda", clock=clock))
+    metrics, cuda.is_through = Times(), False
+    iteration = iter(DevicePrefetcher(Source(4), "cuda", metrics=metrics))
     next(iteration), next(iteration)
-    assert clock.seconds == []
+    assert metrics.seconds == []
     cuda.is_through = True
     next(iteration)
-    assert len(clock.seconds) >= 3
+    assert len(metrics.seconds) >= 3
     assert len(list(iteration)) == 1
-    assert clock.seconds == [COPY_MS / 1000] * 4
+    assert metrics.seconds == [COPY_MS / 1000] * 4
 
 
 def test_on_cuda_copies_that_are_never_through_are_left_out(cuda: FakeCuda) -> None:
-    clock, cuda.is_through = Times(), False
-    assert len(list(DevicePrefetcher(Source(4), "cuda", clock=clock))) == 4
-    assert clock.seconds == []
+    metrics, cuda.is_through = Times(), False
+    assert len(list(DevicePrefetcher(Source(4), "cuda", metrics=metrics))) == 4
+    assert metrics.seconds == []
 
 
 # CUDA
@@ -455,7 +455,7 @@ def test_what_lies_on_the_device_already_is_used_after_the_loop_s_work_and_kept_
 
 def test_a_failed_device_does_not_fail_a_second_time_when_it_is_closed(cuda: FakeCuda) -> None:
     source = Source(9)
-    iteration = iter(DevicePrefetcher(source, "cuda", clock=Times()))
+    iteration = iter(DevicePrefetcher(source, "cuda", metrics=Times()))
     cuda.is_through = False
     next(iteration)
     cuda.has_failed = True

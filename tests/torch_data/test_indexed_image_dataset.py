@@ -1,12 +1,9 @@
-"""IndexedImageDataset behind real DataLoaders and samplers.
-
-pytest's own process never loads tensorflow: what is read in it is decoded in a process of its own.
-"""
+"""IndexedImageDataset behind real DataLoaders and samplers. tensorflow is loaded in none of the processes."""
 
 import pickle
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,20 +26,13 @@ from torch.utils.data import (
 
 import tfds_torch
 from tfds_torch import ImageDataset, IndexedImageDataset, ParserTfds
+from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
-from tfds_torch.parsers import single_examples
-from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from torch_data import reading
 from torch_data.conftest import NUM_PHOTOS
 
 slow = pytest.mark.slow
 LEDGER = ("index", "label", "valid", "id")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _end_the_process() -> Iterator[None]:
-    yield
-    single_examples._process.close()
 
 
 @pytest.fixture

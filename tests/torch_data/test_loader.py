@@ -403,7 +403,7 @@ def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any], m
 def test_options_that_do_not_fit_a_dataset_are_refused() -> None:
     with pytest.raises(ConfigError, match="Batches is an IterableDataset, which has an order of its own"):
         create_loader(Batches(), shuffle=True)
-    with pytest.raises(ConfigError, match="object is no dataset: it must be an ImageDataset"):
+    with pytest.raises(ConfigError, match="object is not a dataset: it must be an ImageDataset"):
         create_loader(object())
     with pytest.raises(ConfigError, match=r"^set_epoch: epoch=-1 must be an integer >= 0"):
         create_loader(Squares()).set_epoch(-1)

@@ -9,7 +9,7 @@ from picture_fixtures import save, write_pictures
 from PIL import Image
 
 from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, create_loader
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.engines.options import ReadOptions
 
 NUM_EXAMPLES, DAMAGED = 16, (3, 4, 11)
 TAKEN = [index for index in range(NUM_EXAMPLES) if index not in DAMAGED] + [5, 5, 12]

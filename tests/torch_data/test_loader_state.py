@@ -230,15 +230,28 @@ def test_whole_batches_come_normalised_and_go_on_exactly(num_workers: int, fleet
     assert found["was decoded"]
 
 
-@pytest.mark.parametrize(("mode", "parts"), [("index", []), ("examples", ["for the shuffle buffer and open files"])])
+@pytest.mark.parametrize(
+    ("mode", "free_mib", "parts"),
+    [
+        ("index", 128, ["2 workers will take about 0.225 GiB"]),
+        (
+            "examples",
+            1024,
+            ["2 workers will take about 1", "0.391 GiB for tensorflow", "for the shuffle buffer and open files"],
+        ),
+    ],
+)
 def test_the_memory_of_workers_is_told_with_all_figures(
-    mode: str, parts: list[str], numbered_root: str, monkeypatch: pytest.MonkeyPatch
+    mode: str, free_mib: int, parts: list[str], numbered_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader_memory, "available_bytes", lambda: 2**30)
+    monkeypatch.setattr(loader_memory, "available_bytes", lambda: free_mib * 2**20)
     dataset = dataset_of(numbered_root, read=with_read(mode))
     create_loader(dataset, 1, prefetch_batches=1)
-    with pytest.warns(UserWarning, match="2 workers will take about 1") as caught:
+    with pytest.warns(UserWarning, match="2 workers will take about") as caught:
         create_loader(dataset, 2, prefetch_batches=1)
     (warning,) = caught
-    for part in ("GiB each (0.781 GiB for tensorflow", "for 4 batches of 0 MiB)", "1 GiB are free of ", *parts):
+    of_process = "GiB each (0.112 GiB for Python, its libraries and images being decoded, "
+    free = f"{free_mib / 1024:.3g} GiB are free of "
+    for part in (of_process, "for 3 batches of 0 MiB)", free, *parts):
         assert part in str(warning.message)
+    assert ("tensorflow" in str(warning.message)) == (mode != "index")

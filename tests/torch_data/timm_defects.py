@@ -24,6 +24,8 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from tfds_torch import ImageDataset, ParserTfds, errors
 from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.images.decoding import ImageDecoder
 from tfds_torch.plan.epoch import PAD_LABEL
 from torch_data.forked import run_forked
 
@@ -61,7 +63,7 @@ def write_datasets(root: Path) -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """What is read."""
+    """What is read; `mode` is our read mode, of which timm has one only."""
 
     root: str
     split: str = "train"
@@ -69,6 +71,7 @@ class Task:
     num_workers: int = 0
     is_training: bool = False
     repeats: int = 0
+    mode: str = "auto"
 
 
 def load_ours(task: Task) -> Loaded:
@@ -78,6 +81,7 @@ def load_ours(task: Task) -> Loaded:
         is_training=task.is_training,
         batch_size=task.batch_size,
         repeats=task.repeats,
+        read=ReadOptions(mode=task.mode),
     )
     dataset = ImageDataset(parser, transform=show_worker)
     workers: dict[str, Any] = {"num_workers": task.num_workers, "persistent_workers": task.num_workers > 0}
@@ -192,7 +196,7 @@ def evaluate_repeats(load: Load, root: str) -> int:
 
 
 def list_ops(load: Load, root: str) -> list[str]:
-    """The ops of the tf.data graph that an evaluation iterates."""
+    """The ops of the tf.data graph that an evaluation iterates, of ours in a stream mode."""
     from tensorflow.core.framework import graph_pb2
     from tensorflow.python.data.ops import iterator_ops
 
@@ -205,7 +209,7 @@ def list_ops(load: Load, root: str) -> list[str]:
         return create_iterator(iterator, dataset)
 
     with mock.patch.object(iterator_ops.OwnedIterator, "_create_iterator", note_ops):
-        read(load(Task(f"{root}/single")))
+        read(load(Task(f"{root}/single", mode="examples")))
     return sorted(ops)
 
 
@@ -215,13 +219,12 @@ def train_on_pictures(load: Load, root: str) -> dict[str, Any]:
 
     read(load(Task(f"{root}/single", is_training=True)))  # The runtime's own memory is not what is measured.
     gc.collect()
-    process, decoded = psutil.Process(), 0
+    process, decoded = psutil.Process(), []
     memory_bytes = [process.memory_info().rss]
 
     def count() -> np.int64:
-        nonlocal decoded
-        decoded += 1
-        return np.int64(decoded)
+        decoded.append(1)  # By several threads.
+        return np.int64(len(decoded))
 
     def counting(decode: Callable[..., Any]) -> Callable[..., Any]:
         def decode_and_count(*args: Any, **kwargs: Any) -> Any:
@@ -230,21 +233,30 @@ def train_on_pictures(load: Load, root: str) -> dict[str, Any]:
 
         return decode_and_count
 
+    def counting_ours(decode: Callable[..., Any]) -> Callable[..., Any]:
+        def decode_and_count(*args: Any, **kwargs: Any) -> Any:
+            count()
+            return decode(*args, **kwargs)
+
+        return decode_and_count
+
     dataset, _ = load(Task(f"{root}/pictures", is_training=True))
     decoded_at_first = []
     with (
         mock.patch.object(tf.image, "decode_jpeg", counting(tf.image.decode_jpeg)),
         mock.patch.object(tf.io, "decode_image", counting(tf.io.decode_image)),
+        mock.patch.object(ImageDecoder, "decode", counting_ours(ImageDecoder.decode)),
+        mock.patch.object(ImageDecoder, "decode_into", counting_ours(ImageDecoder.decode_into)),
     ):
         for epoch in range(2):
             dataset.set_epoch(epoch)
-            decoded = 0
+            decoded.clear()
             examples = iter(dataset)
             next(examples)
-            decoded_at_first.append(decoded)
+            decoded_at_first.append(len(decoded))
             if epoch == 0:
                 memory_bytes += [process.memory_info().rss for _ in examples]
-                num_decoded = decoded
+                num_decoded = len(decoded)
     return {
         "examples": len(memory_bytes),
         "decoded": num_decoded,

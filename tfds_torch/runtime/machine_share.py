@@ -9,8 +9,8 @@ from typing import NamedTuple
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.control_groups import group_folders, read_word
 
-WORKER_BYTES = 10**9
-"""About what a worker takes: tensorflow, its buffers and its decoded batches."""
+WORKER_BYTES = 400_000_000
+"""About what a worker takes: its process (115 MB), images being decoded, and some batches that are ready."""
 
 MOST_WORKERS = 16
 """A rank's workers at most: more have rarely anything to do, and each takes memory."""
@@ -56,6 +56,11 @@ def usable_cores(root: Path = Path("/")) -> UsableCores:
         if quota > 0 and period > 0:
             shares.append(UsableCores(quota / period, f"the container's limit, {folder / name}"))
     return min(shares, key=lambda share: share.number)
+
+
+def num_cores() -> int:
+    """Returns the whole processors that this process may use, one at least."""
+    return max(1, math.floor(usable_cores().number))
 
 
 def num_local_ranks(environ: Mapping[str, str]) -> int:

@@ -1,5 +1,6 @@
-"""Iterators that belong to one thread."""
+"""Iterators that belong to one thread of one process."""
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import TypeVar
@@ -13,7 +14,7 @@ class OneThreadIterator(Iterator[T]):
     """Yields the items of another iterator, to the thread that took the first one.
 
     Two threads that take turns would each miss what the other got. The second one gets an error instead, and the first
-    one all the items.
+    one all the items. So does a forked process that took the iterator along.
 
     Args:
         items: what is yielded. Where it is a generator, closing this closes it.
@@ -23,23 +24,28 @@ class OneThreadIterator(Iterator[T]):
     def __init__(self, items: Iterator[T], name: str) -> None:
         self._items = items
         self._name = name
-        self._owner: int | None = None
+        self._owner: tuple[int, int] | None = None  # Process and thread.
         self._lock = threading.Lock()
 
     def __next__(self) -> T:
-        thread = threading.get_ident()
-        if self._owner != thread:
-            self._claim(thread)
+        taker = os.getpid(), threading.get_ident()
+        if self._owner != taker:
+            self._claim(taker)
         return next(self._items)
 
-    def _claim(self, thread: int) -> None:
+    def _claim(self, taker: tuple[int, int]) -> None:
+        if self._owner is not None and self._owner[0] != taker[0]:
+            raise ConfigError(
+                f"The iterator of {self._name} began in another process, whose threads this one does not have. Begin "
+                f"another one here."
+            )
         with self._lock:
             if self._owner is not None:
                 raise ConfigError(
                     f"Two threads take from the same iterator of {self._name}: each would miss the other's items. "
                     f"Give every thread an iterator of its own, or let one thread read and hand on."
                 )
-            self._owner = thread
+            self._owner = taker
 
     def close(self) -> None:
         """Ends the iteration, if the items can be closed."""

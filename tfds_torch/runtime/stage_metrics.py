@@ -1,4 +1,4 @@
-"""The clock that a loader's processes report to: how long each stage took, and what each of them is reading."""
+"""The metrics that a loader's processes report to: how long each stage took, and what each of them is reading."""
 
 import os
 import threading
@@ -11,16 +11,16 @@ from tfds_torch.errors import ConfigError
 STAGES = ("read", "decode", "fetch", "collate", "hand_over", "device_copy", "waiting", "consumer")
 """What time is spent on: `fetch` is all that a dataset does, `read` and `decode` what it tells of that."""
 
-_PID, _NUM_BEGUN, _READING, _STACK_FD, _BATCHES, _EXAMPLES, _REPLACED = range(7)
-_STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, _REPLACED + 1)}
-_ROW = _REPLACED + 1 + len(STAGES)
+_PID, _NUM_BEGUN, _READING, _STACK_FD, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(8)
+_STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, _STARTED + 1)}
+_ROW = _STARTED + 1 + len(STAGES)
 
 
-class StageClock:
+class StageMetrics:
     """Sums of seconds and counts, in memory that a training process shares with its workers.
 
     Every process has a row of its own: workers 0 to num_workers - 1, and the training process after them. Any thread of
-    a process may report. The clock is inherited by forked workers and travels to spawned ones; other copies begin anew.
+    a process may report. They are inherited by forked workers and travel to spawned ones; other copies begin anew.
 
     Args:
         num_workers: of the loader, 0 for none.
@@ -50,7 +50,7 @@ class StageClock:
         """
         column = _STAGE_COLUMNS.get(stage)
         if column is None:
-            raise ConfigError(f"There is no stage {stage!r}: a clock knows {', '.join(STAGES)}.")
+            raise ConfigError(f"There is no stage {stage!r}: the stages are {', '.join(STAGES)}.")
         self._add(self._row + column, seconds)
 
     def add_hand_over(self, worker: int, seconds: float) -> None:
@@ -61,10 +61,19 @@ class StageClock:
         """Counts a batch that this process has made."""
         self._add(self._row + _BATCHES, 1)
         self._add(self._row + _EXAMPLES, num_examples)
+        self.note_started()
 
     def note_reading(self, index: int) -> None:
         """Notes the example whose reading has just begun."""
         self._numbers[self._row + _READING] = index + 1
+
+    def note_started(self) -> None:
+        """Notes that this process has made its first batch, or will make none."""
+        self._numbers[self._row + _STARTED] = 1
+
+    def has_started(self, worker: int) -> bool:
+        """Returns whether a worker has made its first batch, or will make none."""
+        return bool(self._numbers[worker * _ROW + _STARTED])
 
     def note_replaced(self) -> None:
         """Counts a damaged example whose place another one took."""

@@ -15,7 +15,7 @@ def install() -> None:
     What changes:
 
     - `create_dataset("tfds/...")` takes the same arguments, and its dataset has the same methods; the examples come
-      from `ParserTfds`. Other datasets are timm's own. tensorflow is loaded in the loader's workers only.
+      from `ParserTfds`, local ones without tensorflow. Other datasets are timm's own.
     - `create_loader` hands its batch size to the dataset, so that batches and `len` are exact, and compares what the
       ranks are about to read. What contradicts the dataset is a ConfigError.
     - Several ranks evaluate exactly: `accuracy` leaves out padding (label -100), and in the last batch

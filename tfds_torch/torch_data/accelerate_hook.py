@@ -16,19 +16,36 @@ from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import Parser
+from tfds_torch.plan.world import World
 from tfds_torch.torch_data.wrapped_datasets import unwrap
-
-if TYPE_CHECKING:
-    from tfds_torch.torch_data.image_dataset import ImageDataset
 
 _ACCELERATOR, _DATA_LOADER, _STATE = "accelerate.accelerator", "accelerate.data_loader", "accelerate.state"
 _PREPARE = "prepare_data_loader"
 
 
-def keep_own_shards(kind: "type[ImageDataset]") -> None:
+class RankedDataset(Protocol):
+    """A dataset that reads its rank's part by itself; ImageDataset is one."""
+
+    @property
+    def parser(self) -> Parser:
+        """Where its examples come from."""
+
+    @property
+    def world(self) -> World | None:
+        """The rank that it was given; None: it finds out."""
+
+    is_read_ahead: bool
+    """Whether what stands between it and the training loop fetches ahead; the hook sets it."""
+
+    def find_rank(self) -> World:
+        """Returns the rank that it reads as."""
+
+
+def keep_own_shards(kind: type[RankedDataset]) -> None:
     """Lets `Accelerator.prepare` take loaders over such datasets as they are, also when accelerate is imported later.
 
     Args:
@@ -40,7 +57,7 @@ def keep_own_shards(kind: "type[ImageDataset]") -> None:
         sys.meta_path.insert(0, _AccelerateFinder(kind))
 
 
-def refuse_second_shards(dataset: "ImageDataset") -> None:
+def refuse_second_shards(dataset: RankedDataset) -> None:
     """Stands behind `keep_own_shards`, which a loader can get around: a version of Accelerate that works otherwise.
 
     Accelerate sets the epoch in every process before it reads anything, so that no rank waits for another one.
@@ -75,7 +92,7 @@ def refuse_second_shards(dataset: "ImageDataset") -> None:
 class _AccelerateFinder(MetaPathFinder):
     """Hooks accelerate as soon as it has been imported; finds nothing else, and leaves afterwards."""
 
-    def __init__(self, kind: "type[ImageDataset]") -> None:
+    def __init__(self, kind: type[RankedDataset]) -> None:
         self._kind = kind
         self._is_looking = False
 
@@ -101,7 +118,7 @@ class _AccelerateFinder(MetaPathFinder):
         return spec
 
 
-def _hook(kind: "type[ImageDataset]") -> None:
+def _hook(kind: type[RankedDataset]) -> None:
     """Replaces the function that prepares loaders, once, wherever Accelerate looks it up."""
     for name in (_ACCELERATOR, _DATA_LOADER):
         module = sys.modules[name]
@@ -114,7 +131,7 @@ def _hook(kind: "type[ImageDataset]") -> None:
 class _PrepareOwnShards:
     """Accelerate's `prepare_data_loader`, for one process when the dataset deals out shares itself."""
 
-    def __init__(self, prepare: Callable[..., Any], kind: "type[ImageDataset]") -> None:
+    def __init__(self, prepare: Callable[..., Any], kind: type[RankedDataset]) -> None:
         functools.update_wrapper(self, prepare)
         self._prepare, self._kind = prepare, kind
 
@@ -134,7 +151,7 @@ class _PrepareOwnShards:
         return self._prepare(**arguments | {"num_processes": 1, "process_index": 0, "dispatch_batches": False})
 
 
-def _check_settings(arguments: dict[str, Any], dataset: "ImageDataset") -> None:
+def _check_settings(arguments: dict[str, Any], dataset: RankedDataset) -> None:
     for name in ("split_batches", "dispatch_batches"):
         if arguments.get(name):
             raise ConfigError(
@@ -144,7 +161,7 @@ def _check_settings(arguments: dict[str, Any], dataset: "ImageDataset") -> None:
             )
 
 
-def _check_share(arguments: dict[str, Any], dataset: "ImageDataset") -> None:
+def _check_share(arguments: dict[str, Any], dataset: RankedDataset) -> None:
     """Compares the share that Accelerate would give this process with the one that the dataset found out by itself."""
     if dataset.world is not None or arguments.get("num_processes") is None:
         return
@@ -165,7 +182,7 @@ def _check_share(arguments: dict[str, Any], dataset: "ImageDataset") -> None:
         )
 
 
-def _check_batch_size(loader: Any, dataset: "ImageDataset") -> None:
+def _check_batch_size(loader: Any, dataset: RankedDataset) -> None:
     """Other batches than the planned ones: `gather_for_metrics` would cut valid examples off the last one."""
     planned, several = dataset.parser.batch_size, dataset.find_rank().num_replicas > 1
     if loader.batch_size not in (None, planned) and (planned is not None or several):
@@ -176,5 +193,5 @@ def _check_batch_size(loader: Any, dataset: "ImageDataset") -> None:
         )
 
 
-def _name(dataset: "ImageDataset") -> str:
+def _name(dataset: RankedDataset) -> str:
     return f"{dataset.parser.dataset_name} ({dataset.parser.split})"

@@ -7,7 +7,6 @@ together with the training process, so that a worker's batch is handed over as a
 
 import mmap
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from multiprocessing import reduction
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfds_torch.pipeline.canvas import Pixels
+from tfds_torch.images.decoding import Pixels
 from tfds_torch.torch_data.nested import map_tensors
 
 _PAGE = 4096
@@ -36,15 +35,13 @@ class LocalMemory:
 
     def __init__(self, most_kept: int = 4) -> None:
         self._most_kept = most_kept
+        # No lock: garbage collection may give memory back at any moment, also within `take` in the same thread.
         self._blocks: list[Pixels] = []
-        self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, ...]) -> Pixels:
         """Returns memory of any content, uint8, contiguous."""
         num_bytes = int(np.prod(shape))
-        with self._lock:
-            fitting = next((i for i, block in enumerate(self._blocks) if block.size == num_bytes), None)
-            block = None if fitting is None else self._blocks.pop(fitting)
+        block = self._pop(num_bytes)
         if block is None:
             block = np.empty(num_bytes, np.uint8)
         # A new object over the same memory: it lives as long as anything that was made of it.
@@ -52,10 +49,25 @@ class LocalMemory:
         weakref.finalize(_owner_of(array), self._give_back, block).atexit = False
         return array
 
+    def _pop(self, num_bytes: int) -> Pixels | None:
+        """Returns a block that is kept, of this size; None: there is none. Each step is atomic."""
+        others: list[Pixels] = []
+        found: Pixels | None = None
+        while found is None and self._blocks:
+            try:
+                block = self._blocks.pop()
+            except IndexError:  # Another thread took it.
+                break
+            if block.size == num_bytes:
+                found = block
+            else:
+                others.append(block)
+        self._blocks.extend(others)
+        return found
+
     def _give_back(self, block: Pixels) -> None:
-        with self._lock:
-            if len(self._blocks) < self._most_kept:
-                self._blocks.append(block)
+        if len(self._blocks) < self._most_kept:
+            self._blocks.append(block)
 
 
 class SharedMemory:

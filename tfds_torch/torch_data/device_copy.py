@@ -18,7 +18,7 @@ from tfds_torch.torch_data.normalization import Normalization
 STAGE = "device_copy"
 
 
-class Clock(Protocol):
+class StageTimes(Protocol):
     """What a copy reports its time to; from any thread."""
 
     def add(self, stage: str, seconds: float) -> None:
@@ -71,12 +71,12 @@ def find_device(device: Any) -> torch.device:
 
 
 def device_copy(
-    device: torch.device, normalization: Normalization, prefetch_batches: int, clock: Clock | None
+    device: torch.device, normalization: Normalization, prefetch_batches: int, metrics: StageTimes | None
 ) -> DeviceCopy:
     """Returns what copies the batches of one iteration, made in the thread that is to receive them."""
     if device.type == "cuda":
-        return CudaCopy(device, normalization, prefetch_batches, clock)
-    return PlainCopy(device, normalization, clock)
+        return CudaCopy(device, normalization, prefetch_batches, metrics)
+    return PlainCopy(device, normalization, metrics)
 
 
 class PlainCopy:
@@ -85,15 +85,15 @@ class PlainCopy:
     Args:
         device: where batches go.
         normalization: of their images.
-        clock: told the time of each batch.
+        metrics: told the time of each batch.
     """
 
-    def __init__(self, device: torch.device, normalization: Normalization, clock: Clock | None) -> None:
+    def __init__(self, device: torch.device, normalization: Normalization, metrics: StageTimes | None) -> None:
         self.num_ahead = 0
         self._device = device
         self._normalization = normalization
         self._normalize = normalization.on(device)
-        self._clock = clock
+        self._metrics = metrics
 
     def send(self, batch: Any) -> Any:
         """Returns the batch on the device."""
@@ -105,8 +105,8 @@ class PlainCopy:
             return self._normalize(moved) if tensor is image else moved
 
         moved = map_tensors(batch, move)
-        if self._clock is not None:
-            self._clock.add(STAGE, time.perf_counter() - began)
+        if self._metrics is not None:
+            self._metrics.add(STAGE, time.perf_counter() - began)
         return moved
 
     def settle(self, sent: Any) -> None:
@@ -131,10 +131,12 @@ class CudaCopy:
         device: a CUDA device; without an index the current one.
         normalization: of the images.
         num_ahead: batches to be sent beyond the one that is received next.
-        clock: told the time that each copy took on the device once it is through; nobody waits for that.
+        metrics: told the time that each copy took on the device once it is through; nobody waits for that.
     """
 
-    def __init__(self, device: torch.device, normalization: Normalization, num_ahead: int, clock: Clock | None) -> None:
+    def __init__(
+        self, device: torch.device, normalization: Normalization, num_ahead: int, metrics: StageTimes | None
+    ) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.num_ahead = num_ahead
         self._device = torch.device("cuda", index)
@@ -142,7 +144,7 @@ class CudaCopy:
         self._stream = _copy_stream(self._device)
         with torch.cuda.stream(self._stream):  # Which then has the constants before it uses them.
             self._normalize: Callable[[Tensor], Tensor] = normalization.on(self._device)
-        self._clock = clock
+        self._metrics = metrics
         self._times: deque[tuple[Any, Any]] = deque()  # Events before and after each copy not reported yet.
         self._receiver = threading.get_ident()
         self._executor = ThreadPoolExecutor(1, "tfds_torch.device_copy")
@@ -187,7 +189,7 @@ class CudaCopy:
             if image is not None:
                 copied[id(image)] = self._normalize(copied[id(image)])
             is_ready.record(self._stream)
-        if self._clock is not None:
+        if self._metrics is not None:
             self._times.append((before, after))
         return map_tensors(batch, lambda tensor: copied[id(tensor)]), is_ready
 
@@ -199,10 +201,10 @@ class CudaCopy:
         return tensor.pin_memory() if tensor.layout == torch.strided else tensor
 
     def _report(self) -> None:
-        """Tells the clock about the copies that are through."""
-        while self._clock is not None and self._times and self._times[0][1].query():
+        """Tells the metrics about the copies that are through."""
+        while self._metrics is not None and self._times and self._times[0][1].query():
             before, after = self._times.popleft()
-            self._clock.add(STAGE, before.elapsed_time(after) / 1000)
+            self._metrics.add(STAGE, before.elapsed_time(after) / 1000)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.torch_data.device_copy import Clock, DeviceCopy, device_copy, find_device
+from tfds_torch.torch_data.device_copy import DeviceCopy, StageTimes, device_copy, find_device
 from tfds_torch.torch_data.normalization import Normalization
 
 
@@ -40,7 +40,7 @@ class DevicePrefetcher(Iterable[Any]):
             uint8.
         channels_last: whether the images lie in channels_last memory; else they are contiguous.
         prefetch_batches: batches ahead, on CUDA; >= 0.
-        clock: its `add("device_copy", seconds)` is called for every batch, at the latest when the iteration ends: on
+        metrics: its `add("device_copy", seconds)` is called for every batch, at the latest when the iteration ends: on
             CUDA with the time of the copy, where nobody waits for it, else with the time of moving and normalising. A
             CUDA copy that is not through when the iteration ends is left out.
 
@@ -59,17 +59,17 @@ class DevicePrefetcher(Iterable[Any]):
         dtype: torch.dtype | str | None = None,
         channels_last: bool = True,
         prefetch_batches: int = 2,
-        clock: Clock | None = None,
+        metrics: StageTimes | None = None,
     ) -> None:
         self.batches = batches
         self.device = find_device(device)
         self.prefetch_batches = check_integer("prefetch_batches", prefetch_batches, 0)
         self._normalization = Normalization.of(mean, std, dtype, channels_last)
-        self._clock = clock
+        self._metrics = metrics
         self._running: weakref.WeakSet[_Iteration] = weakref.WeakSet()
 
     def __iter__(self) -> Iterator[Any]:
-        copy = device_copy(self.device, self._normalization, self.prefetch_batches, self._clock)
+        copy = device_copy(self.device, self._normalization, self.prefetch_batches, self._metrics)
         iteration = _Iteration(copy, iter(self.batches))
         self._running.add(iteration)
         return iteration

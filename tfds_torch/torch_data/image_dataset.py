@@ -10,15 +10,18 @@ from typing import Any
 
 import torch.utils.data
 
+from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS, Batch, Parser
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, Parser
 from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.allocator import keep_freed_memory
-from tfds_torch.runtime.clock import Clock
+from tfds_torch.runtime.machine_share import num_local_ranks
 from tfds_torch.runtime.one_thread import OneThreadIterator
+from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
 from tfds_torch.torch_data.batch_fields import make_tensors
 from tfds_torch.torch_data.batch_memory import SharedMemory
@@ -27,7 +30,7 @@ from tfds_torch.torch_data.iteration import Iteration, check_delivered, is_posit
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import find_rank, is_distributed
 from tfds_torch.torch_data.shared_progress import Progress, SharedProgress
-from tfds_torch.torch_data.tensor_canvas import TensorCanvases
+from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 
 
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
@@ -43,9 +46,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     The epoch advances with every iteration of a loader (also one that is broken off) until `set_epoch` fixes it.
     `torch.manual_seed` with the same value before every epoch makes loaders indistinguishable: use `set_epoch` then.
 
-    tensorflow is loaded where examples are read: in the loader's workers, or here when there are none. Under fork,
-    spawn and forkserver workers, persistent or not, every rank and worker reads its own share. An iterator belongs to
-    the thread that takes its first example.
+    Local files are read without tensorflow. Under fork, spawn and forkserver workers, persistent or not, every rank and
+    worker reads examples of its own. An iterator belongs to the thread that takes its first example.
 
     Args:
         parser: where the examples come from.
@@ -88,9 +90,10 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self._parent_world: tuple[int, World] | None = None  # The process that resolved it, and what it found.
         self._progress = SharedProgress()
         self._iteration: Iteration | None = None  # The latest one in this process.
-        self._restored: WorkerPosition | None = None  # Where the next one goes on, in the process that was told so.
+        # Where the next one goes on, in the process that was told so.
+        self._restored: WorkerPosition[LoaderState] | None = None
         self._restored_by: int | None = os.getpid()
-        self.clock: Clock | None = None
+        self.metrics: StageMetrics | None = None
         """What the process that reads reports its times to; a loader sets it."""
         self.memory: SharedMemory | None = None
         """Where workers write the images of whole batches; a loader sets it."""
@@ -128,7 +131,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """Fixes the epoch of the iterations to come, in this process and in workers that already run.
 
         Raises:
-            ConfigError: epoch is no integer >= 0, or Accelerate deals out the share of this rank a second time.
+            ConfigError: epoch is not an integer >= 0, or Accelerate deals out the share of this rank a second time.
         """
         refuse_second_shards(self)
         self._progress.set_epoch(epoch)
@@ -298,7 +301,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             absolute: whether to prefix the dataset's directory.
 
         Raises:
-            ConfigError: the names cannot be read without tensorflow.
+            ConfigError: the shards are remote.
+            ShardError: a shard is missing or damaged.
         """
         return self.parser.filenames(basename, absolute)
 
@@ -320,7 +324,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         examples = self._examples(self._iteration)
         return OneThreadIterator(examples, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
-    def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition | None:
+    def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition[LoaderState] | None:
         """Returns where an iteration goes on by a loader's own state, once."""
         position, self._restored = self._restored, None
         if position is None:
@@ -342,7 +346,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     def _examples(self, iteration: Iteration) -> Iterator[tuple[Any, ...]]:
         began, world = iteration.began, iteration.plan.world
         num_passed = began.examples
-        make_canvas = TensorCanvases(self.memory)
+        make_buffer = TensorBuffers(self.memory) if self.is_batched else None
         if torch.utils.data.get_worker_info() is not None:
             keep_freed_memory()
             if self.memory is not None:
@@ -353,11 +357,10 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             began.start_batch,
             fields=self.fields,
             in_pieces=not self.is_batched,
-            make_canvas=make_canvas,
-            clock=self.clock,
+            context=ReadContext(make_buffer, self.metrics, _num_local_ranks(os.environ)),
         )
         if self.is_batched:
-            yield from self._whole(batches, iteration, make_canvas)
+            yield from self._whole(batches, iteration)
             return
         for batch in batches:
             self._progress.note_produced(batch.batch + 1)
@@ -369,9 +372,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                     iteration.num_examples += 1
                     yield example
 
-    def _whole(
-        self, batches: Iterator[Batch], iteration: Iteration, make_canvas: TensorCanvases
-    ) -> Iterator[tuple[Any, ...]]:
+    def _whole(self, batches: Iterator[Batch], iteration: Iteration) -> Iterator[tuple[Any, ...]]:
         if iteration.began.examples:
             raise StateMismatchError(
                 f"The state was taken after {iteration.began.examples} examples of a batch, by a dataset that yields "
@@ -380,7 +381,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         for batch in batches:
             self._progress.note_produced(batch.batch + 1)
             iteration.num_examples += len(batch)
-            yield make_tensors(batch, self.fields, make_canvas)
+            yield make_tensors(batch, self.fields)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_iteration": None}
@@ -403,11 +404,16 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         keep_own_shards(ImageDataset)
 
 
+def _num_local_ranks(environ: Mapping[str, str]) -> int | None:
+    """Returns how many ranks share this machine; None: the launcher does not say it."""
+    return num_local_ranks(environ) if "LOCAL_WORLD_SIZE" in environ else None
+
+
 def _values(batch: Batch, field: str) -> Any:
     """Returns a field's values, one per example."""
     if field == "label":
         return batch.features["label"] if batch.label is None else batch.label.tolist()
-    if field in LEDGER_FIELDS:
+    if field in METADATA_FIELDS:
         values = getattr(batch, field)
         return values if field == "id" else values.tolist()
     return batch.image if field == "image" else batch.features[field]

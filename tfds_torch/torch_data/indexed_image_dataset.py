@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 import torch.utils.data
 
+from tfds_torch.engines.batch import Example
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.example_decoder import Example
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.torch_data.example_fields import check_field_names, make_tuples
 
@@ -30,9 +30,8 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
     anywhere, deals examples to ranks and workers, and decodes ahead in threads.
 
     PIL images have no default collation: end `transform` with a conversion to tensors, or give the loader a
-    `collate_fn`. tensorflow is loaded in the loader's workers. It is not loaded in the training process: what is asked
-    for there (`dataset[0]`, or a loader without workers) is decoded in a process of its own, which stays. Workers may
-    be started by fork, spawn or forkserver, also after that; threads may share a dataset.
+    `collate_fn`. Examples are decoded where they are asked for, without tensorflow. Workers may be started by fork,
+    spawn or forkserver, also after that; threads may share a dataset.
 
     Args:
         parser: where the examples come from; its batch size, shuffle and remainder play no part.
@@ -89,7 +88,8 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             absolute: whether to prefix the dataset's directory.
 
         Raises:
-            ConfigError: the names cannot be read without tensorflow.
+            ConfigError: the shards are remote.
+            ShardError: a shard is missing or damaged.
         """
         return self.parser.filenames(basename, absolute)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.torch_data.shared_progress import Progress
@@ -22,13 +23,13 @@ class Iteration:
     """
 
     plan: EpochPlan
-    began: WorkerPosition
+    began: WorkerPosition[LoaderState]
     num_examples: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_examples = self.began.batches * self.plan.batch_size + self.began.examples
 
-    def position(self) -> WorkerPosition:
+    def position(self) -> WorkerPosition[LoaderState]:
         """Returns how far this worker is."""
         began_at = self.began.began_at
         order = WorkerOrder(self.plan, began_at.epoch, began_at.batches_delivered)

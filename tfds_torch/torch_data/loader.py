@@ -14,7 +14,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.runtime.loader_stats import LoaderStats
-from tfds_torch.runtime.stage_times import StageClock
+from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign
@@ -22,9 +22,9 @@ from tfds_torch.torch_data.loading.iteration import LoaderIteration
 from tfds_torch.torch_data.loading.memory import warn_of_memory
 from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.loading.position import IterationBoard, Position
-from tfds_torch.torch_data.loading.recipe import LoaderRecipe
 from tfds_torch.torch_data.loading.source import BatchSource, SourceNames
 from tfds_torch.torch_data.loading.tally import Tally
+from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 
@@ -141,7 +141,7 @@ class Loader(Iterable[Any]):
         self.dataset = dataset
         self.options = options
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
-        self._recipe = LoaderRecipe.of(dataset, options)
+        self._setup = TorchLoaderSetup.of(dataset, options)
         self._position = Position(dataset, self.num_workers) if isinstance(dataset, ImageDataset) else None
         self._tally = Tally()
         self._must_check_ranks = options.check_ranks
@@ -154,7 +154,7 @@ class Loader(Iterable[Any]):
     @property
     def batch_size(self) -> int | None:
         """Examples of a batch; None: the dataset's items come as they are."""
-        return self._recipe.batch_size
+        return self._setup.batch_size
 
     @property
     def worker_pids(self) -> list[int]:
@@ -169,7 +169,7 @@ class Loader(Iterable[Any]):
         """
         if self._position is not None:
             return int(self.dataset.plan().num_batches)
-        return len(self._recipe.torch_loader(self.dataset, StageClock(0), None, num_workers=0))
+        return len(self._setup.torch_loader(self.dataset, StageMetrics(0), None, num_workers=0))
 
     def __iter__(self) -> Iterator[Any]:
         if self._is_closed:
@@ -261,15 +261,15 @@ class Loader(Iterable[Any]):
         if source is None or not source.is_usable:
             if source is not None:
                 source.close()
-            clock = StageClock(self.num_workers)
+            metrics = StageMetrics(self.num_workers)
             dataset, self._board = self.dataset, None
             if self._position is not None:
-                dataset = self._position.twin(clock, self.options.prefetch_batches)
-                self._board = IterationBoard(self._recipe.seed)
-            self._tally.use(clock)
+                dataset = self._position.twin(metrics, self.options.prefetch_batches)
+                self._board = IterationBoard(self._setup.seed)
+            self._tally.use(metrics)
             self._write_board(0, began)
-            loader = self._recipe.torch_loader(dataset, clock, self._board, self.num_workers)
-            source = self._source = BatchSource(loader, clock, self._names(), self.options.timeout_s)
+            loader = self._setup.torch_loader(dataset, metrics, self._board, self.num_workers)
+            source = self._source = BatchSource(loader, metrics, self._names(), self.options.timeout_s)
         else:
             self._write_board(source.num_begun, began)
         source.begin()
@@ -304,7 +304,7 @@ class Loader(Iterable[Any]):
             dtype=options.dtype,
             channels_last=options.channels_last,
             prefetch_batches=options.prefetch_batches,
-            clock=self._tally,
+            metrics=self._tally,
         )
 
     def _check_ranks(self) -> None:

@@ -1,4 +1,4 @@
-"""TensorCanvas: the images of a batch in a tensor, resized by torch."""
+"""TensorBuffer: the images of a batch in a tensor, resized by torch."""
 
 import threading
 from typing import Any
@@ -7,7 +7,8 @@ import torch
 import torch.utils.data
 from torch import Tensor
 
-from tfds_torch.pipeline.canvas import Pixels, fill_with_pillow, resize_with_pillow
+from tfds_torch.images.batch_buffer import fill_with_pillow, resize_with_pillow
+from tfds_torch.images.decoding import Pixels
 from tfds_torch.torch_data.batch_memory import LocalMemory, SharedMemory
 
 _LARGEST_SERIAL = 30_000  # Elements. Of more, torch makes several threads' work, and they would wait for each other.
@@ -17,8 +18,8 @@ _RESIZE_BILINEAR = torch.ops.aten._upsample_bilinear2d_aa.out
 _RESIZE_BICUBIC = torch.ops.aten._upsample_bicubic2d_aa.out
 
 
-class TensorCanvas:
-    """A canvas whose memory is a tensor.
+class TensorBuffer:
+    """A buffer whose memory is a tensor.
 
     torch's resize of uint8 is Pillow's with the processor's vector instructions: three to four times as fast on one
     core. Its pixels differ by a grey level at most (bilinear).
@@ -58,8 +59,8 @@ class TensorCanvas:
             _resize(pixels, self._images[row : row + 1], steps, bicubic)
 
 
-class TensorCanvases:
-    """Makes canvases in memory that is used over and over; in a loader's worker, in memory that processes share.
+class TensorBuffers:
+    """Makes buffers in memory that is used over and over; in a loader's worker, in memory that processes share.
 
     Args:
         memory: of a Loader's worker; None: this process's own, or, in another loader's worker, fresh shared memory.
@@ -68,15 +69,17 @@ class TensorCanvases:
     def __init__(self, memory: SharedMemory | None = None) -> None:
         self._memory = memory
 
-    def __call__(self, shape: tuple[int, int, int, int]) -> TensorCanvas:
-        """Returns a canvas of [B, H, W, C]."""
-        if torch.utils.data.get_worker_info() is None:
-            return TensorCanvas(torch.from_numpy(_local_memory.take(shape)))
-        slot = None if self._memory is None else self._memory.take(shape)
-        return TensorCanvas(_empty_shared(shape) if slot is None else torch.from_numpy(slot))
+    def __call__(self, shape: tuple[int, int, int, int]) -> TensorBuffer:
+        """Returns a buffer of [B, H, W, C]."""
+        # Threads write into it that know nothing of the caller's `torch.inference_mode()`.
+        with torch.inference_mode(False):
+            if torch.utils.data.get_worker_info() is None:
+                return TensorBuffer(torch.from_numpy(_local_memory.take(shape)))
+            slot = None if self._memory is None else self._memory.take(shape)
+            return TensorBuffer(_empty_shared(shape) if slot is None else torch.from_numpy(slot))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TensorCanvases, ()  # Memory is shared by inheritance only.
+        return TensorBuffers, ()  # Memory is shared by inheritance only.
 
 
 _local_memory = LocalMemory()
@@ -110,7 +113,8 @@ def _scratch(images: Tensor) -> Tensor:
     """Returns memory of this thread for one image like those of [B, C, H, W]."""
     scratch: Tensor | None = getattr(_of_thread, "scratch", None)
     if scratch is None or scratch.shape[1:] != images.shape[1:]:
-        scratch = _of_thread.scratch = torch.empty_like(images[:1])
+        with torch.inference_mode(False):
+            scratch = _of_thread.scratch = torch.empty_like(images[:1])
     return scratch
 
 

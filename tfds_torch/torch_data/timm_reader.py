@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.image_dataset import ImageDataset
@@ -185,9 +185,9 @@ def delivered_order(parser: ParserTfds, num_workers: int) -> list[int]:
     """
     streams = []
     for worker in range(num_workers):
-        share = parser.share(World(worker=worker, num_workers=num_workers))
-        stretches = [np.arange(each.start, each.stop) + parser.files[each.file].first_index for each in share.valid]
-        streams.append(iter(np.concatenate([*stretches, np.empty(0, np.int64)]).tolist()))
+        ranges = parser.assignment(World(worker=worker, num_workers=num_workers)).valid
+        parts = [np.arange(each.start, each.stop) + parser.files[each.file].first_index for each in ranges]
+        streams.append(iter(np.concatenate([*parts, np.empty(0, np.int64)]).tolist()))
     plan = parser.plan(World())
     order: list[int] = []
     for number in range(plan.num_batches):

@@ -8,8 +8,9 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.memory_limits import available_bytes, memory_limit
 from tfds_torch.torch_data.image_dataset import ImageDataset
 
-_TENSORFLOW_BYTES = 800 * 2**20
+_TENSORFLOW_BYTES = 400 * 2**20
 _TORCH_BYTES = 250 * 2**20
+_PROCESS_BYTES = 115 * 2**20  # Of a forked worker; one that is spawned imports torch anew.
 _PIXELS_PER_ENCODED_BYTE = 8  # Of a photograph as JPEG, three channels.
 
 
@@ -19,15 +20,18 @@ def worker_bytes(dataset: Any, num_workers: int, prefetch_batches: int) -> tuple
         return _TORCH_BYTES, f"{_gigabytes(_TORCH_BYTES)} for Python and torch, its data not counted"
     parser: Any = dataset.parser
     mean_bytes, read = getattr(parser, "mean_example_bytes", 0), getattr(parser, "read", None)
-    num_batches, buffer_bytes = prefetch_batches + 1, 0
+    num_batches, buffer_bytes, tensorflow_bytes = prefetch_batches + 1, 0, 0
     if read is not None:
         num_batches += read.prefetch_batches
         if _is_stream(parser, num_workers):
             buffer_bytes = read.shuffle_buffer_of_worker(num_workers, mean_bytes) * mean_bytes
             buffer_bytes += read.cycle_length * read.read_buffer_bytes
+            tensorflow_bytes = _TENSORFLOW_BYTES
+    tensorflow_bytes = _TENSORFLOW_BYTES if getattr(parser.preprocess, "map_fn", None) else tensorflow_bytes
     batch_bytes = (parser.batch_size or 1) * _image_bytes(parser, mean_bytes)
     parts = [
-        (_TENSORFLOW_BYTES, "tensorflow"),
+        (_PROCESS_BYTES, "Python, its libraries and images being decoded"),
+        (tensorflow_bytes, "tensorflow"),
         (buffer_bytes, "the shuffle buffer and open files"),
         (num_batches * batch_bytes, f"{num_batches} batches of {batch_bytes / 2**20:.0f} MiB"),
     ]

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from tfds_torch.pipeline.preprocess import height_and_width
+from tfds_torch.images.preprocess import height_and_width
+from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
+from tfds_torch.storage.source import FieldSpec
 from tfds_torch.torch_data.batch_memory import SharedMemory
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.iteration import is_position
@@ -78,27 +80,27 @@ class Position:
         self._loaded: LoaderState | None = None
         self._progress_of_twin = SharedProgress()
 
-    def twin(self, clock: Any, prefetch_batches: int) -> ImageDataset:
-        """Returns the dataset that is read, which reports to a clock and writes into memory of the loader.
+    def twin(self, metrics: Any, prefetch_batches: int) -> ImageDataset:
+        """Returns the dataset that is read, which reports to metrics and writes into memory of the loader.
 
         Args:
-            clock: what is reported to.
+            metrics: what is reported to.
             prefetch_batches: that a worker has on their way.
         """
         twin = self.dataset.twin(self._progress_of_twin)
-        twin.clock = clock
+        twin.metrics = metrics
         twin.memory = self._shared_memory(prefetch_batches)
         return twin
 
     def _shared_memory(self, prefetch_batches: int) -> SharedMemory | None:
         """Returns memory for the images of whole batches; None where a worker takes its own for each."""
         parser = self.dataset.parser
-        if not self.num_workers or parser.preprocess is None or parser.batch_size is None:
+        size = _image_size(parser) if self.dataset.is_batched else None
+        if not self.num_workers or size is None or parser.batch_size is None:
             return None
-        height, width = height_and_width(parser.preprocess.size)
-        batch_bytes = parser.batch_size * height * width * _MOST_CHANNELS
+        batch_bytes = parser.batch_size * size[0] * size[1] * _MOST_CHANNELS
         try:
-            # Those that are painted, those on their way, and some that the training loop holds.
+            # Those that are transformed, those on their way, and some that the training loop holds.
             return SharedMemory(self.num_workers, prefetch_batches + _OTHER_SLOTS, batch_bytes)
         except (AttributeError, OSError):  # Another system than Linux.
             return None
@@ -135,3 +137,12 @@ class Position:
             LoaderState.from_dict(state)  # Says what it is instead.
         self.dataset.load_state_dict(state)
         self._loaded = LoaderState.from_dict(state)
+
+
+def _image_size(parser: Parser) -> tuple[int, int] | None:
+    """Returns height and width of the images of whole batches; None: they are only known when they are read."""
+    if parser.preprocess is not None:
+        return height_and_width(parser.preprocess.size)
+    spec = parser.element_spec.fields.get("image")
+    height, width, _ = spec.shape if isinstance(spec, FieldSpec) and len(spec.shape) == 3 else (None, None, None)
+    return None if height is None or width is None else (height, width)

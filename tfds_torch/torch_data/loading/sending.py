@@ -12,7 +12,7 @@ import torch.utils.data
 from torch import Tensor
 
 from tfds_torch.errors import WorkerError
-from tfds_torch.runtime.stage_times import StageClock
+from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.batch_memory import SharedMemory
 from tfds_torch.torch_data.loading.failure import Failure
 from tfds_torch.torch_data.nested import map_tensors, tensors
@@ -38,7 +38,7 @@ class Sent:
         batch: it, or what failed.
         worker: that made it; None: this process.
         num_examples: in it.
-        sent_at: when it was ready, by the machine's clock.
+        sent_at: when it was ready, by the machine's metrics.
         received_at: when it was here.
     """
 
@@ -86,7 +86,7 @@ class SendingCollate:
     Args:
         collate: the user's, or torch's.
         is_batching: whether it gets lists of examples; else the dataset's items.
-        clock: what is reported to.
+        metrics: what is reported to.
         memory: in which images may lie that need not be sent; None: there is none.
     """
 
@@ -94,10 +94,10 @@ class SendingCollate:
         self,
         collate: Callable[[Any], Any],
         is_batching: bool,
-        clock: StageClock,
+        metrics: StageMetrics,
         memory: SharedMemory | None,
     ) -> None:
-        self.collate, self.is_batching, self.clock, self.memory = collate, is_batching, clock, memory
+        self.collate, self.is_batching, self.metrics, self.memory = collate, is_batching, metrics, memory
 
     def __call__(self, rows: Any) -> Any:
         """Returns what torch's loader hands on: a `Sent` batch, packed in a worker."""
@@ -124,8 +124,8 @@ class SendingCollate:
             raise WorkerError(f"The collate_fn {self.collate!r} raised StopIteration.") from error
         num_examples = len(rows) if self.is_batching else count_examples(batch)
         end = time.monotonic()
-        self.clock.add("collate", end - start)
-        self.clock.add_batch(num_examples)
+        self.metrics.add("collate", end - start)
+        self.metrics.add_batch(num_examples)
         return Sent(batch, worker, num_examples, end, end)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tfds_torch.errors import StallError, WorkerError
-from tfds_torch.runtime.stage_times import StageClock
+from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_watch import ask_for_stack, describe_exit, process_state
 from tfds_torch.torch_data.loading.failure import Failure
 from tfds_torch.torch_data.loading.processes import LoaderProcesses
@@ -57,15 +57,15 @@ class BatchSource:
 
     Args:
         loader: torch's, whose collation is a `SendingCollate`.
-        clock: what its processes report to.
+        metrics: what its processes report to.
         names: for messages.
         timeout_s: how long a batch may take, seconds; None: for ever.
     """
 
     def __init__(
-        self, loader: "DataLoader[Any]", clock: StageClock, names: SourceNames, timeout_s: float | None
+        self, loader: "DataLoader[Any]", metrics: StageMetrics, names: SourceNames, timeout_s: float | None
     ) -> None:
-        self.clock = clock
+        self.metrics = metrics
         self.examples: deque[int] = deque()  # Of the batches that were yielded, until the loader counts them.
         self._names = names
         self._timeout_s = timeout_s
@@ -125,9 +125,9 @@ class BatchSource:
 
     def _unpack(self, sent: Sent, asked_at: float) -> Any:
         if isinstance(sent.batch, Failure):
-            raise sent.batch.to_error(f"worker {sent.worker} (pid {self.clock.pid(sent.worker or 0)})")
+            raise sent.batch.to_error(f"worker {sent.worker} (pid {self.metrics.pid(sent.worker or 0)})")
         if sent.worker is not None:
-            self.clock.add_hand_over(sent.worker, max(0.0, sent.received_at - max(sent.sent_at, asked_at)))
+            self.metrics.add_hand_over(sent.worker, max(0.0, sent.received_at - max(sent.sent_at, asked_at)))
         self.examples.append(sent.num_examples)
         return sent.batch
 
@@ -161,28 +161,28 @@ class BatchSource:
             raise WorkerError(" ".join([*said, self._names.next_step])) from cause
 
     def _when(self, worker: int) -> str:
-        if self.clock.pid(worker) is None:
+        if self.metrics.pid(worker) is None:
             return "before it had begun: what it wrote to standard error says why."
         return f"while it read {self._place_of(worker)}."
 
     def _place_of(self, worker: int) -> str:
-        return self._names.dataset + self._names.example(self.clock.reading(worker))
+        return self._names.dataset + self._names.example(self.metrics.reading(worker))
 
     def _describe_stall(self, thread_id: int | None) -> str:
         came = f"No batch came within timeout_s={self._timeout_s:g} s."
         if self._processes is None:
-            where = self._names.dataset + self._names.example(self.clock.reading(0))
+            where = self._names.dataset + self._names.example(self.metrics.reading(0))
             return f"{came} The training process itself reads {where}. {_stack_of_thread(thread_id)}"
         worker = self._processes.next_worker
         if worker is None:
-            worker = min(range(self.clock.num_workers), key=self.clock.num_begun)
+            worker = min(range(self.metrics.num_workers), key=self.metrics.num_begun)
         pid = self._processes.pids[worker]
         letter, state = process_state(pid)
         said = f"{came} Worker {worker} (pid {pid}), whose turn it is, is {state} ({letter}) and reads "
         said += f"{self._place_of(worker)}. {self._names.next_step} "
         if letter in "Tt":
             return f"{said}A stopped process cannot tell its stack; SIGCONT lets it go on."
-        descriptor = self.clock.stack_file(worker)
+        descriptor = self.metrics.stack_file(worker)
         stack = None if descriptor is None else ask_for_stack(pid, descriptor)
         return said + (f"Its stacks:\n{stack}" if stack else "It does not tell its stack.")
 

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 
 from tfds_torch.runtime.loader_stats import LoaderStats, WorkerStats
-from tfds_torch.runtime.stage_times import StageClock
+from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _OF_WORKER = ("read", "decode", "fetch", "collate", "hand_over")
 
@@ -14,24 +14,24 @@ class Tally:
 
     def __init__(self) -> None:
         self.num_batches = self.num_examples = 0
-        self._clock: StageClock | None = None
+        self._metrics: StageMetrics | None = None
         self._ended: Counter[str] = Counter()  # Stage -> seconds, of the clocks before.
         self._num_replaced = 0  # By the clocks before.
         self._waiting_s = self._consumer_s = 0.0
         self._left_at: float | None = None
 
-    def use(self, clock: StageClock) -> None:
-        """Goes on with another clock."""
-        if self._clock is not None and self._clock is not clock:
-            for row in range(self._clock.num_workers + 1):
-                self._ended.update(self._clock.seconds(row))
-                self._num_replaced += self._clock.num_replaced(row)
-        self._clock = clock
+    def use(self, metrics: StageMetrics) -> None:
+        """Goes on with another metrics."""
+        if self._metrics is not None and self._metrics is not metrics:
+            for row in range(self._metrics.num_workers + 1):
+                self._ended.update(self._metrics.seconds(row))
+                self._num_replaced += self._metrics.num_replaced(row)
+        self._metrics = metrics
 
     def add(self, stage: str, seconds: float) -> None:
         """Adds the time of a stage of the training process."""
-        if self._clock is not None:
-            self._clock.add(stage, seconds)
+        if self._metrics is not None:
+            self._metrics.add(stage, seconds)
 
     def note_iteration(self) -> None:
         """Notes that the training loop begins, or ends, an iteration: the time since the last batch is not its work."""
@@ -59,12 +59,12 @@ class Tally:
     def stats(self) -> LoaderStats:
         """Returns all of it."""
         seconds, num_replaced = Counter(self._ended), self._num_replaced
-        clock, workers = self._clock, []
-        if clock is not None:
-            for row in range(clock.num_workers + 1):
-                seconds.update(clock.seconds(row))
-                num_replaced += clock.num_replaced(row)
-            workers = [_stats_of(clock, worker) for worker in range(clock.num_workers)]
+        metrics, workers = self._metrics, []
+        if metrics is not None:
+            for row in range(metrics.num_workers + 1):
+                seconds.update(metrics.seconds(row))
+                num_replaced += metrics.num_replaced(row)
+            workers = [_stats_of(metrics, worker) for worker in range(metrics.num_workers)]
         busy_s = self._waiting_s + self._consumer_s
         return LoaderStats(
             batches=self.num_batches,
@@ -78,8 +78,8 @@ class Tally:
         )
 
 
-def _stats_of(clock: StageClock, worker: int) -> WorkerStats:
-    (batches, examples), seconds = clock.counts(worker), clock.seconds(worker)
+def _stats_of(metrics: StageMetrics, worker: int) -> WorkerStats:
+    (batches, examples), seconds = metrics.counts(worker), metrics.seconds(worker)
     return WorkerStats(
-        worker, clock.pid(worker), batches, examples, **{f"{stage}_s": seconds[stage] for stage in _OF_WORKER}
+        worker, metrics.pid(worker), batches, examples, **{f"{stage}_s": seconds[stage] for stage in _OF_WORKER}
     )

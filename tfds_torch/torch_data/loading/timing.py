@@ -7,16 +7,20 @@ from typing import Any
 import torch.utils.data
 
 from tfds_torch.errors import WorkerError
-from tfds_torch.runtime.stage_times import StageClock
+from tfds_torch.runtime.machine_share import usable_cores
+from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.loading.failure import Failure
 from tfds_torch.torch_data.loading.position import IterationBoard
+
+_LONGEST_TURN_S = 2.0  # Whatever keeps the others.
+_TURN_PERIOD_S = 0.005
 
 
 class TimedMap(torch.utils.data.Dataset[Any]):
     """A map-style dataset whose fetching is measured, and whose errors come as `Failure` out of workers."""
 
-    def __init__(self, dataset: Any, clock: StageClock) -> None:
-        self.dataset, self.clock = dataset, clock
+    def __init__(self, dataset: Any, metrics: StageMetrics) -> None:
+        self.dataset, self.metrics = dataset, metrics
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -46,7 +50,7 @@ class TimedMap(torch.utils.data.Dataset[Any]):
                 raise
             return Failure.of(error)
         finally:
-            self.clock.add("fetch", time.monotonic() - start)
+            self.metrics.add("fetch", time.monotonic() - start)
 
 
 class TimedIterable(torch.utils.data.IterableDataset[Any]):
@@ -54,12 +58,12 @@ class TimedIterable(torch.utils.data.IterableDataset[Any]):
 
     Args:
         dataset: what is iterated.
-        clock: what is reported to.
+        metrics: what is reported to.
         board: where iterations of an ImageDataset begin; None for another dataset.
     """
 
-    def __init__(self, dataset: Any, clock: StageClock, board: IterationBoard | None) -> None:
-        self.dataset, self.clock, self.board = dataset, clock, board
+    def __init__(self, dataset: Any, metrics: StageMetrics, board: IterationBoard | None) -> None:
+        self.dataset, self.metrics, self.board = dataset, metrics, board
         self._num_begun = 0
 
     def __len__(self) -> int:
@@ -77,38 +81,58 @@ class TimedIterable(torch.utils.data.IterableDataset[Any]):
             if not is_worker:
                 raise
             items = iter([Failure.of(error)])
-        self.clock.note_begun()
-        return _InWorker(items, self.clock) if is_worker else _Timed(items, self.clock)
+        self.metrics.note_begun()
+        return _InWorker(items, self.metrics) if is_worker else _Timed(items, self.metrics)
 
 
 class _Timed(Iterator[Any]):
     """Yields the items of an iterator; closing it closes that."""
 
-    def __init__(self, items: Iterator[Any], clock: StageClock) -> None:
-        self._items, self._clock = items, clock
+    def __init__(self, items: Iterator[Any], metrics: StageMetrics) -> None:
+        self._items, self._metrics = items, metrics
 
     def __next__(self) -> Any:
         start = time.monotonic()
         try:
             return next(self._items)
         finally:
-            self._clock.add("fetch", time.monotonic() - start)
+            self._metrics.add("fetch", time.monotonic() - start)
 
 
 class _InWorker(_Timed):
     """The same in a worker, where an error is an item that comes again and again: it must fill a batch."""
 
     _failure: Failure | None = None
+    _is_first = True
 
     def __next__(self) -> Any:
+        if self._is_first:
+            self._is_first = False
+            wait_for_turn(self._metrics)
         if self._failure is None:
             try:
                 item = super().__next__()
             except StopIteration:
+                self._metrics.note_started()
                 raise
             except Exception as error:
                 item = Failure.of(error)
             if not isinstance(item, Failure):
                 return item
             self._failure = item
+            self._metrics.note_started()
         return self._failure
+
+
+def wait_for_turn(metrics: StageMetrics) -> None:
+    """Lets workers of lower numbers make their first batches first, where there are more workers than cores.
+
+    The loop takes a batch of each worker in turn: where all share the cores from the start, the first batch is as late
+    as the last one. The cores are busy all the while.
+    """
+    info = torch.utils.data.get_worker_info()
+    num_cores, stop = usable_cores().number, time.monotonic() + _LONGEST_TURN_S
+    if info is None or info.num_workers <= num_cores or metrics.has_started(info.id):
+        return
+    while time.monotonic() < stop and sum(not metrics.has_started(worker) for worker in range(info.id)) >= num_cores:
+        time.sleep(_TURN_PERIOD_S)

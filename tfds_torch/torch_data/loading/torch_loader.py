@@ -1,4 +1,4 @@
-"""LoaderRecipe: how torch's DataLoader is put together over a dataset, ours or another one."""
+"""TorchLoaderSetup: how torch's DataLoader is put together over a dataset, ours or another one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, defau
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.stage_times import StageClock
+from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.loading.position import IterationBoard
@@ -19,7 +19,7 @@ from tfds_torch.torch_data.loading.worker import WorkerStart
 
 
 @dataclass(frozen=True)
-class LoaderRecipe:
+class TorchLoaderSetup:
     """What all iterations of a loader have in common.
 
     Attributes:
@@ -37,8 +37,8 @@ class LoaderRecipe:
     generator: torch.Generator | None
 
     @classmethod
-    def of(cls, dataset: Any, options: LoaderOptions) -> "LoaderRecipe":
-        """Returns the recipe for a dataset.
+    def of(cls, dataset: Any, options: LoaderOptions) -> "TorchLoaderSetup":
+        """Returns the setup for a dataset.
 
         Raises:
             ConfigError: the options do not fit it.
@@ -54,20 +54,20 @@ class LoaderRecipe:
             )
         elif not hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
             raise ConfigError(
-                f"create_loader: {type(dataset).__name__} is no dataset: it must be an ImageDataset, a "
+                f"create_loader: {type(dataset).__name__} is not a dataset: it must be an ImageDataset, a "
                 f"torch.utils.data.IterableDataset, or have __getitem__ and __len__."
             )
         generator = None if seed is None else torch.Generator().manual_seed(seed % 2**63)
         return cls(options, batch_size, is_collated, seed, generator)
 
     def torch_loader(
-        self, dataset: Any, clock: StageClock, board: IterationBoard | None, num_workers: int
+        self, dataset: Any, metrics: StageMetrics, board: IterationBoard | None, num_workers: int
     ) -> "DataLoader[Any]":
         """Returns a DataLoader whose items are `Sent` batches.
 
         Args:
             dataset: that is read.
-            clock: what is reported to.
+            metrics: what is reported to.
             board: where iterations of an ImageDataset begin; None for another dataset.
             num_workers: processes, 0 for none.
         """
@@ -80,16 +80,16 @@ class LoaderRecipe:
                 "prefetch_factor": options.prefetch_batches,
                 "persistent_workers": options.persistent_workers,
                 "multiprocessing_context": options.multiprocessing_context,
-                "worker_init_fn": WorkerStart(clock, options.worker_init_fn),
+                "worker_init_fn": WorkerStart(metrics, options.worker_init_fn),
             }
         return DataLoader(
-            TimedIterable(dataset, clock, board) if is_iterable else TimedMap(dataset, clock),
+            TimedIterable(dataset, metrics, board) if is_iterable else TimedMap(dataset, metrics),
             batch_size=self.batch_size if self.is_collated else None,
             shuffle=options.shuffle or None,
             sampler=options.sampler,
             drop_last=options.drop_last,
             num_workers=num_workers,
-            collate_fn=SendingCollate(collate, self.is_collated, clock, getattr(dataset, "memory", None)),
+            collate_fn=SendingCollate(collate, self.is_collated, metrics, getattr(dataset, "memory", None)),
             generator=self.generator,
             **of_workers,
         )

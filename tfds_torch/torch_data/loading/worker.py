@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch.utils.data._utils import worker as torch_worker
 
 from tfds_torch.errors import WorkerError
-from tfds_torch.runtime.stage_times import StageClock
+from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_watch import end_with_parent, offer_stack
 from tfds_torch.torch_data.loading.failure import Failure
 from tfds_torch.torch_data.loading.timing import TimedIterable, TimedMap
@@ -17,12 +17,12 @@ class WorkerStart:
     """What a worker does before it reads; the `worker_init_fn` of torch's loader. Picklable.
 
     Args:
-        clock: what it reports to.
+        metrics: what it reports to.
         initialise: the user's own function, called last with the worker's number.
     """
 
-    def __init__(self, clock: StageClock, initialise: Callable[[int], None] | None) -> None:
-        self.clock, self.initialise = clock, initialise
+    def __init__(self, metrics: StageMetrics, initialise: Callable[[int], None] | None) -> None:
+        self.metrics, self.initialise = metrics, initialise
 
     def __call__(self, worker: int) -> None:
         """Prepares this process, a worker of that number."""
@@ -31,10 +31,10 @@ class WorkerStart:
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         end_with_parent()
-        self.clock.bind(worker)
+        self.metrics.bind(worker)
         descriptor = offer_stack()
         if descriptor is not None:
-            self.clock.note_stack_file(descriptor)
+            self.metrics.note_stack_file(descriptor)
         self._show_own_dataset()
         if self.initialise is None:
             return
