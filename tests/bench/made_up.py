@@ -8,12 +8,12 @@ from tfds_torch.bench.report import Report
 from tfds_torch.bench.section import Column, Section
 from tfds_torch.bench.suites import SUITES
 from tfds_torch.bench.targets import Target, judge_sample, judge_start
-from tfds_torch.bench.task import FUSED_PEERS, PEERS, Peer
+from tfds_torch.bench.task import BATCHED, EIGHT_WORKERS, FUSED_PEERS, PEERS, Peer
 from tfds_torch.runtime.epoch_times import EpochTimes
 
-PEER_OF = {peer.name: peer for peer in (*FUSED_PEERS, *PEERS)}
+PEER_OF = {peer.name: peer for peer in (*FUSED_PEERS, BATCHED, EIGHT_WORKERS, *PEERS)}
 IMPORT_S = Spread(0.3, 0.25, 0.35)
-"""An import of tensorflow, in the suite `memory`."""
+"""An import of torch, in the suite `memory`."""
 
 JUDGES: dict[str, Callable[[Sequence[Outcome]], list[Target]]] = {
     "sample": judge_sample,
@@ -21,7 +21,7 @@ JUDGES: dict[str, Callable[[Sequence[Outcome]], list[Target]]] = {
     "jpeg": judge_jpeg,
     "jpeg_eval": lambda outcomes: [],
     "png32": judge_png32,
-    "memory": lambda outcomes: judge_memory(outcomes, IMPORT_S),
+    "memory": lambda outcomes: judge_memory(outcomes, IMPORT_S, num_workers=2, batch_bytes=20_000_000),
 }
 
 
@@ -42,13 +42,15 @@ def outcome(
     *,
     first_batch_s: float = 0.5,
     tail_s: float = 0.01,
+    very_first_batch_s: float = 0.5,
+    start_s: tuple[float, float] = (4.0, 3.0),
     memory_bytes: tuple[int, ...] | None = (100_000_000, 200_000_000, 300_000_000),
     missing: str | None = None,
 ) -> Outcome:
     """A contestant with an epoch of each of the speeds, examples per second."""
     return Outcome(
         PEER_OF[peer] if isinstance(peer, str) else peer,
-        [] if missing else [epoch(5.0, start_s=4.0), epoch(6.0, start_s=3.0)],
+        [] if missing else [epoch(5.0, start_s=seconds, first_batch_s=very_first_batch_s) for seconds in start_s],
         [] if missing else [epoch(100 / speed, first_batch_s=first_batch_s, tail_s=tail_s) for speed in speeds],
         None if memory_bytes is None or missing else Memory(memory_bytes[0], memory_bytes[1:], num_samples=9),
         missing,

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,17 @@ def works_for_0_2_s(task: Task) -> Epochs:
         yield from steady(task)(epoch)
 
     return run
+
+
+def begins_slowly(task: Task) -> Epochs:
+    """Takes 0.3 s when its loader is asked for an iterator, as one that starts workers does."""
+
+    class Loader:
+        def __iter__(self) -> Iterator[Any]:
+            time.sleep(0.3)
+            return iter(steady(task)(0))
+
+    return lambda epoch: (images for images in Loader())
 
 
 def small_images(task: Task) -> Epochs:

@@ -15,7 +15,7 @@ from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, sta
 
 TESTS = Path(__file__).parents[1]
 SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")
-SUITE_NAMES = "sample, start, index, state, jpeg, jpeg_eval, png32, memory, scale"
+SUITE_NAMES = "sample, start, index, state, jpeg, jpeg_eval, png32, memory, notebook, scale"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -64,7 +64,7 @@ def test_suites_run_and_report_and_a_missed_target_is_exit_code_1(run_bench: Run
 def test_a_target_that_cannot_be_judged_is_exit_code_1_but_not_with_only(run_bench: Run, tmp_path: Path) -> None:
     without_timm = run_bench("ours=steady,timm=not_installed", "sample", *SMALL)
     assert without_timm.returncode == 1, without_timm.stderr
-    (target,) = read_report(tmp_path, "sample")["targets"]
+    target, _ = read_report(tmp_path, "sample")["targets"]
     assert target["found"].startswith("cannot be judged: timm is missing: No module named")
     assert not (tmp_path / "out" / "start.json").exists()
     chosen = run_bench("ours=steady,timm=not_installed", "sample", "--only", "ours", *SMALL)

@@ -9,6 +9,7 @@ from bench import planted_contestants as planted
 from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of, wait_for
 
 from tfds_torch.bench.contestant_process import ContestantProcess
+from tfds_torch.bench.environments import Environment, this_environment
 from tfds_torch.bench.task import Peer, Task
 from tfds_torch.errors import StallError, WorkerError
 
@@ -37,6 +38,27 @@ def test_the_start_counts_from_the_process_and_only_once(tmp_path: Path) -> None
     assert first.start_s is not None
     assert first.start_s > first.times.first_batch_s  # The interpreter and its imports come first.
     assert (second.start_s, first.waiting_cpu_s) == (None, None)
+
+
+def test_asking_the_loader_for_an_iterator_belongs_to_the_epoch(tmp_path: Path) -> None:
+    with contestant(planted.peer(planted.begins_slowly), tmp_path) as process:
+        figures = process.run_epoch()
+    assert figures.times.first_batch_s > 0.2
+
+
+def test_it_runs_in_the_environment_that_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "planted_here.py").write_text(
+        "import os\nfrom bench.planted_contestants import steady\n"
+        "def load(task):\n    assert os.environ['PLANTED'] == 'yes'\n    return steady(task)\n"
+    )
+    here = this_environment()
+    environment = Environment(here.executable, [str(tmp_path), *here.path], {"PLANTED": "yes"})
+    task = Task(str(tmp_path), None, num_photos=10, batch_size=4, num_workers=0)
+    process = ContestantProcess(Peer("planted", "planted", "planted_here:load"), task, WATCHDOG_S, environment)
+    try:
+        assert process.run_epoch().num_examples == 10
+    finally:
+        process.end()
 
 
 def test_all_its_processes_are_stopped_between_epochs(tmp_path: Path) -> None:

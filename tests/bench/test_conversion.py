@@ -14,7 +14,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 from tfds_torch import demo
 from tfds_torch.bench.conversion import converted, decode_record
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.records.tfrecord import read_records
+from tfds_torch.storage.tfrecord.framing import read_records
 
 NUM_PHOTOS, NUM_SHARDS = 64, 2
 

@@ -10,6 +10,7 @@ from bench.made_up import epoch
 
 from tfds_torch import demo
 from tfds_torch.bench import contests
+from tfds_torch.bench.environments import Environment
 from tfds_torch.bench.figures import EpochFigures, Memory
 from tfds_torch.bench.fused_suites import JPEG, JPEG_EVAL, MEMORY, PNG32
 from tfds_torch.bench.import_times import import_s
@@ -24,9 +25,10 @@ SETTINGS = Settings(num_photos=64, batch_size=4, num_workers=2, num_repeats=3, t
 class Pretender:
     """A contestant that has nothing to do."""
 
-    def __init__(self, peer: Peer, task: Task, timeout_s: float) -> None:
+    def __init__(self, peer: Peer, task: Task, timeout_s: float, environment: Environment) -> None:
         self.peer = peer
         self.task = task
+        self.environment = environment
         ALL.append(self)
 
     def run_epoch(self) -> EpochFigures:
@@ -44,18 +46,24 @@ ALL: list[Pretender] = []
 
 @pytest.fixture
 def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs a suite whose contestants pretend; FFCV's files cannot be written."""
+    """Runs a suite whose contestants pretend; FFCV's files cannot be written, DALI's environment cannot be made."""
 
     def convert(data_dir: Path, file_format: str, *, dataset: str) -> Path:
         if file_format == "beton":
             raise ConfigError("first line\nNo module named 'ffcv' (how to get it)")
         return data_dir / dataset / file_format
 
+    def environment_of(peer: Peer, baseline: str) -> Environment:
+        if peer.environment == "dali":
+            raise ConfigError("nvidia-dali could not be installed: no room")
+        return Environment(peer.environment, [], versions={f"of {baseline}": "1"} if peer.environment else {})
+
     ALL.clear()
+    monkeypatch.setattr(contests, "environment_of", environment_of)
     monkeypatch.setattr(contests, "ContestantProcess", Pretender)
     monkeypatch.setattr(contests, "converted", convert)
     monkeypatch.setattr(demo, "prepare_fake", lambda name, num_examples, **_: tmp_path / f"{name}-{num_examples}")
-    monkeypatch.setattr(fresh_process, "call", lambda function, module: {"tensorflow": 3.5, "torch": 1.0}[module])
+    monkeypatch.setattr(fresh_process, "call", lambda function, module: {"torch": 1.0}[module])
     return lambda suite: suite.measure(Run(suite.peers, SETTINGS, tmp_path / "data", lambda text: None))
 
 
@@ -70,10 +78,15 @@ def names(peers: Sequence[Peer]) -> list[str]:
 @pytest.mark.parametrize("suite", [JPEG, JPEG_EVAL, PNG32], ids=lambda suite: suite.name)
 def test_everybody_takes_part_in_whole_epochs(suite: Suite, measure: Any) -> None:
     found: Found = measure(suite)
-    assert names(suite.peers) == ["ours", "ours_0", "timm", "webdataset", "grain", "ffcv", "limit"]
+    ours = {"jpeg": ["ours", "baseline"], "jpeg_eval": ["ours"], "png32": ["ours", "ours_batched", "baseline"]}
+    others = ["ours_0", "timm", "webdataset", "grain", "dali", "ffcv", "limit"]
+    assert names(suite.peers) == ours[suite.name] + others
     assert names([outcome.peer for outcome in found.outcomes]) == names(suite.peers)
     missing = {outcome.peer.name: outcome.missing for outcome in found.outcomes if outcome.missing}
-    assert missing == {"ffcv": "No module named 'ffcv' (how to get it)"}
+    assert missing == {
+        "dali": "nvidia-dali could not be installed: no room",
+        "ffcv": "No module named 'ffcv' (how to get it)",
+    }
     num_epochs = {len(outcome.epochs) for outcome in found.outcomes if not outcome.missing}
     assert num_epochs == {1 if suite is JPEG_EVAL else 3}
 
@@ -98,12 +111,19 @@ def test_small_images_are_more_and_of_another_dataset(measure: Any, tmp_path: Pa
 
 def test_memory_is_measured_in_fresh_processes_beside_the_imports(measure: Any) -> None:
     found: Found = measure(MEMORY)
-    assert names(MEMORY.peers) == ["ours", "timm", "ffcv"]
-    assert [len(outcome.warm_ups) for outcome in found.outcomes] == [3, 1, 0]
-    assert len(ALL) == 4
+    assert names(MEMORY.peers) == ["ours", "baseline", "ours_0", "ours_8", "timm", "ffcv"]
+    assert [len(outcome.warm_ups) for outcome in found.outcomes] == [3, 1, 3, 3, 1, 0]
+    assert len(ALL) == 11
     (imports,) = found.sections
-    assert [(row["module"], row["import_s"].median) for row in imports.rows] == [("tensorflow", 3.5), ("torch", 1.0)]
-    assert found.targets[0].found == "0.50 s more"
+    assert [(row["module"], row["import_s"].median) for row in imports.rows] == [("torch", 1.0)]
+    assert [target.found for target in found.targets[:3]] == ["4.00 s"] * 3
+
+
+def test_the_baseline_runs_in_its_own_environment_and_is_named_among_the_versions(measure: Any) -> None:
+    found: Found = measure(JPEG)
+    own = {pretender.peer.name: pretender.environment.executable for pretender in ALL}
+    assert {name for name, environment in own.items() if environment} == {"baseline"}
+    assert found.versions == {"of edba0d4": "1"}
 
 
 def test_an_import_happens_while_it_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

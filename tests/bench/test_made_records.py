@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tfds_torch.bench.made_records import write_shards
-from tfds_torch.records.tfrecord import read_records
+from tfds_torch.storage.tfrecord.framing import read_records
 
 
 def test_shards_hold_what_the_runs_promise_with_right_checksums(tmp_path: Path) -> None:

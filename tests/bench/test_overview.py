@@ -35,10 +35,10 @@ def test_speeds_stand_side_by_side_with_our_ratio_to_each() -> None:
 def test_targets_are_counted_and_the_missed_ones_named() -> None:
     headings, rows = overview.targets_table(reports())
     assert headings == ["suite", "targets kept", "missed"]
-    assert rows[0] == ["sample", "1 of 1", "-"]
+    assert rows[0] == ["sample", "1 of 2", "speed against webdataset"]
     suite, kept, missed = rows[1]
-    assert (suite, kept) == ("jpeg", "2 of 7")
-    assert missed.startswith("speed against webdataset and grain, speed against ffcv, speed against limit, ")
+    assert (suite, kept) == ("jpeg", "2 of 9")
+    assert missed.startswith("speed against baseline, speed against webdataset and grain, speed against ffcv, ")
     assert len(rows) == 2  # An evaluation has no targets.
 
 
@@ -47,7 +47,7 @@ def test_both_tables_are_shown() -> None:
     overview.show(reports(), console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    for piece in ("overview: examples a second", "75 (2.00 x)", "overview: targets", "2 of 7"):
+    for piece in ("overview: examples a second", "75 (2.00 x)", "overview: targets", "2 of 9"):
         assert piece in text
 
 
@@ -56,7 +56,7 @@ def test_the_page_says_what_made_it(tmp_path: Path) -> None:
     page = (tmp_path / "overview.md").read_text()
     assert page.startswith("# Examples a second into the training process, whole epochs\n")
     assert "| timm ReaderTfds | 75 (2.00 x) | 150 (5.33 x) | 150 |" in page
-    assert "| sample | 1 of 1 | - |" in page
+    assert "| sample | 1 of 2 | speed against webdataset |" in page
     assert "- python -m tfds_torch.bench sample, begun 2026-01-02T03:04:05Z\n" in page
 
 

@@ -17,13 +17,13 @@ def resumptions(middle_s: float, num_read: int) -> list[Resumption]:
 
 @pytest.mark.parametrize(
     ("json_bytes", "middle_s", "num_read", "kept"),
-    [(999, 1.5, 16, [True, True, True]), (1000, 1.6, 17, [False, False, False])],
+    [(999, 1.5, 12, [True, True, True]), (1000, 1.6, 13, [False, False, False])],
 )
 def test_size_growth_and_records_are_judged(json_bytes: int, middle_s: float, num_read: int, kept: list[bool]) -> None:
     costs = [StateCost("index", json_bytes, [0.1], [0.1]), StateCost("files", 10, [0.1], [0.1])]
     targets = judge_state(costs, resumptions(middle_s, num_read), batch_size=4)
     assert [target.kept for target in targets] == kept
-    assert targets[2].wanted == "at most 16: 4 batches"
+    assert targets[2].wanted == "at most 12: 3 batches"
 
 
 def test_without_figures_of_mode_index_nothing_is_kept() -> None:

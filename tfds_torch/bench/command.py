@@ -18,8 +18,9 @@ from rich.text import Text
 from tfds_torch.bench import output, overview, suites
 from tfds_torch.bench.suite import Settings, Suite
 from tfds_torch.bench.suites import SUITES
+from tfds_torch.bench.task import BASELINE_REVISION
+from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import printable
 
@@ -31,10 +32,11 @@ _DESCRIPTION = """Measures this package. Against its peers, all in the same run:
 epochs, single examples), `start` (how training and epochs begin and end, and memory), and with whole batches `jpeg`,
 `jpeg_eval`, `png32` (examples a second) and `memory` (the very first batch, and memory). By itself: `index` (building
 and opening an index, slices of the order, read modes against each other), `state` (size and times of a state, and from
-there to the next batch) and `scale` (workers and batch sizes). Writes <suite>.json, .md and .png, and overview.md.
-Peers come with the extras `bench` and `ffcv`; one that is not there is reported as missing. Exit code: 0 when all of
-our own targets were kept; 1 when one was missed or could not be judged (never with --only); 2 wrong usage; 130
-interrupted."""
+there to the next batch), `notebook` (workers of a process that has read without workers before) and `scale` (workers
+and batch sizes). Writes <suite>.json, .md and .png, and overview.md. An older revision of this package takes part as
+`baseline`, out of the git repository of a checkout. Peers come with the extras `bench` and `ffcv`; DALI is installed
+into an environment of its own; one that is not there is reported as missing. Exit code: 0 when all of our own targets
+were kept; 1 when one was missed or could not be judged (never with --only); 2 wrong usage; 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,6 +89,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=128, metavar="B", help="(%(default)s)")
     parser.add_argument("--workers", type=int, default=2, metavar="W", help="loader processes of each (%(default)s)")
     parser.add_argument("--only", metavar="PEERS", help=f"some of {peers} (all), where there are contestants")
+    parser.add_argument(
+        "--baseline",
+        default=BASELINE_REVISION,
+        metavar="REV",
+        help="git revision of this package that takes part as `baseline` (%(default)s)",
+    )
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="of an epoch, seconds (%(default)s)")
     parser.add_argument(
         "--out",
@@ -113,7 +121,9 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
         raise ConfigError(f"--timeout {options.timeout:g}: must be a number of seconds, more than 0.")
     folder = output.default_folder(is_full=not typed) if options.out is None else options.out
     output.check_folder(folder, [suite.name for suite in chosen])
-    settings = Settings(options.photos, options.batch_size, options.workers, options.repeats, options.timeout)
+    settings = Settings(
+        options.photos, options.batch_size, options.workers, options.repeats, options.timeout, options.baseline
+    )
     found = []
     for suite in chosen:
         command = shlex.join(["python", "-m", "tfds_torch.bench", *typed])

@@ -66,6 +66,10 @@ def _our_ratio_text(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
     return spread_text(_our_ratio(outcome, outcomes), "{:.2f}")
 
 
+def _our_ratio_median(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
+    return _median(_our_ratio(outcome, outcomes), "{:.2f}")
+
+
 def _num_examples(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
     found = sorted({epoch.num_examples for epoch in outcome.epochs})
     return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
@@ -103,7 +107,7 @@ _FUSED: list[tuple[str, _Cell]] = [
 _COLUMNS: dict[str, list[tuple[str, _Cell]]] = {
     "sample": [
         _SPEED,
-        ("x timm", _speed_ratio),
+        ("tfds_torch by it", _our_ratio_median),
         ("first batch, s", _spread(figures.first_batch_s, "{:.2f}")),
         _TAIL,
         ("examples an epoch", _num_examples),

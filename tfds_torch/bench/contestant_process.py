@@ -4,15 +4,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any, TypeVar
 
+from tfds_torch.bench.environments import Environment, this_environment
 from tfds_torch.bench.figures import EpochFigures, Memory
 from tfds_torch.bench.system import disk_bytes
 from tfds_torch.bench.task import Peer, Task
@@ -21,17 +22,18 @@ from tfds_torch.runtime.epoch_times import EpochTimes
 from tfds_torch.runtime.memory import tree_pss_bytes
 from tfds_torch.runtime.process_tree import cpu_s, is_running, process_tree
 
-# The current folder, which comes first in the path of `python -c`, must not hide the standard library.
+# The current folder, which comes first in the path of `python -c`, must not hide the standard library. All contestants
+# are served by the same code, also where an older revision of this package is imported.
 _BOOT = """
 import os, sys
 os.setpgid(0, 0)
 sys.path[:] = [entry for entry in sys.path if entry]
-import json
+import json, runpy
 request = json.loads(sys.argv[1])
 sys.path[:] = request.pop("path")
-from tfds_torch.bench.serving import serve
-serve(**request)
+runpy.run_path(request.pop("serving"))["serve"](**request)
 """
+_SERVING = Path(__file__).with_name("serving.py")
 _LOOK_EVERY_S = 0.2
 _GRACE_S = 5.0
 T = TypeVar("T", int, float)
@@ -47,10 +49,12 @@ class ContestantProcess:
         peer: which contestant.
         task: what it has to do.
         timeout_s: what an epoch may take, the process's start included.
+        environment: where the process runs; None: where this one does.
     """
 
-    def __init__(self, peer: Peer, task: Task, timeout_s: float) -> None:
+    def __init__(self, peer: Peer, task: Task, timeout_s: float, environment: Environment | None = None) -> None:
         self.peer = peer
+        self._environment = environment or this_environment()
         self._task = task
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -106,14 +110,19 @@ class ContestantProcess:
     def _start(self) -> None:
         self._connection, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `end`)
-        request = {"path": [os.path.abspath(entry or ".") for entry in sys.path], "descriptor": theirs.fileno()}
+        request = {"path": self._environment.path, "serving": str(_SERVING), "descriptor": theirs.fileno()}
         request |= {"loader": self.peer.loader, "task": asdict(self._task)}
-        command = [sys.executable, "-c", _BOOT, json.dumps(request)]
+        command = [self._environment.executable, "-c", _BOOT, json.dumps(request)]
         self._started_at = time.monotonic()
         try:
             # Fixed command, no shell: only this package's own code and the contestant run.
             self._process = subprocess.Popen(  # noqa: S603
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env={**os.environ, **self._environment.environ},
             )
         except OSError as error:
             self._connection.close()

@@ -7,10 +7,11 @@ from pathlib import Path
 from tfds_torch import demo
 from tfds_torch.bench.contestant_process import ContestantProcess
 from tfds_torch.bench.conversion import converted
+from tfds_torch.bench.environments import Environment, environment_of
 from tfds_torch.bench.figures import Outcome
 from tfds_torch.bench.suite import Found, Run, Suite
 from tfds_torch.bench.targets import Target, judge_sample, judge_start
-from tfds_torch.bench.task import IMAGE_SHAPE, OURS, PEERS, TRAIN, Peer, Task
+from tfds_torch.bench.task import IMAGE_SHAPE, OURS, OURS_8, OURS_IN_PROCESS, PEERS, TRAIN, Peer, Task
 from tfds_torch.bench.turns import start_again_and_again, take_turns
 from tfds_torch.errors import TfdsTorchError
 
@@ -19,12 +20,14 @@ STOPPED = "while the others had their turns, its processes were stopped (SIGSTOP
 
 FRESH = (
     "In turn, contestants are started afresh and alone, for a first and a later epoch: this package as often as a "
-    "measurement is repeated, the others once. "
+    "measurement is repeated, the others and an older revision of it once. "
 )
 PSS = (
     "Memory is the proportional set size (PSS), summed over all processes and sampled throughout one more epoch, at "
     "its greatest."
 )
+
+_MEASURED_AGAIN = (OURS, OURS_IN_PROCESS, OURS_8)
 
 _WORK = (
     "Every contestant reads the same JPEG files (the demo dataset `photos`: about 500x375, 60 to 120 KB), shuffled, "
@@ -63,14 +66,15 @@ def compete(run: Run, work: Work, measure: Measure, judge: Judge) -> Found:
         measure: takes the contestants that have their files, and a function that begins one; returns what they did.
         judge: returns our own targets.
     """
-    tasks, refused = _prepare(run, work)
+    tasks, environments, refused = _prepare(run, work)
 
     def begin(peer: Peer) -> ContestantProcess:
-        return ContestantProcess(peer, tasks[peer], run.settings.timeout_s)
+        return ContestantProcess(peer, tasks[peer], run.settings.timeout_s, environments[peer])
 
     done = {outcome.peer: outcome for outcome in measure([peer for peer in run.peers if peer in tasks], begin)}
     outcomes = [done.get(peer) or Outcome(peer, missing=refused[peer]) for peer in run.peers]
-    return Found(judge(outcomes), outcomes)
+    versions = {name: version for each in environments.values() for name, version in each.versions.items()}
+    return Found(judge(outcomes), outcomes, versions=versions)
 
 
 def in_turns(run: Run, num_repeats: int) -> Measure:
@@ -82,19 +86,20 @@ def in_fresh_processes(run: Run) -> Measure:
     """Returns the measurement of fresh processes, and of memory: ours as often as we measure, the others once."""
 
     def num_lives(peer: Peer) -> int:
-        return run.settings.num_repeats if peer.name == OURS else 1
+        return run.settings.num_repeats if peer.name in _MEASURED_AGAIN else 1
 
     return lambda peers, begin: start_again_and_again(peers, begin, num_lives, run.say)
 
 
-def _prepare(run: Run, work: Work) -> tuple[dict[Peer, Task], dict[Peer, str]]:
-    """Returns the tasks of the contestants, and why some have none: their files could not be written."""
-    tasks, refused, settings = {}, {}, run.settings
+def _prepare(run: Run, work: Work) -> tuple[dict[Peer, Task], dict[Peer, Environment], dict[Peer, str]]:
+    """Returns the tasks and environments of the contestants, and why some have none: they could not be made."""
+    tasks, environments, refused, settings = {}, {}, {}, run.settings
     num_examples = settings.num_photos * work.num_for_a_photo
     data_dir = _data_dir(run, work.dataset, num_examples)
     for peer in run.peers:
         run.say(f"preparing the files of {peer.title}")
         try:
+            environments[peer] = environment_of(peer, settings.baseline)
             is_source = peer.file_format == "tfrecord"
             folder = None if is_source else str(converted(data_dir, peer.file_format, dataset=work.dataset))
         except TfdsTorchError as error:
@@ -110,7 +115,7 @@ def _prepare(run: Run, work: Work) -> tuple[dict[Peer, Task], dict[Peer, str]]:
             image_shape=work.image_shape if peer.hands_over else None,
             work=work.kind,
         )
-    return tasks, refused
+    return tasks, environments, refused
 
 
 def _data_dir(run: Run, dataset: str, num_examples: int) -> Path:

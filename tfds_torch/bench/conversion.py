@@ -11,16 +11,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock
 from PIL import Image
 
 from tfds_torch.bench import beton
 from tfds_torch.errors import ConfigError
-from tfds_torch.records.tfrecord import read_records
 from tfds_torch.runtime import fresh_process
+from tfds_torch.storage.example_proto import ExampleReader
+from tfds_torch.storage.source import FieldSpec
+from tfds_torch.storage.tfrecord.framing import read_records
 
 _STAMP = "source.json"
 _LABEL = struct.Struct("<q")
+_EXAMPLES = ExampleReader({"image": FieldSpec((), object), "label": FieldSpec((), np.int64)})
 _PNG_SIGNATURE = b"\x89PNG"
 
 
@@ -64,7 +68,7 @@ def decode_record(record: bytes) -> tuple[Image.Image, int]:
 
 
 def write_shards(source: str, target: str, file_format: str) -> None:
-    """Converts every shard of a folder of TFRecord files; loads tensorflow to read them. For `beton`: of tar files.
+    """Converts every shard of a folder of TFRecord files. For `beton`: of tar files.
 
     Raises:
         ShardError: a shard is damaged.
@@ -80,11 +84,9 @@ def write_shards(source: str, target: str, file_format: str) -> None:
 
 def _read_images(shard: Path) -> Iterator[tuple[bytes, int]]:
     """Yields the image file and the label of every example."""
-    import tensorflow as tf
-
     for record in read_records(shard):
-        feature = tf.train.Example.FromString(record).features.feature
-        yield feature["image"].bytes_list.value[0], feature["label"].int64_list.value[0]
+        example = _EXAMPLES.read([record], ("image", "label"))
+        yield example["image"][0], int(example["label"][0])
 
 
 def _write_tar(path: Path, images: Iterator[tuple[bytes, int]]) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfds_torch.bench.system import drop_from_page_cache, resident_bytes
-from tfds_torch.records.record_index import RecordIndex
-from tfds_torch.records.record_run import RecordRun
 from tfds_torch.runtime import fresh_process
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.tfrecord.record_index import RecordIndex
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,13 @@ class IndexFigures:
     index_bytes: int
 
 
-def measure_index(runs: Sequence[RecordRun], dataset: str, cache_dir: Path, *, is_cold: bool) -> IndexFigures:
-    """Builds and opens the index of these runs' files.
+def measure_index(
+    instructions: Sequence[FileInstruction], dataset: str, cache_dir: Path, *, is_cold: bool
+) -> IndexFigures:
+    """Builds and opens the index of these instructions' files.
 
     Args:
-        runs: whole files.
+        instructions: whole files.
         dataset: what the files belong to, never used before in this cache.
         cache_dir: where the index is stored (on Linux; elsewhere it goes where it always goes).
         is_cold: whether the files are read from their disk.
@@ -46,17 +48,17 @@ def measure_index(runs: Sequence[RecordRun], dataset: str, cache_dir: Path, *, i
         TfdsTorchError: the files cannot be indexed.
     """
     if is_cold:
-        drop_from_page_cache(run.path for run in runs)
-    build_s, peak_bytes = fresh_process.call(_open, runs, dataset, str(cache_dir))
-    open_s, _ = fresh_process.call(_open, runs, dataset, str(cache_dir))
-    return IndexFigures(build_s, peak_bytes, open_s, 8 * sum(run.take + 1 for run in runs))
+        drop_from_page_cache(item.path for item in instructions)
+    build_s, peak_bytes = fresh_process.call(_open, instructions, dataset, str(cache_dir))
+    open_s, _ = fresh_process.call(_open, instructions, dataset, str(cache_dir))
+    return IndexFigures(build_s, peak_bytes, open_s, 8 * sum(item.take + 1 for item in instructions))
 
 
-def _open(runs: Sequence[RecordRun], dataset: str, cache_dir: str) -> tuple[float, int | None]:
+def _open(instructions: Sequence[FileInstruction], dataset: str, cache_dir: str) -> tuple[float, int | None]:
     os.environ["XDG_CACHE_HOME"] = cache_dir
     before = resident_bytes()
     start = time.perf_counter()
-    RecordIndex.open(runs, dataset)
+    RecordIndex.open(instructions, dataset)
     took_s = time.perf_counter() - start
     after = resident_bytes()
     return took_s, None if before is None or after is None else after[1] - before[0]

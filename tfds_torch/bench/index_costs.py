@@ -46,11 +46,13 @@ def measure_building(settings: Settings, say: Say) -> tuple[Section, list[Target
             ("100 KB", settings.num_photos, _LARGE_SIZES),
         ):
             say(f"writing {num_records:,} records")
-            runs = write_shards(folder / title, num_records, sizes, settings.num_shards)
+            instructions = write_shards(folder / title, num_records, sizes, settings.num_shards)
             for kind in ("cold", "warm") if can_drop() else ("warm",):
                 say(f"building the index of {num_records:,} records, {kind}")
                 builds = [
-                    measure_index(runs, f"made/{title}_{kind}:{number}.0.0", folder / "cache", is_cold=kind == "cold")
+                    measure_index(
+                        instructions, f"made/{title}_{kind}:{number}.0.0", folder / "cache", is_cold=kind == "cold"
+                    )
                     for number in range(min(_MOST_BUILDS, settings.num_repeats))
                 ]
                 name = f"{num_records:,} x {title if sizes is _LARGE_SIZES else '64 to 200 bytes'}, {kind}"

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tfds_torch.pipeline.options import num_cores
+from tfds_torch.runtime.machine_share import num_cores
 
 _ALWAYS = ("tfds-torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow", "protobuf")
 

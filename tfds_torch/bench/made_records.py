@@ -4,14 +4,16 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from tfds_torch.records.record_run import RecordRun
-from tfds_torch.records.tfrecord import checksum, record_header
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.tfrecord.framing import checksum, record_header
 
 _NUM_BYTES = 1 << 20
 _RECORDS_AT_A_TIME = 1024
 
 
-def write_shards(folder: Path, num_records: int, sizes: range, num_shards: int, seed: int = 0) -> tuple[RecordRun, ...]:
+def write_shards(
+    folder: Path, num_records: int, sizes: range, num_shards: int, seed: int = 0
+) -> tuple[FileInstruction, ...]:
     """Writes shards with right checksums.
 
     Args:
@@ -22,23 +24,23 @@ def write_shards(folder: Path, num_records: int, sizes: range, num_shards: int, 
         seed: of sizes and bytes.
 
     Returns:
-        A run for each shard.
+        An instruction for each shard, which is read whole.
 
     Raises:
         OSError: they cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(seed)  # noqa: S311 (nothing secret)
-    runs, first = [], 0
+    instructions, first = [], 0
     for number in range(num_shards):
         stop = num_records * (number + 1) // num_shards
         path = folder / f"made.tfrecord-{number:05d}-of-{num_shards:05d}"
         with path.open("wb") as file:
             for start in range(first, stop, _RECORDS_AT_A_TIME):
                 file.write(b"".join(_frames(draw, sizes, min(_RECORDS_AT_A_TIME, stop - start))))
-        runs.append(RecordRun(str(path), 0, stop - first, first, stop - first))
+        instructions.append(FileInstruction(str(path), 0, stop - first, first, stop - first))
         first = stop
-    return tuple(runs)
+    return tuple(instructions)
 
 
 def _frames(draw: random.Random, sizes: range, num_records: int) -> Iterator[bytes]:

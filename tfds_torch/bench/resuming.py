@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfds_torch.bench.system import read_bytes
 from tfds_torch.bench.task import Task
 
@@ -86,7 +89,7 @@ def _resume(dataset: Any, mode: str, position: str, batch_size: int) -> Resumpti
     dataset = _dataset_of(dataset)
     state = dataset.state_dict(batches_delivered=number)
     dataset = _dataset_of(dataset)
-    with _watched_readers() as readers:
+    with _counted_reads() as counts:
         read_before = read_bytes()
         start = time.perf_counter()
         dataset.load_state_dict(state)
@@ -96,7 +99,7 @@ def _resume(dataset: Any, mode: str, position: str, batch_size: int) -> Resumpti
         took_s = time.perf_counter() - start
         examples.close()
         read_after = read_bytes()
-    num_read = sum(reader.num_read for reader in readers) if mode == "index" else None
+    num_read = sum(counts) if mode == "index" else None
     num_bytes = None if read_before is None or read_after is None else read_after - read_before
     return Resumption(mode, position, took_s, num_read, num_bytes)
 
@@ -116,16 +119,15 @@ def _dataset_of(dataset: Any) -> Any:
 
 
 @contextmanager
-def _watched_readers() -> Iterator[list[Any]]:
-    """Notes every reader that a pipeline opens meanwhile, for its count of records."""
-    from tfds_torch.pipeline import indexed_records
-    from tfds_torch.records.record_reader import open_reader
+def _counted_reads() -> Iterator[list[int]]:
+    """Notes how many examples every read by index asks for meanwhile."""
+    from tfds_torch.storage.tfrecord.reader import TfrecordReader
 
-    readers: list[Any] = []
+    read, counts = TfrecordReader.read, list[int]()
 
-    def open_and_note(*args: Any, **kwargs: Any) -> Any:
-        readers.append(open_reader(*args, **kwargs))
-        return readers[-1]
+    def read_and_count(reader: TfrecordReader, index: NDArray[np.int64]) -> list[bytes]:
+        counts.append(len(index))
+        return read(reader, index)
 
-    with mock.patch.object(indexed_records, "open_reader", open_and_note):
-        yield readers
+    with mock.patch.object(TfrecordReader, "read", read_and_count):
+        yield counts

@@ -15,7 +15,7 @@ from tfds_torch.bench.section import Column, Section
 from tfds_torch.bench.suite import HALF, Found, Run, Suite
 from tfds_torch.bench.task import FUSED_PEERS, Peer, Task
 from tfds_torch.bench.turns import take_turns
-from tfds_torch.pipeline.options import num_cores
+from tfds_torch.runtime.machine_share import num_cores
 
 _BATCH_SIZES = (32, 128, 256)
 

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,6 +21,19 @@ from typing import Any
 from tfds_torch.bench.beton import INSTALL
 from tfds_torch.bench.task import Task
 from tfds_torch.runtime.epoch_times import EpochTimer
+
+Epochs = Callable[[int], Iterable[Any]]
+
+
+class _Epoch:
+    """An epoch whose loader is asked for an iterator when this is asked for one: that belongs to its time."""
+
+    def __init__(self, batches_of: Epochs, number: int) -> None:
+        self._batches_of = batches_of
+        self._number = number
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches_of(self._number))
 
 
 def serve(descriptor: int, loader: str, task: dict[str, Any]) -> None:
@@ -56,12 +69,10 @@ def _receive(connection: Connection, commands: "queue.SimpleQueue[Any]") -> None
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _run_epoch(
-    batches_of: Callable[[int], Iterable[Any]], epoch: int, timer: EpochTimer, image_shape: Sequence[int] | None
-) -> dict[str, Any]:
+def _run_epoch(batches_of: Epochs, epoch: int, timer: EpochTimer, image_shape: Sequence[int] | None) -> dict[str, Any]:
     num_examples = 0
     first_batch_at = None
-    for images in timer.time(batches_of(epoch)):
+    for images in timer.time(_Epoch(batches_of, epoch)):
         if first_batch_at is None:
             first_batch_at = time.monotonic()  # Comparable between processes; the runner knows when this one began.
         if image_shape is not None:

@@ -14,7 +14,7 @@ from tfds_torch.bench.section import Column, Section
 from tfds_torch.bench.suite import Found, Run, Suite
 from tfds_torch.bench.targets import Target, judge_figure
 from tfds_torch.bench.task import Task
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.runtime import fresh_process
 
 MOST_STATE_BYTES = 1000

@@ -1,13 +1,13 @@
 """Suite: what is measured, how, and how much of it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfds_torch.bench.figures import Outcome
 from tfds_torch.bench.section import Section
 from tfds_torch.bench.targets import Target
-from tfds_torch.bench.task import Peer
+from tfds_torch.bench.task import BASELINE_REVISION, Peer
 from tfds_torch.bench.turns import Say
 
 HALF = "train[:50%]"
@@ -26,6 +26,7 @@ class Settings:
         num_workers: loader processes of a contestant.
         num_repeats: measured epochs, or fresh processes.
         timeout_s: what an epoch may take, seconds.
+        baseline: the git revision of this package that takes part as the baseline.
     """
 
     num_photos: int
@@ -33,6 +34,7 @@ class Settings:
     num_workers: int
     num_repeats: int
     timeout_s: float
+    baseline: str = BASELINE_REVISION
 
     @property
     def num_half(self) -> int:
@@ -70,11 +72,13 @@ class Found:
         targets: our own, judged.
         outcomes: what contestants did, where there are some.
         sections: tables of other figures.
+        versions: of contestants that have an environment of their own: distribution -> version.
     """
 
     targets: Sequence[Target]
     outcomes: Sequence[Outcome] = ()
     sections: Sequence[Section] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

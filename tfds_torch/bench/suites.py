@@ -8,6 +8,7 @@ from tfds_torch.bench import machine
 from tfds_torch.bench.contests import SAMPLE, START
 from tfds_torch.bench.fused_suites import JPEG, JPEG_EVAL, MEMORY, PNG32
 from tfds_torch.bench.index_suite import INDEX_SUITE
+from tfds_torch.bench.notebook_suite import NOTEBOOK
 from tfds_torch.bench.report import Report
 from tfds_torch.bench.scale_suite import SCALE
 from tfds_torch.bench.state_suite import STATE_SUITE
@@ -15,7 +16,7 @@ from tfds_torch.bench.suite import Run, Settings, Suite
 from tfds_torch.bench.task import PEERS
 from tfds_torch.bench.turns import Say
 
-SUITES = (SAMPLE, START, INDEX_SUITE, STATE_SUITE, JPEG, JPEG_EVAL, PNG32, MEMORY, SCALE)
+SUITES = (SAMPLE, START, INDEX_SUITE, STATE_SUITE, JPEG, JPEG_EVAL, PNG32, MEMORY, NOTEBOOK, SCALE)
 
 
 def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
@@ -36,7 +37,8 @@ def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
         command=command,
         date=date,
         machine=found_machine,
-        versions=machine.describe_versions(name for peer in taking_part for name in peer.distributions),
+        versions=machine.describe_versions(name for peer in taking_part for name in peer.distributions)
+        | dict(found.versions),
         settings=asdict(settings) | {"num_shards": settings.num_shards},
         outcomes=found.outcomes,
         targets=found.targets,

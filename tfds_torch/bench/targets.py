@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from tfds_torch.bench import figures
 from tfds_torch.bench.figures import Outcome
-from tfds_torch.bench.task import OURS, TIMM
+from tfds_torch.bench.task import OURS, TIMM, WEBDATASET
 
 LEAST_SPEED_RATIO = 2.0
+LEAST_WEBDATASET_RATIO = 1.1
 MOST_FIRST_BATCH_S = 0.7
 MOST_TAIL_S = 0.1
 MOST_MEMORY_RATIO = 0.5
@@ -31,17 +32,10 @@ class Target:
 
 
 def judge_sample(outcomes: Sequence[Outcome]) -> list[Target]:
-    """Returns the target of the suite `sample`."""
+    """Returns the targets of the suite `sample`: ratios are medians of those of all turns."""
     return [
-        judge_outcomes(
-            "speed of whole epochs",
-            f"at least {LEAST_SPEED_RATIO:g} x timm's",
-            outcomes,
-            (OURS, TIMM),
-            lambda ours, timm: _ratio(median_of(figures.examples_per_s(ours)), median_of(figures.examples_per_s(timm))),
-            lambda ratio: ratio >= LEAST_SPEED_RATIO,
-            "{:.2f} x",
-        )
+        judge_speed(outcomes, LEAST_SPEED_RATIO, TIMM, "timm's"),
+        judge_speed(outcomes, LEAST_WEBDATASET_RATIO, WEBDATASET, "WebDataset's, with the same transform"),
     ]
 
 
@@ -69,18 +63,39 @@ def judge_figure(name: str, wanted: str, figure: float | None, form: str, is_eno
     return Target(name, wanted, form.format(figure), is_enough(figure))
 
 
+def judge_speed(outcomes: Sequence[Outcome], least: float, other: str, whose: str, ours: str = OURS) -> Target:
+    """Returns the target of our examples per second by another's: the median of the ratios of all turns.
+
+    Args:
+        outcomes: what all contestants did.
+        least: the ratio that is wanted.
+        other: the name of whom we are compared with.
+        whose: the same in words, as in "at least 2 x timm's".
+        ours: which of our own contestants is judged.
+    """
+    return judge_outcomes(
+        f"speed against {other}" if ours == OURS else f"speed of {ours} against {other}",
+        f"at least {least:g} x {whose}",
+        outcomes,
+        (ours, other),
+        lambda one, another: median_of(figures.speed_ratio(one, another)),
+        lambda ratio: ratio >= least,
+        "{:.2f} x",
+    )
+
+
 def judge_first_batch(outcomes: Sequence[Outcome], most_s: float, *, or_equal: bool = False) -> Target:
     """Returns the target of our first batch of later epochs: less than `most_s`, seconds, or that at most."""
     name, figure = "first batch of later epochs", figures.first_batch_s
-    return _judge_seconds(name, outcomes, figure, "{:.2f} s", most_s, or_equal=or_equal)
+    return judge_seconds(name, outcomes, figure, "{:.2f} s", most_s, or_equal=or_equal)
 
 
 def judge_tail(outcomes: Sequence[Outcome], most_s: float, *, or_equal: bool = False) -> Target:
     """Returns the target of our tail of an epoch: less than `most_s`, seconds, or that at most."""
-    return _judge_seconds("tail of an epoch", outcomes, figures.tail_s, "{:.3f} s", most_s, or_equal=or_equal)
+    return judge_seconds("tail of an epoch", outcomes, figures.tail_s, "{:.3f} s", most_s, or_equal=or_equal)
 
 
-def _judge_seconds(
+def judge_seconds(
     name: str,
     outcomes: Sequence[Outcome],
     figure: Callable[[Outcome], figures.Spread | None],
@@ -88,12 +103,14 @@ def _judge_seconds(
     most_s: float,
     *,
     or_equal: bool,
+    peer: str = OURS,
 ) -> Target:
+    """Returns the target of a duration of one of our contestants: less than `most_s`, seconds, or that at most."""
     return judge_outcomes(
         name,
         f"{'at most' if or_equal else 'less than'} {most_s:g} s",
         outcomes,
-        (OURS,),
+        (peer,),
         lambda ours: median_of(figure(ours)),
         lambda seconds: seconds < most_s or (or_equal and seconds == most_s),
         form,

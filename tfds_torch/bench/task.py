@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OURS, OURS_IN_PROCESS, TIMM, WEBDATASET, GRAIN = "ours", "ours_0", "timm", "webdataset", "grain"
-FFCV, AS_NUMPY, LIMIT = "ffcv", "as_numpy", "limit"
+OURS_8, OURS_BATCHED, BASELINE = "ours_8", "ours_batched", "baseline"
+FFCV, DALI, AS_NUMPY, LIMIT = "ffcv", "dali", "as_numpy", "limit"
+
+BASELINE_REVISION = "edba0d4"
+"""The last commit before local datasets were read without tensorflow."""
 
 IMAGE_SHAPE = (3, 224, 224)
 """Of every photograph that arrives in the training process; its dtype is uint8."""
@@ -60,6 +64,7 @@ class Peer:
             the epoch's number and returns its batches of images, uint8 [B, 3, H, W], numpy or torch.
         file_format: of the images: `tfrecord`, or one that `conversion` writes.
         distributions: the packages it is made of, for the list of versions.
+        environment: where its process runs: "" where the runner does, or one that `environments` makes.
         hands_over: whether images arrive in the training process; else something of their number does.
     """
 
@@ -68,10 +73,12 @@ class Peer:
     loader: str
     file_format: str = "tfrecord"
     distributions: tuple[str, ...] = ()
+    environment: str = ""
     hands_over: bool = True
 
 
 _PEERS = "tfds_torch.bench.peers"
+_BASELINE_TITLE = "tfds_torch, baseline"
 _OURS_NEEDS = ("torch", "tensorflow-datasets")
 _TIMM_NEEDS = ("timm", "torchvision", "torch", "tensorflow-datasets")
 _WEBDATASET = Peer(WEBDATASET, "WebDataset", f"{_PEERS}.webdataset_tar:load", "tar", ("webdataset", "torch"))
@@ -79,6 +86,7 @@ _GRAIN = Peer(GRAIN, "Grain", f"{_PEERS}.grain_array_record:load", "array_record
 
 PEERS = (
     Peer(OURS, "tfds_torch", f"{_PEERS}.ours:load", distributions=_OURS_NEEDS),
+    Peer(BASELINE, _BASELINE_TITLE, f"{_PEERS}.ours:load", environment=BASELINE),
     Peer(TIMM, "timm ReaderTfds", f"{_PEERS}.timm_reader:load", distributions=_TIMM_NEEDS),
     _WEBDATASET,
     _GRAIN,
@@ -88,11 +96,16 @@ PEERS = (
 
 FUSED_PEERS = (
     Peer(OURS, "tfds_torch", f"{_PEERS}.ours_fused:load", distributions=_OURS_NEEDS),
+    Peer(BASELINE, _BASELINE_TITLE, f"{_PEERS}.ours_fused:load", environment=BASELINE),
     Peer(OURS_IN_PROCESS, "tfds_torch, no workers", f"{_PEERS}.ours_fused:load_in_process", distributions=_OURS_NEEDS),
     Peer(TIMM, "timm create_loader", f"{_PEERS}.timm_loader:load", distributions=_TIMM_NEEDS),
     _WEBDATASET,
     _GRAIN,
+    Peer(DALI, "DALI without a GPU", f"{_PEERS}.dali:load", environment=DALI),
     Peer(FFCV, "FFCV", f"{_PEERS}.ffcv_beton:load", "beton", ("ffcv", "numba", "opencv-python", "torch")),
     Peer(LIMIT, "decode and crop alone", f"{_PEERS}.decode_limit:load", hands_over=False),
 )
 """The contestants in the work of whole batches: each in its own fastest way; in the order of their turns."""
+
+EIGHT_WORKERS = Peer(OURS_8, "tfds_torch, 8 workers", f"{_PEERS}.ours_fused:load_with_8", distributions=_OURS_NEEDS)
+BATCHED = Peer(OURS_BATCHED, "tfds_torch, batched=True", f"{_PEERS}.ours_fused:load_batched", distributions=_OURS_NEEDS)

@@ -1,9 +1,9 @@
-"""This package with a preprocess: whole batches, through `create_loader`.
+"""This package in whole batches, with a preprocess or with `batched=True`, through `create_loader`.
 
 Configured: `is_training`, batch size, workers, and the work as `TrainPreprocess` or `EvalPreprocess`; an evaluation of
-all examples without shuffling. Images that are delivered as they are have a preprocess that finds nothing to do. All
-else is a default. Without workers, threads of the training process decode, and nothing is handed over. The extra `png`
-is installed: kornia-rs decodes the small PNG images.
+all examples without shuffling. Images that are delivered as they are have a preprocess that finds nothing to do, or,
+in `load_batched`, none. All else is a default. Without workers, threads of the training process decode, and nothing is
+handed over.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from tfds_torch.bench.transform import CROP_PCT
 
 def load(task: Task) -> Callable[[int], Iterable[Any]]:
     """Returns the function epoch -> batches of images, torch uint8 [B, 3, H, W]."""
-    from tfds_torch import EvalPreprocess, ImageDataset, ParserTfds, TrainPreprocess, create_loader
+    from tfds_torch import EvalPreprocess, TrainPreprocess
 
     if task.image_shape is None:
         raise ValueError("a preprocess needs a size")
@@ -26,6 +26,27 @@ def load(task: Task) -> Callable[[int], Iterable[Any]]:
         if task.work == TRAIN
         else EvalPreprocess(size=size, crop_pct=CROP_PCT if task.work == EVAL else 1.0)
     )
+    return _epochs(task, preprocess)
+
+
+def load_batched(task: Task) -> Callable[[int], Iterable[Any]]:
+    """As `load`, without a preprocess: images of one size, as they are."""
+    return _epochs(task, None)
+
+
+def load_in_process(task: Task) -> Callable[[int], Iterable[Any]]:
+    """As `load`, without workers."""
+    return load(replace(task, num_workers=0))
+
+
+def load_with_8(task: Task) -> Callable[[int], Iterable[Any]]:
+    """As `load`, with 8 workers."""
+    return load(replace(task, num_workers=8))
+
+
+def _epochs(task: Task, preprocess: Any) -> Callable[[int], Iterable[Any]]:
+    from tfds_torch import ImageDataset, ParserTfds, ReadOptions, create_loader
+
     parser = ParserTfds(
         task.data_dir,
         task.dataset,
@@ -33,11 +54,7 @@ def load(task: Task) -> Callable[[int], Iterable[Any]]:
         is_training=task.is_training,
         batch_size=task.batch_size,
         preprocess=preprocess,
+        read=ReadOptions(**task.read),
     )
-    loader = create_loader(ImageDataset(parser), num_workers=task.num_workers)
+    loader = create_loader(ImageDataset(parser, batched=True), num_workers=task.num_workers)
     return lambda epoch: (batch[0] for batch in loader)
-
-
-def load_in_process(task: Task) -> Callable[[int], Iterable[Any]]:
-    """As `load`, without workers."""
-    return load(replace(task, num_workers=0))
