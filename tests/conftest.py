@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import told
 
@@ -20,6 +21,9 @@ ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # A busy machine is not a failure.
+hypothesis.settings.load_profile("untimed")
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -28,11 +28,11 @@ from tfds_fixtures import (
 )
 
 from tfds_torch import errors
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import ReadOptions
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.records.tfrecord import read_records
 from tfds_torch.runtime import fresh_process
+from tfds_torch.storage.tfrecord.framing import read_records
 
 __all__ = ["cache_home", "datasets"]
 
@@ -148,13 +148,14 @@ BAD = {
     "target key absent": bad(CONFIG, "'lable'", "target feature", "Did you mean 'label'", target_key="lable"),
     "nested target key absent": bad(CONFIG, "'nested/conut'", "Did you mean 'nested/count'", target_key="nested/conut"),
     "image of 16 bits": bad(CONFIG, "'depth'", "uint8", image_key="depth"),
-    "image is a text": bad(CONFIG, "'caption'", "no single uint8 image", image_key="caption"),
+    "image is a text": bad(CONFIG, "'caption'", "not a single uint8 image", image_key="caption"),
     "unsupported format": bad(
         CONFIG,
         "tiny:1.0.0",
         "'riegeli'",
-        "'tfrecord' or 'array_record'",
+        "'tfrecord' and 'array_record'",
         "tfds convert_format",
+        "{riegeli}/tiny/1.0.0",
         root="{riegeli}",
         name="tiny",
     ),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfds_torch.records.tfrecord import read_records
+from tfds_torch.storage.tfrecord.framing import read_records
 
 PLANTED_CHECK = Path(__file__).with_name("planted_check.py")
 ROOT = Path(__file__).parents[2]

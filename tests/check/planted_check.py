@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from tfds_torch.check import command, fused_reading, reading, tfds_sample
+from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ShardError, StateMismatchError
-from tfds_torch.parsers.parser import Batch
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.records.tfrecord_reader import TfrecordReader
 from tfds_torch.runtime.process_tree import process_tree
+from tfds_torch.storage.tfrecord.reader import TfrecordReader
 from tfds_torch.torch_data.image_dataset import ImageDataset
 
 BATCHES = ParserTfds.batches
@@ -126,7 +126,7 @@ def read_previous(self: TfrecordReader, index: NDArray[np.int64]) -> list[bytes]
     return READ(self, np.maximum(index - 1, 0))
 
 
-def fail_to_witness(*args: Any) -> list[Any]:
+def fail_to_read(*args: Any) -> list[Any]:
     """Stands for TFDS where it cannot read what we could."""
     raise ShardError("played")
 
@@ -147,7 +147,7 @@ FAULTS: dict[str, Callable[..., Iterator[Batch]]] = {
 }
 STATE_FAULTS = {"forgotten state": forget_state, "refused state": refuse_state}
 READER_FAULTS = {"another record": read_previous}
-WITNESS_FAULTS = {"failing witness": fail_to_witness}
+REFERENCE_FAULTS = {"failing reference": fail_to_read}
 
 
 def make_loader_of_threes(dataset: Any, num_workers: int, collate_fn: Any) -> Any:
@@ -218,7 +218,7 @@ def run(fault: str, arguments: Sequence[str], width: int, encoding: str, is_term
         mock.patch.object(ParserTfds, "batches", FAULTS.get(fault, BATCHES)),
         mock.patch.object(ImageDataset, "load_state_dict", STATE_FAULTS.get(fault, LOAD_STATE)),
         mock.patch.object(TfrecordReader, "read", READER_FAULTS.get(fault, READ)),
-        mock.patch.object(tfds_sample, "ask_tfds", WITNESS_FAULTS.get(fault, ASK_TFDS)),
+        mock.patch.object(tfds_sample, "ask_tfds", REFERENCE_FAULTS.get(fault, ASK_TFDS)),
         mock.patch.object(reading, "make_plain_loader", LOADER_FAULTS.get(fault, MAKE_LOADER)),
         mock.patch.object(reading, "stream_rank", RANK_FAULTS.get(fault, reading.stream_rank)),
         mock.patch.object(reading, "_STALL_TIMEOUT_S", STALL_TIMEOUT_S),

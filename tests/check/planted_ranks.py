@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfds_torch.check.reading import RankReading, stream_rank
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.image_dataset import ImageDataset
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tfds_torch.check.advice import Facts, advise
 from tfds_torch.check.fused import STAGES, FusedMeasure, FusedSpeed
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
-from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.machine_share import WorkerChoice
@@ -141,10 +141,10 @@ def test_where_nothing_is_buffered_no_buffer_is_spoken_of() -> None:
     for blocks in (None, 64):
         read = ReadOptions(ram_budget_bytes=1, block_records=blocks)
         assert said("shuffle_buffer", num_examples=64_000, read=read, mode="index") == ""
-    for available, is_said in ((64_000_000, False), (63_999_999, True)):
+    for available, is_said in ((32_000_000, False), (31_999_999, True)):
         assert bool(said("The buffers", mode="index", available_bytes=available)) is is_said
     assert said("The buffers", mode="index", available_bytes=10**6) == (
-        "The buffers of 1 rank would hold 64 MB (prefetch_batches 64 MB each), and 1 MB of memory are free here: make "
+        "The buffers of 1 rank would hold 32 MB (prefetch_batches 32 MB each), and 1 MB of memory are free here: make "
         "them, batch_size or the number of workers smaller."
     )
 
@@ -212,8 +212,8 @@ def test_another_number_of_workers_that_auto_would_choose_is_told_with_its_reaso
 
 
 def test_buffers_larger_than_the_memory_are_told_from_the_first_byte() -> None:
-    """Shuffled 6,400 x 100 kB, ready 2 batches x 32 images x 2 workers x 500 kB."""
-    needed = 640_000_000 + 64_000_000
+    """Shuffled 6,400 x 100 kB, ready 1 batch x 32 images x 2 workers x 500 kB."""
+    needed = 640_000_000 + 32_000_000
     for available, is_said in ((needed, False), (needed - 1, True), (None, False)):
         assert bool(said("The buffers", available_bytes=available)) is is_said
         twice = said("The buffers", num_replicas=2, num_examples=12_800, available_bytes=available and 2 * available)
@@ -222,16 +222,16 @@ def test_buffers_larger_than_the_memory_are_told_from_the_first_byte() -> None:
 
 def test_buffers_larger_than_the_memory_are_told_apart() -> None:
     assert said("The buffers", num_replicas=2, num_examples=12_800, available_bytes=10**9) == (
-        "The buffers of 2 ranks would hold 1.41 GB (shuffle_buffer 640 MB and prefetch_batches 64 MB each), and 1 GB "
+        "The buffers of 2 ranks would hold 1.34 GB (shuffle_buffer 640 MB and prefetch_batches 32 MB each), and 1 GB "
         "of memory are free here: make them, batch_size or the number of workers smaller."
     )
 
 
 def test_in_evaluation_only_the_batches_that_are_ready_take_memory() -> None:
-    for available, is_said in ((64_000_000, False), (63_999_999, True)):
+    for available, is_said in ((32_000_000, False), (31_999_999, True)):
         assert bool(said("The buffers", is_training=False, available_bytes=available)) is is_said
-    without_images = {"is_training": False, "mean_image_bytes": None, "available_bytes": 12_799_999}
-    assert "12.8 MB" in said("The buffers", **without_images)
+    without_images = {"is_training": False, "mean_image_bytes": None, "available_bytes": 6_399_999}
+    assert "6.4 MB" in said("The buffers", **without_images)
 
 
 # Shards.
@@ -388,7 +388,7 @@ def test_idle_workers_are_not_also_told_that_they_are_too_many() -> None:
 
 def test_a_cache_helps_where_all_decoded_images_are_a_quarter_of_the_free_memory() -> None:
     """6,400 images of 500 kB: 3.2 GB."""
-    for available, is_said in ((12_800_000_000, True), (12_799_999_999, False), (None, False)):
+    for available, is_said in ((12_800_000_000, True), (6_399_999_999, False), (None, False)):
         assert bool(said("cache", available_bytes=available)) is is_said
     assert said("cache", available_bytes=12_800_000_000) == (
         "All decoded images of the split are 3.2 GB, and 12.8 GB of memory are free here: a cache would help. Decoded "

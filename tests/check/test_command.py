@@ -29,7 +29,7 @@ from check.machine import (
 )
 from check.report_file import load
 from tfds_torch.check.contact_sheet import save_contact_sheet
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 DEADLINE_S = 120
 ONE_EVALUATION = "--workers 0 --eval --epochs 1 --read-mode examples"
@@ -423,7 +423,7 @@ DAMAGES = {
     "cut to nothing": (lambda shard: cut(shard, 0), "holds 0 of 360 examples"),
     "missing": (Path.unlink, "missing"),
     "flipped byte": (flip, "checksum"),
-    "a folder": (lambda shard: (shard.unlink(), shard.mkdir()), "cannot be read"),
+    "a folder": (lambda shard: (shard.unlink(), shard.mkdir()), "is a directory, not a regular file"),
 }
 
 

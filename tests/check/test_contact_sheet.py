@@ -14,12 +14,11 @@ from PIL import Image, ImageDraw
 
 from tfds_torch.check import contact_sheet
 from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
+from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError, CorruptRecordError
-from tfds_torch.parsers.parser import Batch
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import fresh_process
 
 GREY = (242, 242, 244)
 """The frame behind an image that does not fill its cell."""
@@ -58,12 +57,6 @@ class Gallery:
                 index=np.array(rows),
                 id=[f"gallery-train.tfrecord-00000-of-00001__{row}" for row in rows],
             )
-
-
-@pytest.fixture(autouse=True)
-def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gallery needs no tensorflow, so it needs no process of its own."""
-    monkeypatch.setattr(fresh_process, "call", lambda function, *args: function(*args))
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from tensorflow_datasets.core import naming
 
 from tfds_torch.check.expected_ids import expected_ids, is_image_folder
 from tfds_torch.errors import ShardError
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.records.record_run import RecordRun
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.storage.file_instruction import FileInstruction
 
 TRAIN, TEST = (3, 0, 2), (2,)
 
@@ -27,8 +27,8 @@ def write_info(folder: Path, template: str | None = None, **changes: Any) -> Pat
     return folder
 
 
-def run(file: str, skip: int, take: int, first_index: int = 0) -> RecordRun:
-    return RecordRun(f"/far/away/{file}", skip, take, first_index, 5)
+def run(file: str, skip: int, take: int, first_index: int = 0) -> FileInstruction:
+    return FileInstruction(f"/far/away/{file}", skip, take, first_index, 5)
 
 
 TRAIN_IDS = [
@@ -126,7 +126,7 @@ def test_very_many_shards_are_named_as_tfds_names_them(tmp_path: Path) -> None:
     ],
     ids=["more than the shard has", "an empty shard", "an unknown shard"],
 )
-def test_records_that_do_not_exist_are_an_error(tmp_path: Path, instruction: RecordRun, message: str) -> None:
+def test_records_that_do_not_exist_are_an_error(tmp_path: Path, instruction: FileInstruction, message: str) -> None:
     with pytest.raises(ShardError) as caught:
         expected_ids(write_info(tmp_path), "train[:50%]", [instruction])
     assert message in str(caught.value)
@@ -157,7 +157,7 @@ def test_images_are_expected_that_the_parser_does_not_know(tmp_path: Path) -> No
 def test_images_that_do_not_exist_are_an_error(tmp_path: Path) -> None:
     root = write_image_folder(tmp_path / "root")
     for folder, number in (("test", NUM_TEST), ("notes", 0), ("nowhere", 0)):
-        instruction = RecordRun(str(root / folder), 0, NUM_TEST + 1, 0, NUM_TEST + 1)
+        instruction = FileInstruction(str(root / folder), 0, NUM_TEST + 1, 0, NUM_TEST + 1)
         with pytest.raises(ShardError) as caught:
             expected_ids(root, "test[:50%]", [instruction])
         assert str(caught.value) == (

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tfds_torch.check.content import ImageSizes
 from tfds_torch.check.fused import FusedMeasure, choose_preprocess, describe
-from tfds_torch.pipeline.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
+from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 
 
 def of_size(width: int, height: int) -> ImageSizes:

@@ -13,8 +13,8 @@ from tfds_torch.check import fused_reading
 from tfds_torch.check.content import ImageSizes
 from tfds_torch.check.fused_reading import _time, measure_fused, time_transform
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
 from tfds_torch.parsers.config import Config
-from tfds_torch.pipeline.preprocess import EvalPreprocess, TrainPreprocess
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.loader_stats import LoaderStats
 
@@ -131,16 +131,21 @@ def test_a_rank_without_batches_is_said(digits: Path) -> None:
         fused_reading.read_fused(empty.make_parser(digits), 1, 0)
 
 
-def test_without_workers_and_tensorflow_a_fresh_process_reads(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_fn_without_workers_is_left_to_a_fresh_process(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     def call(function: object, *arguments: object) -> None:
         asked.extend([function, *arguments[1:]])
 
-    monkeypatch.setattr(fused_reading.sys, "modules", {})
     monkeypatch.setattr(fused_reading.fresh_process, "call", call)
-    measure_fused(DIGITS, DIGITS.make_parser(digits), SIZES, 3, 0)
+    monkeypatch.setattr(fused_reading, "read_fused", lambda parser, *arguments: asked.extend(["here", *arguments]))
+    with_map_fn = replace(DIGITS, preprocess=EvalPreprocess(8, map_fn="colours:invert"))
+    measure_fused(with_map_fn, DIGITS.make_parser(digits), SIZES, 3, 0)
     assert asked == [fused_reading.read_fused, 3, 0]
+    asked.clear()
+    measure_fused(DIGITS, DIGITS.make_parser(digits), SIZES, 3, 0)
+    measure_fused(with_map_fn, DIGITS.make_parser(digits), SIZES, 3, 1)
+    assert asked == ["here", 3, 0, "here", 3, 1]
 
 
 def test_the_same_examples_are_read_again(digits: Path) -> None:

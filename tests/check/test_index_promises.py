@@ -18,7 +18,7 @@ from tfds_torch.check.other_world import NUM_AT_BEGIN, OtherReading
 from tfds_torch.check.promises import judge
 from tfds_torch.check.reading import RankReading
 from tfds_torch.check.resume import Resumed, ResumePoint, choose_points, uninterrupted
-from tfds_torch.check.tfds_reader import Witness
+from tfds_torch.check.tfds_reader import ReferenceExample
 from tfds_torch.check.tfds_sample import ComparedExample
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan
 from tfds_torch.plan.world import World
@@ -98,7 +98,10 @@ class Case:
 
     @property
     def sample(self) -> list[ComparedExample]:
-        return [ComparedExample(index, "d", Witness(f"x__{index}", "d")) for index in range(min(3, self.num_examples))]
+        return [
+            ComparedExample(index, "d", ReferenceExample(f"x__{index}", "d"))
+            for index in range(min(3, self.num_examples))
+        ]
 
     def judge(
         self,
@@ -163,7 +166,7 @@ def test_labels_may_be_of_any_kind() -> None:
     assert broken(case.judge([replace(reading, epochs=received, resumed=case.resumed(others))])) == {}
 
 
-def test_without_a_witness_two_promises_are_judged() -> None:
+def test_without_a_reference_two_promises_are_judged() -> None:
     case = Case(41)
     assert len(judge_index(case.expectation(), case.readings(), case.other(), None)) == 2
 
@@ -274,22 +277,22 @@ def test_ranks_that_say_different_things_are_a_bad_resume() -> None:
 
 
 @pytest.mark.parametrize(
-    ("witness", "detail"),
+    ("reference", "detail"),
     [
-        (Witness("x__2", "d"), "index 1: x__1 is expected, and TFDS has x__2"),
-        (Witness("x__1", "e"), "index 1: x__1 has other bytes than TFDS reads"),
-        (Witness(None, "e"), "index 1: x__1 has other bytes than TFDS reads"),
+        (ReferenceExample("x__2", "d"), "index 1: x__1 is expected, and TFDS has x__2"),
+        (ReferenceExample("x__1", "e"), "index 1: x__1 has other bytes than TFDS reads"),
+        (ReferenceExample(None, "e"), "index 1: x__1 has other bytes than TFDS reads"),
     ],
 )
-def test_another_id_or_other_bytes_than_tfds_has_are_told(witness: Witness, detail: str) -> None:
+def test_another_id_or_other_bytes_than_tfds_has_are_told(reference: ReferenceExample, detail: str) -> None:
     sample = TRAINING.sample
-    sample[1] = replace(sample[1], theirs=witness)
+    sample[1] = replace(sample[1], theirs=reference)
     assert broken(TRAINING.judge(sample=sample)) == {TFDS: detail}
 
 
 def test_where_tfds_gives_no_ids_only_bytes_are_spoken_of() -> None:
     assert TRAINING.judge()[TFDS].detail == "3 examples: the same ids and bytes"
-    sample = [replace(example, theirs=Witness(None, "d")) for example in TRAINING.sample]
+    sample = [replace(example, theirs=ReferenceExample(None, "d")) for example in TRAINING.sample]
     assert TRAINING.judge(sample=sample)[TFDS].detail == "3 examples: the same bytes"
 
 
@@ -315,7 +318,7 @@ def test_a_planted_fault_breaks_exactly_its_own_promise(checker: Checker, fault:
 
 def test_where_tfds_cannot_read_what_was_found_out_before_is_in_the_report(checker: Checker, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    checked = checker.check_planted("failing witness", [*LINE.split(), "--epochs", "1", "--json", str(path)])
+    checked = checker.check_planted("failing reference", [*LINE.split(), "--epochs", "1", "--json", str(path)])
     assert (checked.code, checked.errors.strip()) == (1, "BROKEN: played")
     report = load(path)
     assert report["error"] == {"type": "ShardError", "message": "played"}
@@ -346,7 +349,7 @@ def test_a_fault_planted_into_real_workers_breaks_exactly_its_own_promise(
     machine: Machine, photos: Path, fault: str
 ) -> None:
     line = ["--name", "photos", "--root", str(photos), "--split", "train[:96]", "--batch-size", "8", "--epochs", "1"]
-    with machine.start(PLANTED_CHECK) as process:  # Of its own: its workers are forked before it loads tensorflow.
+    with machine.start(PLANTED_CHECK) as process:
         checked: Checked = Checker(process).check_planted(fault, line)
         process.communicate()
     assert (checked.code, list(checked.broken)) == (1, [NAMES[fault]]), checked.errors

@@ -14,7 +14,7 @@ from tfds_torch import demo
 from tfds_torch.check.opening import is_built_here, open_parser
 from tfds_torch.check.settings import Settings, parse_arguments, resolve
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 
 def settings(*arguments: str | Path) -> Settings:

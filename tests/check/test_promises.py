@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tfds_torch.check.ledger import Entry, Expectation, Promise, RankEpoch, count_epoch
 from tfds_torch.check.promises import judge
+from tfds_torch.plan.assignment import ShardRange, deal_examples, deal_files
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
-from tfds_torch.plan.stream import Stretch, deal_examples, deal_files
 from tfds_torch.plan.world import World
 
 EQUAL, FULL, IDS, ONCE, PADDING, SHARE, ORDER = range(7)
@@ -57,7 +57,7 @@ class Case:
         share = deal(self.plan(rank, worker), self.lengths, epoch)
         return self._indices(share.valid), self._indices(share.fill), share.num_available
 
-    def _indices(self, stretches: Sequence[Stretch]) -> list[int]:
+    def _indices(self, stretches: Sequence[ShardRange]) -> list[int]:
         starts = [sum(self.lengths[:file]) for file in range(len(self.lengths))]
         return [starts[s.file] + i for s in stretches for i in range(s.start, s.stop)]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tfds_torch.check.settings import Settings, check_json, parse_arguments, resolve
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config import Config
-from tfds_torch.pipeline.options import ReadOptions
 
 RECIPE = """
 name = "mnist"

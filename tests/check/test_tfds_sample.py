@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tfds_fixtures import Datasets, cache_home, datasets, replace_bytes_feature, shard_files
 
-from tfds_torch.check.tfds_reader import ask_tfds, digest, find_format
+from tfds_torch.check.tfds_reader import ask_tfds, digest, find_image_key
 from tfds_torch.check.tfds_sample import choose_examples, compare_with_tfds
 from tfds_torch.errors import ShardError
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.records.record_run import RecordRun
-from tfds_torch.records.tfrecord import read_records
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime import fresh_process
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.tfrecord.framing import read_records
 
 __all__ = ["cache_home", "datasets"]
 
 MIB = 2**20
 
 
-def runs_of(cuts: Sequence[tuple[int, int]]) -> list[RecordRun]:
+def runs_of(cuts: Sequence[tuple[int, int]]) -> list[FileInstruction]:
     """Returns runs of (skip, take) records, each of a shard of its own."""
     runs, first = [], 0
     for number, (skip, take) in enumerate(cuts):
-        runs.append(RecordRun(f"/x-{number}", skip, take, first, skip + take))
+        runs.append(FileInstruction(f"/x-{number}", skip, take, first, skip + take))
         first += take
     return runs
 
@@ -90,7 +90,7 @@ def test_what_tfds_reads_is_what_the_index_gives(datasets: Datasets) -> None:
     assert by_array_record == (3, True, False)  # TFDS gives no ids there.
 
 
-def test_a_damaged_witness_is_one_message(datasets: Datasets, tmp_path: Path) -> None:
+def test_a_damaged_reference_is_one_message(datasets: Datasets, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(datasets.shapes, tmp_path / "shapes" / "1.0.0"))
     for shard in shard_files(folder, "train"):
         shard.write_bytes(b"")
@@ -101,9 +101,9 @@ def test_a_damaged_witness_is_one_message(datasets: Datasets, tmp_path: Path) ->
 
 def test_the_bytes_of_an_image_are_compared_where_tfds_hands_them_over(datasets: Datasets) -> None:
     folder = str(datasets.shapes)
-    assert find_format(folder, "image") == ("tfrecord", "image")
+    assert find_image_key(folder, "image") == "image"
     for key in (None, "label", "nowhere", "objects"):
-        assert find_format(folder, key) == ("tfrecord", None)
+        assert find_image_key(folder, key) is None
     for image_key in (None, "image"):
         first, second = islice(read_records(shard_files(datasets.shapes, "train")[0]), 2)
         assert digest(first, image_key) == digest(first, image_key) != digest(second, image_key)

@@ -10,10 +10,10 @@ import tensorflow_datasets as tfds
 from tfds_fixtures import iterate_tfds
 
 from tfds_torch.demo.build import build_fake
-from tfds_torch.demo.fake_recipe import FakeRecipe
+from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.parsers.parser import Batch
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 
 @dataclass(frozen=True)
@@ -82,27 +82,27 @@ def read(root: str, names: Sequence[str]) -> dict[str, Reading]:
     return {name: _read(root, name) for name in names}
 
 
-def build_and_read(root: str, recipes: Sequence[FakeRecipe]) -> dict[str, Reading]:
+def build_and_read(root: str, specs: Sequence[FakeSpec]) -> dict[str, Reading]:
     """Builds into one data dir, and reads; one start of tensorflow for all."""
-    for recipe in recipes:
-        build_fake(recipe, root, "", progress=False)
-    return read(root, [recipe.full_name for recipe in recipes])
+    for spec in specs:
+        build_fake(spec, root, "", progress=False)
+    return read(root, [spec.full_name for spec in specs])
 
 
-def build_each_fake(root: str, recipes: Sequence[FakeRecipe]) -> None:
-    """Builds each recipe in its own data dir under root, named by its number."""
-    for number, recipe in enumerate(recipes):
+def build_each_fake(root: str, specs: Sequence[FakeSpec]) -> None:
+    """Builds each spec in its own data dir under root, named by its number."""
+    for number, spec in enumerate(specs):
         (Path(root) / str(number)).mkdir()
-        build_fake(recipe, f"{root}/{number}", "", progress=False)
+        build_fake(spec, f"{root}/{number}", "", progress=False)
 
 
-def ask_for_fakes(root: str, recipes: Sequence[FakeRecipe], missing_package: str) -> list[tuple[str, str]]:
+def ask_for_fakes(root: str, specs: Sequence[FakeSpec], missing_package: str) -> list[tuple[str, str]]:
     """Returns type and message of the error of each build, with one package missing."""
     sys.modules[missing_package] = None  # type: ignore[assignment]
     answers = []
-    for recipe in recipes:
+    for spec in specs:
         try:
-            build_fake(recipe, root, "", progress=False)
+            build_fake(spec, root, "", progress=False)
             answers.append(("nothing was raised", ""))
         except TfdsTorchError as error:
             answers.append((type(error).__name__, str(error)))

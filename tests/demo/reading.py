@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.demo.build import build
-from tfds_torch.demo.recipe import Recipe
+from tfds_torch.demo.dataset_spec import DemoSpec
 
 
 def read_with_tfds(root: str, splits: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Any]:
@@ -27,9 +27,9 @@ def read_with_tfds(root: str, splits: Sequence[tuple[str, str]]) -> dict[tuple[s
     return found
 
 
-def build_each(root: str, recipes: Sequence[Recipe]) -> None:
-    """Builds each recipe in its own folder under root, named by its number."""
-    for number, recipe in enumerate(recipes):
+def build_each(root: str, specs: Sequence[DemoSpec]) -> None:
+    """Builds each spec in its own folder under root, named by its number."""
+    for number, spec in enumerate(specs):
         folder = Path(root) / str(number)
         folder.mkdir()
-        build(recipe, str(folder), progress=False)
+        build(spec, str(folder), progress=False)

@@ -10,9 +10,9 @@ from PIL import Image
 
 from demo.conftest import PHOTOS
 from demo.reading import build_each
+from tfds_torch.demo.dataset_spec import DemoSpec
 from tfds_torch.demo.handwriting import draw_test_rows, read_digits
 from tfds_torch.demo.photographs import make_photograph
-from tfds_torch.demo.recipe import Recipe
 from tfds_torch.runtime import fresh_process
 
 Examples = dict[tuple[str, str], list[dict[str, Any]]]
@@ -112,17 +112,17 @@ def test_credits_travel_with_the_dataset(demo_root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def odd_sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[Recipe, Path]:
-    """Recipe -> version folder, for numbers at the edges; 360 is also the size of the test split of digits."""
+def odd_sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[DemoSpec, Path]:
+    """DemoSpec -> version folder, for numbers at the edges; 360 is also the size of the test split of digits."""
     root = tmp_path_factory.mktemp("odd_sizes")
-    recipes = [Recipe("photos", 1, 1, 0), Recipe("photos", 5, 5, 0), Recipe("photos", 360, 7, 0)]
-    fresh_process.call(build_each, str(root), recipes)
-    return {recipe: root / str(number) / "photos" / "1.0.0" for number, recipe in enumerate(recipes)}
+    specs = [DemoSpec("photos", 1, 1, 0), DemoSpec("photos", 5, 5, 0), DemoSpec("photos", 360, 7, 0)]
+    fresh_process.call(build_each, str(root), specs)
+    return {spec: root / str(number) / "photos" / "1.0.0" for number, spec in enumerate(specs)}
 
 
-def test_the_number_of_shards_is_exact(odd_sizes: dict[Recipe, Path]) -> None:
-    for recipe, folder in odd_sizes.items():
+def test_the_number_of_shards_is_exact(odd_sizes: dict[DemoSpec, Path]) -> None:
+    for spec, folder in odd_sizes.items():
         lengths = read_shard_lengths(folder)["train"]
-        assert (sum(lengths), len(lengths)) == (recipe.num_examples, recipe.num_shards)
+        assert (sum(lengths), len(lengths)) == (spec.num_examples, spec.num_shards)
         assert min(lengths) >= 1
-        assert len(list(folder.glob("photos-train.tfrecord-*"))) == recipe.num_shards
+        assert len(list(folder.glob("photos-train.tfrecord-*"))) == spec.num_shards

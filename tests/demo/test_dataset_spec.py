@@ -4,17 +4,17 @@ from typing import Any
 import pytest
 
 from tfds_torch.demo import DEMO_NAMES
-from tfds_torch.demo.recipe import Recipe
+from tfds_torch.demo.dataset_spec import DemoSpec
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 
 
-def check(name: str, num_examples: Any = None, num_shards: Any = None, seed: Any = 0) -> Recipe:
-    return Recipe.check(name, num_examples, num_shards, seed)
+def check(name: str, num_examples: Any = None, num_shards: Any = None, seed: Any = 0) -> DemoSpec:
+    return DemoSpec.check(name, num_examples, num_shards, seed)
 
 
 def test_none_means_the_defaults() -> None:
-    assert check("digits") == Recipe("digits", 1437, 1, 0)
-    assert check("photos") == Recipe("photos", 512, 8, 0)
+    assert check("digits") == DemoSpec("digits", 1437, 1, 0)
+    assert check("photos") == DemoSpec("photos", 512, 8, 0)
     assert DEMO_NAMES == ("digits", "photos")
 
 

@@ -3,14 +3,14 @@ from typing import Any
 
 import pytest
 
-from tfds_torch.demo.fake_recipe import FakeRecipe
+from tfds_torch.demo.fake_spec import FakeSpec
 from tfds_torch.errors import ConfigError
 
 
 def check(
     name: Any, num_examples: Any = 10, num_shards: Any = None, splits: Any = ("train",), seed: Any = 0
-) -> FakeRecipe:
-    return FakeRecipe.check(name, num_examples, num_shards, splits, seed)
+) -> FakeSpec:
+    return FakeSpec.check(name, num_examples, num_shards, splits, seed)
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,9 @@ def check(
     ],
 )
 def test_a_name_may_have_a_config_and_a_version(name: str, parts: tuple[Any, ...]) -> None:
-    recipe = check(name)
-    assert (recipe.name, recipe.config, recipe.version) == parts
-    assert recipe.full_name == name
+    spec = check(name)
+    assert (spec.name, spec.config, spec.version) == parts
+    assert spec.full_name == name
 
 
 @pytest.mark.parametrize(
@@ -96,25 +96,25 @@ def test_the_folder_name_holds_every_parameter() -> None:
     assert check("cifar10:3.0.2", 9, 2, ("a", "b"), 7).folder_name == "fake-cifar10-3.0.2-9x2-a+b-7"
 
 
-def test_no_two_recipes_share_a_folder_name() -> None:
+def test_no_two_specs_share_a_folder_name() -> None:
     many = [f"split_{i}" for i in range(40)]
-    recipes = [
+    specs = [
         *(check("voc/2007"), check("voc-2007".replace("-", "_")), check("voc/2007", seed=1), check("voc/2007:5.0.0")),
         *(check("x", splits=many), check("x", splits=many[::-1]), check("x", splits=many[:-1])),
     ]
-    names = [recipe.folder_name for recipe in recipes]
+    names = [spec.folder_name for spec in specs]
     assert len(set(names)) == len(names)
     assert max(map(len, names)) <= 100
     assert not any("/" in name for name in names)
 
 
-def test_a_recipe_survives_being_kept_as_json() -> None:
-    recipe = check("voc/2007", splits=("train", "test"))
-    assert FakeRecipe.from_dict(recipe.as_dict()) == recipe
-    assert recipe.as_dict()["splits"] == ["train", "test"]
+def test_a_spec_survives_being_kept_as_json() -> None:
+    spec = check("voc/2007", splits=("train", "test"))
+    assert FakeSpec.from_dict(spec.as_dict()) == spec
+    assert spec.as_dict()["splits"] == ["train", "test"]
 
 
-def test_a_recipe_says_what_was_asked_for() -> None:
+def test_a_spec_says_what_was_asked_for() -> None:
     assert str(check("voc/2007", 20, 4, ("train", "test"), 3)) == (
         "'voc/2007' (fake) with num_examples=20, num_shards=4, splits=train+test, seed=3"
     )

@@ -117,7 +117,7 @@ def test_a_root_that_cannot_be_a_folder_is_a_config_error(tmp_path: Path) -> Non
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(function: Any, recipe: Any, folder: str, **kwargs: Any) -> NoReturn:
+    def fail(function: Any, spec: Any, folder: str, **kwargs: Any) -> NoReturn:
         (Path(folder) / "half").touch()
         raise WorkerError("no space left on device")
 

@@ -19,15 +19,15 @@ from torch.utils.data import DataLoader
 from grids.cell import FORK, FORK_AFTER_TENSORFLOW, NO_WORKERS, READ_MODES, Cell, RankLedger, Row, Split
 from grids.fleet import Place
 from tfds_torch import ImageDataset, ParserTfds, ReadOptions, World
+from tfds_torch.engines import tensorflow_runtime
 from tfds_torch.errors import ConfigError
-from tfds_torch.pipeline import tensorflow_runtime
 
 _TIMEOUT = timedelta(seconds=60)
 LEDGER = ("id", "index", "valid", "label")
 
 # What a fork server has ready; importing it runs no tensorflow.
 multiprocessing.set_forkserver_preload(
-    ["tensorflow", "torch.utils.data", "tfds_torch.parsers.parser_tfds", "tfds_torch.torch_data.image_dataset"]
+    ["tensorflow", "torch.utils.data", "tfds_torch.parsers.tfds.parser_tfds", "tfds_torch.torch_data.image_dataset"]
 )
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
@@ -60,7 +60,7 @@ def make_parser(cell: Cell, split: Split, mode: str) -> ParserTfds:
         is_training=cell.is_training,
         shuffle=cell.is_training and split.shuffles,
         batch_size=cell.batch_size,
-        read=ReadOptions(mode=mode, num_threads=1, cycle_length=4),
+        read=ReadOptions(mode=mode, num_threads=1, cycle_length=16 if mode == "index" else 4),
     )
 
 

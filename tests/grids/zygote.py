@@ -15,7 +15,7 @@ PRELOADED = (
     "tensorflow",
     "torch.distributed",
     "torch.utils.data",
-    "tfds_torch.parsers.parser_tfds",
+    "tfds_torch.parsers.tfds.parser_tfds",
     "tfds_torch.torch_data.image_dataset",
     "grids.rank",
 )

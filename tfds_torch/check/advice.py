@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tfds_torch.check.fused import FusedMeasure, FusedSpeed
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
-from tfds_torch.pipeline.options import ReadOptions
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.runtime.machine_share import WorkerChoice
 

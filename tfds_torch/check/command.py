@@ -35,15 +35,14 @@ from tfds_torch.check.reading import RankReading, expectation, read_rank, read_r
 from tfds_torch.check.settings import Settings, check_json, parse_arguments, resolve
 from tfds_torch.check.tfds_sample import compare_with_tfds
 from tfds_torch.check.throughput import measure
+from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.columns import CHANNELS
-from tfds_torch.pipeline.options import num_cores
-from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
+from tfds_torch.images.decoding import CHANNELS
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.records.record_run import is_local
-from tfds_torch.runtime.machine_share import choose_workers, usable_cores
+from tfds_torch.runtime.machine_share import choose_workers, num_cores, usable_cores
 from tfds_torch.runtime.memory_limits import available_bytes
+from tfds_torch.storage.file_instruction import is_local
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
 _GRACE_S = 20.0
@@ -180,7 +179,7 @@ def _judge_index(parser: ParserTfds, settings: Settings, findings: Findings, exp
     """Adds the promises of mode `index`."""
     with _busy("another number of workers, TFDS's own reader"):
         other = OtherWorld(parser, settings.num_replicas, settings.config.num_workers)  # Its workers start meanwhile.
-        sample = None if is_image_folder(parser.data_dir) else compare_with_tfds(parser)
+        sample = compare_with_tfds(parser)
         states = findings.readings[0].resumed if findings.readings else ()
         reading = other.read(states, settings.num_epochs)
     findings.promises = [*findings.promises, *judge_index(expected, findings.readings, reading, sample)]

@@ -10,9 +10,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import fresh_process
 from tfds_torch.runtime.printable import printable
 from tfds_torch.runtime.whole_file import write_whole
 
@@ -25,8 +24,6 @@ _INK, _FAINT, _PAPER, _FRAME = "#1c1c1e", "#48484a", "#ffffff", "#f2f2f4"
 def save_contact_sheet(parser: ParserTfds, path: Path, title: str) -> None:
     """Writes a PNG with the first images of epoch 0, each with its class's name, its label or its id.
 
-    The images are decoded in a process of its own: this one does not load tensorflow.
-
     Args:
         parser: where the images come from.
         path: a PNG file; it is written whole or not at all.
@@ -36,8 +33,7 @@ def save_contact_sheet(parser: ParserTfds, path: Path, title: str) -> None:
         ConfigError: the dataset has no image, or the file cannot be written.
         TfdsTorchError: as reading raises it.
     """
-    pictures = fresh_process.call(_read_pictures, parser, _NUM_COLUMNS * _NUM_ROWS)
-    sheet = _draw(title, [(Image.open(io.BytesIO(png)), caption) for png, caption in pictures])
+    sheet = _draw(title, list(islice(_pictures(parser), _NUM_COLUMNS * _NUM_ROWS)))
     try:
         file = io.BytesIO()
         sheet.save(file, "PNG")
@@ -54,12 +50,8 @@ def check_has_images(parser: ParserTfds) -> None:
         )
 
 
-def _read_pictures(parser: ParserTfds, number: int) -> list[tuple[bytes, str]]:
-    """Returns (PNG file of a cell's size at most, caption) of the first examples of epoch 0."""
-    return list(islice(_pictures(parser), number))
-
-
-def _pictures(parser: ParserTfds) -> Iterator[tuple[bytes, str]]:
+def _pictures(parser: ParserTfds) -> Iterator[tuple[Image.Image, str]]:
+    """Yields (image of a cell's size at most, caption) of the examples of epoch 0."""
     names = parser.class_names
     fields = tuple(filter(parser.has_field, DEFAULT_FIELDS))
     shown: set[int] = set()  # The last batch may be filled up with examples that are on the sheet already.
@@ -72,9 +64,7 @@ def _pictures(parser: ParserTfds) -> Iterator[tuple[bytes, str]]:
             label = None if batch.label is None else int(batch.label[i])
             known = names is not None and label is not None and 0 <= label < len(names)
             caption = names[label] if known else batch.id[i] if label is None else str(label)  # type: ignore[index]
-            file = io.BytesIO()
-            _fit(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)).save(file, "PNG")
-            yield file.getvalue(), caption
+            yield _fit(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)), caption
 
 
 def _fit(image: Image.Image) -> Image.Image:

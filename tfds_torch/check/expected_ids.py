@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfds_torch.errors import ShardError
-from tfds_torch.records.record_run import RecordRun
+from tfds_torch.storage.file_instruction import FileInstruction
 
 _USUAL_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
-def expected_ids(data_dir: Path, split: str, files: Sequence[RecordRun]) -> list[str]:
+def expected_ids(data_dir: Path, split: str, files: Sequence[FileInstruction]) -> list[str]:
     """Returns the ids of a split's examples, `<shard file>__<record>`, by index.
 
     Whole splits, and sums of them, come from `dataset_info.json` alone. For slices, TFDS's file instructions say which
@@ -54,7 +54,7 @@ def is_image_folder(data_dir: Path) -> bool:
     return not (data_dir / "dataset_info.json").is_file()
 
 
-def _expected_images(root: Path, split: str, files: Sequence[RecordRun]) -> list[str]:
+def _expected_images(root: Path, split: str, files: Sequence[FileInstruction]) -> list[str]:
     images = {folder.name: _ordered_images(folder) for folder in root.iterdir() if folder.is_dir()}
     names = [name.strip() for name in split.split("+")]
     if all(name in images for name in names):

@@ -10,7 +10,7 @@ from tfds_torch.check.ledger import EpochCounts, Expectation, NotJudged, Promise
 from tfds_torch.check.pipelines import PipelineCounts
 from tfds_torch.check.reading import RankReading
 from tfds_torch.check.throughput import Throughput
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 
 @dataclass

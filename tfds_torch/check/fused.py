@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from tfds_torch.check.content import ImageSizes
-from tfds_torch.pipeline.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
+from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 
 STAGES = ("read", "decode", "fetch", "collate", "hand_over", "waiting")
 """Of `LoaderStats`, those that say what a loop waited for."""
@@ -16,7 +16,7 @@ class FusedSpeed:
     """How fast rank 0 got whole batches, alone on the machine.
 
     Attributes:
-        first_batch_s: from making the loader to its first batch: the workers start and load tensorflow.
+        first_batch_s: from making the loader to its first batch: the workers start.
         examples_per_s: of what was timed: a whole second epoch where epochs are short, else what followed the first
             batch.
         num_batches: that were timed.

@@ -1,10 +1,8 @@
 """Reads whole batches through `create_loader` for a few seconds, to see how fast they come.
 
-Only with the number of workers that is checked: reading in this process as well would load tensorflow once more, which
-takes longer than all the rest. `--workers 0` measures that.
+Only with the number of workers that is checked: `--workers 0` measures reading in the training process.
 """
 
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -18,10 +16,10 @@ from tfds_torch.check.content import ImageSizes
 from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.fused import STAGES, FusedMeasure, FusedSpeed, choose_preprocess, describe
 from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.config import Config
 from tfds_torch.parsers.parser import DEFAULT_FIELDS
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.preprocess import Preprocess
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import fresh_process
 from tfds_torch.runtime.memory import tree_pss_bytes
@@ -43,17 +41,18 @@ def measure_fused(
         parser: of the first reading, without a preprocess.
         sizes: of the images.
         num_replicas: ranks; the others do not read meanwhile.
-        num_workers: loader processes; 0 reads in this process, or in a fresh one unless tensorflow runs here.
+        num_workers: loader processes; 0 reads in this process, or in a fresh one where a map_fn loads tensorflow.
     """
     preprocess = config.preprocess or choose_preprocess(parser.is_training, sizes)
     is_own, transform_s, speed, reason = config.preprocess is not None, None, None, None
     try:
         transform_s = time_transform(preprocess, sizes.median, parser.image_mode or "RGB")
         fused = _reopen(config, parser, preprocess)
-        if num_workers or "tensorflow" in sys.modules:
-            speed = read_fused(fused, num_replicas, num_workers)
-        else:
+        if preprocess.map_fn is not None and not num_workers:
+            # tensorflow stays out of this process, from which further workers are forked.
             speed = fresh_process.call(read_fused, fused, num_replicas, num_workers)
+        else:
+            speed = read_fused(fused, num_replicas, num_workers)
     except Exception as error:  # The check's verdict is about single examples, and they are proved.
         name = "" if isinstance(error, TfdsTorchError) else f"{type(error).__name__}: "
         reason = name + (next(iter(str(error).splitlines()), "") or "no reason given")
@@ -69,11 +68,11 @@ def time_transform(preprocess: Preprocess, size: tuple[int, int], mode: str) -> 
         mode: `RGB`, `L` or `RGBA`.
     """
     sizes = np.tile(np.array(size[::-1], np.int64), (_NUM_TRANSFORMS, 1))
-    places = preprocess.place(sizes, np.arange(len(sizes)), 0, np.zeros(len(sizes), np.bool_))
+    crops = preprocess.crop_parameters(sizes, np.arange(len(sizes)), 0, np.zeros(len(sizes), np.bool_))
     image = Image.new(mode, size)
     started, num_done, elapsed_s = time.perf_counter(), 0, 0.0
-    for (top, left, height, width), place in zip(places.windows.tolist(), places.rows(), strict=True):
-        (resized_height, resized_width), bicubic = place[0], place[-1]
+    for (top, left, height, width), row in zip(crops.windows.tolist(), crops.rows(), strict=True):
+        (resized_height, resized_width), bicubic = row[0], row[-1]
         kind = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
         np.asarray(image.resize((resized_width, resized_height), kind, (left, top, left + width, top + height)))
         num_done, elapsed_s = num_done + 1, time.perf_counter() - started

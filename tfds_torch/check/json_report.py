@@ -50,10 +50,11 @@ from tfds_torch.check.findings import Findings
 from tfds_torch.check.fused import FusedMeasure
 from tfds_torch.check.ledger import EpochCounts, Expectation
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import LEDGER_FIELDS, FieldSpec
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.pipeline.options import num_cores
+from tfds_torch.parsers.parser import METADATA_FIELDS
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.runtime.machine_share import num_cores
 from tfds_torch.runtime.whole_file import write_whole
+from tfds_torch.storage.source import FieldSpec
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("numpy", "pillow", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "torch")
@@ -120,7 +121,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _dataset(findings: Findings, parser: ParserTfds) -> dict[str, Any]:
-    features = {key: spec for key, spec in parser.element_spec.fields.items() if key not in LEDGER_FIELDS}
+    features = {key: spec for key, spec in parser.element_spec.fields.items() if key not in METADATA_FIELDS}
     return {
         "name": parser.dataset_name,
         "split": parser.split,

@@ -8,8 +8,9 @@ from pathlib import Path
 from tfds_torch import demo
 from tfds_torch.check.settings import Settings
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.parsers.dataset_names import base_name
-from tfds_torch.parsers.parser_tfds import ParserTfds, registered_names
+from tfds_torch.parsers.tfds.dataset_names import base_name
+from tfds_torch.parsers.tfds.dataset_opening import registered_names
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 _FAKE_HINT = 1000
 

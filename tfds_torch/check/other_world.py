@@ -3,17 +3,14 @@
 All of its examples are those of one rank, whose batches are the global batches of the first reading.
 """
 
-import json
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from tfds_torch.check.ledger import Entry
 from tfds_torch.check.loaded import CollateEntries, explained
 from tfds_torch.check.resume import Resumed, read_on
-from tfds_torch.parsers.parser import Batch
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.plain_loader import make_plain_loader
@@ -41,8 +38,7 @@ class OtherReading:
 class OtherWorld:
     """One rank whose batches are global batches, read by another number of workers than the first reading's.
 
-    Building one starts the workers, which load tensorflow meanwhile. Where tensorflow already runs in this process,
-    because it read by itself, no process is forked from it: it also reads what each of the workers would.
+    Building one starts the workers, which begin to read at once.
 
     Args:
         parser: of the first reading.
@@ -54,11 +50,7 @@ class OtherWorld:
         self.num_workers = 2 if num_workers < 2 else 1
         whole = parser.with_batch_size((parser.batch_size or 1) * num_replicas)
         self._dataset = ImageDataset(whole, fields=_FIELDS, world=World())
-        self._loader: Iterable[list[Entry]] = (
-            _PlayedLoader(self._dataset, self.num_workers)
-            if "tensorflow" in sys.modules
-            else make_plain_loader(self._dataset, self.num_workers, CollateEntries(_FIELDS))
-        )
+        self._loader = make_plain_loader(self._dataset, self.num_workers, CollateEntries(_FIELDS))
         self._dataset.set_epoch(0)
         self._first = iter(self._loader)
 
@@ -76,32 +68,5 @@ class OtherWorld:
         return OtherReading(self.num_workers, begun, tuple(resumed))
 
 
-class _PlayedLoader:
-    """Batches in the order in which a DataLoader collects them from its workers, all read in this process."""
-
-    def __init__(self, dataset: ImageDataset, num_workers: int) -> None:
-        self._dataset = dataset
-        self._num_workers = num_workers
-
-    def __iter__(self) -> Iterator[list[Entry]]:
-        state = json.loads(json.dumps(self._dataset.state_dict()))
-        epoch, first = state["epoch"], state["batches_delivered"]
-        self._dataset.set_epoch(epoch + 1)
-        grid = World.grid(1, self._num_workers)
-        pipelines = [self._dataset.parser.batches(world, epoch, first, fields=_FIELDS) for world in grid]
-        while pipelines:
-            for batches in list(pipelines):
-                batch = next(batches, None)
-                if batch is None:
-                    pipelines.remove(batches)
-                else:
-                    yield _entries(batch)
-
-
 def _take(batches: Iterator[list[Entry]]) -> list[list[Entry]]:
     return list(islice(explained(batches), NUM_AT_BEGIN))
-
-
-def _entries(batch: Batch) -> list[Entry]:
-    columns = zip(batch.id, batch.index.tolist(), batch.valid.tolist(), strict=True)
-    return [Entry(id, index, valid) for id, index, valid in columns]

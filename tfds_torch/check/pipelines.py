@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.plan.stream import pipeline_counts
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.assignment import pipeline_counts
 from tfds_torch.plan.world import World
 
 
@@ -46,5 +46,7 @@ def _count(parser: ParserTfds, world: World, mode: str) -> PipelineCounts:
     if mode == "index":  # Every pipeline reads in all files.
         num_examples, num_fill = pipeline_counts(plan)
         return PipelineCounts(world.rank, world.worker, num_batches, num_examples, num_fill, num_examples)
-    share = parser.share(world)
-    return PipelineCounts(world.rank, world.worker, num_batches, share.num_valid, share.num_fill, share.num_available)
+    assignment = parser.assignment(world)
+    return PipelineCounts(
+        world.rank, world.worker, num_batches, assignment.num_valid, assignment.num_fill, assignment.num_available
+    )

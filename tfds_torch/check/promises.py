@@ -15,8 +15,8 @@ from tfds_torch.check.ledger import (
     make_promise,
     name_epoch,
 )
+from tfds_torch.plan.assignment import pipeline_counts
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
-from tfds_torch.plan.stream import pipeline_counts
 from tfds_torch.plan.world import World
 
 _FEWEST_TO_JUDGE = 10  # Fewer examples have the same shuffled order twice by chance.

@@ -15,8 +15,8 @@ from tfds_torch.check.expected_ids import expected_ids
 from tfds_torch.check.ledger import Entry, Expectation, RankEpoch, RankOrder
 from tfds_torch.check.loaded import CollateEntries, explained
 from tfds_torch.check.resume import Resumed, ResumePoint, choose_points, read_on, take_state
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, LEDGER_FIELDS
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.epoch_times import EpochTimer, EpochTimes
@@ -114,7 +114,7 @@ def stream_rank(parser: ParserTfds, num_workers: int, num_epochs: int) -> Iterat
 
 
 def _make_dataset(parser: ParserTfds, world: World | None, num_workers: int) -> ImageDataset:
-    fields = (*filter(parser.has_field, DEFAULT_FIELDS), *LEDGER_FIELDS)
+    fields = (*filter(parser.has_field, DEFAULT_FIELDS), *METADATA_FIELDS)
     if parser.batch_size is None and num_workers < 2:
         parser = parser.with_batch_size(1)  # As it is planned; states count batches, whose size must be known.
     return ImageDataset(parser, transform=image_size, fields=fields, world=world)
@@ -159,7 +159,7 @@ def expectation(parser: ParserTfds, num_replicas: int, num_workers: int, num_epo
         mode=parser.read_mode(here),
         ids=expected_ids(parser.data_dir, parser.split, parser.files),
     )
-    fill_in = _expect_orders if expected.mode == "index" else _expect_shares
+    fill_in = _expect_orders if expected.mode == "index" else _expect_assignments
     return fill_in(parser, expected, num_epochs)
 
 
@@ -174,18 +174,18 @@ def _expect_orders(parser: ParserTfds, expected: Expectation, num_epochs: int) -
     return replace(expected, orders=orders, shares=shares)
 
 
-def _expect_shares(parser: ParserTfds, expected: Expectation, num_epochs: int) -> Expectation:
+def _expect_assignments(parser: ParserTfds, expected: Expectation, num_epochs: int) -> Expectation:
     shares: dict[tuple[int, int], Counter[int]] = {}
     num_unread = num_repeated = 0
     for epoch in range(num_epochs):
         excess = []
         for world in World.grid(expected.plan.world.num_replicas, expected.plan.world.num_workers):
-            share = parser.share(world, epoch)
-            excess.append(share.num_available - share.num_valid)
+            assignment = parser.assignment(world, epoch)
+            excess.append(assignment.num_available - assignment.num_valid)
             counter = shares.setdefault((world.rank, epoch), Counter())
-            for stretch in (*share.valid, *share.fill):
-                first = parser.files[stretch.file].first_index
-                counter.update(range(first + stretch.start, first + stretch.stop))
+            for part in (*assignment.valid, *assignment.fill):
+                first = parser.files[part.file].first_index
+                counter.update(range(first + part.start, first + part.stop))
         num_unread = max(num_unread, sum(number for number in excess if number > 0))
         num_repeated = max(num_repeated, -sum(number for number in excess if number < 0))
     return replace(expected, shares=shares, num_unread=num_unread, num_repeated=num_repeated)

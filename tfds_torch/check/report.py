@@ -16,8 +16,8 @@ from tfds_torch.check.fused import FusedMeasure
 from tfds_torch.check.ledger import EpochCounts, Expectation, Promise
 from tfds_torch.check.pipelines import PipelineCounts
 from tfds_torch.check.throughput import Throughput
-from tfds_torch.parsers.parser import LEDGER_FIELDS
-from tfds_torch.parsers.parser_tfds import ParserTfds
+from tfds_torch.parsers.parser import METADATA_FIELDS
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime.printable import printable
 
 _MOST_ROWS = 24
@@ -45,7 +45,7 @@ def print_card(console: Console, parser: ParserTfds, is_fake: bool) -> None:
         more = f" ... ({len(names)} classes)" if len(names) > _MOST_CLASSES else f" ({len(names)} classes)"
         table.add_row("classes", plain(", ".join(names[:_MOST_CLASSES]) + more))
     features = [
-        f"{key} {_describe(spec)}" for key, spec in parser.element_spec.fields.items() if key not in LEDGER_FIELDS
+        f"{key} {_describe(spec)}" for key, spec in parser.element_spec.fields.items() if key not in METADATA_FIELDS
     ]
     table.add_row("features", plain("\n".join(features)))
     console.print(Panel(table, title=plain(parser.dataset_name), title_align="left", expand=False))

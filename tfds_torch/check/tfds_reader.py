@@ -1,6 +1,6 @@
-"""What TFDS's own reader finds at a position of a split: the witness that an index is held against.
+"""What TFDS's own reader finds at a position of a split: the reference that an index is held against.
 
-No code of `records`, `pipeline` or `parsers` runs here.
+No code of `storage`, `engines` or `parsers` runs here.
 """
 
 import functools
@@ -21,7 +21,7 @@ from tfds_torch.runtime import fresh_process
 
 
 @dataclass(frozen=True)
-class Witness:
+class ReferenceExample:
     """What TFDS finds at a position.
 
     Attributes:
@@ -33,7 +33,7 @@ class Witness:
     digest: str
 
 
-def ask_tfds(data_dir: str, split: str, positions: Sequence[int], image_key: str | None) -> list[Witness]:
+def ask_tfds(data_dir: str, split: str, positions: Sequence[int], image_key: str | None) -> list[ReferenceExample]:
     """Returns what TFDS finds, in this process if tensorflow is already loaded, else in a fresh one.
 
     Args:
@@ -50,30 +50,29 @@ def ask_tfds(data_dir: str, split: str, positions: Sequence[int], image_key: str
     return _ask(*arguments) if "tensorflow" in sys.modules else fresh_process.call(_ask, *arguments)
 
 
-def find_format(data_dir: str, image_key: str | None) -> tuple[str, str | None]:
-    """Returns the format of a dataset's files, and the feature whose encoded image can be compared.
+def find_image_key(data_dir: str, image_key: str | None) -> str | None:
+    """Returns the feature whose encoded image can be compared.
 
     Args:
         data_dir: the dataset's version directory.
         image_key: the feature that is read as image.
 
     Returns:
-        `tfrecord` or another format of TFDS; and the key if it names a top-level image of TFRecord files, which TFDS
-        hands over undecoded, else None.
+        The key if it names a top-level image of TFRecord files, which TFDS hands over undecoded; else None.
     """
     builder = tfds.builder_from_directory(data_dir)
     is_image = isinstance(dict(builder.info.features.items()).get(image_key), tfds.features.Image)
-    return builder.info.file_format.value, image_key if is_image and not _is_array_record(builder) else None
+    return image_key if is_image and not _is_array_record(builder) else None
 
 
 def digest(record: bytes, image_key: str | None) -> str:
-    """Returns the digest of a record, or of its encoded image, as a `Witness` has it."""
+    """Returns the digest of a record, or of its encoded image, as a `ReferenceExample` has it."""
     if image_key is not None:
         (record,) = tf_example_pb2.Example.FromString(record).features.feature[image_key].bytes_list.value
     return hashlib.blake2b(record, digest_size=16).hexdigest()
 
 
-def _ask(data_dir: str, split: str, positions: Sequence[int], image_key: str | None) -> list[Witness]:
+def _ask(data_dir: str, split: str, positions: Sequence[int], image_key: str | None) -> list[ReferenceExample]:
     for name in ("absl", "tensorflow"):  # TFDS uses functions of tensorflow that are deprecated.
         logging.getLogger(name).setLevel(logging.ERROR)
     builder = tfds.builder_from_directory(data_dir)
@@ -90,13 +89,13 @@ def _is_array_record(builder: Any) -> bool:
     return builder.info.file_format is tfds.core.FileFormat.ARRAY_RECORD
 
 
-def _ask_data_source(builder: Any, split: str, positions: Sequence[int]) -> list[Witness]:
+def _ask_data_source(builder: Any, split: str, positions: Sequence[int]) -> list[ReferenceExample]:
     raw = tfds.core.decode.DeserializeMethod.RAW_BYTES
     source = builder.as_data_source(split=split, deserialize_method=raw)
-    return [Witness(None, digest(source[position], None)) for position in positions]
+    return [ReferenceExample(None, digest(source[position], None)) for position in positions]
 
 
-def _ask_tf_data(builder: Any, split: str, positions: Sequence[int], image_key: str | None) -> list[Witness]:
+def _ask_tf_data(builder: Any, split: str, positions: Sequence[int], image_key: str | None) -> list[ReferenceExample]:
     key = image_key or sorted(builder.info.features)[0]
     decoders = {key: tfds.decode.SkipDecoding()} if image_key else None
     dataset = builder.as_dataset(
@@ -109,7 +108,7 @@ def _ask_tf_data(builder: Any, split: str, positions: Sequence[int], image_key: 
     examples = list(dataset.as_numpy_iterator())
     ids = [example["tfds_id"].decode() for example in examples]
     found = [example[key] for example in examples] if image_key else _records(builder, ids)
-    return [Witness(id, digest(data, None)) for id, data in zip(ids, found, strict=True)]
+    return [ReferenceExample(id, digest(data, None)) for id, data in zip(ids, found, strict=True)]
 
 
 def _single_examples(builder: Any, split: str, positions: Sequence[int]) -> list[Any]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfds_torch.check.tfds_reader import Witness, ask_tfds, digest, find_format
-from tfds_torch.parsers.parser_tfds import ParserTfds
-from tfds_torch.records.record_reader import open_reader
-from tfds_torch.records.record_run import RecordRun
+from tfds_torch.check.tfds_reader import ReferenceExample, ask_tfds, digest, find_image_key
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.record_source import RecordSource
 
 _MOST_RUNS, _NUM_RANDOM = 16, 16
 _MOST_BYTES = 256 << 20  # TFDS's reader passes over what lies before an example in its shard.
@@ -27,10 +27,10 @@ class ComparedExample:
 
     index: int
     digest: str
-    theirs: Witness
+    theirs: ReferenceExample
 
 
-def choose_examples(runs: Sequence[RecordRun], mean_example_bytes: int, seed: int) -> list[int]:
+def choose_examples(runs: Sequence[FileInstruction], mean_example_bytes: int, seed: int) -> list[int]:
     """Returns indices of a split in ascending order: the first and last of its runs, and random ones.
 
     Args:
@@ -61,25 +61,27 @@ def choose_examples(runs: Sequence[RecordRun], mean_example_bytes: int, seed: in
     return sorted(chosen)
 
 
-def compare_with_tfds(parser: ParserTfds) -> list[ComparedExample]:
+def compare_with_tfds(parser: ParserTfds) -> list[ComparedExample] | None:
     """Returns a sample of a parser's split, read by index and by TFDS.
 
     Args:
-        parser: of a dataset with an index; no image folder.
+        parser: of a dataset with an index.
+
+    Returns:
+        The examples; None where there are no records, as in an image folder.
 
     Raises:
         ShardError: a file cannot be read, here or by TFDS.
         CorruptRecordError: a record is damaged.
         WorkerError: the process that asked TFDS died.
     """
+    if not isinstance(parser.source, RecordSource):
+        return None
     data_dir = os.fspath(parser.data_dir)
-    file_format, image_key = find_format(data_dir, parser.image_key)
+    image_key = find_image_key(data_dir, parser.image_key)
     indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
     if not indices:
         return []
     theirs = ask_tfds(data_dir, parser.split, indices, image_key)
-    with open_reader(
-        parser.files, parser.dataset_name, file_format, verify_checksums=parser.read.verify_checksums
-    ) as reader:
-        ours = [digest(reader.read(np.array([index]))[0], image_key) for index in indices]
+    ours = [digest(record, image_key) for record in parser.source.records(np.array(indices))]
     return [ComparedExample(*row) for row in zip(indices, ours, theirs, strict=True)]

@@ -12,7 +12,7 @@ class Throughput:
 
     Attributes:
         rank: which rank.
-        first_batch_s: to the first batch of epoch 0: the workers start and load tensorflow.
+        first_batch_s: to the first batch of epoch 0: the workers start.
         later_first_batch_s: to the first batch of a later epoch, median; None when there was one epoch only.
         examples_per_s: of whole epochs, from asking for the first batch to the end of the loop: the median of the later
             ones, or that of epoch 0 when there was no other.

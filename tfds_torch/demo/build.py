@@ -9,33 +9,33 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tfds_torch.demo.fake_recipe import FakeRecipe
-from tfds_torch.demo.recipe import NUM_DIGITS_TEST, Recipe
-from tfds_torch.pipeline.tensorflow_runtime import QUIET_ENVIRON
+from tfds_torch.demo.dataset_spec import NUM_DIGITS_TEST, DemoSpec
+from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 
 
-def build(recipe: Recipe, data_dir: str, *, progress: bool) -> None:
+def build(spec: DemoSpec, data_dir: str, *, progress: bool) -> None:
     """Writes the dataset with TFDS. Call it in a fresh process only: it imports tensorflow and quiets it for good.
 
     Args:
-        recipe: what to build.
+        spec: what to build.
         data_dir: an empty folder to become TFDS's data dir.
         progress: show on standard error how far the build is.
     """
-    total = recipe.num_examples + (NUM_DIGITS_TEST if recipe.name == "digits" else 0)
-    with _show_progress(recipe, recipe.name, total, progress) as on_example:
+    total = spec.num_examples + (NUM_DIGITS_TEST if spec.name == "digits" else 0)
+    with _show_progress(spec, spec.name, total, progress) as on_example:
         _silence_tensorflow()
         from tfds_torch.demo.builders import BUILDERS, DemoConfig
 
-        config = DemoConfig(num_shards=recipe.num_shards, num_train_examples=recipe.num_examples)
-        _write(BUILDERS[recipe.name](recipe, data_dir=data_dir, on_example=on_example), config)
+        config = DemoConfig(num_shards=spec.num_shards, num_train_examples=spec.num_examples)
+        _write(BUILDERS[spec.name](spec, data_dir=data_dir, on_example=on_example), config)
 
 
-def build_fake(recipe: FakeRecipe, data_dir: str, existing: str, *, progress: bool) -> str:
+def build_fake(spec: FakeSpec, data_dir: str, existing: str, *, progress: bool) -> str:
     """Writes a fake dataset with TFDS. Call it in a fresh process only, as `build`.
 
     Args:
-        recipe: what to build.
+        spec: what to build.
         data_dir: an empty folder to become TFDS's data dir.
         existing: nothing is written where this data dir has the version directory already.
         progress: show on standard error how far the build is.
@@ -47,18 +47,18 @@ def build_fake(recipe: FakeRecipe, data_dir: str, existing: str, *, progress: bo
         ConfigError: an unknown config or version, a builder that does not start, or a feature for which nothing can
             be made up.
     """
-    with _show_progress(recipe, recipe.full_name, recipe.num_examples * len(recipe.splits), progress) as on_example:
+    with _show_progress(spec, spec.full_name, spec.num_examples * len(spec.splits), progress) as on_example:
         _silence_tensorflow()
         _cut_network()
         import tensorflow_datasets as tfds
 
         from tfds_torch.demo.fake_builder import make_builder, open_real_builder
 
-        real = open_real_builder(recipe, data_dir)
+        real = open_real_builder(spec, data_dir)
         version_dir = Path(real.data_dir).relative_to(data_dir)
         if not Path(existing, version_dir).exists():
-            builder = make_builder(real, recipe, data_dir=data_dir, on_example=on_example)
-            _write(builder, tfds.download.DownloadConfig(num_shards=recipe.num_shards))
+            builder = make_builder(real, spec, data_dir=data_dir, on_example=on_example)
+            _write(builder, tfds.download.DownloadConfig(num_shards=spec.num_shards))
     return os.fspath(version_dir)
 
 
@@ -90,14 +90,14 @@ def _cut_network() -> None:
 
 
 @contextlib.contextmanager
-def _show_progress(recipe: object, name: str, total: int, progress: bool) -> Iterator[Callable[[], None]]:
+def _show_progress(spec: object, name: str, total: int, progress: bool) -> Iterator[Callable[[], None]]:
     """Yields a function to be called once per example."""
     if not progress:
         yield lambda: None
         return
     if not sys.stderr.isatty():
         # One line, so that a log file says what took the seconds.
-        sys.stderr.write(f"tfds_torch: building the demo dataset {recipe}\n")
+        sys.stderr.write(f"tfds_torch: building the demo dataset {spec}\n")
         yield lambda: None
         return
     from rich.console import Console

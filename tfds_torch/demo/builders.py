@@ -11,14 +11,14 @@ from typing import Any
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.utils import shard_utils
 
-from tfds_torch.demo import handwriting, photographs, recipe
-from tfds_torch.demo.recipe import Recipe
+from tfds_torch.demo import dataset_spec, handwriting, photographs
+from tfds_torch.demo.dataset_spec import DemoSpec
 
 Example = dict[str, Any]
 
 
 class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """A TFDS builder that follows a Recipe, keeps it in `metadata.json`, and reports each example it made.
+    """A TFDS builder that follows a DemoSpec, keeps it in `metadata.json`, and reports each example it made.
 
     Args:
         wanted: what to build.
@@ -26,15 +26,15 @@ class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         on_example: called once per example, in the calling thread.
     """
 
-    VERSION = tfds.core.Version(recipe.VERSION)
+    VERSION = tfds.core.Version(dataset_spec.VERSION)
 
-    def __init__(self, wanted: Recipe, *, data_dir: str, on_example: Callable[[], None]) -> None:
-        self._recipe = wanted
+    def __init__(self, wanted: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> None:
+        self._spec = wanted
         self._on_example = on_example
         super().__init__(data_dir=data_dir)
 
     def _make_info(self, **kwargs: Any) -> Any:
-        metadata = tfds.core.MetadataDict(tfds_torch_demo=self._recipe.as_dict())
+        metadata = tfds.core.MetadataDict(tfds_torch_demo=self._spec.as_dict())
         return tfds.core.DatasetInfo(builder=self, metadata=metadata, supervised_keys=("image", "label"), **kwargs)
 
     def _report(self, examples: Iterator[tuple[int, Example]]) -> Iterator[tuple[int, Example]]:
@@ -66,7 +66,7 @@ class Digits(DemoBuilder, skip_registration=True):
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Example]]]:
         del dl_manager  # Nothing is downloaded.
         images, labels = handwriting.read_digits()
-        test_rows = handwriting.draw_test_rows(labels, self._recipe.seed).tolist()
+        test_rows = handwriting.draw_test_rows(labels, self._spec.seed).tolist()
         train_rows = sorted(set(range(len(labels))) - set(test_rows))
         return {
             "train": self._generate_examples(images, labels, train_rows),
@@ -102,10 +102,10 @@ class Photos(DemoBuilder, skip_registration=True):
         return {"train": self._generate_examples()}
 
     def _generate_examples(self) -> Iterator[tuple[int, Example]]:
-        return self._report((index, self._make_example(index)) for index in range(self._recipe.num_examples))
+        return self._report((index, self._make_example(index)) for index in range(self._spec.num_examples))
 
     def _make_example(self, index: int) -> Example:
-        label, jpeg = photographs.make_photograph(index, self._recipe.seed)
+        label, jpeg = photographs.make_photograph(index, self._spec.seed)
         return {"image": jpeg, "label": label, "file_name": f"{label}_{index:06d}.jpg"}
 
 

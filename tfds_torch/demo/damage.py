@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ShardError
-from tfds_torch.records.shard_check import check_shards
+from tfds_torch.storage.tfrecord.shard_counts import check_shards
 
 # What TFRecord adds to each record: its length, and a checksum of each of both.
 _RECORD_OVERHEAD_BYTES = 16

@@ -1,4 +1,4 @@
-"""Recipe: the parameters that say which demo dataset is meant, checked once."""
+"""DemoSpec: the parameters that say which demo dataset is meant, checked once."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,8 +14,8 @@ NUM_DIGITS_TEST = 360
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a demo dataset is made from; equal recipes give equal examples.
+class DemoSpec:
+    """What a demo dataset is made from; equal specs give equal examples.
 
     Args:
         name: one of `DEMO_NAMES`.
@@ -30,8 +30,8 @@ class Recipe:
     seed: int
 
     @classmethod
-    def check(cls, name: str, num_examples: int | None, num_shards: int | None, seed: int) -> "Recipe":
-        """Returns the recipe that these arguments of `prepare` ask for; None means the dataset's default.
+    def check(cls, name: str, num_examples: int | None, num_shards: int | None, seed: int) -> "DemoSpec":
+        """Returns the spec that these arguments of `prepare` ask for; None means the dataset's default.
 
         Raises:
             DatasetNotFoundError: no demo dataset has this name.
@@ -45,18 +45,18 @@ class Recipe:
                 f"training and {NUM_DIGITS_TEST} test examples. Leave num_examples out, or take 'photos'."
             )
         default_examples, default_shards = {"digits": (NUM_DIGITS_TRAIN, 1), "photos": (512, 8)}[name]
-        recipe = cls(
+        spec = cls(
             name,
             check_integer("num_examples", default_examples if num_examples is None else num_examples, 1),
             check_integer("num_shards", default_shards if num_shards is None else num_shards, 1),
             check_integer("seed", seed, 0),
         )
-        check_num_shards(name, recipe.num_shards, recipe.num_examples)
-        return recipe
+        check_num_shards(name, spec.num_shards, spec.num_examples)
+        return spec
 
     @property
     def folder_name(self) -> str:
-        """The name of this recipe's own folder in the cache: `photos-512x8-0` (examples x shards, seed)."""
+        """The name of this spec's own folder in the cache: `photos-512x8-0` (examples x shards, seed)."""
         return f"{self.name}-{self.num_examples}x{self.num_shards}-{self.seed}"
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,23 +1,18 @@
 """prepare_fake: any TFDS dataset's features and label names with made-up content."""
 
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from importlib import metadata
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tfds_torch.demo.damage import check_files
-from tfds_torch.demo.fake_recipe import FakeRecipe
+from tfds_torch.demo.dataset_spec import DEMO_NAMES
+from tfds_torch.demo.fake_metadata import FakeMetadata
+from tfds_torch.demo.fake_spec import FakeSpec
 from tfds_torch.demo.installation import choose_data_dir, describe_conflict, install
-from tfds_torch.demo.recipe import DEMO_NAMES
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime import fresh_process
-
-FAKE_KEY = "tfds_torch_fake"
-"""What a fake dataset's `metadata.json` has, and no other dataset."""
 
 
 def prepare_fake(
@@ -57,85 +52,32 @@ def prepare_fake(
         ShardError: the dataset was prepared here, but its files have been damaged since; the message names the file.
         WorkerError: TFDS could not write the dataset (a full disk, for example).
     """
-    recipe = FakeRecipe.check(name, num_examples, num_shards, splits, seed)
-    data_dir = choose_data_dir(recipe, root)
+    spec = FakeSpec.check(name, num_examples, num_shards, splits, seed)
+    data_dir = choose_data_dir(spec, root)
 
     def is_installed() -> bool:
-        return _find(recipe, data_dir) is not None
+        return _find(spec, data_dir) is not None
 
     def build_in(workplace: Path) -> Path:
-        version_dir = Path(fresh_process.call(_build, recipe, os.fspath(workplace), os.fspath(data_dir), progress))
+        version_dir = Path(fresh_process.call(_build, spec, os.fspath(workplace), os.fspath(data_dir), progress))
         if (data_dir / version_dir).exists():
             # Another TFDS wrote it, and only now it is known that it has the same defaults.
-            _check_same(recipe, data_dir / version_dir)
+            _check_same(spec, data_dir / version_dir)
         return version_dir
 
     if not is_installed():
-        _check_known(recipe.name)
-        install(recipe, data_dir, is_installed=is_installed, build=build_in)
+        _check_known(spec.name)
+        install(spec, data_dir, is_installed=is_installed, build=build_in)
     return data_dir
 
 
-def is_fake(data_dir: str | os.PathLike[str]) -> bool:
-    """Whether a dataset's content was made up by `prepare_fake`.
-
-    Args:
-        data_dir: its version directory, such as `ParserTfds.data_dir`.
-    """
-    return Written.read(Path(data_dir)) is not None
-
-
-@dataclass(frozen=True)
-class Written:
-    """What `metadata.json` says of a fake dataset.
-
-    Attributes:
-        recipe: with config and version as they came out.
-        default_config: what TFDS took for no config, at that time.
-        default_version: what TFDS took for no version of this config.
-        tfds_version: which TFDS that was.
-    """
-
-    recipe: FakeRecipe
-    default_config: str | None
-    default_version: str
-    tfds_version: str
-
-    @classmethod
-    def read(cls, folder: Path) -> "Written | None":
-        """Returns what a version directory says of itself, or None where it is no fake."""
-        try:
-            values = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))[FAKE_KEY]
-            return cls(**{**values, "recipe": FakeRecipe.from_dict(values["recipe"])})
-        except (OSError, ValueError, LookupError, TypeError):
-            return None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the values for `metadata.json`."""
-        return {**vars(self), "recipe": self.recipe.as_dict()}
-
-    def complete(self, asked: FakeRecipe) -> FakeRecipe:
-        """Returns a recipe with the defaults filled in, as far as they can be known without TFDS."""
-        if self.tfds_version != tfds_version():
-            return asked
-        return replace(asked, config=asked.config or self.default_config, version=asked.version or self.default_version)
-
-
-def tfds_version() -> str:
-    """Returns the installed TFDS's version, without importing it."""
-    try:
-        return metadata.version("tensorflow-datasets")
-    except metadata.PackageNotFoundError:  # A nightly build has another name.
-        return "unknown"
-
-
-def _build(recipe: FakeRecipe, workplace: str, data_dir: str, progress: bool) -> str:
+def _build(spec: FakeSpec, workplace: str, data_dir: str, progress: bool) -> str:
     from tfds_torch.demo.build import build_fake
 
-    return build_fake(recipe, workplace, data_dir, progress=progress)
+    return build_fake(spec, workplace, data_dir, progress=progress)
 
 
-def _find(recipe: FakeRecipe, data_dir: Path) -> Path | None:
+def _find(spec: FakeSpec, data_dir: Path) -> Path | None:
     """Returns the version directory of the fake that was asked for, if it is there and whole.
 
     Raises:
@@ -143,29 +85,27 @@ def _find(recipe: FakeRecipe, data_dir: Path) -> Path | None:
             real and made-up data must not be mistaken for each other.
         ShardError: it is damaged.
     """
-    name = data_dir / recipe.name
+    name = data_dir / spec.name
     for info in sorted([*name.glob("*/dataset_info.json"), *name.glob("*/*/dataset_info.json")]):
-        written = Written.read(info.parent)
+        written = FakeMetadata.read(info.parent)
         if written is None:
-            raise ConfigError(describe_conflict(recipe, info.parent, None))
-        if written.complete(recipe).full_name == written.recipe.full_name:
-            _check_same(recipe, info.parent)
+            raise ConfigError(describe_conflict(spec, info.parent, None))
+        if written.complete(spec).full_name == written.spec.full_name:
+            _check_same(spec, info.parent)
             return info.parent
     return None
 
 
-def _check_same(recipe: FakeRecipe, folder: Path) -> None:
+def _check_same(spec: FakeSpec, folder: Path) -> None:
     """Raises unless the fake in folder has the parameters that were asked for and is whole."""
-    written = Written.read(folder)
-    if written is None or written.recipe != replace(
-        recipe, config=written.recipe.config, version=written.recipe.version
-    ):
-        raise ConfigError(describe_conflict(recipe, folder, written and written.recipe))
+    written = FakeMetadata.read(folder)
+    if written is None or written.spec != replace(spec, config=written.spec.config, version=written.spec.version):
+        raise ConfigError(describe_conflict(spec, folder, written and written.spec))
     check_files(folder)
 
 
 def _check_known(name: str) -> None:
-    from tfds_torch.parsers.parser_tfds import registered_names  # Imports TFDS.
+    from tfds_torch.parsers.tfds.dataset_opening import registered_names  # Imports TFDS.
 
     names = registered_names()
     if name not in names:

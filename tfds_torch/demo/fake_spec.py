@@ -1,4 +1,4 @@
-"""FakeRecipe: the parameters that say which fake dataset is meant, checked once."""
+"""FakeSpec: the parameters that say which fake dataset is meant, checked once."""
 
 import hashlib
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfds_torch.demo.recipe import check_num_shards
+from tfds_torch.demo.dataset_spec import check_num_shards
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 
@@ -19,8 +19,8 @@ _MAX_FOLDER_NAME = 100
 
 
 @dataclass(frozen=True)
-class FakeRecipe:
-    """What a fake dataset is made from; equal recipes give equal examples.
+class FakeSpec:
+    """What a fake dataset is made from; equal specs give equal examples.
 
     Args:
         name: the dataset's name.
@@ -43,8 +43,8 @@ class FakeRecipe:
     @classmethod
     def check(
         cls, name: str, num_examples: int, num_shards: int | None, splits: Sequence[str], seed: int
-    ) -> "FakeRecipe":
-        """Returns the recipe that these arguments of `prepare_fake` ask for.
+    ) -> "FakeSpec":
+        """Returns the spec that these arguments of `prepare_fake` ask for.
 
         Raises:
             ConfigError: a malformed name, a number that cannot be, more shards than examples, or splits that are no
@@ -57,7 +57,7 @@ class FakeRecipe:
             )
         num_examples = check_integer("num_examples", num_examples, 1)
         default_shards = min(DEFAULT_NUM_SHARDS, num_examples)
-        recipe = cls(
+        spec = cls(
             parts["name"],
             parts["config"],
             parts["version"],
@@ -66,12 +66,12 @@ class FakeRecipe:
             _check_splits(splits),
             check_integer("seed", seed, 0),
         )
-        check_num_shards(recipe.full_name, recipe.num_shards, num_examples)
-        return recipe
+        check_num_shards(spec.full_name, spec.num_shards, num_examples)
+        return spec
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "FakeRecipe":
-        """Returns the recipe that `as_dict` gave."""
+    def from_dict(cls, values: dict[str, Any]) -> "FakeSpec":
+        """Returns the spec that `as_dict` gave."""
         return cls(**{**values, "splits": tuple(values["splits"])})
 
     def as_dict(self) -> dict[str, Any]:
@@ -87,12 +87,12 @@ class FakeRecipe:
 
     @property
     def folder_name(self) -> str:
-        """The name of this recipe's own folder in the cache: `fake-cifar10-5000x8-train-0`."""
+        """The name of this spec's own folder in the cache: `fake-cifar10-5000x8-train-0`."""
         name = self.full_name.replace("/", "-").replace(":", "-")
         full = f"fake-{name}-{self.num_examples}x{self.num_shards}-{'+'.join(self.splits)}-{self.seed}"
         if len(full) <= _MAX_FOLDER_NAME and "/" not in self.full_name:
             return full
-        # Two recipes may differ where they were cut, or in what was replaced: the digest tells them apart.
+        # Two specs may differ where they were cut, or in what was replaced: the digest tells them apart.
         digest = hashlib.blake2b(repr(self).encode(), digest_size=6).hexdigest()
         return f"{full[: _MAX_FOLDER_NAME - 13]}-{digest}"
 

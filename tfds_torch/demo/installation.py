@@ -13,7 +13,7 @@ from tfds_torch.errors import ConfigError
 
 
 class Named(Protocol):
-    """A recipe, as far as its installation is concerned; str() of it says what was asked for."""
+    """What is asked for, as far as its installation is concerned; str() of it says what was asked for."""
 
     @property
     def name(self) -> str:
@@ -24,23 +24,23 @@ class Named(Protocol):
         """The name of its own folder in the cache."""
 
 
-def choose_data_dir(recipe: Named, root: str | os.PathLike[str] | None) -> Path:
-    """Returns root, or without one the recipe's own folder in the user's cache."""
+def choose_data_dir(spec: Named, root: str | os.PathLike[str] | None) -> Path:
+    """Returns root, or without one the spec's own folder in the user's cache."""
     if root is not None:
         return Path(root).expanduser()
     from platformdirs import user_cache_path
 
-    return user_cache_path("tfds_torch") / "demo" / recipe.folder_name
+    return user_cache_path("tfds_torch") / "demo" / spec.folder_name
 
 
-def install(recipe: Named, data_dir: Path, *, is_installed: Callable[[], bool], build: Callable[[Path], Path]) -> None:
+def install(spec: Named, data_dir: Path, *, is_installed: Callable[[], bool], build: Callable[[Path], Path]) -> None:
     """Builds a dataset unless it is there.
 
     The build runs under a lock, in a temporary folder that is renamed when it is complete: other processes see all of
     the dataset or nothing, and only one of them builds.
 
     Args:
-        recipe: what to build.
+        spec: what to build.
         data_dir: where its folder is to lie.
         is_installed: says whether it is there; raises where something else is.
         build: writes it into the data dir it is given, and returns the version directory, relative to the data dir
@@ -53,34 +53,34 @@ def install(recipe: Named, data_dir: Path, *, is_installed: Callable[[], bool], 
         if is_installed():
             return
         data_dir.mkdir(parents=True, exist_ok=True)
-        with FileLock(data_dir / f".{recipe.name}.lock"):
+        with FileLock(data_dir / f".{spec.name}.lock"):
             if not is_installed():  # Another process may have built it meanwhile.
-                _build_in_place(recipe, data_dir, build)
+                _build_in_place(spec, data_dir, build)
     except OSError as error:
         raise ConfigError(
-            f"The demo dataset {recipe} cannot be prepared under root={os.fspath(data_dir)!r}: {error}."
+            f"The demo dataset {spec} cannot be prepared under root={os.fspath(data_dir)!r}: {error}."
         ) from error
 
 
-def describe_conflict(recipe: Named, folder: Path, found: object) -> str:
+def describe_conflict(spec: Named, folder: Path, found: object) -> str:
     """Returns a message: another dataset lies where this one belongs.
 
     Args:
-        recipe: what was asked for.
+        spec: what was asked for.
         folder: the version directory.
-        found: the recipe of what lies there; None: it is not ours.
+        found: the spec of what lies there; None: it is not ours.
     """
     there = found or "a dataset that tfds_torch.demo did not write"
     remedy = ", or delete that folder" if found else ""
     return (
-        f"Asked for the demo dataset {recipe}, but {folder} already holds {there}. "
+        f"Asked for the demo dataset {spec}, but {folder} already holds {there}. "
         f"Choose another root (root=None keeps a folder for each combination){remedy}."
     )
 
 
-def _build_in_place(recipe: Named, data_dir: Path, build: Callable[[Path], Path]) -> None:
+def _build_in_place(spec: Named, data_dir: Path, build: Callable[[Path], Path]) -> None:
     """Builds beside the target and renames. The caller holds the lock, so any other build here is a dead one."""
-    prefix = f".{recipe.name}.building-"
+    prefix = f".{spec.name}.building-"
     for leftover in data_dir.glob(f"{prefix}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     workplace = Path(tempfile.mkdtemp(prefix=prefix, dir=data_dir))
@@ -92,7 +92,7 @@ def _build_in_place(recipe: Named, data_dir: Path, build: Callable[[Path], Path]
         for path in [*built.iterdir(), built]:
             _flush_to_disk(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        _keep_default_config(workplace / recipe.name, data_dir / recipe.name)
+        _keep_default_config(workplace / spec.name, data_dir / spec.name)
         built.rename(target)
         _flush_to_disk(target.parent)
     finally:

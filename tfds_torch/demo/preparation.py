@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tfds_torch.demo.build import build
 from tfds_torch.demo.damage import check_files
+from tfds_torch.demo.dataset_spec import VERSION, DemoSpec
 from tfds_torch.demo.installation import choose_data_dir, describe_conflict, install
-from tfds_torch.demo.recipe import VERSION, Recipe
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime import fresh_process
 
@@ -46,31 +46,31 @@ def prepare(
         ShardError: the dataset was prepared here, but its files have been damaged since; the message names the file.
         WorkerError: TFDS could not write the dataset (a full disk, for example).
     """
-    recipe = Recipe.check(name, num_examples, num_shards, seed)
-    data_dir = choose_data_dir(recipe, root)
-    version_dir = Path(recipe.name, VERSION)
+    spec = DemoSpec.check(name, num_examples, num_shards, seed)
+    data_dir = choose_data_dir(spec, root)
+    version_dir = Path(spec.name, VERSION)
 
     def build_in(workplace: Path) -> Path:
-        fresh_process.call(build, recipe, os.fspath(workplace), progress=progress)
+        fresh_process.call(build, spec, os.fspath(workplace), progress=progress)
         return version_dir
 
-    install(recipe, data_dir, is_installed=lambda: _is_prepared(recipe, data_dir / version_dir), build=build_in)
+    install(spec, data_dir, is_installed=lambda: _is_prepared(spec, data_dir / version_dir), build=build_in)
     return data_dir
 
 
-def _is_prepared(recipe: Recipe, folder: Path) -> bool:
+def _is_prepared(spec: DemoSpec, folder: Path) -> bool:
     """Whether exactly this dataset lies in folder, whole; an error if something else does."""
     if not folder.exists():
         return False
-    found = _read_recipe(folder)
-    if found != recipe:
-        raise ConfigError(describe_conflict(recipe, folder, found))
+    found = _read_spec(folder)
+    if found != spec:
+        raise ConfigError(describe_conflict(spec, folder, found))
     check_files(folder)
     return True
 
 
-def _read_recipe(folder: Path) -> Recipe | None:
+def _read_spec(folder: Path) -> DemoSpec | None:
     try:
-        return Recipe(**json.loads((folder / "metadata.json").read_text(encoding="utf-8"))["tfds_torch_demo"])
+        return DemoSpec(**json.loads((folder / "metadata.json").read_text(encoding="utf-8"))["tfds_torch_demo"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
