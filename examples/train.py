@@ -102,8 +102,6 @@ def main() -> None:
     options.add_argument("--state", type=Path, help="file to go on from, and to keep the state in")
     args = options.parse_args()
 
-    # tensorflow, in the loader's workers, writes to standard error unless told not to.
-    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     is_distributed = "RANK" in os.environ  # Started by torchrun.
     if is_distributed:
         dist.init_process_group("gloo")
