@@ -227,7 +227,6 @@ def test_when_no_file_can_be_opened_the_advice_is_given(split: MadeSplit, run_py
 # A fork.
 
 
-@pytest.mark.campaign  # On a busy machine the package itself may hang in a child whose parent has read.
 def test_forked_processes_open_the_files_anew(split: MadeSplit, run_python: RunPython) -> None:
     instructions = [
         (item.path, item.skip, item.take, item.first_index, item.num_in_shard) for item in split.instructions
@@ -260,3 +259,58 @@ def test_forked_processes_open_the_files_anew(split: MadeSplit, run_python: RunP
     """
     done = run_python("-c", textwrap.dedent(code))
     assert done.stdout == "[0, 0, 0]\n", done.stderr
+
+
+def test_a_forked_process_names_the_damaged_record_too(split: MadeSplit, run_python: RunPython) -> None:
+    path = Path(split.instructions[1].path)
+    content = bytearray(path.read_bytes())
+    content[content.index(split.examples[9][:20])] ^= 1
+    path.write_bytes(content)
+    instructions = [
+        (item.path, item.skip, item.take, item.first_index, item.num_in_shard) for item in split.instructions
+    ]
+    code = f"""
+    import os
+    import numpy as np
+    from tfds_torch.errors import CorruptRecordError
+    from tfds_torch.storage.array_record.reader import ArrayRecordFilesReader
+    from tfds_torch.storage.file_instruction import FileInstruction
+
+    def say() -> str:
+        reader = ArrayRecordFilesReader([FileInstruction(*item) for item in {instructions!r}], {DATASET!r})
+        try:
+            reader.read(np.arange(18))
+        except CorruptRecordError as error:
+            return str(error)
+        return "nothing"
+
+    said = say()
+    assert "record 3" in said, said
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if say() == said else 1)
+    print(os.waitpid(child, 0)[1])
+    """
+    done = run_python("-c", textwrap.dedent(code))
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_files_that_another_process_reads_are_closed_there(split: MadeSplit, run_python: RunPython) -> None:
+    code = f"""
+    import os
+    from array_record.python import array_record_module
+    from tfds_torch.storage.array_record import package
+
+    child = os.fork()
+    if child == 0:
+        open_file = package.find_opener("The dataset")
+        for _ in range(3):
+            reader = open_file({split.instructions[0].path!r})
+            assert (reader.ok(), reader.num_records(), len(reader.read([0, 1]))) == (True, 6, 2)
+        opened = f"/proc/{{package._process._process.pid}}/fd"
+        paths = [os.readlink(f"{{opened}}/{{name}}") for name in os.listdir(opened)]
+        os._exit(0 if sum("array_record-" in path for path in paths) == 1 else 1)
+    print(os.waitpid(child, 0)[1])
+    """
+    done = run_python("-c", textwrap.dedent(code))
+    assert done.stdout == "0\n", done.stderr

@@ -446,12 +446,7 @@ def test_threads_open_the_files_once(made: Made, monkeypatch: pytest.MonkeyPatch
     assert len(opened) == 1
 
 
-@pytest.mark.parametrize(
-    "made",
-    # On a busy machine the package of ArrayRecord may hang in a child whose parent has read.
-    ["tfrecord", pytest.param("array_record", marks=pytest.mark.campaign)],
-    indirect=True,
-)
+@pytest.mark.parametrize("made", ["tfrecord", "array_record"], indirect=True)
 def test_a_forked_process_goes_on_with_a_source_of_its_parent(made: Made, run_python: RunPython) -> None:
     code = f"""
     import os, pickle, signal

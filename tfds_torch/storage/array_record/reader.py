@@ -4,13 +4,13 @@ import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.distinct import find_distinct
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.array_record.package import FileReader, find_opener
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.instruction_table import InstructionTable
 from tfds_torch.storage.open_files import Stamp, most_open_files, stamp_of
@@ -24,7 +24,7 @@ class ArrayRecordFilesReader:
     """Reads examples by index with the package `array-record`, each record once per call.
 
     Processes and threads: may be used by several threads, one at a time. Files are opened by the first read in each
-    process: the package's reader does not survive a fork.
+    process; a forked one that inherits the package reads through a process of its own.
 
     Args:
         instructions: of one split expression, in its order; local ArrayRecord files.
@@ -41,12 +41,12 @@ class ArrayRecordFilesReader:
     """
 
     def __init__(self, instructions: Sequence[FileInstruction], dataset: str) -> None:
-        self._open_file = _reader_type(dataset)
+        self._open_file = find_opener(dataset)
         self._table = InstructionTable(instructions, dataset)
         self._table.check_local()
         self.stamps: tuple[Stamp, ...] = tuple(map(_check_there, self._table.files))
         self.num_read = 0
-        self._readers: OrderedDict[int, Any] = OrderedDict()  # File -> the package's reader, the last used at the end.
+        self._readers: OrderedDict[int, FileReader] = OrderedDict()  # By file, the last used at the end.
         self._lock = ProcessLock()
         self._is_checked = False  # In this process.
         self._closed = False
@@ -115,8 +115,9 @@ class ArrayRecordFilesReader:
         """Begins in a forked child. Ending the parent's readers would wait for their threads, which are not here."""
         _inherited.append(self._readers)
         self._readers, self._is_checked = OrderedDict(), False
+        self._open_file = find_opener(self._table.dataset)
 
-    def _reader(self, number: int) -> Any:
+    def _reader(self, number: int) -> FileReader:
         if number in self._readers:
             self._readers.move_to_end(number)
             return self._readers[number]
@@ -134,8 +135,7 @@ class ArrayRecordFilesReader:
 
     def _read_file(self, number: int, records: list[int], examples: list[int]) -> list[bytes]:
         try:
-            data: list[bytes] = self._reader(number).read(records)
-            return data
+            return self._reader(number).read(records)
         except RuntimeError:
             del self._readers[number]
         # One at a time, to say which one it is.
@@ -175,8 +175,8 @@ def count_records(path: str, dataset: str) -> int:
         ShardError: the file is missing, or cannot be opened.
     """
     _check_there(path)
-    reader = _reader_type(dataset)(path)
-    return int(reader.num_records()) if reader.ok() else 0
+    reader = find_opener(dataset)(path)
+    return reader.num_records() if reader.ok() else 0
 
 
 def _check_there(path: str) -> Stamp:
@@ -187,14 +187,3 @@ def _check_there(path: str) -> Stamp:
     except OSError as error:
         raise unreadable(path, error) from error
     return stamp_of(status)
-
-
-def _reader_type(dataset: str) -> Any:
-    try:
-        from array_record.python.array_record_module import ArrayRecordReader
-    except ImportError as error:
-        raise ConfigError(
-            f"{dataset} has files of format 'array_record', and the package that reads them is not installed: "
-            f"`pip install 'tfds-torch[array-record]'`."
-        ) from error
-    return ArrayRecordReader
