@@ -31,11 +31,13 @@ class ReadContext:
             preprocess, else images are arrays of their own.
         metrics: what times and places are reported to.
         num_local_ranks: ranks that share this machine, and so its cores; None: all of them.
+        is_read_ahead: whether whoever takes the batches keeps some ready.
     """
 
     make_buffer: MakeBatchBuffer | None = None
     metrics: StageMetrics | None = None
     num_local_ranks: int | None = None
+    is_read_ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,9 @@ class ReadRequest:
     @cached_property
     def num_chunks_ahead(self) -> int:
         """Chunks that are decoded ahead of the one that is handed over."""
-        return -(-self.options.prefetch_batches * self.plan.batch_size // self.chunk_size)
+        most = -(-self.options.prefetch_batches * self.plan.batch_size // self.chunk_size)
+        is_lean = self.context.is_read_ahead and self.options.prefetch_batches == 1
+        return min(most, self.num_threads + 1) if is_lean else most
 
 
 def find_chunk_size(batch_size: int, mean_example_bytes: int, *, in_buffers: bool) -> int:

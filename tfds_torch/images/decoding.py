@@ -94,17 +94,14 @@ class ImageDecoder:
             ValueError: the window is not inside the image.
         """
         mode = self._mode_of(header)
-        pixels = _decode(image, header, mode, shrink, None)
         shape = (-(-header.height // shrink), -(-header.width // shrink), NUM_CHANNELS[mode])
-        if pixels.shape != shape:
+        top, left, height, width = (0, 0, *shape[:2]) if window is None else window
+        if min(top, left) < 0 or top + height > shape[0] or left + width > shape[1]:
+            raise ValueError(f"The window {top, left, height, width} is not inside an image of {_words(shape)}.")
+        pixels = _decode(image, header, mode, shrink, None, top + height)
+        if pixels.shape[1:] != shape[1:] or not top + height <= pixels.shape[0] <= shape[0]:
             raise ImageDecodeError(f"It decodes to {_words(pixels.shape)}, and its header says {_words(shape)}.")
-        if window is None:
-            return pixels
-        top, left, height, width = window
-        cut = pixels[top : top + height, left : left + width]
-        if cut.shape[:2] != (height, width):
-            raise ValueError(f"The window {tuple(window)} is not inside an image of {_words(shape)}.")
-        return cut
+        return pixels[top : top + height, left : left + width]
 
     def decode_into(self, image: bytes, header: Header, out: Pixels) -> None:
         """Decodes a whole image into given memory, without a further copy where the decoder can do so.
@@ -124,7 +121,7 @@ class ImageDecoder:
             raise ImageDecodeError(f"It has {_words(shape)}, and there is room for {_words(out.shape)}.")
         if not out.flags["C_CONTIGUOUS"]:
             raise ValueError(f"The memory to decode to is not contiguous: its strides are {out.strides}.")
-        _decode(image, header, mode, 1, out)
+        _decode(image, header, mode, 1, out, None)
 
     def _mode_of(self, header: Header) -> str:
         if self._mode is not None:
@@ -134,9 +131,9 @@ class ImageDecoder:
         return _STORED_MODES.get(header.channels, "RGB")
 
 
-def _decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None) -> Pixels:
+def _decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None) -> Pixels:
     for decoder in _DECODERS[header.format]:
-        pixels = decoder.decode(image, header, mode, shrink, out)
+        pixels = decoder.decode(image, header, mode, shrink, out, num_rows)
         if pixels is not None:
             return pixels
     raise ImageDecodeError("No decoder takes it.")

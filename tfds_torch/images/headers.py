@@ -12,6 +12,7 @@ _unpack_bmp = struct.Struct("<IiHH").unpack_from  # Width, height, planes, bits 
 _unpack_old_bmp = struct.Struct("<HHHH").unpack_from
 
 _JPEG_FRAMES = frozenset((0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF))
+_JPEG_TOP_DOWN = frozenset((0xC0, 0xC1))
 _JPEG_WITHOUT_LENGTH = frozenset((0x00, 0x01, *range(0xD0, 0xD9)))
 
 _PNG_PALETTE = 3
@@ -43,6 +44,8 @@ class Header(NamedTuple):
         channels: as stored: 1 grey, 2 grey and alpha, 3 colour, 4 colour and alpha; 4 also for CMYK and YCCK JPEG. Of
             images with a palette 3, or 4 where the palette has transparent colours.
         bit_depth: bits of a sample, or of a palette's index.
+        height_at: where a JPEG that is decoded from top to bottom (not progressive, not lossless, not arithmetic) says
+            its height, two bytes; 0 in any other image.
     """
 
     format: ImageFormat
@@ -50,6 +53,7 @@ class Header(NamedTuple):
     width: int
     channels: int
     bit_depth: int
+    height_at: int = 0
 
 
 def read_header(image: bytes) -> Header | None:
@@ -83,7 +87,8 @@ def _read_jpeg(image: bytes) -> Header | None:
         marker = image[position + 1]
         if marker in _JPEG_FRAMES:
             bit_depth, height, width, channels = _unpack_jpeg_frame(image, position + 4)
-            return Header(ImageFormat.JPEG, height, width, channels, bit_depth)
+            height_at = position + 5 if marker in _JPEG_TOP_DOWN else 0
+            return Header(ImageFormat.JPEG, height, width, channels, bit_depth, height_at)
         if marker == 0xFF:  # Fill.
             position += 1
         elif marker in _JPEG_WITHOUT_LENGTH:

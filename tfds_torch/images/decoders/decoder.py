@@ -24,8 +24,10 @@ class Decoder(Protocol):
     def shrinks(self, header: Header) -> bool:
         """Whether an image with this header can be downsized while it is decoded."""
 
-    def decode(self, image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None) -> Pixels | None:
-        """Returns the pixels of a whole image, uint8 [h, w, C]; None where another decoder has to do it.
+    def decode(
+        self, image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None
+    ) -> Pixels | None:
+        """Returns the pixels of an image, uint8 [h, w, C]; None where another decoder has to do it.
 
         Args:
             image: encoded.
@@ -33,6 +35,8 @@ class Decoder(Protocol):
             mode: one of `NUM_CHANNELS`.
             shrink: 1, or 2, 4 or 8 for an image that it `shrinks`: both sides are divided by it and rounded up.
             out: uint8 [h, w, C], contiguous, where to decode to; None: into memory of its own.
+            num_rows: the first rows (of the shrunk image) that are needed: those below may be left out; None: all. With
+                `out`, always None.
 
         Raises:
             ImageDecodeError: no decoder can decode this image.

@@ -2,7 +2,12 @@
 
 What simplejpeg warns about goes to Pillow, which knows a harmless flaw from a file that is cut: of a cut file,
 libjpeg-turbo would return half an image.
+
+Where the last rows are not needed, the image is made to say that it is less high, and libjpeg-turbo leaves them out.
+There is no such way to leave out the first ones: every block is encoded as a difference from the one before.
 """
+
+import struct
 
 import numpy as np
 from PIL import Image
@@ -16,6 +21,10 @@ except ImportError:  # There is no wheel of it for this platform.
     decode_jpeg = None
 
 _COLOR_SPACES = {"L": "GRAY", "RGB": "RGB", "RGBA": "RGBA"}
+_END = b"\xff\xd9"  # A file that is cut lacks it: of such a one all rows are decoded, and the flaw is told.
+_ROWS_BELOW = 16  # Two blocks: colours are interpolated with those of the next row of blocks.
+_LEAST_LEFT_OUT = 16  # Rows: copying the file has to be worth it.
+_pack_height = struct.Struct(">H").pack_into
 _LEAST_SHRUNK_SIDE = 8  # Below, several scales of libjpeg-turbo give the same size.
 
 
@@ -24,7 +33,9 @@ def shrinks(header: Header) -> bool:
     return _takes(header) and min(header.height, header.width) >= _LEAST_SHRUNK_SIDE
 
 
-def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None) -> Pixels | None:
+def decode(
+    image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None
+) -> Pixels | None:
     """Decodes a JPEG of 8 bits that is grey or coloured (not CMYK).
 
     Grey images of coloured ones are made as Pillow's `convert("L")` makes them. The Y channel would be faster by a
@@ -36,6 +47,7 @@ def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | N
         mode: `L`, `RGB` or `RGBA`.
         shrink: 1, 2, 4 or 8.
         out: uint8 [h, w, C], contiguous; None: into memory of its own.
+        num_rows: the first rows that are needed; None: all.
 
     Returns:
         uint8 [h, w, C]; None: Pillow has to decode it.
@@ -44,18 +56,21 @@ def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | N
         return None
     to_gray = mode == "L" and header.channels == 3
     stored = "RGB" if to_gray else mode
-    size = (-(-header.height // shrink), -(-header.width // shrink))
+    height = header.height if num_rows is None else _rows_to_decode(image, header, num_rows, shrink)
+    is_cut = height < header.height
+    size = (-(-height // shrink), -(-header.width // shrink))
     # libjpeg-turbo reads the header a second time: it gets no more memory than the first reading allows.
     buffer = np.empty((*size, NUM_CHANNELS[stored]), np.uint8) if out is None or to_gray else out
     least_height, least_width = size if shrink > 1 else (0, 0)
     try:
         pixels: Pixels = decode_jpeg(
-            image,
+            _with_height(image, header, height) if is_cut else image,
             _COLOR_SPACES[stored],
             min_height=least_height,
             min_width=least_width,
             min_factor=shrink,
             buffer=buffer,
+            strict=not is_cut,  # What follows the last row is told as a flaw.
         )
     except (ValueError, RuntimeError):
         return None
@@ -68,6 +83,20 @@ def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | N
         return np.array(gray)[..., None]
     out[..., 0] = np.asarray(gray)
     return out
+
+
+def _rows_to_decode(image: bytes, header: Header, num_rows: int, shrink: int) -> int:
+    """Returns how many rows of the stored image to decode: all, unless leaving some out is sure to change nothing."""
+    height = (num_rows + _ROWS_BELOW) * shrink
+    if height > header.height - _LEAST_LEFT_OUT or not header.height_at or not image.endswith(_END):
+        return header.height
+    return height
+
+
+def _with_height(image: bytes, header: Header, height: int) -> bytearray:
+    changed = bytearray(image)
+    _pack_height(changed, header.height_at, height)
+    return changed
 
 
 def _takes(header: Header) -> bool:

@@ -45,7 +45,7 @@ def shrinks(header: Header) -> bool:
     return False
 
 
-def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None) -> Pixels:
+def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None) -> Pixels:
     """Decodes any image; the first frame of animations.
 
     Of 16 bits the upper 8 are kept, for grey images too, of which Pillow's own `convert` makes 255 of all above 255.
@@ -56,6 +56,7 @@ def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | N
         mode: `L`, `LA`, `RGB` or `RGBA`.
         shrink: 1; 2, 4 or 8 for a JPEG, which libjpeg downsizes.
         out: uint8 [h, w, C]; None: into memory of its own.
+        num_rows: not used: all rows are decoded.
 
     Returns:
         uint8 [h, w, C].

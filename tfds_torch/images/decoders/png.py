@@ -20,7 +20,9 @@ def shrinks(header: Header) -> bool:
     return False
 
 
-def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None) -> Pixels | None:
+def decode(
+    image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None
+) -> Pixels | None:
     """Decodes a small PNG of 8 bits whose channels are those of the mode.
 
     Args:
@@ -29,6 +31,7 @@ def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | N
         mode: of the pixels.
         shrink: 1.
         out: uint8 [h, w, C]; None: into memory of its own.
+        num_rows: not used: all rows are decoded.
 
     Returns:
         uint8 [h, w, C]; None: Pillow has to decode it.
