@@ -11,6 +11,7 @@ from picture_fixtures import save
 from PIL import Image
 
 from tfds_torch import EvalPreprocess, TrainPreprocess
+from tfds_torch.images import transform as transform_module
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.crop_parameters import cut_windows
 from tfds_torch.images.transform import BadImageError, BufferRows, ImageTransform, OtherSizeError, cut_alike
@@ -53,6 +54,34 @@ def test_rows_may_be_written_in_any_order_by_any_thread() -> None:
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(lambda first: write(transform, images[first : first + 3], buffer, first), firsts))  # noqa: B023
         assert (buffer.pixels == np.arange(26)[:, None, None, None]).all()
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
+@pytest.mark.parametrize(
+    ("size", "preprocess"),
+    [
+        ((9, 8), TrainPreprocess((8, 9), crop_padding=3, fill=7)),
+        ((9, 8), TrainPreprocess((8, 9), crop_padding=0)),
+        ((9, 8), TrainPreprocess((3, 4), crop_padding=0)),
+        ((5, 4), TrainPreprocess((8, 9), crop_padding=2)),  # Smaller than the result.
+        ((9, 8), EvalPreprocess((4, 5), crop_pct=1.0, crop_mode="squash")),
+        ((9, 8), EvalPreprocess((8, 9), crop_pct=1.0)),
+    ],
+)
+def test_small_images_that_are_only_cut_are_cut_at_once_as_each_by_itself(
+    size: tuple[int, int], preprocess: Any, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (40, size[1], size[0], 3), np.uint8)
+    images = [save(Image.fromarray(one), "PNG") for one in pixels]
+    transform = ImageTransform(mode, preprocess, seed=3)
+    written = []
+    for most_pixels in (0, 128 * 128):
+        monkeypatch.setattr(transform_module, "_MOST_SMALL_PIXELS", most_pixels)
+        first, second = (ArrayBuffer((20, *transform.row_shape(images[0]))) for _ in range(2))
+        transform.write(images, np.arange(40), [BufferRows(first, 0, 20), BufferRows(second, 0, 20)])
+        written.append(np.concatenate([first.pixels, second.pixels]))
+    np.testing.assert_array_equal(*written)
+    assert len({one.tobytes() for one in written[0]}) == 40
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", None])

@@ -55,6 +55,15 @@ class CropParameters:
             and not self.flips.any()
         )
 
+    def only_cut(self, sizes: Int64Array) -> bool:
+        """Whether nothing is resized, and all images, int64 [n, 2], are of one size."""
+        return bool(
+            (sizes == sizes[0]).all()
+            and (self.steps == 1).all()
+            and (self.shrinks == 1).all()
+            and (self.resized == self.windows[:, 2:]).all()
+        )
+
     def rows(self) -> Sequence[tuple[Any, ...]]:
         """Returns (resized, steps, offset, flip, bicubic) of each, in plain values."""
         columns = (self.resized, self.steps, self.offsets, self.flips, self.bicubic)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
@@ -13,6 +14,8 @@ from tfds_torch.images.headers import Header
 from tfds_torch.images.preprocess import Preprocess, height_and_width
 
 Int64Array = NDArray[np.int64]
+
+_MOST_SMALL_PIXELS = 128 * 128
 
 MapImages = Callable[[Pixels, Int64Array], Pixels]
 """uint8 [n, H, W, C] and the sample keys int64 [n] -> uint8 [n, H, W, C]."""
@@ -125,6 +128,8 @@ class ImageTransform:
         parameters = self.preprocess.crop_parameters(sizes, keys, self._seed, shrinkable)
         if self._map is None and parameters.keep_all(sizes, height_and_width(self.preprocess.size)):
             self._copy(images, headers, rows)
+        elif self._map is None and sizes[0].prod() <= _MOST_SMALL_PIXELS and parameters.only_cut(sizes):
+            self._cut(images, headers, rows, parameters)
         elif self._map is None:
             self._fill(rows, self._decode_windows(images, headers, parameters), parameters)
         else:
@@ -161,6 +166,40 @@ class ImageTransform:
                 self._decoder.decode_into(image, header, out)
             except ImageDecodeError as error:
                 raise BadImageError(position, str(error)) from None
+
+    def _cut(
+        self,
+        images: Sequence[bytes],
+        headers: Sequence[Header],
+        rows: Sequence[BufferRows],
+        parameters: CropParameters,
+    ) -> None:
+        """Cuts a window out of each of n small images of one size, padded where it reaches outside: all at once."""
+        height, width = headers[0].height, headers[0].width
+        num_channels = self._decoder.num_channels(headers[0])
+        decoded = ArrayBuffer((len(images), height, width, num_channels))
+        self._copy(images, headers, [BufferRows(decoded, 0, len(images))])
+        size = rows[0].buffer.pixels.shape[1:3]
+        starts = parameters.windows[:, :2] + parameters.offsets
+        before = np.maximum(0, -starts.min(axis=0))
+        after = np.maximum(0, (starts + size).max(axis=0) - (height, width))
+        padded = decoded.pixels
+        if before.any() or after.any():
+            shape = (len(images), before[0] + height + after[0], before[1] + width + after[1], num_channels)
+            padded = np.empty(shape, np.uint8)
+            padded[:] = 0 if self.preprocess is None else self.preprocess.fill
+            padded[:, before[0] : before[0] + height, before[1] : before[1] + width] = decoded.pixels
+        # Lines of bytes, so that whole lines are copied.
+        lines = padded.reshape(len(padded), padded.shape[1], -1)
+        windows = sliding_window_view(lines, (size[0], size[1] * num_channels), axis=(1, 2))
+        tops, lefts = (starts + before).T
+        cut = windows[np.arange(len(images)), tops, lefts * num_channels].reshape(-1, *size, num_channels)
+        cut[parameters.flips] = cut[parameters.flips, :, ::-1]
+        start = 0
+        for part in rows:
+            stop = start + part.stop - part.start
+            part.buffer.pixels[part.start : part.stop] = cut[start:stop]
+            start = stop
 
     def _decode_windows(
         self, images: Sequence[bytes], headers: Sequence[Header], parameters: CropParameters
