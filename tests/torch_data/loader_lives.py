@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,20 @@ def meet(how: str, method: str, persistent: str, timeout_s: str) -> dict[str, An
         result["close_s"] = time.monotonic() - start
     result["tensorflow"] = "tensorflow" in sys.modules
     return result
+
+
+def terminate_a_worker() -> dict[str, Any]:
+    """Asks a worker to end, as its parent, after two batches."""
+    with make_loader("slow", "fork", "once", "100") as loader:
+        iteration = iter(loader)
+        pids = loader.worker_pids
+        came = [int(image[0, 0, 0, 0]) for image, _ in islice(iteration, 2)]
+        os.kill(pids[1], signal.SIGTERM)
+        try:
+            came += [int(image[0, 0, 0, 0]) for image, _ in iteration]
+        except TfdsTorchError as error:
+            return {"error": type(error).__name__, "message": str(error), "pids": pids}
+    return {"error": None, "message": "", "pids": pids}
 
 
 def wait_for_ever(how: str, method: str, persistent: str, timeout_s: str) -> None:

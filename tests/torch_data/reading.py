@@ -1,8 +1,9 @@
 """What the tests read, in which process, and how it looks as plain values. Importable by every child."""
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, World
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime import worker_watch
 
 LEDGER = ("index", "label", "valid", "id")
 """Fields that default collation takes, and that tell examples and padding apart."""
@@ -71,7 +73,24 @@ def read_with_environment(dataset: ImageDataset, environment: dict[str, str]) ->
 
 def collate_by_default(dataset: ImageDataset) -> None:
     """Draws one batch with torch's default collation."""
-    next(iter(DataLoader(dataset, 4)))
+    next(iter(DataLoader(dataset, 8)))
+
+
+def is_watching(image: Image.Image) -> bool:
+    """A transform: whether this process watches that its parent is there."""
+    return worker_watch._watching_in == os.getpid()
+
+
+def warnings_of(dataset: ImageDataset, batch_size: int | None, num_batches: int = 1) -> list[str]:
+    """Returns what a DataLoader's first batches warn of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        list(islice(DataLoader(dataset, batch_size, collate_fn=_as_it_is), num_batches))
+    return [f"{one.category.__name__}: {one.message}" for one in caught]
+
+
+def _as_it_is(rows: Any) -> Any:
+    return rows
 
 
 def read_life(dataset: ImageDataset, batch_size: int) -> list[Rows]:

@@ -4,17 +4,19 @@ import copy
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 from unittest import mock
 
+import torch
 from conformance import Step
 from grids.fleet import Place
 
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.state import LoaderState
-from torch_data.resuming import PlainLoader, SampleLoader, Setup, StatefulLoader
+from torch_data.resuming import KINDS, PlainLoader, SampleLoader, Setup, StatefulLoader
 
 # Real ranks
 
@@ -148,6 +150,39 @@ def fix_epochs_after_load(_: Place, setup: Setup) -> list[list[Step]]:
         loader.dataset.set_epoch(epoch)
         epochs.append(list(loader))
     return epochs
+
+
+def resume_under_one_seed(
+    _: Place, kind: str, setup: Setup, seeds_every_epoch: bool, is_new: bool
+) -> tuple[list[list[Step]], list[list[Step]]]:
+    """Returns four epochs; and those of a script that seeds torch, stops after two batches of epoch 1, and goes on.
+
+    Args:
+        kind: of the loader.
+        setup: of it.
+        seeds_every_epoch: whether torch is seeded before every epoch, too, rather than at the script's start only.
+        is_new: whether what goes on is a new loader, as in a new process.
+    """
+    make = partial(KINDS[kind], setup)
+    untouched = make()
+    expected = [list(untouched) for _ in range(4)]
+    torch.manual_seed(5)
+    loader = make()
+    came = [list(loader)]
+    if seeds_every_epoch:
+        torch.manual_seed(5)
+    part = list(islice(loader, 2))
+    state = loader.state(2)
+    torch.manual_seed(5)
+    if is_new:
+        loader = make()
+    loader.load(state)
+    came.append(part + list(loader))
+    for _epoch in range(2):
+        if seeds_every_epoch:
+            torch.manual_seed(5)
+        came.append(list(loader))
+    return expected, came
 
 
 def state_at(dataset: ImageDataset, epoch: int, batches_delivered: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch.distributed
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from tfds_torch import ImageDataset, MaskedMean, ParserTfds, World, errors
+from tfds_torch import ImageDataset, MaskedMean, ParserTfds, TrainPreprocess, World, errors
 
 if __name__ == "__main__":
     # As a script, this folder is on the path; the package of the tests is one up. Spawned workers inherit the path.
@@ -194,12 +194,33 @@ def compare_ranks(store: str, root: str) -> dict[str, str]:
         "one world for both": lambda: ImageDataset(make(), world=World(0, 2)),
         "worlds of other sizes": lambda: ImageDataset(make(), world=World(0, 1 + rank)),
         "each by itself": lambda: ImageDataset(make(), world=World()),
+        "preprocess": lambda: ImageDataset(make(preprocess=TrainPreprocess([8, 16][rank]))),
+        "map_fn": lambda: ImageDataset(make(preprocess=TrainPreprocess(8, map_fn=[_same, _other][rank]))),
+        "equal with a map_fn": lambda: ImageDataset(make(preprocess=TrainPreprocess(8, map_fn=_same))),
+        "epoch": lambda: _at(ImageDataset(make()), epoch=rank),
+        "state": lambda: _at(ImageDataset(make()), epoch=0, start_batch=2 * rank),
         "another environment": lambda: _in_environment(ImageDataset(make()), rank),
     }
     said = {way: _complaint(lambda make=make: make().check_ranks(30.0)) for way, make in ways.items()}
     # The last one leaves rank 0 alone: the group is no longer in step afterwards.
     said["rank 1 does not come"] = "" if rank else _complaint(lambda: ImageDataset(make()).check_ranks(1.0))
     return said
+
+
+def _same(image: Any, seed: Any) -> Any:
+    return image
+
+
+def _other(image: Any, seed: Any) -> Any:
+    return image
+
+
+def _at(dataset: ImageDataset, epoch: int, start_batch: int = 0) -> ImageDataset:
+    if start_batch:
+        dataset.load_state_dict(dataset.state_at(epoch, start_batch, 0).to_dict())
+    else:
+        dataset.set_epoch(epoch)
+    return dataset
 
 
 def _in_environment(dataset: ImageDataset, rank: int) -> ImageDataset:

@@ -26,7 +26,15 @@ from tfds_fixtures import record_offsets, shard_files
 from torch.utils.data import DataLoader
 
 import tfds_torch
-from tfds_torch import ImageDataset, IndexedImageDataset, IterableImageDataset, ParserTfds, World
+from tfds_torch import (
+    EvalPreprocess,
+    ImageDataset,
+    IndexedImageDataset,
+    IterableImageDataset,
+    ParserTfds,
+    World,
+    create_loader,
+)
 from tfds_torch.errors import ConfigError
 from torch_data import reading, scenarios
 from torch_data.conftest import NUM_PHOTOS
@@ -96,8 +104,51 @@ def test_gray_digits_come_in_every_image_mode(data_root: Path, in_reader: InRead
 
 
 def test_pil_images_have_no_default_collation(data_root: Path, in_reader: InReader) -> None:
-    with pytest.raises(TypeError, match=r"default_collate: batch must contain tensors.*PIL"):
-        in_reader(reading.collate_by_default, ImageDataset(evaluation_parser(data_root)))
+    dataset = ImageDataset(evaluation_parser(data_root))
+    with pytest.raises(ConfigError, match=r"cannot make batches of PIL images.*a transform that ends in tensors"):
+        in_reader(reading.collate_by_default, dataset)
+    with pytest.raises(ConfigError, match=r"cannot make batches of PIL images.*a transform that ends in tensors"):
+        next(iter(DataLoader(dataset, 8, num_workers=1)))
+    with pytest.raises(ConfigError, match=r"^create_loader cannot make batches of PIL images"):
+        create_loader(dataset)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 7, 16])
+def test_a_loader_with_another_batch_size_is_told_once(
+    batch_size: int | None, data_root: Path, in_reader: InReader
+) -> None:
+    (said,) = in_reader(reading.warnings_of, ImageDataset(evaluation_parser(data_root)), batch_size, 3)
+    assert said.startswith(f"UserWarning: DataLoader(batch_size={batch_size}) over an ImageDataset that yields single ")
+    assert "Use DataLoader(dataset, batch_size=8, ...), or create_loader(dataset, ...)." in said
+
+
+def test_a_loader_that_makes_batches_of_whole_batches_is_told(data_root: Path, in_reader: InReader) -> None:
+    dataset = ImageDataset(evaluation_parser(data_root, preprocess=EvalPreprocess(8)))
+    (said,) = in_reader(reading.warnings_of, dataset, 2)
+    assert "yields whole batches" in said
+    assert "Use DataLoader(dataset, batch_size=None, ...)" in said
+    assert in_reader(reading.warnings_of, dataset, None) == []
+
+
+@pytest.mark.parametrize("kind", [ImageDataset, IndexedImageDataset])
+def test_workers_of_a_plain_loader_watch_their_parent(kind: Any, data_root: Path) -> None:
+    loader = DataLoader(kind(evaluation_parser(data_root), reading.is_watching, fields=("image",)), 8, num_workers=1)
+    (watching,) = next(iter(loader))
+    assert watching.tolist() == [True] * 8
+
+
+def test_the_parsers_batch_size_needs_no_word(data_root: Path, in_reader: InReader) -> None:
+    assert in_reader(reading.warnings_of, ImageDataset(evaluation_parser(data_root)), 8) == []
+    assert in_reader(reading.warnings_of, ImageDataset(evaluation_parser(data_root, batch_size=None)), 3) == []
+
+
+def test_a_dataset_and_its_loader_say_what_they_are(data_root: Path) -> None:
+    dataset = ImageDataset(evaluation_parser(data_root, preprocess=EvalPreprocess(8)))
+    assert repr(dataset) == (
+        "ImageDataset(photos:1.0.0, split='train', 61 examples, batch_size=8, fields=('image', 'label'), whole batches)"
+    )
+    with create_loader(dataset, 2, device="cpu") as loader:
+        assert repr(loader) == f"Loader({dataset!r}, num_workers=2, device='cpu')"
 
 
 def test_a_dataset_may_be_read_without_label_or_without_image(data_root: Path, in_reader: InReader) -> None:

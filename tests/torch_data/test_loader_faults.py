@@ -9,11 +9,19 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import torch.utils.data
 
+from tfds_torch.errors import WorkerError
+from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.torch_data.loading import sending
+from tfds_torch.torch_data.loading.failure import Failure
+from tfds_torch.torch_data.loading.reader import Reply
+from tfds_torch.torch_data.loading.source import BatchSource, SourceNames
 from torch_data import loader_lives, reading
 from torch_data.loader_datasets import NUM_BATCHES
 
@@ -87,6 +95,64 @@ def test_a_worker_that_dies_is_a_worker_error_at_once_and_the_next_epoch_is_whol
     assert life["waited_s"] < 30
     assert life["again"] == list(range(NUM_BATCHES))
     assert life["tensorflow"] is False
+
+
+def test_a_worker_that_was_asked_to_end_is_not_said_to_have_finished(run_life: RunLife) -> None:
+    life = run_life(loader_lives.terminate_a_worker)
+    assert life["error"] == "WorkerError"
+    assert f"Worker 1 (pid {life['pids'][1]}) was killed by SIGTERM (somebody asked it to end" in life["message"]
+
+
+class Breaking:
+    """Stands for the reader of a batch whose sender dies: the connection breaks a moment before the process ends."""
+
+    is_idle, thread_id = False, None
+
+    def reply(self, timeout_s: float) -> Reply:
+        return Reply(error=ConnectionResetError(104, "Connection reset by peer"))
+
+
+class Dying:
+    """Stands for workers of which one is dead only once it was waited for."""
+
+    is_dead = False
+
+    def wait_for_death(self, timeout_s: float) -> None:
+        self.is_dead = True
+
+    def find_dead(self, error: BaseException | None = None) -> list[tuple[int, int, int]]:
+        return [(1, 4321, 1)] if self.is_dead else []
+
+
+def test_a_connection_that_breaks_is_told_as_the_death_behind_it() -> None:
+    source = BatchSource.__new__(BatchSource)
+    source.metrics, source._timeout_s = StageMetrics(2), 10.0
+    source._names = SourceNames("Harmed", None, "Begin again.")
+    source._processes = Dying()  # type: ignore[assignment]
+    with pytest.raises(WorkerError, match=r"^Worker 1 \(pid 4321\) ended with exit code 1 .* Begin again\.$") as caught:
+        source._wait(Breaking())  # type: ignore[arg-type]
+    assert isinstance(caught.value.__cause__, ConnectionResetError)
+
+
+def test_a_batch_for_which_shared_memory_has_no_room_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dumps(found: Any) -> bytes:
+        if not isinstance(found.batch, Failure):
+            raise RuntimeError(
+                "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
+            )
+        sent.append(found)
+        return b""
+
+    sent: list[Any] = []
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: SimpleNamespace(id=0))
+    monkeypatch.setattr(sending.ForkingPickler, "dumps", dumps)
+    sending.SendingCollate(list, True, StageMetrics(1), None)([torch.zeros(3)])
+    error = sent[0].batch.to_error("worker 0 (pid 1)")
+    assert isinstance(error, WorkerError)
+    assert re.match(
+        r"A batch cannot be handed over: the machine's shared memory \(/dev/shm\), [\d,.]+ MiB, is full", str(error)
+    )
+    assert "--shm-size" in str(error)
 
 
 @slow

@@ -118,7 +118,8 @@ def test_the_length_is_the_plans_for_any_number_of_workers(numbered_root: str) -
         loader = create_loader(dataset_of(numbered_root), num_workers)
         assert (len(loader), loader.batch_size) == (-(-NUM_EXAMPLES // 6), 6)
     parser = ParserTfds(numbered_root, "numbered", is_training=True, batch_size=6)
-    assert len(create_loader(ImageDataset(parser, world=World(1, 2)))) == -(-NUM_EXAMPLES // 12)
+    dataset = ImageDataset(parser, fields=("label",), world=World(1, 2))
+    assert len(create_loader(dataset)) == -(-NUM_EXAMPLES // 12)
 
 
 def test_a_loader_may_be_made_before_the_rank_is_known(numbered_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,12 +183,12 @@ def test_ranks_that_are_compared_say_their_numbers_of_workers(
 
     monkeypatch.setattr(module, "is_distributed", lambda: True)
     monkeypatch.setattr(module, "check_ranks", check)
-    dataset = ImageDataset(dataset_of(numbered_root).parser, world=World(0, 2))
+    dataset = ImageDataset(dataset_of(numbered_root).parser, fields=("label",), world=World(0, 2))
     loader = create_loader(dataset, 2)
     for _ in range(2):  # Until it has succeeded.
         with pytest.raises(ConfigError, match="they differ"):
             iter(loader)
-    assert calls == [{"num_workers": 2}] * 2
+    assert calls == [{"epoch": 0, "start_batch": 0, "num_workers": 2}] * 2
     assert loader.state_dict()["epoch"] == 0
 
 

@@ -24,6 +24,12 @@ EXPECTED = {
     "one world for both": r"ConfigError: .*of 2 shares, \[1\] are read by nobody .*read \[0, 0\]\).",
     "worlds of other sizes": "ConfigError: .*num_replicas is 1 on rank 0, 2 on rank 1.",
     "each by itself": "nothing",
+    "preprocess": r"ConfigError: .*: preprocess is TrainPreprocess\(size=8, .*\) on rank 0, "
+    r"TrainPreprocess\(size=16, .*\) on rank 1\.",
+    "map_fn": r"ConfigError: .*map_fn=[\w.]+:_same, .* on rank 0, .*map_fn=[\w.]+:_other, .* on rank 1\.",
+    "equal with a map_fn": "nothing",
+    "epoch": r"ConfigError: .*: epoch is 0 on rank 0, 1 on rank 1 \(call set_epoch with the same number .*\)\.",
+    "state": r"ConfigError: .*: start_batch is 0 on rank 0, 2 on rank 1 \(load the same state on every rank\)\.",
     "another environment": "ConfigError: .*rank 1: torch.distributed says rank 1 of 2, .*environment says RANK=0.*",
 }
 

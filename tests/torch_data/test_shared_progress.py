@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+from collections import Counter
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -24,10 +25,10 @@ Start = Callable[..., "Worker"]
 class Worker:
     """A process with a counter, as a loader's worker has it; `begin` begins iterations there, one at a time."""
 
-    def __init__(self, method: str, counter: SharedProgress, seed: int | None) -> None:
+    def __init__(self, method: str, counter: SharedProgress, seed: int | None, worker: int) -> None:
         context: Any = multiprocessing.get_context(method)
         self._ours, theirs = context.Pipe()
-        self.process = context.Process(target=_count, args=(theirs, counter, seed), daemon=True)
+        self.process = context.Process(target=_count, args=(theirs, counter, seed, worker), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -41,25 +42,27 @@ class Worker:
         self._ours.close()
 
 
-def _count(requests: Connection, counter: SharedProgress, seed: int | None) -> None:
+def _count(requests: Connection, counter: SharedProgress, seed: int | None, worker: int) -> None:
     while times := requests.recv():
-        requests.send([begin_epoch(counter, seed) for _ in range(times)])
+        requests.send([begin_epoch(counter, seed, worker) for _ in range(times)])
 
 
-def begin_epoch(counter: SharedProgress, seed: int | None) -> int:
+def begin_epoch(counter: SharedProgress, seed: int | None, worker: int = 0) -> int:
     """Begins an iteration, of a worker where there is a loader's seed, and returns its epoch."""
-    epoch, start_batch = counter.begin(seed, 0 if seed is None else 2)
+    epoch, start_batch = counter.begin(seed, 0 if seed is None else 2, worker)
     assert start_batch == 0
     return epoch
 
 
 @pytest.fixture
 def start():
-    """`start(method, counter, seed)` starts a worker that ends with the test."""
+    """`start(method, counter, seed)` starts a worker that ends with the test, the next one of its seed."""
     workers: list[Worker] = []
+    started: Counter[int | None] = Counter()
 
-    def start_one(method: str, counter: SharedProgress, seed: int | None) -> Worker:
-        workers.append(Worker(method, counter, seed))
+    def start_one(method: str, counter: SharedProgress, seed: int | None, worker: int | None = None) -> Worker:
+        workers.append(Worker(method, counter, seed, started[seed] if worker is None else worker))
+        started[seed] += 1
         return workers[-1]
 
     yield start_one
@@ -131,11 +134,36 @@ def test_a_loader_after_persistent_workers_begins_a_new_epoch(seed: int | None, 
     assert start("fork", counter, seed).begin() == [3]
 
 
-def test_a_new_process_with_the_same_seed_repeats_the_epoch(start: Start) -> None:
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 70, 600])
+def test_workers_that_begin_again_under_the_same_seed_begin_the_next_epoch(num_workers: int) -> None:
     counter = SharedProgress()
-    assert start("fork", counter, 11).begin() == [0]
-    # As when torch.manual_seed is called with the same value before every epoch: documented.
-    assert start("fork", counter, 11).begin() == [0]
+    for epoch in range(4):  # As where torch.manual_seed is called with the same value before every epoch.
+        begun = []
+        for worker in range(num_workers)[:: -1 if epoch % 2 and num_workers < 600 else 1]:
+            counter._forget_process()  # A new process each.
+            begun.append(counter.begin(11, num_workers, worker))
+        assert begun == [(epoch, 0)] * num_workers
+
+
+def test_workers_under_a_seed_that_was_drawn_before_begin_the_next_epoch(start: Start) -> None:
+    counter = SharedProgress()
+    seeds = [11, 22, 33, 11, 22, 22, 33]
+    begun = [[start("fork", counter, seed, worker).begin() for worker in range(2)] for seed in seeds]
+    assert begun == [[[epoch], [epoch]] for epoch in range(len(seeds))]
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_a_loaded_state_is_not_gone_on_from_again_under_the_same_seed(is_fixed: bool) -> None:
+    counter = SharedProgress()
+    counter.resume(4, 3)
+    if is_fixed:
+        counter.set_epoch(4)
+    begun = []
+    for worker in (0, 1, 1, 0, 0, 1):
+        counter._forget_process()  # A new process each.
+        begun.append(counter.begin(11, 2, worker))
+    later = [(4, 0), (4, 0)] if is_fixed else [(5, 0), (6, 0)]
+    assert begun == [(4, 3)] * 2 + [later[0]] * 2 + [later[1]] * 2
 
 
 def test_the_ring_remembers_the_latest_seeds_and_forgets_the_oldest(start: Start) -> None:
@@ -209,7 +237,7 @@ def test_a_copy_has_a_counter_of_its_own_with_the_same_state(duplicate: Callable
     counter = SharedProgress()
     assert [begin_epoch(counter, None), begin_epoch(counter, 11)] == [0, 1]
     twin = duplicate(counter)
-    assert begin_epoch(twin, 11) == 1  # The remembered seed is part of the state.
+    assert begin_epoch(twin, 11, worker=1) == 1  # The remembered seed is part of the state.
     assert [begin_epoch(twin, None), begin_epoch(twin, None)] == [2, 3]
     assert begin_epoch(counter, None) == 2
     twin.set_epoch(9)
@@ -332,11 +360,11 @@ def test_the_second_worker_of_an_iteration_does_not_undo_what_the_first_one_note
     counter.begin(11, 2)
     counter.note_produced(1)
     twin = copy.copy(counter)  # As in another worker: the epoch of a seed that is known.
-    assert twin.begin(11, 2) == (0, 0)
+    assert twin.begin(11, 2, worker=1) == (0, 0)
     assert twin.current().num_workers == 2
     other = SharedProgress.__new__(SharedProgress)
     other.__setstate__({"shared": counter._numbers})
-    assert other.begin(11, 2) == (0, 0)
+    assert other.begin(11, 3, worker=2) == (0, 0)
     assert counter.current().num_produced == 1
 
 
@@ -389,8 +417,10 @@ def test_all_workers_of_one_loader_go_on_from_a_loaded_state_and_no_other_loader
     twins = [counter, copy.copy(counter)]
     for twin in twins:  # As in two workers.
         twin._forget_process()
-    assert [twin.begin(11, 2) for twin in twins] == [(0, 3), (0, 3)]
-    assert [twin.begin(11, 2) for twin in twins] == [(0, 0), (0, 0)], "persistent workers, in their next iteration"
+    assert [twin.begin(11, 2, worker) for worker, twin in enumerate(twins)] == [(0, 3), (0, 3)]
+    assert [twin.begin(11, 2, worker) for worker, twin in enumerate(twins)] == [(0, 0), (0, 0)], (
+        "persistent workers, in their next iteration"
+    )
     assert counter.begin(22, 2) == (0, 0)
 
 

@@ -55,6 +55,28 @@ def test_a_stateful_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     conform(fleet, "stateful", setup, {}, 2 if num_workers == 0 else 1, -(-41 // setup.global_batch))
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["same-loader", "new-loader"])
+@pytest.mark.parametrize("seeds_every_epoch", [False, True], ids=["seeded-once", "seeded-every-epoch"])
+@pytest.mark.parametrize(
+    ("kind", "persistent"),
+    [
+        ("stateful", False),
+        pytest.param("stateful", True, marks=slow),
+        pytest.param("plain", False, marks=slow),
+        pytest.param("plain", True, marks=slow),
+    ],
+)
+def test_a_script_that_seeds_torch_repeats_no_epoch_after_a_resume(
+    kind: str, persistent: bool, seeds_every_epoch: bool, is_new: bool, fleet: Fleet, numbered_root: str
+) -> None:
+    setup = make_setup(numbered_root, 2, global_batch=12, persistent=persistent)
+    ((expected, came),) = fleet.call(
+        resume_scenarios.resume_under_one_seed, kind, setup, seeds_every_epoch, is_new, deadline_s=120
+    )
+    assert [len(epoch) for epoch in came] == [4] * 4
+    assert came == expected
+
+
 @pytest.mark.parametrize(
     ("num_workers", "split"),
     [pytest.param(0, "train[:10]", id="no-workers"), pytest.param(2, "train[:6]", id="two-workers", marks=slow)],

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_MOST_SHOWN = 4  # Entries of a list.
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -54,3 +56,19 @@ class Example:
     index: int
     id: str
     features: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in ("image", "label", "index", "id", "features")}
+        return f"Example({', '.join(f'{name}={_summary(value)}' for name, value in values.items())})"
+
+
+def _summary(value: Any) -> str:
+    """Returns a value in short: of an array its shape and dtype."""
+    if isinstance(value, np.ndarray):
+        return f"<{value.dtype} {list(value.shape)}>"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name!r}: {_summary(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        shown = [_summary(one) for one in value[:_MOST_SHOWN]]
+        return f"[{', '.join(shown + ['...'] * (len(value) > _MOST_SHOWN))}]"
+    return repr(value)

@@ -24,6 +24,7 @@ _STATES = {
 _HINTS = {
     "SIGKILL": " (out of memory?)",
     "SIGBUS": " (is /dev/shm full? A container has 64 MB of it unless it is given --shm-size or --ipc=host)",
+    "SIGTERM": " (somebody asked it to end: a job scheduler, or `kill`)",
 }
 
 
@@ -47,10 +48,15 @@ def process_state(pid: int) -> tuple[str, str]:
     return letter, _STATES.get(letter, "unknown")
 
 
+_watching_in: int | None = None  # The process that watches its parent already.
+
+
 def end_with_parent() -> None:
-    """Lets this process end soon after its parent, whatever its other threads wait for; once per process."""
+    """Lets this process end soon after its parent, whatever its other threads wait for; more calls do no more."""
+    global _watching_in
     parent = parent_process()
-    if parent is not None:
+    if parent is not None and _watching_in != os.getpid():
+        _watching_in = os.getpid()
         threading.Thread(target=_watch_parent, args=(parent.pid, parent.sentinel), daemon=True).start()
 
 

@@ -1,6 +1,5 @@
 """ImageDataset: a parser's examples as a torch IterableDataset."""
 
-import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from tfds_torch.runtime.allocator import keep_freed_memory
 from tfds_torch.runtime.machine_share import num_local_ranks
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.worker_watch import end_with_parent
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
 from tfds_torch.torch_data.batch_fields import make_tensors
 from tfds_torch.torch_data.batch_memory import SharedMemory
@@ -31,6 +31,7 @@ from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import find_rank, is_distributed
 from tfds_torch.torch_data.shared_progress import Progress, SharedProgress
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
+from tfds_torch.torch_data.torch_fetch import check_fetch
 
 
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
@@ -44,7 +45,6 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     `transform` with a conversion to tensors, or give the loader a `collate_fn`.
 
     The epoch advances with every iteration of a loader (also one that is broken off) until `set_epoch` fixes it.
-    `torch.manual_seed` with the same value before every epoch makes loaders indistinguishable: use `set_epoch` then.
 
     Local files are read without tensorflow. Under fork, spawn and forkserver workers, persistent or not, every rank and
     worker reads examples of its own. An iterator belongs to the thread that takes its first example.
@@ -93,10 +93,6 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         # Where the next one goes on, in the process that was told so.
         self._restored: WorkerPosition[LoaderState] | None = None
         self._restored_by: int | None = os.getpid()
-        self.metrics: StageMetrics | None = None
-        """What the process that reads reports its times to; a loader sets it."""
-        self.memory: SharedMemory | None = None
-        """Where workers write the images of whole batches; a loader sets it."""
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
         keep_own_shards(ImageDataset)
 
@@ -126,6 +122,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 f"crop they go through: add 'image'."
             )
         return True
+
+    def __repr__(self) -> str:
+        parser, kind = self.parser, "whole batches" if self.is_batched else "single examples"
+        return (
+            f"{type(self).__name__}({parser.dataset_name}, split={parser.split!r}, {parser.num_examples:,} examples, "
+            f"batch_size={parser.batch_size}, fields={self.fields}, {kind})"
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come, in this process and in workers that already run.
@@ -222,14 +225,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """What is known here of the iteration that began last, and of the next one."""
         return self._progress.current()
 
-    def twin(self, progress: SharedProgress) -> "ImageDataset":
-        """Returns a dataset that reads the same, and whose epochs are counted apart: what a loader's processes read."""
-        twin = copy.copy(self)
-        twin._progress = progress
-        return twin
-
     def begin_elsewhere(self, num_workers: int) -> LoaderState:
-        """Returns where an iteration begins that a twin makes: the next epoch, or where a loaded state goes on.
+        """Returns where an iteration begins that `read` makes: the next epoch, or where a loaded state goes on.
 
         Whoever asks counts what is delivered of it.
 
@@ -278,10 +275,12 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return find_rank(os.environ)
 
     def check_ranks(self, timeout_s: float = 60.0) -> None:
-        """Compares dataset, split, seed, batch size, remainder, read mode and number of ranks with the other ranks'.
+        """Compares what is read, in which order and from where on, with the other ranks'.
 
-        Every rank must call it. One rank by itself has nothing to compare. What a dataset cannot know of itself is the
-        number of workers of its loader, which must also be the same on every rank.
+        That is dataset, split, seed, batch size, remainder, preprocess, read mode, number of ranks, and the epoch and
+        batch at which the next iteration begins (of one that has begun: at which it did). Every rank must call it. One
+        rank by itself has nothing to compare. What a dataset cannot know of itself is the number of workers of its
+        loader, which must also be the same on every rank.
 
         Args:
             timeout_s: how long to wait for the other ranks, seconds.
@@ -291,7 +290,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 torch.distributed is not initialised.
             StallError: not all ranks came within timeout_s.
         """
-        check_ranks(self.parser, self.find_rank, timeout_s)
+        check_ranks(self.parser, self.find_rank, timeout_s, self.progress.facts)
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example of the split, in the order of the field `index`.
@@ -314,15 +313,40 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             num_workers = worker.num_workers
         began = self._take_restored(self._progress.fixed_epoch(loader_seed))
         if began is None:
-            epoch, start_batch = self._progress.begin(loader_seed, num_workers)
+            epoch, start_batch = self._progress.begin(loader_seed, num_workers, world.worker)
             state = self.state_at(epoch, start_batch, num_workers)
             began = WorkerPosition(world.worker, world.num_workers, 0, 0, state)
         else:
             state = began.began_at
-            self._progress.begin_at(loader_seed, num_workers, state.epoch, state.batches_delivered)
+            self._progress.begin_at(loader_seed, num_workers, state.epoch, state.batches_delivered, world.worker)
         self._iteration = Iteration(self.parser.plan(world), began)
-        examples = self._examples(self._iteration)
-        return OneThreadIterator(examples, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
+        return self._in_one_thread(self._counted(self._iteration))
+
+    def read(
+        self, epoch: int, start_batch: int, metrics: StageMetrics | None = None, memory: SharedMemory | None = None
+    ) -> Iterator[Any]:
+        """Yields what this process reads of an epoch; nothing is counted. In a worker, the share of that worker.
+
+        Args:
+            epoch: which one.
+            start_batch: the rank's batch at which the loader's iteration begins.
+            metrics: what times are reported to; None: nothing.
+            memory: where a worker writes the images of whole batches; None: into memory of its own.
+        """
+        worker, world = torch.utils.data.get_worker_info(), self.find_rank()
+        if worker is not None:
+            world = world.at_worker(worker.id, worker.num_workers)
+        batches = self._batches(world, epoch, start_batch, metrics, memory)
+        items = (item for batch in batches for item in self._items(batch))
+        return self._in_one_thread(items)
+
+    @property
+    def has_pil_images(self) -> bool:
+        """Whether it yields PIL images, of which torch's default collation makes no batches."""
+        return "image" in self.fields and self.transform is None and not self.is_batched
+
+    def _in_one_thread(self, items: Iterator[Any]) -> Iterator[Any]:
+        return OneThreadIterator(items, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
     def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition[LoaderState] | None:
         """Returns where an iteration goes on by a loader's own state, once."""
@@ -343,45 +367,51 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             )
         return None
 
-    def _examples(self, iteration: Iteration) -> Iterator[tuple[Any, ...]]:
-        began, world = iteration.began, iteration.plan.world
+    def _counted(self, iteration: Iteration) -> Iterator[Any]:
+        """Yields what is left of an iteration, and counts it."""
+        began = iteration.began
+        if self.is_batched and began.examples:
+            raise StateMismatchError(
+                f"The state was taken after {began.examples} examples of a batch, by a dataset that yields single "
+                f"ones. It goes on there only; take states between batches."
+            )
         num_passed = began.examples
-        make_buffer = TensorBuffers(self.memory) if self.is_batched else None
-        if torch.utils.data.get_worker_info() is not None:
-            keep_freed_memory()
-            if self.memory is not None:
-                self.memory.bind(world.worker)
-        batches = self.parser.batches(
-            world,
-            began.began_at.epoch,
-            began.start_batch,
-            fields=self.fields,
-            in_pieces=not self.is_batched,
-            context=ReadContext(make_buffer, self.metrics, _num_local_ranks(os.environ)),
-        )
-        if self.is_batched:
-            yield from self._whole(batches, iteration)
-            return
-        for batch in batches:
+        check_fetch(self.parser.batch_size, self.is_batched, self.has_pil_images)
+        for batch in self._batches(iteration.plan.world, began.began_at.epoch, began.start_batch):
             self._progress.note_produced(batch.batch + 1)
-            columns = [(field, _values(batch, field)) for field in self.fields]
-            for example in make_tuples(columns, self.transform, self.target_transform):
+            for item in self._items(batch):
                 if num_passed:
                     num_passed -= 1
                 else:
-                    iteration.num_examples += 1
-                    yield example
+                    iteration.num_examples += len(batch) if self.is_batched else 1
+                    yield item
 
-    def _whole(self, batches: Iterator[Batch], iteration: Iteration) -> Iterator[tuple[Any, ...]]:
-        if iteration.began.examples:
-            raise StateMismatchError(
-                f"The state was taken after {iteration.began.examples} examples of a batch, by a dataset that yields "
-                f"single ones. It goes on there only; take states between batches."
-            )
-        for batch in batches:
-            self._progress.note_produced(batch.batch + 1)
-            iteration.num_examples += len(batch)
+    def _batches(
+        self,
+        world: World,
+        epoch: int,
+        start_batch: int,
+        metrics: StageMetrics | None = None,
+        memory: SharedMemory | None = None,
+    ) -> Iterator[Batch]:
+        is_worker = torch.utils.data.get_worker_info() is not None
+        if is_worker:
+            end_with_parent()
+            keep_freed_memory()
+            if memory is not None:
+                memory.bind(world.worker)
+        make_buffer = TensorBuffers(memory) if self.is_batched else None
+        context = ReadContext(make_buffer, metrics, _num_local_ranks(os.environ), is_read_ahead=is_worker)
+        in_pieces = not self.is_batched
+        return self.parser.batches(world, epoch, start_batch, fields=self.fields, in_pieces=in_pieces, context=context)
+
+    def _items(self, batch: Batch) -> Iterator[Any]:
+        """Yields the one item of a whole batch, or the examples of a piece."""
+        if self.is_batched:
             yield make_tensors(batch, self.fields)
+            return
+        columns = [(field, _values(batch, field)) for field in self.fields]
+        yield from make_tuples(columns, self.transform, self.target_transform)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_iteration": None}
@@ -394,7 +424,6 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 # Half an environment: a training process that is being started may yet learn its rank.
         else:
             state["_restored_by"] = None
-            state["memory"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

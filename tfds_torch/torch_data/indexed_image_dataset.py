@@ -8,6 +8,7 @@ import torch.utils.data
 from tfds_torch.engines.batch import Example
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
+from tfds_torch.runtime.worker_watch import end_with_parent
 from tfds_torch.torch_data.example_fields import check_field_names, make_tuples
 
 
@@ -76,6 +77,8 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
         """Returns a batch's examples, fetched together; torch's loaders call it."""
+        if torch.utils.data.get_worker_info() is not None:
+            end_with_parent()
         examples = self.parser.examples_by_index(indices, self.fields)
         columns = [(field, [_value(example, field) for example in examples]) for field in self.fields]
         return list(make_tuples(columns, self.transform, self.target_transform))

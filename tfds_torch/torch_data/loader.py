@@ -237,6 +237,11 @@ class Loader(Iterable[Any]):
         if self._source is not None:
             self._end_source(self._source, can_go_on=False)
 
+    def __repr__(self) -> str:
+        options = self.options
+        device = "" if options.device is None else f", device={str(options.device)!r}"
+        return f"{type(self).__name__}({self.dataset!r}, num_workers={self.num_workers}{device})"
+
     def __enter__(self) -> "Loader":
         return self
 
@@ -261,14 +266,13 @@ class Loader(Iterable[Any]):
         if source is None or not source.is_usable:
             if source is not None:
                 source.close()
-            metrics = StageMetrics(self.num_workers)
-            dataset, self._board = self.dataset, None
+            metrics, self._board = StageMetrics(self.num_workers), None
             if self._position is not None:
-                dataset = self._position.twin(metrics, self.options.prefetch_batches)
-                self._board = IterationBoard(self._setup.seed)
+                memory = self._position.make_memory(self.options.prefetch_batches)
+                self._board = IterationBoard(self._setup.seed, memory)
             self._tally.use(metrics)
             self._write_board(0, began)
-            loader = self._setup.torch_loader(dataset, metrics, self._board, self.num_workers)
+            loader = self._setup.torch_loader(self.dataset, metrics, self._board, self.num_workers)
             source = self._source = BatchSource(loader, metrics, self._names(), self.options.timeout_s)
         else:
             self._write_board(source.num_begun, began)
@@ -312,9 +316,8 @@ class Loader(Iterable[Any]):
         if not self._must_check_ranks or self._position is None or not is_distributed():
             return
         if self.dataset.find_rank().num_replicas > 1:
-            check_ranks(
-                self.dataset.parser, self.dataset.find_rank, _RANKS_TIMEOUT_S, {"num_workers": self.num_workers}
-            )
+            more = {**self.dataset.progress.facts, "num_workers": self.num_workers}
+            check_ranks(self.dataset.parser, self.dataset.find_rank, _RANKS_TIMEOUT_S, more)
         self._must_check_ranks = False
 
     def _position_or_raise(self) -> Position:

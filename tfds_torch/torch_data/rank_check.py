@@ -1,6 +1,7 @@
 """Finds out whether all ranks read the same thing, before one of them waits for ever for another."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,11 @@ from tfds_torch.errors import ConfigError, StallError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.rank_world import is_distributed
+
+_REMEDIES = {
+    "epoch": " (call set_epoch with the same number on every rank, before its iteration)",
+    "start_batch": " (load the same state on every rank)",
+}
 
 
 def check_ranks(
@@ -61,9 +67,8 @@ def find_differences(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
             if name in facts:
                 values.setdefault(facts[name], []).append(process)
         if len(values) > 1:
-            found.append(
-                f"{name} is " + ", ".join(f"{value!r} on {_list(processes)}" for value, processes in values.items())
-            )
+            told = ", ".join(f"{_show(value)} on {_list(processes)}" for value, processes in values.items())
+            found.append(f"{name} is {told}{_REMEDIES.get(name, '')}")
     if found:
         return found
     num_replicas, read = known[0]["num_replicas"], [facts["rank"] for facts in known]
@@ -82,6 +87,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
         "fingerprint": parser.fingerprint,
         "num_examples": parser.num_examples,
         "batch_size": parser.batch_size,
+        "preprocess": _describe_preprocess(parser.preprocess),
     }
     try:
         world = find_world()
@@ -92,6 +98,20 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
     facts |= {name: getattr(plan, name) for name in names}
     facts |= {"remainder": plan.remainder.value, "read_mode": read_mode, "blocks": plan.blocks}
     return facts | {"num_replicas": world.num_replicas, "rank": world.rank}
+
+
+def _describe_preprocess(preprocess: Any) -> str:
+    """Returns what it does; its repr may hold addresses, which differ from process to process."""
+    if not is_dataclass(preprocess):
+        return type(preprocess).__qualname__
+    values = [(field.name, getattr(preprocess, field.name)) for field in fields(preprocess)]
+    shown = [f"{name}={_name_of(value) if callable(value) else repr(value)}" for name, value in values]
+    return f"{type(preprocess).__name__}({', '.join(shown)})"
+
+
+def _name_of(function: Any) -> str:
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _gather(facts: dict[str, Any], timeout_s: float) -> list[Mapping[str, Any]]:
@@ -113,6 +133,10 @@ def _gather(facts: dict[str, Any], timeout_s: float) -> list[Mapping[str, Any]]:
         if group is not None:
             torch.distributed.destroy_process_group(group)
     return gathered
+
+
+def _show(value: object) -> str:
+    return value if isinstance(value, str) and "(" in value else repr(value)
 
 
 def _list(processes: list[int]) -> str:

@@ -12,7 +12,9 @@ from tfds_torch.plan.arguments import check_integer
 _NOT_SET = -1
 _NUM_REMEMBERED, _NUM_OWNERS = 16, 128
 _MOST_EPOCHS = 2**62
-_NO_SEEDS = [0] + [_NOT_SET] * (2 * _NUM_REMEMBERED)
+_NUM_ARRIVED_WORDS, _WORD_BITS = 8, 62  # Workers beyond these begin when the others do.
+_SLOT = 2 + _NUM_ARRIVED_WORDS
+_NO_SEEDS = [0] + ([_NOT_SET] * 2 + [0] * _NUM_ARRIVED_WORDS) * _NUM_REMEMBERED
 
 # A row of numbers.
 _OWNER = 0  # The training process.
@@ -22,7 +24,7 @@ _RESUMED_EPOCH, _RESUMED_BATCH, _RESUMED_WORKERS = 3, 4, 5  # Where a loaded sta
 _RESUMED_SEED, _NUM_RESUMED = 6, 7  # The loader that went on there, and how often a state was loaded.
 _EPOCH, _START_BATCH, _NUM_WORKERS, _NUM_PRODUCED = 8, 9, 10, 11  # The latest iteration, since any of these was set.
 _IS_RESTORED = 12  # Whether that iteration was told by a loader's own state where to go on.
-_NEXT_SLOT, _SLOTS = 13, 14  # Slots hold (loader seed, epoch).
+_NEXT_SLOT, _SLOTS = 13, 14  # Slots hold a loader's seed, its epoch, and which workers have begun it.
 _ROW = _NEXT_SLOT + len(_NO_SEEDS)
 
 
@@ -45,14 +47,21 @@ class Progress:
     num_produced: int
     is_restored: bool = False
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What must be equal on every rank."""
+        return {"epoch": self.epoch, "start_batch": self.start_batch}
+
 
 class SharedProgress:
     """Counts epochs by itself until an epoch is set by hand, and knows where a loaded state goes on.
 
     Every iteration of a loader is an epoch. The workers of one iteration share the loader's base seed, so the first of
-    them to begin advances the count and the others find the seed remembered; persistent workers keep one seed for ever
-    and count their own iterations from their first epoch. Loaders that follow each other over one dataset share the
-    count; where a loader with persistent workers takes turns with another one, set the epoch by hand.
+    them to begin advances the count and the others find the seed remembered. Each worker begins an iteration once: one
+    that begins a second time under the same seed begins the next epoch, as where `torch.manual_seed` lets loaders draw
+    equal seeds. Persistent workers keep one seed for ever and count their own iterations from their first epoch.
+    Loaders that follow each other over one dataset share the count; where a loader with persistent workers takes turns
+    with another one, set the epoch by hand.
 
     The numbers lie in shared memory and are changed under a lock, so that they also reach workers that already run.
     Each training process has a row of its own: ranks that were forked or spawned with one dataset, as by
@@ -105,12 +114,13 @@ class SharedProgress:
             self._numbers[row + _EPOCH] = _NOT_SET
             self._numbers[row + _NEXT_SLOT : row + _ROW] = _NO_SEEDS
 
-    def begin(self, loader_seed: int | None, num_workers: int) -> tuple[int, int]:
+    def begin(self, loader_seed: int | None, num_workers: int, worker: int = 0) -> tuple[int, int]:
         """Returns epoch and first batch of an iteration that begins now.
 
         Args:
             loader_seed: the base seed of the loader whose worker this is; None outside of workers.
             num_workers: workers of the loader; 0 outside of workers.
+            worker: which of them this is.
 
         Raises:
             StateMismatchError: a loaded state goes on with another number of workers only.
@@ -119,8 +129,11 @@ class SharedProgress:
         with self._numbers.get_lock():
             row = self._row_of(self._owner_of_iteration)
             self._check_workers(row, num_workers)
+            self._end_resume(row, loader_seed, worker)
             if self._numbers[row + _FIXED] != _NOT_SET:
                 epoch = int(self._numbers[row + _FIXED])
+                if loader_seed is not None:
+                    self._remember(row, loader_seed, epoch, worker)
             elif loader_seed is None:
                 epoch = self._advance(row)
             else:
@@ -129,13 +142,15 @@ class SharedProgress:
                     epoch = self._persistent[1] + 1
                     self._numbers[row + _LATEST] = max(self._numbers[row + _LATEST], epoch)
                 else:
-                    epoch = self._epoch_of(row, loader_seed)
+                    epoch = self._epoch_of(row, loader_seed, worker)
                 self._persistent = (place, epoch)
             start_batch = self._take_start(row, epoch, loader_seed, num_workers)
             self._note_begin(row, epoch, start_batch, num_workers, is_restored=False)
             return epoch, start_batch
 
-    def begin_at(self, loader_seed: int | None, num_workers: int, epoch: int, start_batch: int) -> None:
+    def begin_at(
+        self, loader_seed: int | None, num_workers: int, epoch: int, start_batch: int, worker: int = 0
+    ) -> None:
         """Notes an iteration whose epoch and first batch come from a loader's own state.
 
         The count goes on from there, in this process and for the loader's other workers.
@@ -146,7 +161,7 @@ class SharedProgress:
             self._numbers[row + _LATEST] = epoch
             if loader_seed is not None:
                 self._persistent = ((os.getpid(), loader_seed, self._numbers[row + _NUM_RESUMED]), epoch)
-                self._remember(row, loader_seed, epoch)
+                self._remember(row, loader_seed, epoch, worker)
             self._note_begin(row, epoch, start_batch, num_workers, is_restored=True)
 
     def fixed_epoch(self, loader_seed: int | None) -> int | None:
@@ -201,6 +216,14 @@ class SharedProgress:
             self._numbers[row + _RESUMED_SEED] = loader_seed
         return int(self._numbers[row + _RESUMED_BATCH])
 
+    def _end_resume(self, row: int, loader_seed: int | None, worker: int) -> None:
+        """Lets nobody go on from a loaded state any more where a worker begins again under the seed that did."""
+        if loader_seed is None or self._numbers[row + _RESUMED_SEED] != loader_seed:
+            return
+        slot = self._slot_of(row, loader_seed)
+        if slot is not None and self._has_begun(slot, worker):
+            self._numbers[row + _RESUMED_EPOCH] = _NOT_SET
+
     def _note_begin(self, row: int, epoch: int, start_batch: int, num_workers: int, *, is_restored: bool) -> None:
         if [epoch, start_batch] != self._numbers[row + _EPOCH : row + _NUM_WORKERS]:  # Not the first worker's word.
             self._numbers[row + _NUM_PRODUCED] = start_batch
@@ -223,21 +246,34 @@ class SharedProgress:
         self._numbers[free : free + _ROW] = [owner, *of_first, *[_NOT_SET] * (_NEXT_SLOT - _EPOCH), *_NO_SEEDS]
         return free
 
-    def _epoch_of(self, row: int, loader_seed: int) -> int:
-        for slot in range(row + _SLOTS, row + _ROW, 2):
-            if self._numbers[slot] == loader_seed:
-                return int(self._numbers[slot + 1])
-        epoch = self._advance(row)
-        self._remember(row, loader_seed, epoch)
+    def _epoch_of(self, row: int, loader_seed: int, worker: int) -> int:
+        """Returns the epoch of a worker's iteration: that of the others under its seed, or the next one."""
+        slot = self._slot_of(row, loader_seed)
+        if slot is not None and not self._has_begun(slot, worker):
+            epoch = int(self._numbers[slot + 1])
+        else:
+            epoch = self._advance(row)
+        self._remember(row, loader_seed, epoch, worker)
         return epoch
 
-    def _remember(self, row: int, loader_seed: int, epoch: int) -> None:
-        slots = range(row + _SLOTS, row + _ROW, 2)
-        slot = next((slot for slot in slots if self._numbers[slot] == loader_seed), None)
+    def _remember(self, row: int, loader_seed: int, epoch: int, worker: int) -> None:
+        """Notes that a worker has begun an epoch under a seed."""
+        slot = self._slot_of(row, loader_seed)
         if slot is None:
-            slot = slots[self._numbers[row + _NEXT_SLOT]]
+            slot = row + _SLOTS + _SLOT * self._numbers[row + _NEXT_SLOT]
             self._numbers[row + _NEXT_SLOT] = (self._numbers[row + _NEXT_SLOT] + 1) % _NUM_REMEMBERED
-        self._numbers[slot : slot + 2] = [loader_seed, epoch]
+        if self._numbers[slot : slot + 2] != [loader_seed, epoch] or self._has_begun(slot, worker):
+            self._numbers[slot : slot + _SLOT] = [loader_seed, epoch] + [0] * _NUM_ARRIVED_WORDS
+        at, bit = _place_of(slot, worker)
+        self._numbers[at] |= bit
+
+    def _slot_of(self, row: int, loader_seed: int) -> int | None:
+        slots = range(row + _SLOTS, row + _ROW, _SLOT)
+        return next((slot for slot in slots if self._numbers[slot] == loader_seed), None)
+
+    def _has_begun(self, slot: int, worker: int) -> bool:
+        at, bit = _place_of(slot, worker)
+        return bool(self._numbers[at] & bit)
 
     def _advance(self, row: int) -> int:
         self._numbers[row + _LATEST] += 1
@@ -261,6 +297,12 @@ class SharedProgress:
         self._persistent = None
         self._num_taken = _NOT_SET  # Which loaded state this process has gone on from.
         self._owner_of_iteration = os.getpid()
+
+
+def _place_of(slot: int, worker: int) -> tuple[int, int]:
+    """Returns where a slot notes that a worker has begun, and the bit of it; 0 where there is none."""
+    word, bit = divmod(worker, _WORD_BITS)
+    return (slot + 2 + word, 1 << bit) if word < _NUM_ARRIVED_WORDS else (slot + 2, 0)
 
 
 def _owner(loader_seed: int | None) -> int:

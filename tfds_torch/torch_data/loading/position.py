@@ -1,7 +1,7 @@
 """Where the iterations of a loader begin, and what it has delivered: the training process says, the workers obey."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing import get_context
 from typing import Any
 
@@ -12,12 +12,11 @@ import torch.utils.data
 from tfds_torch.images.preprocess import height_and_width
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.plan.worker_position import WorkerPosition
+from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.storage.source import FieldSpec
 from tfds_torch.torch_data.batch_memory import SharedMemory
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.iteration import is_position
-from tfds_torch.torch_data.shared_progress import SharedProgress
 
 _NUM_REMEMBERED = 8
 _OTHER_SLOTS = 6
@@ -25,16 +24,17 @@ _MOST_CHANNELS = 4
 
 
 class IterationBoard:
-    """Where each iteration of a loader begins, in memory that its workers share.
+    """Where each iteration of a loader over an ImageDataset begins, in memory that its workers share. Picklable.
 
     A worker looks up its n-th iteration by n: one that begins late begins where it should, whatever has happened since.
 
     Args:
         seed: of the generators of its workers; None: they are left as torch seeds them.
+        memory: for the images of whole batches; None: workers take memory of their own.
     """
 
-    def __init__(self, seed: int | None) -> None:
-        self.seed = seed
+    def __init__(self, seed: int | None, memory: SharedMemory | None) -> None:
+        self.seed, self.memory = seed, memory
         self._numbers: Any = get_context("spawn").RawArray("q", 2 * _NUM_REMEMBERED)
 
     def write(self, number: int, epoch: int, start_batch: int) -> None:
@@ -42,16 +42,14 @@ class IterationBoard:
         slot = 2 * (number % _NUM_REMEMBERED)
         self._numbers[slot : slot + 2] = [epoch, start_batch]
 
-    def send(self, dataset: ImageDataset, number: int) -> None:
-        """Lets the next iteration of a dataset, in a worker or without workers, be one that was written."""
+    def read(self, dataset: ImageDataset, number: int, metrics: StageMetrics) -> Iterator[Any]:
+        """Yields what this process reads of an iteration that was written: a worker, or the only reader."""
         slot = 2 * (number % _NUM_REMEMBERED)
         epoch, start_batch = self._numbers[slot : slot + 2]
         worker = torch.utils.data.get_worker_info()
-        place = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        state = dataset.state_at(epoch, start_batch, place[1])
-        dataset.load_state_dict(WorkerPosition(*place, 0, 0, state).to_dict())
         if worker is not None and self.seed is not None:
             seed_generators(self.seed, epoch, start_batch, dataset.find_rank().rank, worker.id)
+        return dataset.read(epoch, start_batch, metrics, self.memory)
 
 
 def seed_generators(*numbers: int) -> None:
@@ -65,8 +63,8 @@ def seed_generators(*numbers: int) -> None:
 class Position:
     """How far a loader over an ImageDataset is: what was delivered, not what was read.
 
-    The dataset stays the one that is told of epochs and states, by the loader's user or directly; a twin of it, with a
-    count of its own, is what the loader's processes read.
+    The dataset is the one that is told of epochs and states, by the loader's user or directly. The loader's processes
+    are told by an `IterationBoard`.
 
     Args:
         dataset: the user's.
@@ -78,22 +76,13 @@ class Position:
         self.began: LoaderState | None = None  # The latest iteration.
         self.num_delivered = 0  # Of it.
         self._loaded: LoaderState | None = None
-        self._progress_of_twin = SharedProgress()
 
-    def twin(self, metrics: Any, prefetch_batches: int) -> ImageDataset:
-        """Returns the dataset that is read, which reports to metrics and writes into memory of the loader.
+    def make_memory(self, prefetch_batches: int) -> SharedMemory | None:
+        """Returns memory for the images of whole batches; None where a worker takes its own for each.
 
         Args:
-            metrics: what is reported to.
             prefetch_batches: that a worker has on their way.
         """
-        twin = self.dataset.twin(self._progress_of_twin)
-        twin.metrics = metrics
-        twin.memory = self._shared_memory(prefetch_batches)
-        return twin
-
-    def _shared_memory(self, prefetch_batches: int) -> SharedMemory | None:
-        """Returns memory for the images of whole batches; None where a worker takes its own for each."""
         parser = self.dataset.parser
         size = _image_size(parser) if self.dataset.is_batched else None
         if not self.num_workers or size is None or parser.batch_size is None:

@@ -67,6 +67,10 @@ class LoaderProcesses:
             }
         return [(number, ended[number].pid, ended[number].exitcode) for number in sorted(dead)]
 
+    def wait_for_death(self, timeout_s: float) -> None:
+        """Returns as soon as one of them is dead, or after a while."""
+        wait([process.sentinel for process in self._iterator._workers], timeout_s)
+
     def end(self) -> None:
         """Ends the workers: those that are idle by themselves, the others by SIGKILL after a second at most."""
         iterator = self._iterator

@@ -1,5 +1,6 @@
 """How a batch leaves the process that made it, and what is measured of that."""
 
+import os
 import pickle
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from tfds_torch.torch_data.batch_memory import SharedMemory
 from tfds_torch.torch_data.loading.failure import Failure
 from tfds_torch.torch_data.nested import map_tensors, tensors
 
+_NO_SPACE = "No space left on device"
 _MOST_INLINE_BYTES = 1 << 16
 _NUMPY_DTYPES = (
     torch.bool,
@@ -114,6 +116,9 @@ class SendingCollate:
                 return _Packed(bytes(ForkingPickler.dumps(sent)))
             except Exception as error:
                 failure = Failure.of(error)
+                if isinstance(error, RuntimeError | OSError) and _NO_SPACE in str(error):
+                    message = f"{describe_full_memory()} ({failure.message})"
+                    failure = Failure(WorkerError.__module__, WorkerError.__name__, message, failure.trace)
         return _Packed(bytes(ForkingPickler.dumps(Sent(failure, worker.id, 0, time.monotonic()))))
 
     def _collate(self, rows: Any, worker: int | None) -> Sent:
@@ -127,6 +132,20 @@ class SendingCollate:
         self.metrics.add("collate", end - start)
         self.metrics.add_batch(num_examples)
         return Sent(batch, worker, num_examples, end, end)
+
+
+def describe_full_memory() -> str:
+    """Says that a batch does not fit into shared memory, and what to do."""
+    try:
+        found = os.statvfs("/dev/shm")  # noqa: S108
+        size = f", {found.f_blocks * found.f_frsize / 2**20:,.1f} MiB,"
+    except OSError:
+        size = ""
+    return (
+        f"A batch cannot be handed over: the machine's shared memory (/dev/shm){size} is full. Give the container more "
+        f"(--shm-size=8g, or --ipc=host), take fewer workers, prefetch_batches or examples of a batch, or give the "
+        f"parser a preprocess: whole batches of images need none of it."
+    )
 
 
 def count_examples(batch: Any) -> int:

@@ -24,6 +24,7 @@ from tfds_torch.torch_data.loading.reader import DirectReader, ThreadReader
 from tfds_torch.torch_data.loading.sending import Sent
 
 _CHECK_S = 0.2
+_DYING_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,9 @@ class BatchSource:
         if reply.error is None:
             return reply.value
         if not isinstance(reply.error, StopIteration):
+            if self._processes is not None and isinstance(reply.error, OSError | EOFError):
+                # Of a connection that broke: its other end is about to die, but may not be dead yet.
+                self._processes.wait_for_death(_DYING_S)
             self._check_alive(reply.error)
         try:
             raise reply.error

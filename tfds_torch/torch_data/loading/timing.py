@@ -75,8 +75,9 @@ class TimedIterable(torch.utils.data.IterableDataset[Any]):
         try:
             # At once, not with the first item: by then, another iteration may have begun.
             if self.board is not None:
-                self.board.send(self.dataset, number)
-            items = iter(self.dataset)
+                items = self.board.read(self.dataset, number, self.metrics)
+            else:
+                items = iter(self.dataset)
         except Exception as error:
             if not is_worker:
                 raise

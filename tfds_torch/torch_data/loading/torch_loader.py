@@ -16,6 +16,7 @@ from tfds_torch.torch_data.loading.position import IterationBoard
 from tfds_torch.torch_data.loading.sending import SendingCollate
 from tfds_torch.torch_data.loading.timing import TimedIterable, TimedMap
 from tfds_torch.torch_data.loading.worker import WorkerStart
+from tfds_torch.torch_data.torch_fetch import no_collation
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class TorchLoaderSetup:
         if isinstance(dataset, ImageDataset):
             batch_size, is_collated = _planned_batch_size(dataset, options), not dataset.is_batched
             seed = dataset.parser.plan(World()).seed if seed is None else seed
+            if dataset.has_pil_images and options.collate_fn is None:
+                raise no_collation("create_loader")
         elif isinstance(dataset, IterableDataset) and (options.shuffle or options.sampler is not None):
             raise ConfigError(
                 f"create_loader: {type(dataset).__name__} is an IterableDataset, which has an order of its own: "
@@ -89,7 +92,7 @@ class TorchLoaderSetup:
             sampler=options.sampler,
             drop_last=options.drop_last,
             num_workers=num_workers,
-            collate_fn=SendingCollate(collate, self.is_collated, metrics, getattr(dataset, "memory", None)),
+            collate_fn=SendingCollate(collate, self.is_collated, metrics, None if board is None else board.memory),
             generator=self.generator,
             **of_workers,
         )

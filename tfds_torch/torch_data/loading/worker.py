@@ -30,6 +30,8 @@ class WorkerStart:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        # Torch's handler lets a worker that its parent asks to end do so with exit code 0, as if its work were done.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         end_with_parent()
         self.metrics.bind(worker)
         descriptor = offer_stack()
