@@ -40,7 +40,9 @@ def test_two_loaders_that_follow_each_other_share_the_count_of_epochs(
         reads=num_workers == 0,
         deadline_s=180,
     )
+    assert len(results) == num_replicas
     for counted, by_hand in results:
+        assert len(by_hand) > 1
         assert len({tuple(ids(epoch)) for epoch in by_hand}) == len(by_hand)
         assert list(map(ids, counted)) == list(map(ids, by_hand))
 
@@ -50,7 +52,9 @@ def test_loaders_with_persistent_workers_that_take_turns_obey_set_epoch(
     method: str, fleet: Fleet, splits: dict[str, Split]
 ) -> None:
     cell = Cell(DATA, 2, 2, TRAIN_EXAMPLES, method, persistent=True)
-    for epochs in fleet.call(scenarios.set_epochs_of_two, cell, splits[DATA], num_replicas=2):
+    results = fleet.call(scenarios.set_epochs_of_two, cell, splits[DATA], num_replicas=2)
+    assert len(results) == 2
+    for epochs in results:
         first, again, second, second_again = map(ids, epochs)
         assert first == again != second == second_again
 
@@ -63,6 +67,7 @@ def test_mode_files_is_refused_in_evaluation_wherever_it_is_met(
     results = fleet.call(
         scenarios.ask_for_files_in_evaluation, cell, splits[cell.data], num_replicas=2, reads=num_workers == 0
     )
+    assert len(results) == 2
     for type_name, message in results:
         assert type_name == "ConfigError"
         assert "read mode 'files'" in message

@@ -156,6 +156,7 @@ def test_every_example_has_its_label(reads: dict[str, dict[str, Any]], name: str
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_scalar_label_is_an_array_and_others_are_features(reads: dict[str, dict[str, Any]], name: str) -> None:
+    assert len(reads[name]["whole"]) == 25
     for batch in reads[name]["whole"]:
         if CASES[name].is_scalar:
             assert batch.label.dtype == np.int64
@@ -175,6 +176,7 @@ def test_padding_of_three_ranks_is_told_apart(reads: dict[str, dict[str, Any]], 
 
 def test_a_feature_asked_for_by_its_own_name_keeps_its_values(reads: dict[str, dict[str, Any]]) -> None:
     for name in ("integers", "several, mapped"):
+        assert len(reads[name]["whole"]) == 25
         for batch in reads[name]["whole"]:
             assert batch.features["small"].tolist() == [number_of(file) % 256 for file in batch.features["file_name"]]
 
@@ -360,6 +362,26 @@ def test_what_cannot_be_a_target_is_refused(datasets: Datasets, arguments: dict[
     with pytest.raises(ConfigError) as caught:
         ParserTfds(datasets.root, **{"name": "shapes", **arguments})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        (
+            "shapes",
+            "Use target_key='label' or target_key='objects/label' (of a sequence, all labels of an example), or ",
+        ),
+        (
+            "sentences",
+            "It has no labels with classes: use target_key=None, and fields=('image', ...) with the features ",
+        ),
+    ],
+)
+def test_a_target_that_is_missing_brings_the_ones_that_are_there(datasets: Datasets, name: str, advice: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ParserTfds(datasets.root, name, target_key="lable").check_fields(("label",))
+    assert "There is no target feature 'lable'. The dataset's features are: " in str(caught.value)
+    assert advice in str(caught.value)
 
 
 def test_a_feature_with_a_comma_in_its_key_wins_over_several_keys() -> None:

@@ -553,3 +553,15 @@ def test_any_slots_in_any_arrangement_give_their_examples(plan: EpochPlan, epoch
         assert np.array_equal(found.index, expected.index[slots])
         assert np.array_equal(found.pass_number, expected.pass_number[slots])
         assert np.array_equal(found.valid, expected.valid[slots])
+
+
+def test_keep_with_repeats_counts_every_pass() -> None:
+    plan = training_plan(10, 4, remainder=Remainder.KEEP, repeats=3)
+    assert plan.num_samples == len(plan) == sum(map(len, index_of(plan))) == 30
+
+
+def test_an_iteration_may_begin_at_the_epochs_end_and_no_later() -> None:
+    plan = training_plan(10, 4)
+    assert list(plan.worker_batches(3)) == []
+    with pytest.raises(ConfigError, match=r"start_batch=4 must be in 0\.\.3, the batches of an epoch"):
+        plan.worker_batches(4)

@@ -185,3 +185,20 @@ def test_nothing_of_it_lies_in_a_folder_and_it_goes_with_its_last_user() -> None
 def test_it_is_no_thing_to_be_saved() -> None:
     with pytest.raises(TypeError, match="travels to new processes only"):
         pickle.dumps(SharedMemory(1, 1, SLOT_BYTES))
+
+
+def test_a_slot_is_taken_as_long_as_a_numpy_slice_of_it_lives() -> None:
+    memory = SharedMemory(1, 2, SLOT_BYTES)
+    pixels = memory.take(SHAPE)
+    assert pixels is not None
+    images = images_of(pixels)
+    del pixels
+    part = images[1:2].numpy()[0, 0]
+    del images
+    assert flags(memory, 2) == [1, 0]
+    other = memory.take(SHAPE)
+    assert other is not None
+    other[:] = 9
+    assert not (part == 9).all()
+    del part
+    assert flags(memory, 2) == [0, 1]

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from tfds_torch import MaskedMean
 from tfds_torch.errors import ConfigError
+from tfds_torch.torch_data import exact_metrics
 from torch_data import scenarios
 
 
@@ -126,3 +127,18 @@ def test_three_ranks_with_two_workers_evaluate_as_one_process(
         assert rank["hits"] == alone["hits"]  # Counts: exactly.
         assert rank["loss"] == pytest.approx(alone["loss"], abs=1e-6)
         assert rank["summed"] == pytest.approx(alone["loss"], abs=1e-6)
+
+
+def test_many_small_numbers_are_summed_exactly() -> None:
+    mean = MaskedMean()
+    mean.update(torch.ones(4097, dtype=torch.float16))  # float16 knows 4096 and 4100.
+    assert mean.sums() == (4097.0, 4097)
+
+
+def test_asking_twice_reduces_what_each_rank_has_and_not_what_was_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_metrics, "is_distributed", lambda: True)
+    monkeypatch.setattr(exact_metrics, "_device_of_group", lambda group: torch.device("cpu"))
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda sums, group: sums.mul_(2))  # Two equal ranks.
+    mean = MaskedMean()
+    mean.update(torch.tensor([1.0, 2.0]))
+    assert [mean.sums() for _ in range(3)] == [(6.0, 4)] * 3

@@ -168,7 +168,9 @@ def test_a_dataset_may_be_read_without_label_or_without_image(data_root: Path, i
 def test_a_string_target_is_the_label(data_root: Path, in_reader: InReader) -> None:
     parser = evaluation_parser(data_root, target_key="file_name")
     dataset = ImageDataset(parser, target_transform=reading.name_of, fields=("label", "file_name"))
-    for label, file_name in in_reader(reading.read_examples, dataset, 5):
+    examples = in_reader(reading.read_examples, dataset, 5)
+    assert len(examples) == 5
+    for label, file_name in examples:
         assert label == f"class {file_name}"
 
 
@@ -485,6 +487,7 @@ def test_a_notebook_may_read_by_itself_and_with_workers(
 ) -> None:
     results = run_scenario(scenarios.use_notebook, data_root, *steps)
     readings = [(step, rows) for step, rows in zip(steps, results, strict=True) if "tf" not in step]
+    assert all(rows for _, rows in readings)
     parser = scenarios.training_parser(data_root)
     for epoch, (step, rows) in enumerate(readings):
         num_workers = 2 if step == "break" else int(step)

@@ -10,7 +10,7 @@ from tfds_torch.engines.fields import FieldDecoder, ImageField, PositionsField, 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature
 from tfds_torch.parsers.tfds.features import StructuredField
-from tfds_torch.parsers.tfds.targets import find_binary_fields
+from tfds_torch.parsers.tfds.targets import find_binary_fields, suggest_targets
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class DatasetFields:
         found = find_feature(self.features, key)
         if found is None:
             what = {"image": "image feature", "label": "target feature"}.get(name, "feature")
-            raise ConfigError(f"{self.dataset}: " + describe_missing(what, key, self.features))
+            advice = suggest_targets(self.features) if name == "label" else ""
+            raise ConfigError(f"{self.dataset}: {describe_missing(what, key, self.features)}{advice}")
         if name == "image" and (
             not isinstance(found.connector, tfds.features.Image)
             or self._is_repeated(found)

@@ -8,7 +8,9 @@ import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature
+from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature, list_keys
+
+_MOST_SUGGESTED = 3
 
 
 def parse_target_key(target_key: object, features: Any) -> str | tuple[str, ...] | None:
@@ -76,6 +78,21 @@ def class_names(target_key: str | tuple[str, ...] | None, features: Any) -> list
     leaf = _leaf(found.connector)
     is_counted = isinstance(leaf, tfds.features.ClassLabel) and leaf.num_classes is not None
     return list(leaf.names) if is_counted else None
+
+
+def suggest_targets(features: Any) -> str:
+    """Returns what to do about a target that is not there, as further sentences of a message.
+
+    Args:
+        features: of the dataset.
+    """
+    found = [(key, find_feature(features, key)) for key in list_keys(features)]
+    labels = [key for key, one in found if one and isinstance(_leaf(one.connector), tfds.features.ClassLabel)]
+    others = "target_key=None, and fields=('image', ...) with the features that are wanted"
+    if not labels:
+        return f" It has no labels with classes: use {others}."
+    choice = " or ".join(f"target_key={key!r}" for key in labels[:_MOST_SUGGESTED])
+    return f" Use {choice} (of a sequence, all labels of an example), or {others}."
 
 
 def make_class_map(
