@@ -79,8 +79,8 @@ def test_other_copies_begin_anew(duplicate: object) -> None:
 
 
 def test_stats_are_plain_values_and_one_line() -> None:
-    worker = WorkerStats(0, 12, 2, 16, 0.1, 0.2, 0.4, 0.05, 0.01)
-    stats = LoaderStats(2, 16, 32.0, 0.1, 0.2, 0.4, 0.05, 0.01, 0.0, 0.3, 0.2, workers=(worker,))
+    worker = WorkerStats(0, 12, 2, 16, 0.1, 0.2, 0.15, 0.4, 0.05, 0.01)
+    stats = LoaderStats(2, 16, 32.0, 0.1, 0.2, 0.15, 0.4, 0.05, 0.01, 0.0, 0.3, 0.2, workers=(worker,))
     plain = stats.to_dict()
     assert plain["workers"] == [
         {
@@ -90,6 +90,7 @@ def test_stats_are_plain_values_and_one_line() -> None:
             "examples": 16,
             "read_s": 0.1,
             "decode_s": 0.2,
+            "transform_s": 0.15,
             "fetch_s": 0.4,
             "collate_s": 0.05,
             "hand_over_s": 0.01,
@@ -97,8 +98,8 @@ def test_stats_are_plain_values_and_one_line() -> None:
     ]
     assert plain["replaced"] == 0
     assert str(stats) == (
-        "2 batches, 16 examples, 32 examples/s; seconds: waiting 0.30, loop 0.20, fetch 0.40 (read 0.10, decode 0.20), "
-        "collate 0.05, hand-over 0.01, device copy 0.00"
+        "2 batches, 16 examples, 32 examples/s; seconds: waiting 0.30, loop 0.20, fetch 0.40 (read 0.10, decode 0.20, "
+        "transform 0.15), collate 0.05, hand-over 0.01, device copy 0.00"
     )
 
 

@@ -38,7 +38,7 @@ class Harmed(Batches):
     """Something happens before batch 3 is made, by a worker or without one.
 
     Args:
-        how: `kill`, `segfault`, `exit`, `stop`, `sleep`, `slow`, or the name of an error.
+        how: `kill`, `segfault`, `exit`, `stop`, `sleep`, `slow`, `slow at the start`, or the name of an error.
         folder: where files tell who did it; it is done once only.
     """
 
@@ -47,7 +47,9 @@ class Harmed(Batches):
         self.how, self.folder = how, folder
 
     def act(self, number: int) -> None:
-        if number != 3:
+        if number == 0 and self.how == "slow at the start":
+            time.sleep(0.7)
+        if number != 3 or self.how == "slow at the start":
             return
         if self.folder:
             try:

@@ -8,6 +8,7 @@ from collections import namedtuple
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -554,3 +555,21 @@ def test_a_batch_without_images_cannot_be_normalised(device: str, batch: Any, he
         list(DevicePrefetcher([batch], device, mean=MEAN, std=STD))
     (moved,) = DevicePrefetcher([batch], device)  # Nothing to be done to images.
     assert len(moved) == len(batch)
+
+
+def test_arrays_of_numbers_go_to_the_device_as_tensors_and_nothing_else_does() -> None:
+    locked = np.arange(3, dtype=np.int64)
+    locked.flags.writeable = False
+    texts, objects = np.array(["a", "b"]), np.array([None, 1], object)
+    batch = {"a": np.ones((2, 2), np.float32), "b": [locked, (np.bool_(True), 5)], "c": texts, "d": objects}
+    (moved,) = DevicePrefetcher([batch], "cpu")
+    assert torch.equal(moved["a"], torch.ones(2, 2))
+    assert torch.equal(moved["b"][0], torch.arange(3))
+    assert moved["b"][1] == (np.bool_(True), 5)
+    assert moved["c"] is texts
+    assert moved["d"] is objects
+
+
+def test_images_that_come_as_an_array_are_normalised() -> None:
+    (moved,) = DevicePrefetcher([np.full((2, 3, 4, 4), 255, np.uint8)], "cpu", mean=(0.5,) * 3, std=(0.5,) * 3)
+    torch.testing.assert_close(moved, torch.ones(2, 3, 4, 4))

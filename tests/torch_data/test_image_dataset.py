@@ -137,6 +137,16 @@ def test_workers_of_a_plain_loader_watch_their_parent(kind: Any, data_root: Path
     assert watching.tolist() == [True] * 8
 
 
+@pytest.mark.parametrize("fields", [("image",), ("label",)])
+def test_a_loader_tells_the_time_of_transforms_apart(fields: tuple[str, ...], data_root: Path) -> None:
+    dataset = ImageDataset(evaluation_parser(data_root), reading.is_watching, reading.name_of, fields)
+    with create_loader(dataset, 1) as loader:
+        assert len(list(loader)) == 8
+        stats = loader.stats()
+    assert 0 < stats.transform_s < stats.fetch_s
+    assert sum(worker.transform_s for worker in stats.workers) == stats.transform_s
+
+
 def test_the_parsers_batch_size_needs_no_word(data_root: Path, in_reader: InReader) -> None:
     assert in_reader(reading.warnings_of, ImageDataset(evaluation_parser(data_root)), 8) == []
     assert in_reader(reading.warnings_of, ImageDataset(evaluation_parser(data_root, batch_size=None)), 3) == []

@@ -21,6 +21,7 @@ from torch.utils.data import Sampler, TensorDataset
 
 from tfds_torch import Loader, create_loader
 from tfds_torch.errors import ConfigError, CorruptRecordError, WorkerError
+from tfds_torch.torch_data.loading import source
 from tfds_torch.torch_data.loading.options import LoaderOptions
 from torch_data.loader_datasets import (
     BATCH_SIZE,
@@ -493,6 +494,30 @@ def test_the_copy_to_a_device_is_measured() -> None:
     loader = create_loader(Batches(), mean=(0.0, 0.0, 0.0))
     assert len(list(loader)) == NUM_BATCHES
     assert loader.stats().device_copy_s > 0
+
+
+def test_a_line_names_the_workers(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "tfds_torch"), create_loader(Batches(), 2, log_every=4, **FORKED) as loader:
+        iteration = iter(loader)
+        pids = loader.worker_pids
+        assert len(list(iteration)) == NUM_BATCHES
+    lines = [record.getMessage() for record in caplog.records if "examples/s" in record.getMessage()]
+    assert len(lines) == NUM_BATCHES // 4
+    assert all(line.endswith(f"; workers' pids {pids[0]}, {pids[1]}") for line in lines)
+
+
+def test_workers_that_take_long_to_start_are_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "_SLOW_START_S", 0.0)
+    with (
+        caplog.at_level(logging.INFO, "tfds_torch"),
+        create_loader(Harmed("slow at the start"), 1, **FORKED) as loader,
+    ):
+        assert numbers(loader) == numbers(loader) == list(range(NUM_BATCHES))
+    assert [record.getMessage() for record in caplog.records] == [
+        "Harmed: no batch after 0 s yet: 1 of 1 workers have begun to read."
+    ]
 
 
 def test_a_line_is_logged_every_n_batches(caplog: pytest.LogCaptureFixture) -> None:

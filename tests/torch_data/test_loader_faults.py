@@ -126,12 +126,13 @@ class Dying:
 
 def test_a_connection_that_breaks_is_told_as_the_death_behind_it() -> None:
     source = BatchSource.__new__(BatchSource)
-    source.metrics, source._timeout_s = StageMetrics(2), 10.0
+    source.metrics, source._timeout_s, source._started_at, source._can_import_only = StageMetrics(2), 10.0, None, True
     source._names = SourceNames("Harmed", None, "Begin again.")
     source._processes = Dying()  # type: ignore[assignment]
     with pytest.raises(WorkerError, match=r"^Worker 1 \(pid 4321\) ended with exit code 1 .* Begin again\.$") as caught:
         source._wait(Breaking())  # type: ignore[arg-type]
     assert isinstance(caught.value.__cause__, ConnectionResetError)
+    assert "multiprocessing_context='fork', or a module" in str(caught.value)  # It had not begun.
 
 
 def test_a_batch_for_which_shared_memory_has_no_room_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ class WorkerStats:
         examples: in them.
         read_s: reading encoded examples, seconds, all threads together.
         decode_s: decoding them, likewise.
+        transform_s: in the transform and target_transform of an ImageDataset.
         fetch_s: in its dataset, waiting for its threads included.
         collate_s: putting batches together, and into shared memory.
         hand_over_s: batches of it on their way, while the training process waited for them.
@@ -26,6 +27,7 @@ class WorkerStats:
     examples: int
     read_s: float
     decode_s: float
+    transform_s: float
     fetch_s: float
     collate_s: float
     hand_over_s: float
@@ -39,7 +41,7 @@ class LoaderStats:
         batches: delivered to the training loop.
         examples: in them.
         examples_per_s: of the time in which the loop was waiting or at work; 0 before the first batch.
-        read_s, decode_s, fetch_s, collate_s, hand_over_s: sums over all processes that have worked, as in
+        read_s, decode_s, transform_s, fetch_s, collate_s, hand_over_s: sums over all processes that have worked, as in
             `WorkerStats`; those of workers that have ended included.
         device_copy_s: copying to the device and normalising.
         waiting_s: the training loop waited for a batch.
@@ -53,6 +55,7 @@ class LoaderStats:
     examples_per_s: float
     read_s: float
     decode_s: float
+    transform_s: float
     fetch_s: float
     collate_s: float
     hand_over_s: float
@@ -70,6 +73,6 @@ class LoaderStats:
         return (
             f"{self.batches} batches, {self.examples} examples, {self.examples_per_s:.0f} examples/s; seconds: "
             f"waiting {self.waiting_s:.2f}, loop {self.consumer_s:.2f}, fetch {self.fetch_s:.2f} (read "
-            f"{self.read_s:.2f}, decode {self.decode_s:.2f}), collate {self.collate_s:.2f}, hand-over "
-            f"{self.hand_over_s:.2f}, device copy {self.device_copy_s:.2f}"
+            f"{self.read_s:.2f}, decode {self.decode_s:.2f}, transform {self.transform_s:.2f}), collate "
+            f"{self.collate_s:.2f}, hand-over {self.hand_over_s:.2f}, device copy {self.device_copy_s:.2f}"
         ) + (f"; {self.replaced} damaged examples replaced" if self.replaced else "")

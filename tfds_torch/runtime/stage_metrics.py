@@ -8,8 +8,8 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError
 
-STAGES = ("read", "decode", "fetch", "collate", "hand_over", "device_copy", "waiting", "consumer")
-"""What time is spent on: `fetch` is all that a dataset does, `read` and `decode` what it tells of that."""
+STAGES = ("read", "decode", "transform", "fetch", "collate", "hand_over", "device_copy", "waiting", "consumer")
+"""What time is spent on: `fetch` is all that a dataset does, `read`, `decode` and `transform` what it tells of that."""
 
 _PID, _NUM_BEGUN, _READING, _STACK_FD, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(8)
 _STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, _STARTED + 1)}

@@ -10,15 +10,17 @@ import torch
 
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.torch_data.device_copy import DeviceCopy, StageTimes, device_copy, find_device
+from tfds_torch.torch_data.nested import with_tensors
 from tfds_torch.torch_data.normalization import Normalization
 
 
 class DevicePrefetcher(Iterable[Any]):
     """Yields each batch of a source once, in order, on a device, its images normalised there.
 
-    All tensors of a batch are moved, in nested dictionaries, lists, tuples and named tuples; everything else stays as
-    it is. Its images are its first tensor that is uint8 with four dimensions, [B, C, H, W]: with `mean` and `std` they
-    become `(image / 255 - mean) / std`, with a `dtype` alone only their type changes.
+    All tensors of a batch are moved, and numpy arrays of numbers as tensors, in nested dictionaries, lists, tuples and
+    named tuples; everything else stays as it is. Its images are its first tensor that is uint8 with four dimensions,
+    [B, C, H, W]: with `mean` and `std` they become `(image / 255 - mean) / std`, with a `dtype` alone only their type
+    changes.
 
     On CUDA, `prefetch_batches` batches are taken from the source and copied ahead of the one that the loop has, on a
     stream of their own. A batch may be used by work on the stream that is current when it is yielded. On other devices
@@ -132,7 +134,7 @@ class _Iteration(Iterator[Any]):
         try:
             if self._sent:  # As good as never waits: what was sent latest was sent before the loop's latest step.
                 self._copy.settle(self._sent[-1])
-            self._sent.append(self._copy.send(next(source)))
+            self._sent.append(self._copy.send(with_tensors(next(source))))
         except StopIteration:
             self._close_source()
         except Exception as error:  # Comes after the batches before it.

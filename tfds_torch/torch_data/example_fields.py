@@ -1,5 +1,6 @@
 """What the datasets of this room make of an example's fields: tuples of a PIL image, an int, and plain values."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from PIL import Image
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
+from tfds_torch.runtime.stage_metrics import StageMetrics
 
 Column = tuple[str, Iterable[Any]]
 """A field, and its values, one per example: pixels uint8 [H, W, C], a label, or any other value."""
@@ -37,6 +39,21 @@ def make_tuples(
         target_transform: called with the label.
     """
     return zip(*(_convert(name, values, transform, target_transform) for name, values in columns), strict=True)
+
+
+def timed(function: Callable[[Any], Any] | None, metrics: StageMetrics | None) -> Callable[[Any], Any] | None:
+    """Returns a transform that reports its time; the very one where there is nothing to report, or to report to."""
+    if function is None or metrics is None:
+        return function
+
+    def call(value: Any) -> Any:
+        began_s = time.perf_counter()
+        try:
+            return function(value)
+        finally:
+            metrics.add("transform", time.perf_counter() - began_s)
+
+    return call
 
 
 def _convert(

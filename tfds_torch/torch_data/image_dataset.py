@@ -25,7 +25,7 @@ from tfds_torch.runtime.worker_watch import end_with_parent
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
 from tfds_torch.torch_data.batch_fields import make_tensors
 from tfds_torch.torch_data.batch_memory import SharedMemory
-from tfds_torch.torch_data.example_fields import check_field_names, make_tuples
+from tfds_torch.torch_data.example_fields import check_field_names, make_tuples, timed
 from tfds_torch.torch_data.iteration import Iteration, check_delivered, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import find_rank, is_distributed
@@ -337,7 +337,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         if worker is not None:
             world = world.at_worker(worker.id, worker.num_workers)
         batches = self._batches(world, epoch, start_batch, metrics, memory)
-        items = (item for batch in batches for item in self._items(batch))
+        items = (item for batch in batches for item in self._items(batch, metrics))
         return self._in_one_thread(items)
 
     @property
@@ -405,13 +405,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         in_pieces = not self.is_batched
         return self.parser.batches(world, epoch, start_batch, fields=self.fields, in_pieces=in_pieces, context=context)
 
-    def _items(self, batch: Batch) -> Iterator[Any]:
+    def _items(self, batch: Batch, metrics: StageMetrics | None = None) -> Iterator[Any]:
         """Yields the one item of a whole batch, or the examples of a piece."""
         if self.is_batched:
             yield make_tensors(batch, self.fields)
             return
         columns = [(field, _values(batch, field)) for field in self.fields]
-        yield from make_tuples(columns, self.transform, self.target_transform)
+        yield from make_tuples(columns, timed(self.transform, metrics), timed(self.target_transform, metrics))
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_iteration": None}

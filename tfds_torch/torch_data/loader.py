@@ -296,7 +296,8 @@ class Loader(Iterable[Any]):
         if self._position is not None:
             self._position.num_delivered = number
         if self.options.log_every is not None and number % self.options.log_every == 0:
-            _logger.info("%s: %s", self._name, self.stats())
+            workers = f"; workers' pids {', '.join(map(str, self.worker_pids))}" if self.worker_pids else ""
+            _logger.info("%s: %s%s", self._name, self.stats(), workers)
 
     def _on_device(self, batches: Iterable[Any]) -> DevicePrefetcher:
         options = self.options

@@ -4,6 +4,8 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -19,24 +21,41 @@ def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     """
     if isinstance(value, Tensor):
         return function(value)
+    return _map_items(value, lambda item: map_tensors(item, function))
+
+
+def _map_items(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Returns a container of the same type with its items changed; everything else as it is."""
     if isinstance(value, Mapping):
-        items = {key: map_tensors(item, function) for key, item in value.items()}
+        items = {key: change(item) for key, item in value.items()}
         if type(value) is dict or not isinstance(value, MutableMapping):
             return items
         changed = copy.copy(value)  # A subclass may hold more than its items: a default, an order.
         changed.update(items)
         return changed
     if isinstance(value, tuple):
-        parts = [map_tensors(item, function) for item in value]
+        parts = [change(item) for item in value]
         return type(value)._make(parts) if hasattr(value, "_make") else type(value)(parts)
     if isinstance(value, list):
-        entries = [map_tensors(item, function) for item in value]
+        entries = [change(item) for item in value]
         if type(value) is list:
             return entries
         changed_list = copy.copy(value)
         changed_list[:] = entries
         return changed_list
     return value
+
+
+def with_tensors(value: Any) -> Any:
+    """Returns a batch with tensors in place of its numpy arrays of numbers, in their memory where it may be written."""
+    if isinstance(value, np.ndarray):
+        try:
+            return torch.from_numpy(value if value.flags.writeable else value.copy())
+        except (TypeError, ValueError):  # Texts, objects, and numbers or strides that torch does not know.
+            return value
+    if isinstance(value, Tensor):
+        return value
+    return _map_items(value, with_tensors)
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

@@ -1,5 +1,6 @@
 """BatchSource: the batches of torch's loader, watched: a dead or a stuck worker is an error, and never a hang."""
 
+import logging
 import os
 import signal
 import sys
@@ -25,6 +26,13 @@ from tfds_torch.torch_data.loading.sending import Sent
 
 _CHECK_S = 0.2
 _DYING_S = 2.0
+_SLOW_START_S = 5.0
+
+_logger = logging.getLogger(__name__)
+_IMPORT_HINT = (
+    ' ("Can\'t get attribute": a worker that is spawned finds only what it can import; functions and classes of a '
+    "notebook need multiprocessing_context='fork', or a module)"
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,9 @@ class BatchSource:
         self._names = names
         self._timeout_s = timeout_s
         self._owner = os.getpid()
+        # When the workers were started; None once the first batch is there, or its delay is told.
+        self._started_at = time.monotonic() if loader.num_workers else None
+        self._can_import_only = loader.num_workers > 0 and _start_method(loader) != "fork"
         self._processes: LoaderProcesses | None = None
         self._reader: ThreadReader | DirectReader | None = None
         if loader.num_workers:
@@ -137,9 +148,11 @@ class BatchSource:
         began_at = time.monotonic()
         while (reply := reader.reply(self._patience(began_at))) is None:
             self._check_alive()
+            self._tell_slow_start()
             if self._timeout_s is not None and time.monotonic() - began_at >= self._timeout_s:
                 raise StallError(self._describe_stall(reader.thread_id))
         if reply.error is None:
+            self._started_at = None if reply.value is not None else self._started_at
             return reply.value
         if not isinstance(reply.error, StopIteration):
             if self._processes is not None and isinstance(reply.error, OSError | EOFError):
@@ -150,6 +163,17 @@ class BatchSource:
             raise reply.error
         finally:
             del reply  # It would keep this frame, and this frame it.
+
+    def _tell_slow_start(self) -> None:
+        if self._started_at is None or time.monotonic() - self._started_at < _SLOW_START_S:
+            return
+        self._started_at = None
+        num_workers = self.metrics.num_workers
+        begun = sum(self.metrics.num_begun(worker) > 0 for worker in range(num_workers))
+        _logger.info(
+            "%s: no batch after %g s yet: %d of %d workers have begun to read.",
+            *(self._names.dataset, _SLOW_START_S, begun, num_workers),
+        )
 
     def _patience(self, began_at: float) -> float:
         if self._timeout_s is None:
@@ -166,7 +190,8 @@ class BatchSource:
 
     def _when(self, worker: int) -> str:
         if self.metrics.pid(worker) is None:
-            return "before it had begun: what it wrote to standard error says why."
+            hint = _IMPORT_HINT if self._can_import_only else ""
+            return f"before it had begun: what it wrote to standard error says why{hint}."
         return f"while it read {self._place_of(worker)}."
 
     def _place_of(self, worker: int) -> str:
@@ -213,11 +238,16 @@ class _Batches(Iterator[Any]):
         return self._source.next_batch()
 
 
+def _start_method(loader: "DataLoader[Any]") -> str:
+    method: str = (loader.multiprocessing_context or torch.multiprocessing).get_start_method()
+    return method
+
+
 def _start(loader: "DataLoader[Any]") -> Any:
     """Returns the iterator of a loader whose workers have just been started."""
     # Here rather than in the reader's thread: a process is forked with as few threads as possible. Ctrl-C waits until
     # the workers ignore it; they inherit that it is blocked. A fork server would hand that on to others for ever.
-    method = (loader.multiprocessing_context or torch.multiprocessing).get_start_method()
+    method = _start_method(loader)
     can_block = hasattr(signal, "pthread_sigmask") and threading.current_thread() is threading.main_thread()
     blocked = None
     if can_block and method != "forkserver":

@@ -6,7 +6,7 @@ from collections import Counter
 from tfds_torch.runtime.loader_stats import LoaderStats, WorkerStats
 from tfds_torch.runtime.stage_metrics import StageMetrics
 
-_OF_WORKER = ("read", "decode", "fetch", "collate", "hand_over")
+_OF_WORKER = ("read", "decode", "transform", "fetch", "collate", "hand_over")
 
 
 class Tally:
