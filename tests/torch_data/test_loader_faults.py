@@ -17,10 +17,10 @@ import pytest
 import torch.utils.data
 
 from tfds_torch.errors import WorkerError
+from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.reader_thread import Reply
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.loading import sending
-from tfds_torch.torch_data.loading.failure import Failure
-from tfds_torch.torch_data.loading.reader import Reply
 from tfds_torch.torch_data.loading.source import BatchSource, SourceNames
 from torch_data import loader_lives, reading
 from torch_data.loader_datasets import NUM_BATCHES

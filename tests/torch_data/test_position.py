@@ -1,4 +1,4 @@
-"""IterationBoard: what a loader's workers are told."""
+"""IterationStarts: what a loader's workers are told."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +9,7 @@ import torch.utils.data
 from tfds_torch import World
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.loading import position
-from tfds_torch.torch_data.loading.position import IterationBoard
+from tfds_torch.torch_data.loading.position import IterationStarts
 
 
 def dataset_of_rank(rank: int) -> Any:
@@ -18,21 +18,21 @@ def dataset_of_rank(rank: int) -> Any:
 
 
 def test_a_worker_begins_where_it_is_told_however_late_it_is() -> None:
-    board, metrics = IterationBoard(None, None), StageMetrics(0)
+    starts, metrics = IterationStarts(None, None), StageMetrics(0)
     for number, (epoch, start_batch) in enumerate([(0, 3), (1, 0), (7, 2)]):
-        board.write(number, epoch, start_batch)
-    told = [list(board.read(dataset_of_rank(0), number, metrics)) for number in (2, 0, 1)]
+        starts.write(number, epoch, start_batch)
+    told = [list(starts.read(dataset_of_rank(0), number, metrics)) for number in (2, 0, 1)]
     assert told == [[epoch, start, metrics, None] for epoch, start in [(7, 2), (0, 3), (1, 0)]]
 
 
 def test_workers_of_different_ranks_draw_different_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     seeded: list[tuple[int, ...]] = []
     monkeypatch.setattr(position, "seed_generators", lambda *numbers: seeded.append(numbers))
-    board = IterationBoard(5, None)
-    board.write(0, 2, 3)
+    starts = IterationStarts(5, None)
+    starts.write(0, 2, 3)
     for rank in range(2):
         for worker in range(2):
             info = SimpleNamespace(id=worker, num_workers=2)
             monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda info=info: info)
-            board.read(dataset_of_rank(rank), 0, StageMetrics(2))
+            starts.read(dataset_of_rank(rank), 0, StageMetrics(2))
     assert seeded == [(5, 2, 3, rank, worker) for rank in range(2) for worker in range(2)]

@@ -1,4 +1,4 @@
-"""Tally: what a loader has delivered and what its processes have told, over all of their lives."""
+"""LoaderMetrics: what a loader has delivered and what its processes have told, over all of their lives."""
 
 import time
 from collections import Counter
@@ -9,29 +9,29 @@ from tfds_torch.runtime.stage_metrics import StageMetrics
 _OF_WORKER = ("read", "decode", "transform", "fetch", "collate", "hand_over")
 
 
-class Tally:
-    """Counts deliveries and adds up clocks: each pool of processes has one of its own."""
+class LoaderMetrics:
+    """Counts deliveries and adds up the stages of its processes, of which every pool has sums of its own."""
 
     def __init__(self) -> None:
         self.num_batches = self.num_examples = 0
-        self._metrics: StageMetrics | None = None
-        self._ended: Counter[str] = Counter()  # Stage -> seconds, of the clocks before.
-        self._num_replaced = 0  # By the clocks before.
+        self._stages: StageMetrics | None = None
+        self._ended: Counter[str] = Counter()  # Stage -> seconds, of the pools before.
+        self._num_replaced = 0  # By the pools before.
         self._waiting_s = self._consumer_s = 0.0
         self._left_at: float | None = None
 
-    def use(self, metrics: StageMetrics) -> None:
-        """Goes on with another metrics."""
-        if self._metrics is not None and self._metrics is not metrics:
-            for row in range(self._metrics.num_workers + 1):
-                self._ended.update(self._metrics.seconds(row))
-                self._num_replaced += self._metrics.num_replaced(row)
-        self._metrics = metrics
+    def use(self, stages: StageMetrics) -> None:
+        """Goes on with the stages of another pool of processes."""
+        if self._stages is not None and self._stages is not stages:
+            for row in range(self._stages.num_workers + 1):
+                self._ended.update(self._stages.seconds(row))
+                self._num_replaced += self._stages.num_replaced(row)
+        self._stages = stages
 
     def add(self, stage: str, seconds: float) -> None:
         """Adds the time of a stage of the training process."""
-        if self._metrics is not None:
-            self._metrics.add(stage, seconds)
+        if self._stages is not None:
+            self._stages.add(stage, seconds)
 
     def note_iteration(self) -> None:
         """Notes that the training loop begins, or ends, an iteration: the time since the last batch is not its work."""
@@ -59,7 +59,7 @@ class Tally:
     def stats(self) -> LoaderStats:
         """Returns all of it."""
         seconds, num_replaced = Counter(self._ended), self._num_replaced
-        metrics, workers = self._metrics, []
+        metrics, workers = self._stages, []
         if metrics is not None:
             for row in range(metrics.num_workers + 1):
                 seconds.update(metrics.seconds(row))

@@ -13,6 +13,7 @@ import torch
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.state import LoaderState
+from tfds_torch.runtime.loader_metrics import LoaderMetrics
 from tfds_torch.runtime.loader_stats import LoaderStats
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
@@ -21,9 +22,8 @@ from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_forei
 from tfds_torch.torch_data.loading.iteration import LoaderIteration
 from tfds_torch.torch_data.loading.memory import warn_of_memory
 from tfds_torch.torch_data.loading.options import LoaderOptions
-from tfds_torch.torch_data.loading.position import IterationBoard, Position
+from tfds_torch.torch_data.loading.position import IterationStarts, Position
 from tfds_torch.torch_data.loading.source import BatchSource, SourceNames
-from tfds_torch.torch_data.loading.tally import Tally
 from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
@@ -136,14 +136,14 @@ class Loader(Iterable[Any]):
     def __init__(self, dataset: Any, options: LoaderOptions = LoaderOptions()) -> None:  # noqa: B008 (frozen)
         self._source: BatchSource | None = None
         self._iteration: Callable[[], LoaderIteration | None] = _nothing
-        self._board: IterationBoard | None = None
+        self._starts: IterationStarts | None = None
         self._is_closed = False
         self.dataset = dataset
         self.options = options
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
         self._setup = TorchLoaderSetup.of(dataset, options)
         self._position = Position(dataset, self.num_workers) if isinstance(dataset, ImageDataset) else None
-        self._tally = Tally()
+        self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
         if options.has_device_stage:
             self._on_device(())  # What cannot work is said now.
@@ -184,7 +184,7 @@ class Loader(Iterable[Any]):
         iteration = LoaderIteration(
             iter(self._on_device(batches)) if self.options.has_device_stage else batches,
             source.examples,
-            self._tally,
+            self._metrics,
             num_expected,
             self._note_delivery,
             partial(self._end_source, source),
@@ -227,7 +227,7 @@ class Loader(Iterable[Any]):
 
     def stats(self) -> LoaderStats:
         """Returns what was delivered since the loader was made, and where the time went, by stage and worker."""
-        return self._tally.stats()
+        return self._metrics.stats()
 
     def close(self) -> None:
         """Ends the iteration under way and all processes; the loader cannot be iterated any more."""
@@ -266,22 +266,22 @@ class Loader(Iterable[Any]):
         if source is None or not source.is_usable:
             if source is not None:
                 source.close()
-            metrics, self._board = StageMetrics(self.num_workers), None
+            metrics, self._starts = StageMetrics(self.num_workers), None
             if self._position is not None:
                 memory = self._position.make_memory(self.options.prefetch_batches)
-                self._board = IterationBoard(self._setup.seed, memory)
-            self._tally.use(metrics)
-            self._write_board(0, began)
-            loader = self._setup.torch_loader(self.dataset, metrics, self._board, self.num_workers)
+                self._starts = IterationStarts(self._setup.seed, memory)
+            self._metrics.use(metrics)
+            self._write_start(0, began)
+            loader = self._setup.torch_loader(self.dataset, metrics, self._starts, self.num_workers)
             source = self._source = BatchSource(loader, metrics, self._names(), self.options.timeout_s)
         else:
-            self._write_board(source.num_begun, began)
+            self._write_start(source.num_begun, began)
         source.begin()
         return source
 
-    def _write_board(self, number: int, began: LoaderState | None) -> None:
-        if self._board is not None and began is not None:
-            self._board.write(number, began.epoch, began.batches_delivered)
+    def _write_start(self, number: int, began: LoaderState | None) -> None:
+        if self._starts is not None and began is not None:
+            self._starts.write(number, began.epoch, began.batches_delivered)
 
     def _end_source(self, source: BatchSource, can_go_on: bool) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""
@@ -309,7 +309,7 @@ class Loader(Iterable[Any]):
             dtype=options.dtype,
             channels_last=options.channels_last,
             prefetch_batches=options.prefetch_batches,
-            metrics=self._tally,
+            metrics=self._metrics,
         )
 
     def _check_ranks(self) -> None:

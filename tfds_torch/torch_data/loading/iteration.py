@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.torch_data.loading.tally import Tally
+from tfds_torch.runtime.loader_metrics import LoaderMetrics
 
 
 class LoaderIteration(Iterator[Any]):
@@ -14,7 +14,7 @@ class LoaderIteration(Iterator[Any]):
     Args:
         batches: what is yielded.
         examples: how many examples are in the batches to come, in their order.
-        tally: what counts.
+        metrics: what counts.
         num_expected: batches of an exact plan; None: nobody knows.
         on_delivery: called after each batch with their number.
         on_end: called once: True where a new iteration may go on with the same processes.
@@ -24,17 +24,17 @@ class LoaderIteration(Iterator[Any]):
         self,
         batches: Iterator[Any],
         examples: "deque[int]",
-        tally: Tally,
+        metrics: LoaderMetrics,
         num_expected: int | None,
         on_delivery: Callable[[int], None],
         on_end: Callable[[bool], None],
     ) -> None:
         self._batches: Iterator[Any] | None = batches
-        self._examples, self._tally = examples, tally
+        self._examples, self._metrics = examples, metrics
         self._num_expected, self._num_delivered = num_expected, 0
         self._on_delivery, self._on_end = on_delivery, on_end
         self._is_replaced = False
-        tally.note_iteration()
+        metrics.note_iteration()
 
     def __next__(self) -> Any:
         if self._batches is None:
@@ -44,20 +44,20 @@ class LoaderIteration(Iterator[Any]):
                     "has one iteration at a time: make a second Loader for a second one."
                 )
             raise StopIteration
-        asked_at = self._tally.enter()
+        asked_at = self._metrics.enter()
         try:
             batch = next(self._batches)
         except StopIteration:
-            self._tally.add_waiting(asked_at)
+            self._metrics.add_waiting(asked_at)
             self._end(can_go_on=True)
             self._check_number()
             raise
         except BaseException:
-            self._tally.add_waiting(asked_at)
+            self._metrics.add_waiting(asked_at)
             self._end(can_go_on=False)
             raise
         self._num_delivered += 1
-        self._tally.leave(asked_at, self._examples.popleft())
+        self._metrics.leave(asked_at, self._examples.popleft())
         self._on_delivery(self._num_delivered)
         return batch
 
@@ -82,7 +82,7 @@ class LoaderIteration(Iterator[Any]):
         batches, self._batches = self._batches, None
         if batches is None:
             return
-        self._tally.note_iteration()
+        self._metrics.note_iteration()
         close = getattr(batches, "close", None)
         try:
             if close is not None:

@@ -23,7 +23,7 @@ _OTHER_SLOTS = 6
 _MOST_CHANNELS = 4
 
 
-class IterationBoard:
+class IterationStarts:
     """Where each iteration of a loader over an ImageDataset begins, in memory that its workers share. Picklable.
 
     A worker looks up its n-th iteration by n: one that begins late begins where it should, whatever has happened since.
@@ -64,7 +64,7 @@ class Position:
     """How far a loader over an ImageDataset is: what was delivered, not what was read.
 
     The dataset is the one that is told of epochs and states, by the loader's user or directly. The loader's processes
-    are told by an `IterationBoard`.
+    are told by an `IterationStarts`.
 
     Args:
         dataset: the user's.

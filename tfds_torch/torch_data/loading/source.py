@@ -17,11 +17,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from tfds_torch.errors import StallError, WorkerError
+from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.reader_thread import DirectReader, ThreadReader
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_watch import ask_for_stack, describe_exit, process_state
-from tfds_torch.torch_data.loading.failure import Failure
 from tfds_torch.torch_data.loading.processes import LoaderProcesses
-from tfds_torch.torch_data.loading.reader import DirectReader, ThreadReader
 from tfds_torch.torch_data.loading.sending import Sent
 
 _CHECK_S = 0.2

@@ -7,10 +7,10 @@ from typing import Any
 import torch.utils.data
 
 from tfds_torch.errors import WorkerError
+from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.machine_share import usable_cores
 from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.torch_data.loading.failure import Failure
-from tfds_torch.torch_data.loading.position import IterationBoard
+from tfds_torch.torch_data.loading.position import IterationStarts
 
 _LONGEST_TURN_S = 2.0  # Whatever keeps the others.
 _TURN_PERIOD_S = 0.005
@@ -59,11 +59,11 @@ class TimedIterable(torch.utils.data.IterableDataset[Any]):
     Args:
         dataset: what is iterated.
         metrics: what is reported to.
-        board: where iterations of an ImageDataset begin; None for another dataset.
+        starts: where iterations of an ImageDataset begin; None for another dataset.
     """
 
-    def __init__(self, dataset: Any, metrics: StageMetrics, board: IterationBoard | None) -> None:
-        self.dataset, self.metrics, self.board = dataset, metrics, board
+    def __init__(self, dataset: Any, metrics: StageMetrics, starts: IterationStarts | None) -> None:
+        self.dataset, self.metrics, self.starts = dataset, metrics, starts
         self._num_begun = 0
 
     def __len__(self) -> int:
@@ -74,8 +74,8 @@ class TimedIterable(torch.utils.data.IterableDataset[Any]):
         is_worker = torch.utils.data.get_worker_info() is not None
         try:
             # At once, not with the first item: by then, another iteration may have begun.
-            if self.board is not None:
-                items = self.board.read(self.dataset, number, self.metrics)
+            if self.starts is not None:
+                items = self.starts.read(self.dataset, number, self.metrics)
             else:
                 items = iter(self.dataset)
         except Exception as error:

@@ -12,7 +12,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.options import LoaderOptions
-from tfds_torch.torch_data.loading.position import IterationBoard
+from tfds_torch.torch_data.loading.position import IterationStarts
 from tfds_torch.torch_data.loading.sending import SendingCollate
 from tfds_torch.torch_data.loading.timing import TimedIterable, TimedMap
 from tfds_torch.torch_data.loading.worker import WorkerStart
@@ -64,14 +64,14 @@ class TorchLoaderSetup:
         return cls(options, batch_size, is_collated, seed, generator)
 
     def torch_loader(
-        self, dataset: Any, metrics: StageMetrics, board: IterationBoard | None, num_workers: int
+        self, dataset: Any, metrics: StageMetrics, starts: IterationStarts | None, num_workers: int
     ) -> "DataLoader[Any]":
         """Returns a DataLoader whose items are `Sent` batches.
 
         Args:
             dataset: that is read.
             metrics: what is reported to.
-            board: where iterations of an ImageDataset begin; None for another dataset.
+            starts: where iterations of an ImageDataset begin; None for another dataset.
             num_workers: processes, 0 for none.
         """
         options = self.options
@@ -86,13 +86,13 @@ class TorchLoaderSetup:
                 "worker_init_fn": WorkerStart(metrics, options.worker_init_fn),
             }
         return DataLoader(
-            TimedIterable(dataset, metrics, board) if is_iterable else TimedMap(dataset, metrics),
+            TimedIterable(dataset, metrics, starts) if is_iterable else TimedMap(dataset, metrics),
             batch_size=self.batch_size if self.is_collated else None,
             shuffle=options.shuffle or None,
             sampler=options.sampler,
             drop_last=options.drop_last,
             num_workers=num_workers,
-            collate_fn=SendingCollate(collate, self.is_collated, metrics, None if board is None else board.memory),
+            collate_fn=SendingCollate(collate, self.is_collated, metrics, None if starts is None else starts.memory),
             generator=self.generator,
             **of_workers,
         )

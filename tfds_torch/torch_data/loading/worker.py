@@ -7,9 +7,9 @@ from collections.abc import Callable
 from torch.utils.data._utils import worker as torch_worker
 
 from tfds_torch.errors import WorkerError
+from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_watch import end_with_parent, offer_stack
-from tfds_torch.torch_data.loading.failure import Failure
 from tfds_torch.torch_data.loading.timing import TimedIterable, TimedMap
 
 
