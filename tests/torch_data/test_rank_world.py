@@ -68,7 +68,7 @@ def test_a_dataset_handed_to_a_training_process_finds_that_ones_rank(
 ) -> None:
     dataset = ImageDataset(scenarios.training_parser(data_root))
     handed = pickle.loads(pickle.dumps(dataset))
-    handed._parent_world = (-1, World(0, 1))  # As a spawning launcher resolved it, before there were ranks.
+    handed._rank._of_parent = (-1, World(0, 1))  # As a spawning launcher resolved it, before there were ranks.
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert len(handed) == len(dataset) == 16

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from multiprocessing import parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
@@ -28,7 +27,7 @@ from tfds_torch.torch_data.batch_memory import SharedMemory
 from tfds_torch.torch_data.example_fields import check_field_names, make_tuples, timed
 from tfds_torch.torch_data.iteration import Iteration, check_delivered, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
-from tfds_torch.torch_data.rank_world import find_rank, is_distributed
+from tfds_torch.torch_data.rank_world import RankFinder
 from tfds_torch.torch_data.shared_progress import Progress, SharedProgress
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 from tfds_torch.torch_data.torch_fetch import check_fetch
@@ -86,8 +85,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.target_transform = target_transform
         self.fields = check_field_names(parser, fields)
         self.is_batched = self._find_delivery(batched)
-        self.world = world
-        self._parent_world: tuple[int, World] | None = None  # The process that resolved it, and what it found.
+        self._rank = RankFinder(world)
         self._progress = SharedProgress()
         self._iteration: Iteration | None = None  # The latest one in this process.
         # Where the next one goes on, in the process that was told so.
@@ -259,20 +257,18 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         plan = self.parser.plan(self.find_rank())
         return replace(plan, delivery=Delivery.BATCH) if self.is_batched else plan
 
+    @property
+    def world(self) -> World | None:
+        """The rank that was asked for; None: that of the process."""
+        return self._rank.world
+
     def find_rank(self) -> World:
         """Returns the rank that this dataset reads as, and the number of ranks; the same in its workers.
 
         Raises:
             ConfigError: the environment makes no sense, or contradicts torch.distributed.
         """
-        if self.world is not None:
-            return self.world
-        if self._parent_world is not None and torch.utils.data.get_worker_info() is not None:
-            resolver, world = self._parent_world
-            # A dataset may first have been handed to a training process, which then starts the workers.
-            if (parent := parent_process()) is not None and parent.pid == resolver:
-                return world
-        return find_rank(os.environ)
+        return self._rank.find()
 
     def check_ranks(self, timeout_s: float = 60.0) -> None:
         """Compares what is read, in which order and from where on, with the other ranks'.
@@ -415,16 +411,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_iteration": None}
-        if get_spawning_popen() is not None:  # A worker of spawn or forkserver inherits no process group.
-            try:
-                state["_parent_world"] = (os.getpid(), self.find_rank())
-            except ConfigError:
-                if is_distributed():
-                    raise
-                # Half an environment: a training process that is being started may yet learn its rank.
-        else:
-            state["_restored_by"] = None
-        return state
+        return state if get_spawning_popen() is not None else state | {"_restored_by": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

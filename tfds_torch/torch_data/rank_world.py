@@ -1,8 +1,13 @@
-"""Which rank this training process is."""
+"""Which rank this training process is, and how a dataset knows it in its workers."""
 
+import os
 from collections.abc import Mapping
+from multiprocessing import parent_process
+from multiprocessing.context import get_spawning_popen
+from typing import Any
 
 import torch.distributed
+import torch.utils.data
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.world import World
@@ -35,3 +40,43 @@ def find_rank(environ: Mapping[str, str]) -> World:
                 f"world=World(rank=..., num_replicas=...), or make the two agree."
             )
     return world
+
+
+class RankFinder:
+    """Finds the rank that a dataset reads as, each time anew: it may become known after the dataset was made.
+
+    A worker of spawn or forkserver inherits no process group: what its parent found travels with it.
+
+    Args:
+        world: the rank that was asked for; None: that of this process, see `find_rank`.
+    """
+
+    def __init__(self, world: World | None) -> None:
+        self.world = world
+        self._of_parent: tuple[int, World] | None = None  # The process that resolved it, and what it found.
+
+    def find(self) -> World:
+        """Returns the rank, and the number of ranks; the same in a training process and in its workers.
+
+        Raises:
+            ConfigError: the environment makes no sense, or contradicts torch.distributed.
+        """
+        if self.world is not None:
+            return self.world
+        if self._of_parent is not None and torch.utils.data.get_worker_info() is not None:
+            resolver, world = self._of_parent
+            # A dataset may first have been handed to a training process, which then starts the workers.
+            if (parent := parent_process()) is not None and parent.pid == resolver:
+                return world
+        return find_rank(os.environ)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if get_spawning_popen() is not None:
+            try:
+                state["_of_parent"] = (os.getpid(), self.find())
+            except ConfigError:
+                if is_distributed():
+                    raise
+                # Half an environment: a training process that is being started may yet learn its rank.
+        return state
