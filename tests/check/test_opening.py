@@ -11,8 +11,9 @@ import pytest
 
 from check.machine import Machine
 from tfds_torch import demo
+from tfds_torch.check.arguments import parse_arguments
 from tfds_torch.check.opening import is_built_here, open_parser
-from tfds_torch.check.settings import Settings, parse_arguments, resolve
+from tfds_torch.check.settings import Settings, resolve
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 

@@ -1,6 +1,8 @@
 """What the command line asks for: flags beat the config file, and what cannot work is said before any work."""
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tfds_torch.check.settings import Settings, check_json, parse_arguments, resolve
+from tfds_torch.check.arguments import parse_arguments
+from tfds_torch.check.settings import Settings, check_json, resolve
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config import Config
@@ -294,3 +297,17 @@ def test_two_outputs_in_one_file_are_refused(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "x.png").write_text("old")
     assert "the same file" in refusal("--images", "x.png", "--json", other)
     assert "the same file" in refusal("--json", tmp_path / "x.png", "--images", other)
+
+
+@pytest.mark.parametrize(("flag", "code"), [("--help", 0), ("--no-such-flag", 2)])
+def test_help_and_misuse_load_nothing_that_takes_time(flag: str, code: int) -> None:
+    run = f"""
+import runpy, sys
+for name in ("torch", "tensorflow", "tensorflow_datasets", "numpy", "PIL"):
+    sys.modules[name] = None
+sys.argv = ["check", {flag!r}]
+runpy.run_module("tfds_torch.check", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert "usage: python -m tfds_torch.check" in done.stdout + done.stderr

@@ -2,7 +2,10 @@
 
 import sys
 
-from tfds_torch.check.command import main
+from tfds_torch.check.arguments import parse_arguments
 
 if __name__ == "__main__":
-    sys.exit(main())
+    flags = parse_arguments(None)
+    from tfds_torch.check.command import run  # Only now: torch and TFDS take seconds.
+
+    sys.exit(run(flags, sys.argv[1:]))

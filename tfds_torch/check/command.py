@@ -1,5 +1,6 @@
 """The command `python -m tfds_torch.check`."""
 
+import argparse
 import io
 import logging
 import multiprocessing
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tfds_torch import demo
 from tfds_torch.check import report
 from tfds_torch.check.advice import Facts, advise
+from tfds_torch.check.arguments import parse_arguments
 from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
 from tfds_torch.check.content import ImageSizes, count_labels, first_epoch, measure_images
 from tfds_torch.check.expected_ids import is_image_folder
@@ -32,7 +34,7 @@ from tfds_torch.check.other_world import OtherWorld
 from tfds_torch.check.pipelines import count_pipelines
 from tfds_torch.check.promises import judge
 from tfds_torch.check.reading import RankReading, expectation, read_rank, read_ranks
-from tfds_torch.check.settings import Settings, check_json, parse_arguments, resolve
+from tfds_torch.check.settings import Settings, check_json, resolve
 from tfds_torch.check.tfds_sample import compare_with_tfds
 from tfds_torch.check.throughput import measure
 from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
@@ -57,7 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted.
     """
-    flags = parse_arguments(arguments)
+    return run(parse_arguments(arguments), sys.argv[1:] if arguments is None else list(arguments))
+
+
+def run(flags: argparse.Namespace, command: Sequence[str]) -> int:
+    """Runs the check and returns its exit code, as `main`.
+
+    Args:
+        flags: what was asked for.
+        command: the words of it, for the report.
+    """
     os.environ.update(QUIET_ENVIRON | os.environ)
     logging.getLogger("absl").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):
@@ -83,7 +94,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         findings.error = error
         errors.print(f"[bold red]{headline}[/]", report.plain(str(error)), soft_wrap=True)
     if json_path is not None:
-        command = sys.argv[1:] if arguments is None else list(arguments)
         try:
             save_report(json_path, findings, command, started, code)
         except ConfigError as error:
