@@ -1,0 +1,75 @@
+"""A training script that is killed over and over: `kill_lives.py`, a life for every line of JSON on standard input.
+
+A life is a forked process, so that torch is imported once. Its pid is printed when it begins, its exit code at its end.
+"""
+
+import json
+import os
+import pickle
+import sys
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+if __name__ == "__main__":
+    # As a script, this folder is on the path; the package of the tests is one up.
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from torch_data.loader_resuming import CountedLoader
+from torch_data.resuming import PlainLoader, Ranks, Setup, StatefulLoader
+
+KINDS: dict[str, Any] = {
+    "Loader": partial(Ranks, make=CountedLoader),
+    "DataLoader": partial(Ranks, make=PlainLoader),
+    "StatefulDataLoader": StatefulLoader,
+}
+
+
+def train(kind: str, setup: dict[str, Any], folder: str, is_seeded: bool, last_epoch: int | None) -> None:
+    """Reads on from the state in a folder, if there is one; logs every global batch, then saves the state after it.
+
+    Args:
+        kind: of the loader.
+        setup: of `Setup`.
+        folder: of log and state.
+        is_seeded: whether torch is seeded first, as scripts do.
+        last_epoch: at whose end it ends; None: never.
+    """
+    if is_seeded:
+        torch.manual_seed(5)
+    loader = KINDS[kind](Setup(**setup))
+    saved, new = Path(folder, "state"), Path(folder, "state.new")
+    if saved.exists():
+        loader.load(pickle.loads(saved.read_bytes()))
+    log = os.open(Path(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    epoch = -1
+    while last_epoch is None or epoch < last_epoch:
+        for number, step in enumerate(loader, 1):
+            epoch = step.epoch
+            os.write(log, (json.dumps([step.epoch, step.batch, step.index]) + "\n").encode())
+            new.write_bytes(pickle.dumps(loader.state(number)))
+            new.replace(saved)
+            time.sleep(0.004)
+    loader.close()
+
+
+def main() -> None:
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                train(**json.loads(line))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Training that is killed at any moment, and goes on in another world, delivers what an uninterrupted one delivers."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tfds_torch import ParserTfds, World
+from torch_data import kill_lives, reading
+
+NUM_KILLS, GLOBAL_BATCH = 11, 12
+WATCHDOG_S, GRACE_S = 120.0, 60.0
+
+
+class Training:
+    """A script whose lives end by SIGKILL, but for the last one."""
+
+    def __init__(self, folder: Path, mark: str) -> None:
+        self.folder = folder
+        root = str(Path(kill_lives.__file__).parents[2])
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path]), reading.MARK: mark}
+        with (folder / "complaints").open("w") as complaints:
+            self.process = subprocess.Popen(
+                [sys.executable, kill_lives.__file__],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+            )
+
+    def live(self, life: dict[str, Any], num_batches: int | None, delay_s: float = 0.0) -> int:
+        """Returns the exit code of a life that is killed after some batches, and a delay; None: it ends by itself."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        num_before = len(self.log())
+        print(json.dumps({"folder": str(self.folder), **life}), file=stdin, flush=True)
+        pid = int(stdout.readline())
+        if num_batches is not None:
+            ends_at = time.monotonic() + WATCHDOG_S
+            while len(self.log()) < num_before + num_batches:
+                assert time.monotonic() < ends_at, "no batch came"
+                assert psutil.pid_exists(pid), self.complaints()
+                time.sleep(0.005)
+            time.sleep(delay_s)
+            os.kill(pid, signal.SIGKILL)
+        return int(stdout.readline())
+
+    def log(self) -> list[tuple[int, int, list[int]]]:
+        """The global batches so far: epoch, number, and the examples' indices."""
+        path = self.folder / "log"
+        return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def complaints(self) -> str:
+        return (self.folder / "complaints").read_text()
+
+
+def random_life(kind: str, root: str, is_seeded: bool, numbers: random.Random) -> dict[str, Any]:
+    """A life in a world of its own; a StatefulDataLoader goes on with as many workers only."""
+    is_bound = kind == "StatefulDataLoader"
+    num_workers = 2 if is_bound else numbers.randrange(4)
+    setup = {
+        "arguments": {"root": root, "name": "numbered", "is_training": True},
+        "global_batch": GLOBAL_BATCH,
+        "num_replicas": 1 if is_bound else numbers.choice([1, 2, 3]),
+        "num_workers": num_workers,
+        "persistent": num_workers > 0 and numbers.random() < 0.5,
+    }
+    return {"kind": kind, "setup": setup, "is_seeded": is_seeded, "last_epoch": None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_seeded", [False, True], ids=["", "torch.manual_seed"])
+@pytest.mark.parametrize("kind", kill_lives.KINDS)
+def test_killed_training_that_goes_on_in_other_worlds_loses_and_repeats_nothing(
+    kind: str, is_seeded: bool, numbered_root: str, tmp_path: Path
+) -> None:
+    numbers, mark = random.Random(f"{kind} {is_seeded}"), uuid.uuid4().hex
+    training = Training(tmp_path, mark)
+    with training.process:
+        for _ in range(NUM_KILLS):
+            life = random_life(kind, numbered_root, is_seeded, numbers)
+            code = training.live(life, numbers.randrange(1, 10), numbers.random() * 0.02)
+            assert code == -signal.SIGKILL, training.complaints()
+        last_epoch = training.log()[-1][0] + 1
+        life = random_life(kind, numbered_root, is_seeded, numbers) | {"last_epoch": last_epoch}
+        assert training.live(life, None) == 0, training.complaints()
+    _, alive = psutil.wait_procs(reading.marked_processes(mark), GRACE_S)
+    assert alive == []
+
+    plan = ParserTfds(numbered_root, "numbered", is_training=True, batch_size=GLOBAL_BATCH).plan(World())
+    places = list(itertools.product(range(last_epoch + 1), range(plan.num_batches)))
+    log = training.log()
+    assert [list(plan.batch(epoch, number).index) for epoch, number, _ in log] == [index for *_, index in log]
+    came = [(epoch, number) for epoch, number, _ in log]
+    # What was logged right before a kill, and not yet saved, comes once more, and nothing else does.
+    assert [place for place, _ in itertools.groupby(came)] == places
+    assert len(came) - len(places) <= NUM_KILLS
