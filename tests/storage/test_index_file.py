@@ -208,3 +208,18 @@ def test_offsets_of_the_other_byte_order_are_stored_alike(tmp_path: Path) -> Non
     swapped: Int64Array = OFFSETS.astype(">i8")
     store_offsets(tmp_path / "name", SHARDS, swapped)
     assert load_offsets(tmp_path / "name", SHARDS).tolist() == OFFSETS.tolist()
+
+
+@pytest.mark.parametrize("wrong", range(1, 6))
+def test_an_offset_that_does_not_rise_is_found_also_at_the_border_of_a_piece(
+    wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_file, "_CHUNK_BYTES", 16)  # Two offsets.
+    one = IndexedShards("fake:1.0.0", ("/a",), ((100, 5),), (6,))
+    offsets = np.array([0, 16, 32, 48, 64, 80, 100], np.int64)
+    store_offsets(tmp_path / "good", one, offsets)
+    assert load_offsets(tmp_path / "good", one).tolist() == offsets.tolist()
+    offsets[wrong] = offsets[wrong - 1] + 15  # A record takes 16 bytes at least.
+    store_offsets(tmp_path / "bad", one, offsets)
+    with pytest.raises(DamagedIndexError, match="its offsets cannot be those of these shards"):
+        load_offsets(tmp_path / "bad", one)
