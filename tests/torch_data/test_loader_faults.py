@@ -40,6 +40,12 @@ WAYS = [
 OF_STALLS = [pytest.param(*way.values, marks=campaign if way.values[0] == "spawn" else way.marks) for way in WAYS]
 STALL_S = {"fork": "4", "spawn": "25", "forkserver": "25"}  # Of which a start may take a good part.
 
+UNLINKED = re.compile(
+    r".*resource_tracker: There appear to be 1 leaked semaphore objects.*\n.*\n"
+    r".*resource_tracker: '/mp-\w+': \[Errno 2\] No such file or directory\n.*\n"
+)
+"""Of a worker that was ended while it removed what tensorflow's imports had made: it was removed, and not yet said."""
+
 
 @pytest.fixture
 def life_environment(root: Path) -> Iterator[dict[str, str]]:
@@ -69,8 +75,9 @@ def run_life(life_environment: dict[str, str], tmp_path: Path) -> RunLife:
             command, cwd=tmp_path, env=life_environment, capture_output=True, text=True, timeout=WATCHDOG_S
         )
         assert done.returncode == 0, done.stderr
+        complaints = UNLINKED.sub("", done.stderr)
         for complaint in ("leaked", "Traceback", "Exception ignored"):
-            assert complaint not in done.stderr, done.stderr
+            assert complaint not in complaints, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
