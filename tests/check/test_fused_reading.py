@@ -34,7 +34,7 @@ class PlayedLoader:
 
     def stats(self) -> LoaderStats:
         self.num_looks += 1
-        return LoaderStats(0, 0, 0.0, *[float(self.num_looks)] * 8)
+        return LoaderStats(0, 0, 0.0, *[float(self.num_looks)] * 9)
 
 
 def test_of_a_short_epoch_the_whole_second_one_is_timed() -> None:
