@@ -63,7 +63,7 @@ def test_the_training_process_adds_to_a_workers_hand_over() -> None:
 
 
 def test_an_unknown_stage_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"There is no stage 'rest': the stages are read, decode, transform, fetch, collate"):
+    with pytest.raises(ConfigError, match=r"There is no stage 'rest': the stages are read, decode, transform, fetch"):
         StageMetrics(0).add("rest", 1.0)
 
 
