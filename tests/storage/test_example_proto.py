@@ -16,7 +16,8 @@ from storage.example_writer import nested_parts, write_example
 from tensorflow_datasets.proto import tf_example_pb2
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.storage.example_proto import BadExampleError, ExampleReader
+from tfds_torch.storage.example_fields import BadExampleError
+from tfds_torch.storage.example_proto import ExampleReader
 from tfds_torch.storage.source import FieldSpec
 
 

@@ -136,11 +136,7 @@ class ImageTransform:
             decoded = self._decode_windows(images, headers, parameters)
             apart = ArrayBuffer((len(images), *self.row_shape(b"")))
             self._fill([BufferRows(apart, 0, len(images))], decoded, parameters, resizer=rows[0].buffer)
-            mapped, start = self._map(apart.pixels, keys), 0
-            for part in rows:
-                stop = start + part.stop - part.start
-                part.buffer.pixels[part.start : part.stop] = mapped[start:stop]
-                start = stop
+            _write_rows(rows, self._map(apart.pixels, keys))
         if not masks:
             return {}
         _check_masks(masks, sizes)
@@ -195,11 +191,7 @@ class ImageTransform:
         tops, lefts = (starts + before).T
         cut = windows[np.arange(len(images)), tops, lefts * num_channels].reshape(-1, *size, num_channels)
         cut[parameters.flips] = cut[parameters.flips, :, ::-1]
-        start = 0
-        for part in rows:
-            stop = start + part.stop - part.start
-            part.buffer.pixels[part.start : part.stop] = cut[start:stop]
-            start = stop
+        _write_rows(rows, cut)
 
     def _decode_windows(
         self, images: Sequence[bytes], headers: Sequence[Header], parameters: CropParameters
@@ -269,6 +261,15 @@ def _single(rows: Sequence[BufferRows]) -> Iterator[tuple[BatchBuffer, int]]:
     for part in rows:
         for row in range(part.start, part.stop):
             yield part.buffer, row
+
+
+def _write_rows(rows: Sequence[BufferRows], pixels: Pixels) -> None:
+    """Writes n images, uint8 [n, H, W, C], into their n rows."""
+    start = 0
+    for part in rows:
+        stop = start + part.stop - part.start
+        part.buffer.pixels[part.start : part.stop] = pixels[start:stop]
+        start = stop
 
 
 def _check_masks(masks: Mapping[str, Sequence[Pixels]], sizes: Int64Array) -> None:

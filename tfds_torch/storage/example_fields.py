@@ -23,8 +23,8 @@ _MANY_VALUES = 64  # From here on, numpy reads protobuf's lists faster than Pyth
 _NAMES = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
 
 
-class BadValueError(Exception):
-    """An example whose field does not hold what it should; never leaves this room.
+class BadExampleError(Exception):
+    """A record that is not an example, or whose field does not hold what it should; never leaves this room.
 
     Args:
         position: of the example among those that were to be read.
@@ -57,7 +57,7 @@ class Field(ABC):
         """Returns the column.
 
         Raises:
-            BadValueError: an example does not hold what it should.
+            BadExampleError: an example does not hold what it should.
         """
 
     def lists(self, examples: Sequence[Features]) -> list[Sequence[Any]]:
@@ -79,17 +79,17 @@ class Field(ABC):
         array = np.array(values, self.stored) if many else np.fromiter(values, self.stored, len(values))
         return array.astype(self.dtype, copy=False)
 
-    def missing(self, position: int, feature: Feature) -> BadValueError:
+    def missing(self, position: int, feature: Feature) -> BadExampleError:
         """Returns the error for a feature that is not there, or holds values of another kind."""
         found = feature.WhichOneof("kind")
         if found is None:
-            return BadValueError(position, f"It lacks the feature {self.key!r}.")
+            return BadExampleError(position, f"It lacks the feature {self.key!r}.")
         if found == self.list_name:
-            return BadValueError(
+            return BadExampleError(
                 position, f"Its feature {self.key!r} is one list of values instead of nested sequences."
             )
         count = len(getattr(feature, found).value)
-        return BadValueError(
+        return BadExampleError(
             position,
             f"Its feature {self.key!r} holds {_NAMES[found]} values ({count}) instead of {_NAMES[self.list_name]} "
             f"values.",
@@ -137,7 +137,7 @@ class FixedField(Field):
             if feature.WhichOneof("kind") is not None or self.default is None:
                 raise self.missing(position, feature)
         elif values or self.default is None:
-            raise BadValueError(position, f"Its feature {self.key!r} has {len(values)} values instead of {size}.")
+            raise BadExampleError(position, f"Its feature {self.key!r} has {len(values)} values instead of {size}.")
         default: list[Any] = np.broadcast_to(np.asarray(self.default, self.stored), self._sides).reshape(-1).tolist()
         return default
 
@@ -155,7 +155,7 @@ class VaryingField(Field):
             if not values and not self.has_kind(example[self.key]):
                 column.append(self._nested(position, example))
             elif row == 0 or len(values) % row:
-                raise BadValueError(
+                raise BadExampleError(
                     position,
                     f"Its feature {self.key!r} has {len(values)} values, which do not fill the shape {self.shape}.",
                 )
@@ -206,7 +206,7 @@ def read_nested(field: Field, position: int, example: Features) -> tuple[Array, 
         feature.
 
     Raises:
-        BadValueError: its parts contradict each other.
+        BadExampleError: its parts contradict each other.
     """
     name = f"{field.key}/ragged_flat_values"
     if name not in example:
@@ -228,7 +228,7 @@ def read_nested(field: Field, position: int, example: Features) -> tuple[Array, 
         or any(bool((own < 0).any()) or int(own.sum()) != count for own, count in zip(lengths, num_rows, strict=True))
     ):
         sizes = ", ".join(str(own.tolist()) for own in lengths)
-        raise BadValueError(
+        raise BadExampleError(
             position,
             f"Its feature {field.key!r} has {len(values)} values, which do not fill rows of the lengths {sizes}.",
         )

@@ -14,23 +14,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.storage.example_fields import BadValueError, Features, Field, field_reader
+from tfds_torch.storage.example_fields import BadExampleError, Features, Field, field_reader
 from tfds_torch.storage.source import Columns, FieldSpec
 
 _BLOCK = 64  # Records parsed at a time: their messages, as large as they are, are let go of before the next ones.
-
-
-class BadExampleError(Exception):
-    """A record that is not an example, or not one of these fields; never leaves this room.
-
-    Args:
-        position: of the record among those that were to be read.
-        reason: a sentence.
-    """
-
-    def __init__(self, position: int, reason: str) -> None:
-        super().__init__(position, reason)
-        self.position, self.reason = position, reason
 
 
 class ExampleReader:
@@ -67,7 +54,7 @@ class ExampleReader:
                 examples = _parse(records[start : start + _BLOCK])
                 for reader, part in zip(readers, parts, strict=True):
                     part.append(reader.read(examples))
-            except BadValueError as error:
+            except BadExampleError as error:
                 raise BadExampleError(start + error.position, error.reason) from None
         return dict(zip(fields, map(_join, parts), strict=True))
 
@@ -90,8 +77,8 @@ def _parse(records: Sequence[bytes]) -> list[Features]:
         try:
             parse(record)
         except (DecodeError, ValueError) as error:
-            raise BadValueError(position, f"It is not a tf.train.Example ({str(error).rstrip('.')}).") from None
-    raise BadValueError(0, "It could not be parsed at once, but alone. Try again.")
+            raise BadExampleError(position, f"It is not a tf.train.Example ({str(error).rstrip('.')}).") from None
+    raise BadExampleError(0, "It could not be parsed at once, but alone. Try again.")
 
 
 def _join(parts: list[Any]) -> Any:

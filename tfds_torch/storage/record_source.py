@@ -12,7 +12,8 @@ import numpy as np
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.example_proto import BadExampleError, ExampleReader
+from tfds_torch.storage.example_fields import BadExampleError
+from tfds_torch.storage.example_proto import ExampleReader
 from tfds_torch.storage.file_instruction import FileInstruction, is_local
 from tfds_torch.storage.ids import LazyIds
 from tfds_torch.storage.instruction_table import InstructionTable
