@@ -23,7 +23,7 @@ from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_watch import end_with_parent
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
 from tfds_torch.torch_data.batch_fields import make_tensors
-from tfds_torch.torch_data.batch_memory import SharedMemory
+from tfds_torch.runtime.shared_slots import SharedMemory
 from tfds_torch.torch_data.example_fields import check_field_names, make_tuples, timed
 from tfds_torch.torch_data.iteration import Iteration, check_delivered, is_position
 from tfds_torch.torch_data.rank_check import check_ranks

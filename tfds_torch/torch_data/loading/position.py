@@ -14,7 +14,7 @@ from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.storage.source import FieldSpec
-from tfds_torch.torch_data.batch_memory import SharedMemory
+from tfds_torch.runtime.shared_slots import SharedMemory
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.iteration import is_position
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.torch_data.batch_memory import SharedMemory
+from tfds_torch.runtime.shared_slots import SharedMemory
 from tfds_torch.torch_data.nested import map_tensors, tensors
 
 _NO_SPACE = "No space left on device"

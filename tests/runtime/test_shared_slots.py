@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfds_torch.torch_data.batch_memory import LocalMemory, SharedMemory
+from tfds_torch.runtime.shared_slots import LocalMemory, SharedMemory
 
 SHAPE = (4, 8, 8, 3)
 SLOT_BYTES = 4 * 8 * 8 * 3
