@@ -1,4 +1,4 @@
-"""Memory of batches: who may use it when, and how it travels."""
+"""Slots of a loader's workers: who may use them when, and how they travel."""
 
 import multiprocessing
 import os
@@ -7,166 +7,122 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
-from tfds_torch.runtime.shared_slots import LocalMemory, SharedMemory
+from tfds_torch.runtime.shared_slots import SharedSlots
 
-SHAPE = (4, 8, 8, 3)
-SLOT_BYTES = 4 * 8 * 8 * 3
+NUM_BYTES = 768
 
 
-def images_of(pixels: Any) -> Tensor:
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
-
-
-def flags(memory: SharedMemory, count: int) -> list[int]:
-    return memory._flags[:count].tolist()
-
-
-def test_local_memory_is_used_again_only_when_nothing_refers_to_it() -> None:
-    memory = LocalMemory()
-    pixels = memory.take(SHAPE)
-    address = pixels.ctypes.data
-    images = images_of(pixels)
-    del pixels
-    part = images[1:2]
-    del images
-    array = part.numpy()
-    del part
-    other = memory.take(SHAPE)
-    assert other.ctypes.data != address
-    del array
-    assert memory.take(SHAPE).ctypes.data == address
-
-
-def test_local_memory_of_another_size_is_not_mixed_up() -> None:
-    memory = LocalMemory()
-    first = memory.take(SHAPE)
-    del first
-    larger = memory.take((5, 8, 8, 3))
-    assert larger.shape == (5, 8, 8, 3)
-    larger[:] = 7
-    assert (larger == 7).all()
-
-
-def test_local_memory_keeps_no_more_than_it_may() -> None:
-    memory = LocalMemory(most_kept=2)
-    taken = [memory.take(SHAPE) for _ in range(5)]
-    taken.clear()
-    assert len(memory._blocks) == 2
-
-
-@pytest.mark.timeout(30)
-def test_memory_may_be_given_back_while_some_is_taken_by_the_same_thread() -> None:
-    """As garbage collection does it, which may run at any moment."""
-    memory = LocalMemory()
-    taken = [memory.take(SHAPE)]
-
-    class Blocks(list[Any]):
-        def pop(self, *where: Any) -> Any:
-            taken.clear()
-            return super().pop(*where)
-
-    memory._blocks = Blocks([np.empty(SLOT_BYTES, np.uint8)])
-    kept = memory.take(SHAPE)
-    assert kept.shape == SHAPE
-    assert len(memory._blocks) == 1
+def flags(slots: SharedSlots, count: int) -> list[int]:
+    return slots._flags[:count].tolist()
 
 
 def test_a_slot_is_free_again_when_it_was_not_sent() -> None:
-    memory = SharedMemory(2, 3, SLOT_BYTES)
-    memory.bind(1)
-    pixels = memory.take(SHAPE)
-    assert flags(memory, 6) == [0, 0, 0, 1, 0, 0]
-    del pixels
-    assert flags(memory, 6) == [0] * 6
+    slots = SharedSlots(2, 3, NUM_BYTES)
+    slots.bind(1)
+    taken = slots.take(NUM_BYTES)
+    assert taken is not None
+    assert flags(slots, 6) == [0, 0, 0, 1, 0, 0]
+    assert slots.is_own(3)
+    del taken
+    assert flags(slots, 6) == [0] * 6
+    assert not slots.is_own(3)
 
 
 def test_a_worker_takes_its_own_slots_only_and_none_beyond_them() -> None:
-    memory = SharedMemory(2, 3, SLOT_BYTES)
-    memory.bind(0)
-    taken = [memory.take(SHAPE) for _ in range(3)]
-    assert all(pixels is not None for pixels in taken)
-    assert memory.take(SHAPE) is None
-    assert flags(memory, 6) == [1, 1, 1, 0, 0, 0]
+    slots = SharedSlots(2, 3, NUM_BYTES)
+    slots.bind(0)
+    taken = [slots.take(NUM_BYTES) for _ in range(3)]
+    assert all(memory is not None for memory in taken)
+    assert slots.take(NUM_BYTES) is None
+    assert flags(slots, 6) == [1, 1, 1, 0, 0, 0]
 
 
 def test_a_batch_that_is_too_large_gets_no_slot() -> None:
-    memory = SharedMemory(1, 1, 4096)
-    assert memory.take((4, 32, 32, 3)) is None
-    assert memory.take((1, 32, 32, 3)) is not None
+    slots = SharedSlots(1, 1, 4096)
+    assert slots.take(4097) is None
+    assert slots.take(4096) is not None
 
 
-def test_a_sent_batch_arrives_in_the_same_memory_and_frees_its_slot_at_the_end() -> None:
-    memory = SharedMemory(1, 2, SLOT_BYTES)
-    pixels = memory.take(SHAPE)
-    assert pixels is not None
-    pixels[:] = np.arange(SLOT_BYTES, dtype=np.uint32).reshape(SHAPE) % 251
-    expected = pixels.copy()
-    address = pixels.ctypes.data
-    images = images_of(pixels)
-    del pixels
-    sent = pickle.dumps(memory.refer({"image": images, "label": torch.arange(4), "id": ["a"]}))
-    del images
-    assert flags(memory, 2) == [1, 0]
-    received = pickle.loads(sent)
-    assert received["image"].data_ptr() == address
-    assert received["image"].is_contiguous(memory_format=torch.channels_last)
-    np.testing.assert_array_equal(received["image"].permute(0, 2, 3, 1).numpy(), expected)
-    assert (received["label"].tolist(), received["id"]) == ([0, 1, 2, 3], ["a"])
-    part = received["image"][2:]
+def test_slots_take_no_memory_of_the_machine_before_they_are_written() -> None:
+    slots = SharedSlots(4, 8, 1 << 27)
+    assert os.fstat(slots._descriptor).st_size > 1 << 31
+    assert os.fstat(slots._descriptor).st_blocks * 512 < 1 << 20
+
+
+def test_an_address_is_found_in_its_slot_and_others_are_not() -> None:
+    slots = SharedSlots(2, 3, NUM_BYTES)
+    slots.bind(1)
+    taken = slots.take(NUM_BYTES)
+    assert taken is not None
+    assert slots.find(taken.ctypes.data) == (3, 0)
+    assert slots.find(taken[5:].ctypes.data) == (3, 5)
+    assert slots.find(np.empty(3).ctypes.data) is None
+    assert slots.find(slots._address) is None  # The flags.
+
+
+def test_what_was_sent_belongs_to_the_receiver_until_nothing_refers_to_it() -> None:
+    slots = SharedSlots(1, 2, NUM_BYTES)
+    taken = slots.take(NUM_BYTES)
+    assert taken is not None
+    taken[:] = np.arange(NUM_BYTES) % 251
+    slots.note_sent(0)
+    del taken
+    assert flags(slots, 2) == [1, 0]
+    received = slots.receive(0)
+    assert slots.receive(0) is received
+    np.testing.assert_array_equal(received[:NUM_BYTES], np.arange(NUM_BYTES) % 251)
+    part = received[10:20]
     del received
-    assert flags(memory, 2) == [1, 0]
+    assert flags(slots, 2) == [1, 0]
     del part
-    assert flags(memory, 2) == [0, 0]
+    assert flags(slots, 2) == [0, 0]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda images: images[1:],
-        lambda images: images.contiguous(),
-        lambda images: images.float(),
-        lambda images: images[:, :, 1:],
-        lambda images: images.view(torch.int8),
-    ],
-)
-def test_what_a_collate_made_of_a_slot_is_sent_as_it_is(change: Any) -> None:
-    memory = SharedMemory(1, 2, SLOT_BYTES)
-    pixels = memory.take(SHAPE)
-    assert pixels is not None
-    changed = change(images_of(pixels))
-    assert memory.refer(changed) is changed
-    del pixels, changed
-    assert flags(memory, 2) == [0, 0]
+def hold_and_drop(slots: SharedSlots, held: list[Any], connection: Any) -> None:
+    held.clear()
+    connection.send(flags(slots, 1))
 
 
-def send(memory: SharedMemory, worker: int, connection: Any) -> None:
-    memory.bind(worker)
-    pixels = memory.take(SHAPE)
-    assert pixels is not None
-    pixels[:] = worker + 7
-    connection.send_bytes(pickle.dumps(memory.refer(images_of(pixels))))
-    del pixels
+def test_a_copy_by_fork_frees_nothing_that_its_parent_holds() -> None:
+    slots = SharedSlots(1, 1, NUM_BYTES)
+    held = [slots.take(NUM_BYTES)]
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=hold_and_drop, args=(slots, held, theirs))
+    process.start()
+    assert ours.recv() == [1]
+    process.join()
+    assert flags(slots, 1) == [1]
+
+
+def send(slots: SharedSlots, worker: int, connection: Any) -> None:
+    slots.bind(worker)
+    taken = slots.take(NUM_BYTES)
+    assert taken is not None
+    taken[:] = worker + 7
+    slots.note_sent(worker)
+    connection.send_bytes(pickle.dumps((slots.name, worker)))
+    del taken
     connection.recv_bytes()
-    assert memory.take(SHAPE) is not None
+    assert slots.take(NUM_BYTES) is not None
     connection.send_bytes(b"taken again")
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_worker_and_its_parent_share_slots(method: str) -> None:
     context = multiprocessing.get_context(method)
-    memory = SharedMemory(2, 1, SLOT_BYTES)
+    slots = SharedSlots(2, 1, NUM_BYTES)
     ours, theirs = context.Pipe()
-    worker = context.Process(target=send, args=(memory, 1, theirs))
+    worker = context.Process(target=send, args=(slots, 1, theirs))
     worker.start()
     theirs.close()
-    images = pickle.loads(ours.recv_bytes())
-    assert (images == 8).all()
-    assert flags(memory, 2) == [0, 1]
-    del images
-    assert flags(memory, 2) == [0, 0]
+    name, slot = pickle.loads(ours.recv_bytes())
+    received = SharedSlots.named(name).receive(slot)
+    assert (received[:NUM_BYTES] == 8).all()
+    assert flags(slots, 2) == [0, 1]
+    del received
+    assert flags(slots, 2) == [0, 0]
     ours.send_bytes(b"go on")
     assert ours.recv_bytes() == b"taken again"
     worker.join()
@@ -176,29 +132,12 @@ def test_a_worker_and_its_parent_share_slots(method: str) -> None:
 def test_nothing_of_it_lies_in_a_folder_and_it_goes_with_its_last_user() -> None:
     descriptors = set(os.listdir("/proc/self/fd"))
     before = set(os.listdir("/dev/shm"))
-    memory = SharedMemory(2, 3, SLOT_BYTES)
+    slots = SharedSlots(2, 3, NUM_BYTES)
     assert set(os.listdir("/dev/shm")) == before
-    del memory
+    del slots
     assert set(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_it_is_no_thing_to_be_saved() -> None:
-    with pytest.raises(TypeError, match="travels to new processes only"):
-        pickle.dumps(SharedMemory(1, 1, SLOT_BYTES))
-
-
-def test_a_slot_is_taken_as_long_as_a_numpy_slice_of_it_lives() -> None:
-    memory = SharedMemory(1, 2, SLOT_BYTES)
-    pixels = memory.take(SHAPE)
-    assert pixels is not None
-    images = images_of(pixels)
-    del pixels
-    part = images[1:2].numpy()[0, 0]
-    del images
-    assert flags(memory, 2) == [1, 0]
-    other = memory.take(SHAPE)
-    assert other is not None
-    other[:] = 9
-    assert not (part == 9).all()
-    del part
-    assert flags(memory, 2) == [0, 1]
+    with pytest.raises(TypeError, match="travel to new processes only"):
+        pickle.dumps(SharedSlots(1, 1, NUM_BYTES))

@@ -20,7 +20,6 @@ def report(metrics: StageMetrics, worker: int) -> None:
     metrics.add_batch(8)
     metrics.note_reading(0)
     metrics.note_begun()
-    metrics.note_stack_file(0)
 
 
 def test_a_clock_is_what_pipelines_report_to() -> None:
@@ -43,7 +42,6 @@ def test_what_workers_report_arrives_in_their_rows(method: str) -> None:
     assert metrics.counts(1) == (1, 8)
     assert (metrics.reading(1), metrics.reading(0)) == (0, None)
     assert (metrics.num_begun(1), metrics.num_begun(0)) == (1, 0)
-    assert (metrics.stack_file(1), metrics.stack_file(0)) == (0, None)
 
 
 def test_threads_add_up() -> None:

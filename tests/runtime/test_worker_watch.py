@@ -10,8 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tfds_torch.runtime import worker_watch
-from tfds_torch.runtime.worker_watch import ask_for_stack, describe_exit, end_with_parent, offer_stack, process_state
+from tfds_torch.runtime.worker_watch import describe_exit, end_with_parent, process_state
 
 DEADLINE_S = 30.0
 
@@ -31,8 +30,8 @@ def test_an_end_is_told_with_signal_and_hint(code: int, said: str) -> None:
     assert describe_exit(code).startswith(said)
 
 
-def wait_in_a_named_function(link: Connection) -> None:
-    link.send(offer_stack())
+def wait_when_told(link: Connection) -> None:
+    link.send("here")
     threading.Event().wait(DEADLINE_S)
 
 
@@ -45,27 +44,8 @@ def start(target: Any) -> tuple[Any, Connection]:
     return process, ours
 
 
-def test_a_process_tells_its_stack_as_often_as_it_is_asked() -> None:
-    process, link = start(wait_in_a_named_function)
-    descriptor = link.recv()
-    for _ in range(2):
-        stack = ask_for_stack(process.pid, descriptor)
-        assert stack is not None
-        assert stack.count("in wait_in_a_named_function") == 1
-    os.kill(process.pid, signal.SIGSTOP)
-    assert ask_for_stack(process.pid, descriptor, wait_s=0.1) is None
-    process.kill()
-    process.join()
-    assert ask_for_stack(process.pid, descriptor, wait_s=0.1) is None
-
-
-def test_a_system_without_memory_files_offers_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(worker_watch.os, "memfd_create")
-    assert offer_stack() is None
-
-
 def test_states_are_told_in_words() -> None:
-    process, link = start(wait_in_a_named_function)
+    process, link = start(wait_when_told)
     link.recv()
     os.kill(process.pid, signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)  # It has stopped when this returns.

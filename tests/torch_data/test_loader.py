@@ -437,10 +437,10 @@ def test_a_training_process_that_would_read_by_itself_for_a_device_is_warned_of(
 
 def test_workers_that_need_more_memory_than_there_is_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     from tfds_torch.runtime.memory_limits import MemoryLimit
-    from tfds_torch.torch_data.loading import memory as loader_memory
+    from tfds_torch.torch_data.loading import advice
 
-    monkeypatch.setattr(loader_memory, "available_bytes", lambda: 2**30)
-    monkeypatch.setattr(loader_memory, "memory_limit", lambda: MemoryLimit(2**31, "the container's limit, memory.max"))
+    monkeypatch.setattr(advice, "available_bytes", lambda: 2**30)
+    monkeypatch.setattr(advice, "memory_limit", lambda: MemoryLimit(2**31, "the container's limit, memory.max"))
     with pytest.warns(UserWarning, match="workers will take about") as caught:
         create_loader(Squares(), 8)
     (warning,) = caught

@@ -1,6 +1,7 @@
 """What a Loader makes of workers that die, stop or hang, and of a training process that goes away."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -14,14 +15,15 @@ from typing import Any
 
 import psutil
 import pytest
-import torch.utils.data
+from torch.utils.data import DataLoader
 
 from tfds_torch.errors import WorkerError
-from tfds_torch.runtime.failure import Failure
-from tfds_torch.runtime.reader_thread import Reply
 from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.torch_data.loading import sending
-from tfds_torch.torch_data.loading.source import BatchSource, SourceNames
+from tfds_torch.runtime.worker_faults import ReadingNames
+from tfds_torch.runtime.worker_output import WorkerOutput
+from tfds_torch.torch_data.loading.processes import LoaderProcesses
+from tfds_torch.torch_data.loading.source import BatchSource
+from tfds_torch.torch_data.loading.worker import WorkerContext
 from torch_data import loader_lives, reading
 from torch_data.loader_datasets import NUM_BATCHES
 
@@ -110,57 +112,45 @@ def test_a_worker_that_was_asked_to_end_is_not_said_to_have_finished(run_life: R
     assert f"Worker 1 (pid {life['pids'][1]}) was killed by SIGTERM (somebody asked it to end" in life["message"]
 
 
-class Breaking:
-    """Stands for the reader of a batch whose sender dies: the connection breaks a moment before the process ends."""
-
-    is_idle, thread_id = False, None
-
-    def reply(self, timeout_s: float) -> Reply:
-        return Reply(error=ConnectionResetError(104, "Connection reset by peer"))
-
-
 class Dying:
-    """Stands for workers of which one is dead only once it was waited for."""
+    """Stands for workers of which one is dead only a moment after its connection broke."""
 
-    is_dead = False
+    pids: tuple[int, ...] = ()
 
-    def wait_for_death(self, timeout_s: float) -> None:
-        self.is_dead = True
+    def find_dead(self, error: BaseException) -> list[tuple[int, int, int]]:
+        return [(1, 4321, 1)] if isinstance(error, ConnectionResetError) else []
 
-    def find_dead(self, error: BaseException | None = None) -> list[tuple[int, int, int]]:
-        return [(1, 4321, 1)] if self.is_dead else []
+
+class Breaking:
+    """Stands for an iterator of torch's loader."""
+
+    def __next__(self) -> Any:
+        raise ConnectionResetError(104, "Connection reset by peer")
 
 
 def test_a_connection_that_breaks_is_told_as_the_death_behind_it() -> None:
-    source = BatchSource.__new__(BatchSource)
-    source.metrics, source._timeout_s, source._started_at, source._can_import_only = StageMetrics(2), 10.0, None, True
-    source._names = SourceNames("Harmed", None, "Begin again.")
-    source._processes = Dying()  # type: ignore[assignment]
+    loader: DataLoader[Any] = DataLoader([1])
+    context = WorkerContext(StageMetrics(2), WorkerOutput(0), None, None, None)
+    source = BatchSource(loader, context, ReadingNames("Harmed", "Begin again."), 10.0)
+    source.begin()
+    source._processes, source._iterator = Dying(), Breaking()  # type: ignore[assignment]
+    source._faults.can_import_only = True
     with pytest.raises(WorkerError, match=r"^Worker 1 \(pid 4321\) ended with exit code 1 .* Begin again\.$") as caught:
-        source._wait(Breaking())  # type: ignore[arg-type]
+        source.next_batch()
+    source._processes = None
     assert isinstance(caught.value.__cause__, ConnectionResetError)
     assert "multiprocessing_context='fork', or a module" in str(caught.value)  # It had not begun.
 
 
-def test_a_batch_for_which_shared_memory_has_no_room_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dumps(found: Any) -> bytes:
-        if not isinstance(found.batch, Failure):
-            raise RuntimeError(
-                "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
-            )
-        sent.append(found)
-        return b""
-
-    sent: list[Any] = []
-    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: SimpleNamespace(id=0))
-    monkeypatch.setattr(sending.ForkingPickler, "dumps", dumps)
-    sending.SendingCollate(list, True, StageMetrics(1), None)([torch.zeros(3)])
-    error = sent[0].batch.to_error("worker 0 (pid 1)")
-    assert isinstance(error, WorkerError)
-    assert re.match(
-        r"A batch cannot be handed over: the machine's shared memory \(/dev/shm\), [\d,.]+ MiB, is full", str(error)
-    )
-    assert "--shm-size" in str(error)
+def test_an_end_that_torch_does_not_name_is_waited_for() -> None:
+    process = multiprocessing.get_context("fork").Process(target=os._exit, args=(0,))
+    process.start()
+    processes = LoaderProcesses.__new__(LoaderProcesses)
+    processes._iterator = SimpleNamespace(_workers=[process])
+    assert processes.find_dead(EOFError()) == [(0, process.pid, 0)]
+    assert processes.find_dead(ValueError("of a dataset")) == []
+    assert processes.find_dead(RuntimeError(f"DataLoader worker (pid(s) {process.pid}) exited")) != []
+    processes._iterator = None
 
 
 @slow

@@ -372,7 +372,7 @@ def test_the_second_worker_of_an_iteration_does_not_undo_what_the_first_one_note
 def test_an_iteration_of_a_loaders_own_state_is_noted_and_the_count_goes_on(seed: int | None) -> None:
     counter = SharedProgress()
     counter.begin_at(seed, 0 if seed is None else 2, 4, 7)
-    assert counter.current() == Progress(4, 7, 0 if seed is None else 2, 7, is_restored=True)
+    assert counter.current() == Progress(4, 7, 0 if seed is None else 2, 7, is_counted_elsewhere=True)
     assert counter.begin(seed, 0 if seed is None else 2) == (5, 0)
     assert counter.begin(22, 2) == (6, 0)
 

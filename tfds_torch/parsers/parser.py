@@ -4,7 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.plan.epoch import EpochPlan
@@ -62,6 +66,14 @@ class Parser(Protocol):
     def preprocess(self) -> Preprocess | None:
         """What is done to images while they are decoded, so that batches of them are one array; None: nothing."""
 
+    @property
+    def read(self) -> ReadOptions:
+        """How its files are read."""
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """Mean size of an encoded example."""
+
     def check_fields(self, fields: Sequence[str]) -> None:
         """Raises ConfigError when a field does not exist, or does not have the type that its use needs."""
 
@@ -87,6 +99,9 @@ class Parser(Protocol):
         soon as it is decoded. Preprocessed images, and those for which the context makes batch buffers, are written
         into these, and `Batch.image` is what a buffer hands over.
         """
+
+    def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
+        """Returns the ids of examples given by index, int64 [n]: `<shard file>__<record>`, or a path."""
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example, in the order of `index`."""

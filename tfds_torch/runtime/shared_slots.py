@@ -1,97 +1,45 @@
-"""Memory for the images of batches, used over and over.
-
-A batch of 128 photographs takes 19 MB. Fresh memory of that size comes from the system page by page, which took a sixth
-of a worker's time, and is given back at once. Here it is kept: by one process for itself, or by a loader's worker
-together with the training process, so that a worker's batch is handed over as a number.
-"""
+"""SharedSlots: memory in which a loader's workers hand over batches, used over and over."""
 
 import mmap
 import os
 import weakref
-from collections.abc import Callable
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from tfds_torch.images.decoding import Pixels
-from tfds_torch.torch_data.nested import map_tensors
+from tfds_torch.runtime.array_owner import owner_of
 
 _PAGE = 4096
 _FREE, _TAKEN = 0, 1
 
 
-class LocalMemory:
-    """Memory that one process keeps for its own batches. Thread-safe.
-
-    What was handed out is used again as soon as nothing refers to it, neither tensors nor arrays nor views.
-
-    Args:
-        most_kept: blocks that are kept while nobody uses them.
-    """
-
-    def __init__(self, most_kept: int = 4) -> None:
-        self._most_kept = most_kept
-        # No lock: garbage collection may give memory back at any moment, also within `take` in the same thread.
-        self._blocks: list[Pixels] = []
-
-    def take(self, shape: tuple[int, ...]) -> Pixels:
-        """Returns memory of any content, uint8, contiguous."""
-        num_bytes = int(np.prod(shape))
-        block = self._pop(num_bytes)
-        if block is None:
-            block = np.empty(num_bytes, np.uint8)
-        # A new object over the same memory: it lives as long as anything that was made of it.
-        array = np.frombuffer(block.data, np.uint8).reshape(shape)
-        weakref.finalize(_owner_of(array), self._give_back, block).atexit = False
-        return array
-
-    def _pop(self, num_bytes: int) -> Pixels | None:
-        """Returns a block that is kept, of this size; None: there is none. Each step is atomic."""
-        others: list[Pixels] = []
-        found: Pixels | None = None
-        while found is None and self._blocks:
-            try:
-                block = self._blocks.pop()
-            except IndexError:  # Another thread took it.
-                break
-            if block.size == num_bytes:
-                found = block
-            else:
-                others.append(block)
-        self._blocks.extend(others)
-        return found
-
-    def _give_back(self, block: Pixels) -> None:
-        if len(self._blocks) < self._most_kept:
-            self._blocks.append(block)
-
-
-class SharedMemory:
+class SharedSlots:
     """Memory for the batches of a loader's workers, which the training process sees, too.
 
     Every worker has slots of its own. A slot is taken by the worker and free again as soon as nothing in the training
-    process refers to the batch any more; a worker that finds none takes memory of another kind. Nothing waits. It lies
-    in a file without a name (memfd), not in /dev/shm, and goes with the last process that has it open. It is inherited
-    by forked workers and travels to spawned ones.
+    process refers to the batch any more; a worker that finds none hands its batch over in another way. Nothing waits.
+    It lies in a file without a name (memfd), not in /dev/shm, and goes with the last process that has it open. Pages
+    are taken from the machine when they are first written: slots that are larger than the batches cost nothing, and of
+    the free slots the first is taken. It is inherited by forked workers and travels to spawned ones.
 
     Args:
         num_workers: of the loader.
         num_slots: of each worker.
-        slot_bytes: of a whole batch.
+        slot_bytes: of a whole batch, at most.
 
     Raises:
-        OSError: the system has no such files, or no memory for it.
+        AttributeError: the system has no such files.
+        OSError: no memory for it.
     """
 
     def __init__(self, num_workers: int, num_slots: int, slot_bytes: int) -> None:
         self._num_slots = num_slots
-        self._slot_bytes = -(-slot_bytes // _PAGE) * _PAGE
+        self.slot_bytes = -(-slot_bytes // _PAGE) * _PAGE
         self._flag_bytes = -(-num_workers * num_slots // _PAGE) * _PAGE
-        self._size = self._flag_bytes + num_workers * num_slots * self._slot_bytes
+        self._size = self._flag_bytes + num_workers * num_slots * self.slot_bytes
         descriptor = os.memfd_create("tfds_torch")
         try:
             os.ftruncate(descriptor, self._size)
@@ -103,62 +51,80 @@ class SharedMemory:
         weakref.finalize(self, os.close, descriptor)
         self._first_slot = 0
         self.name = f"{os.getpid()}.{id(self)}"
-        _memories[self.name] = self
+        _all_slots[self.name] = self
+
+    @classmethod
+    def named(cls, name: str) -> "SharedSlots":
+        """Returns the slots of a name, which are those of a loader of this process or of its parent's."""
+        return _all_slots[name]
 
     def bind(self, worker: int) -> None:
         """Lets this process take the slots of a worker."""
         self._first_slot = worker * self._num_slots
 
-    def take(self, shape: tuple[int, ...]) -> Pixels | None:
-        """Returns memory of any content, uint8, contiguous, in a free slot of this worker; None: there is none.
+    def take(self, num_bytes: int) -> NDArray[np.uint8] | None:
+        """Returns memory of any content, uint8 [num_bytes], in a free slot of this worker; None: there is none.
 
-        It is free again when the worker drops it without having sent it.
+        It is free again when this process drops it without having sent it.
         """
-        num_bytes = int(np.prod(shape))
-        if num_bytes > self._slot_bytes:
+        if num_bytes > self.slot_bytes:
             return None
         for slot in range(self._first_slot, self._first_slot + self._num_slots):
             if self._flags[slot] == _FREE:
                 self._flags[slot] = _TAKEN
-                return self._array(slot, shape)
+                memory, self._releases[slot] = self._owned(slot, num_bytes)
+                return memory
         return None
 
-    def refer(self, batch: Any) -> Any:
-        """Returns a batch in which tensors that lie in a slot are `SlotReference`s, for sending."""
-        return map_tensors(batch, self._refer)
+    def find(self, address: int) -> tuple[int, int] | None:
+        """Returns the slot in which an address of this process lies, and where in it; None: it does not."""
+        offset = address - self._address - self._flag_bytes
+        return divmod(offset, self.slot_bytes) if 0 <= offset < self._size - self._flag_bytes else None
 
-    def _refer(self, tensor: Tensor) -> Any:
-        offset = tensor.untyped_storage().data_ptr() - self._address - self._flag_bytes
-        slot, rest = divmod(offset, self._slot_bytes)
-        is_whole = tensor.dtype == torch.uint8 and tensor.ndim == 4 and tensor.permute(0, 2, 3, 1).is_contiguous()
-        if not 0 <= offset < self._size - self._flag_bytes or rest or not is_whole or tensor.storage_offset():
-            return tensor
-        self._releases.pop(slot).detach()  # It is the receiver's now.
-        return SlotReference(self.name, slot, tuple(tensor.permute(0, 2, 3, 1).shape))
+    def bytes_of(self, slot: int) -> NDArray[np.uint8]:
+        """Returns all bytes of a slot, for its owner: whoever holds them does not keep it from being taken."""
+        start = self._flag_bytes + slot * self.slot_bytes
+        return self._bytes[start : start + self.slot_bytes]
 
-    def restore(self, slot: int, shape: tuple[int, ...]) -> Tensor:
-        """Returns the tensor [B, C, H, W] that was referred to, and with it the duty to free the slot."""
-        return torch.from_numpy(self._array(slot, shape)).permute(0, 3, 1, 2)
+    def is_own(self, slot: int) -> bool:
+        """Returns whether this process has taken a slot and neither dropped nor sent it."""
+        release = self._releases.get(slot)
+        return release is not None and release.alive
 
-    def _array(self, slot: int, shape: tuple[int, ...]) -> Pixels:
-        start = self._flag_bytes + slot * self._slot_bytes
-        block = self._bytes[start : start + int(np.prod(shape))]
-        array = np.frombuffer(block.data, np.uint8).reshape(shape)
-        release = weakref.finalize(_owner_of(array), _set_free, self._flags, slot)
+    def note_sent(self, slot: int) -> None:
+        """Notes that a slot is the receiver's now: dropping it here does not free it."""
+        self._releases.pop(slot).detach()
+
+    def receive(self, slot: int) -> NDArray[np.uint8]:
+        """Returns all bytes of a slot that was sent; it is free when nothing refers to them any more.
+
+        Whoever asks again meanwhile gets the same object.
+        """
+        received = self._received.get(slot)
+        if received is None:
+            received, _ = self._owned(slot, self.slot_bytes)
+            self._received[slot] = received
+        return received
+
+    def _owned(self, slot: int, num_bytes: int) -> "tuple[NDArray[np.uint8], weakref.finalize[..., Any]]":
+        """Returns bytes of a slot which it frees when nothing refers to them, and what lets it do so."""
+        # A new object over the same memory: it lives as long as anything that was made of it.
+        array = np.frombuffer(self.bytes_of(slot)[:num_bytes].data, np.uint8)
+        release = weakref.finalize(owner_of(array), _set_free, self._flags, slot, os.getpid())
         release.atexit = False
-        self._releases[slot] = release
-        return array
+        return array, release
 
     def _map(self, descriptor: int) -> None:
         self._bytes = np.frombuffer(mmap.mmap(descriptor, self._size), np.uint8)
         self._flags = self._bytes[: self._flag_bytes]
         self._address = self._bytes.ctypes.data
         self._releases: dict[int, weakref.finalize[..., Any]] = {}
+        self._received: weakref.WeakValueDictionary[int, NDArray[np.uint8]] = weakref.WeakValueDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is None:
-            raise TypeError("SharedMemory travels to new processes only.")
-        state = {key: getattr(self, key) for key in ("_num_slots", "_slot_bytes", "_flag_bytes", "_size", "name")}
+            raise TypeError("SharedSlots travel to new processes only.")
+        state = {key: getattr(self, key) for key in ("_num_slots", "slot_bytes", "_flag_bytes", "_size", "name")}
         return state | {"descriptor": reduction.DupFd(self._descriptor)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -167,32 +133,12 @@ class SharedMemory:
         self._map(descriptor)
         os.close(descriptor)
         self._first_slot = 0
-        _memories[self.name] = self
+        _all_slots[self.name] = self
 
 
-class SlotReference:
-    """A batch's images on their way from a worker; arrives as a tensor."""
-
-    def __init__(self, memory: str, slot: int, shape: tuple[int, ...]) -> None:
-        self._origin = (memory, slot, shape)
-
-    def __reduce__(self) -> tuple[Callable[..., Tensor], tuple[str, int, tuple[int, ...]]]:
-        return _restore, self._origin
+_all_slots: "weakref.WeakValueDictionary[str, SharedSlots]" = weakref.WeakValueDictionary()
 
 
-_memories: "weakref.WeakValueDictionary[str, SharedMemory]" = weakref.WeakValueDictionary()
-
-
-def _restore(name: str, slot: int, shape: tuple[int, ...]) -> Tensor:
-    return _memories[name].restore(slot, shape)
-
-
-def _set_free(flags: Pixels, slot: int) -> None:
-    flags[slot] = _FREE
-
-
-def _owner_of(array: Pixels) -> Any:
-    """Returns the object that every view of an array keeps alive."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
+def _set_free(flags: NDArray[np.uint8], slot: int, owner: int) -> None:
+    if os.getpid() == owner:  # Not what a fork has copied of it.
+        flags[slot] = _FREE

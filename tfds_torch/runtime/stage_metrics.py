@@ -11,7 +11,7 @@ from tfds_torch.errors import ConfigError
 STAGES = ("read", "decode", "transform", "fetch", "collate", "hand_over", "device_copy", "waiting", "consumer")
 """What time is spent on: `fetch` is all that a dataset does, `read`, `decode` and `transform` what it tells of that."""
 
-_PID, _NUM_BEGUN, _READING, _STACK_FD, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(8)
+_PID, _NUM_BEGUN, _READING, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(7)
 _STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, _STARTED + 1)}
 _ROW = _STARTED + 1 + len(STAGES)
 
@@ -87,10 +87,6 @@ class StageMetrics:
         """Notes that an iteration has begun in this process."""
         self._add(self._row + _NUM_BEGUN, 1)
 
-    def note_stack_file(self, descriptor: int) -> None:
-        """Notes where this process would write its stack."""
-        self._numbers[self._row + _STACK_FD] = descriptor + 1
-
     def pid(self, worker: int) -> int | None:
         """Returns the process of a worker, None before it has reported."""
         return int(self._numbers[worker * _ROW + _PID]) or None
@@ -102,11 +98,6 @@ class StageMetrics:
     def reading(self, worker: int) -> int | None:
         """Returns the index of the example that a worker read last, or is reading; None: it told of none."""
         noted = int(self._numbers[worker * _ROW + _READING])
-        return noted - 1 if noted else None
-
-    def stack_file(self, worker: int) -> int | None:
-        """Returns the file descriptor, in a worker, of the file that takes its stack; None: it has none."""
-        noted = int(self._numbers[worker * _ROW + _STACK_FD])
         return noted - 1 if noted else None
 
     def counts(self, worker: int) -> tuple[int, int]:

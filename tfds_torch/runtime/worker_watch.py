@@ -1,10 +1,8 @@
 """Watching over worker processes: how one ended or where it stands; and, in a worker, whether its parent is there."""
 
-import faulthandler
 import os
 import signal
 import threading
-import time
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -12,7 +10,6 @@ from pathlib import Path
 from tfds_torch.runtime.process_tree import is_running
 
 _PARENT_CHECK_S = 1.0
-_STACK_CHECK_S = 0.02
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -66,51 +63,3 @@ def _watch_parent(pid: int, sentinel: int) -> None:
     while not wait([sentinel], _PARENT_CHECK_S) and (not can_ask or is_running(pid)):
         pass
     os._exit(1)
-
-
-def offer_stack() -> int | None:
-    """Lets this process write the Python stacks of its threads when it gets the signal of `ask_for_stack`.
-
-    Returns:
-        A file descriptor of this process, for `ask_for_stack`; None where the system has no such files.
-    """
-    if not hasattr(os, "memfd_create"):
-        return None
-    descriptor = os.memfd_create("stack")
-    faulthandler.register(_stack_signal(), file=descriptor, all_threads=True, chain=False)
-    return descriptor
-
-
-def ask_for_stack(pid: int, descriptor: int, wait_s: float = 2.0) -> str | None:
-    """Returns the Python stacks of another process's threads, or None when it does not answer.
-
-    Args:
-        pid: a process that has called `offer_stack`.
-        descriptor: what that returned there.
-        wait_s: how long to wait for it, seconds.
-    """
-    try:
-        with open(f"/proc/{pid}/fd/{descriptor}", "rb") as file:
-            start = os.fstat(file.fileno()).st_size
-            os.kill(pid, _stack_signal())
-            file.seek(start)
-            text = _read_all(file.fileno(), start, wait_s)
-    except OSError:
-        return None
-    return text.decode(errors="replace").strip() or None
-
-
-def _read_all(file: int, start: int, wait_s: float) -> bytes:
-    """Returns what is written to a file from an offset on, until it grows no more."""
-    ends_at, size = time.monotonic() + wait_s, start
-    while time.monotonic() < ends_at:
-        time.sleep(_STACK_CHECK_S)
-        now = os.fstat(file).st_size
-        if now == size > start:
-            break
-        size = now
-    return os.pread(file, size - start, start)
-
-
-def _stack_signal() -> int:
-    return signal.SIGRTMAX - 3  # Programs have their own plans with SIGUSR1 and SIGUSR2.

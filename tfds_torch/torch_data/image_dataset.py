@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch.utils.data
@@ -19,13 +18,13 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.allocator import keep_freed_memory
 from tfds_torch.runtime.machine_share import num_local_ranks
 from tfds_torch.runtime.one_thread import OneThreadIterator
+from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_watch import end_with_parent
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
 from tfds_torch.torch_data.batch_fields import make_tensors
-from tfds_torch.runtime.shared_slots import SharedMemory
 from tfds_torch.torch_data.example_fields import check_field_names, make_tuples, timed
-from tfds_torch.torch_data.iteration import Iteration, check_delivered, is_position
+from tfds_torch.torch_data.own_iteration import Iteration, OwnIterations, check_delivered, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
 from tfds_torch.torch_data.shared_progress import Progress, SharedProgress
@@ -87,10 +86,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.is_batched = self._find_delivery(batched)
         self._rank = RankFinder(world)
         self._progress = SharedProgress()
-        self._iteration: Iteration | None = None  # The latest one in this process.
-        # Where the next one goes on, in the process that was told so.
-        self._restored: WorkerPosition[LoaderState] | None = None
-        self._restored_by: int | None = os.getpid()
+        self._own = OwnIterations()
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
         keep_own_shards(ImageDataset)
 
@@ -136,8 +132,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """
         refuse_second_shards(self)
         self._progress.set_epoch(epoch)
-        if self._restored is not None and self._restored.began_at.epoch != epoch:
-            self._restored = None
+        self._own.forget_other_epochs(epoch)
 
     def state_dict(self, batches_delivered: int | None = None) -> dict[str, Any]:
         """Returns where training is: a small dictionary of plain values, for JSON or `torch.save`.
@@ -157,14 +152,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """
         worker = torch.utils.data.get_worker_info()
         progress = self._progress.current()
-        position = self._restored
-        if self._iteration is not None and (worker is not None or progress.num_workers == 0):
-            position = self._iteration.position()
+        position = self._own.position(can_see=worker is not None or progress.num_workers == 0)
         if position is not None and batches_delivered is None and not (self.is_read_ahead and worker is None):
             if worker is not None or position.examples:
                 return position.to_dict()
             return position.began_at.at(position.next_batch).to_dict()
-        state = self.state_at(progress.epoch, progress.start_batch, progress.num_workers)
+        num_workers = progress.resumed_workers if progress.num_workers is None else progress.num_workers
+        state = self.state_at(progress.epoch, progress.start_batch, num_workers)
         delivered = check_delivered(batches_delivered, progress, state.num_batches, self.parser.batch_size)
         return state.at(progress.start_batch + delivered).to_dict()
 
@@ -188,14 +182,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             loaded = LoaderState.load(state, here)
             is_bound = loaded.read_mode != "index" and loaded.batches_delivered > 0
             self._progress.resume(loaded.epoch, loaded.batches_delivered, loaded.num_workers if is_bound else None)
-            self._restored = None
+            self._own.restore(None)
         else:
             number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
             position = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)
             if worker is None:
                 self._progress.resume(position.began_at.epoch, position.began_at.batches_delivered, 1)
-            self._restored, self._restored_by = position, os.getpid()
-        self._iteration = None
+            self._own.restore(position)
 
     def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
         """Returns the state of a point in an epoch.
@@ -223,10 +216,10 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """What is known here of the iteration that began last, and of the next one."""
         return self._progress.current()
 
-    def begin_elsewhere(self, num_workers: int) -> LoaderState:
+    def begin(self, num_workers: int) -> LoaderState:
         """Returns where an iteration begins that `read` makes: the next epoch, or where a loaded state goes on.
 
-        Whoever asks counts what is delivered of it.
+        Whoever asks counts what is delivered of it: the dataset itself cannot say that.
 
         Args:
             num_workers: of the loader, 0 for none.
@@ -234,14 +227,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         Raises:
             StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
         """
-        if self._restored is not None:
+        if self._own.is_restored:
             raise StateMismatchError(
                 "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
                 "state of a Loader, or of LoaderState.from_stateful."
             )
-        epoch, start_batch = self._progress.begin(None, num_workers)
-        # Again, as an iteration that another one counts: the dataset itself cannot say what is delivered of it.
-        self._progress.begin_at(None, num_workers, epoch, start_batch)
+        epoch, start_batch = self._progress.begin(None, num_workers, is_counted_elsewhere=True)
+        self._own.end()
         return self.state_at(epoch, start_batch, num_workers)
 
     def __len__(self) -> int:
@@ -307,7 +299,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         if worker is not None:
             world, loader_seed = world.at_worker(worker.id, worker.num_workers), worker.seed - worker.id
             num_workers = worker.num_workers
-        began = self._take_restored(self._progress.fixed_epoch(loader_seed))
+        began = self._own.take_restored(self._progress.fixed_epoch(loader_seed))
         if began is None:
             epoch, start_batch = self._progress.begin(loader_seed, num_workers, world.worker)
             state = self.state_at(epoch, start_batch, num_workers)
@@ -315,11 +307,10 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         else:
             state = began.began_at
             self._progress.begin_at(loader_seed, num_workers, state.epoch, state.batches_delivered, world.worker)
-        self._iteration = Iteration(self.parser.plan(world), began)
-        return self._in_one_thread(self._counted(self._iteration))
+        return self._in_one_thread(self._counted(self._own.begin(self.parser.plan(world), began)))
 
     def read(
-        self, epoch: int, start_batch: int, metrics: StageMetrics | None = None, memory: SharedMemory | None = None
+        self, epoch: int, start_batch: int, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
     ) -> Iterator[Any]:
         """Yields what this process reads of an epoch; nothing is counted. In a worker, the share of that worker.
 
@@ -327,12 +318,12 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             epoch: which one.
             start_batch: the rank's batch at which the loader's iteration begins.
             metrics: what times are reported to; None: nothing.
-            memory: where a worker writes the images of whole batches; None: into memory of its own.
+            slots: in which a worker writes the images of whole batches; None: into memory of its own.
         """
         worker, world = torch.utils.data.get_worker_info(), self.find_rank()
         if worker is not None:
             world = world.at_worker(worker.id, worker.num_workers)
-        batches = self._batches(world, epoch, start_batch, metrics, memory)
+        batches = self._batches(world, epoch, start_batch, metrics, slots)
         items = (item for batch in batches for item in self._items(batch, metrics))
         return self._in_one_thread(items)
 
@@ -343,25 +334,6 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     def _in_one_thread(self, items: Iterator[Any]) -> Iterator[Any]:
         return OneThreadIterator(items, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
-
-    def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition[LoaderState] | None:
-        """Returns where an iteration goes on by a loader's own state, once."""
-        position, self._restored = self._restored, None
-        if position is None:
-            return None
-        if self._restored_by != os.getpid():
-            raise StateMismatchError(
-                f"The state was taken after {position.examples} examples of a batch, by a process that read without "
-                f"workers. It goes on without workers only: use num_workers=0, or take states between batches."
-            )
-        if fixed_epoch in (None, position.began_at.epoch):
-            return position
-        if position.is_underway:
-            raise StateMismatchError(
-                f"The loader's state is within epoch {position.began_at.epoch}, and set_epoch({fixed_epoch}) was "
-                f"called. Begin with set_epoch({position.began_at.epoch}), or do not load the state."
-            )
-        return None
 
     def _counted(self, iteration: Iteration) -> Iterator[Any]:
         """Yields what is left of an iteration, and counts it."""
@@ -388,15 +360,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         epoch: int,
         start_batch: int,
         metrics: StageMetrics | None = None,
-        memory: SharedMemory | None = None,
+        slots: SharedSlots | None = None,
     ) -> Iterator[Batch]:
         is_worker = torch.utils.data.get_worker_info() is not None
         if is_worker:
             end_with_parent()
             keep_freed_memory()
-            if memory is not None:
-                memory.bind(world.worker)
-        make_buffer = TensorBuffers(memory) if self.is_batched else None
+        make_buffer = TensorBuffers(slots) if self.is_batched else None
         context = ReadContext(make_buffer, metrics, _num_local_ranks(os.environ), is_read_ahead=is_worker)
         in_pieces = not self.is_batched
         return self.parser.batches(world, epoch, start_batch, fields=self.fields, in_pieces=in_pieces, context=context)
@@ -408,16 +378,6 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             return
         columns = [(field, _values(batch, field)) for field in self.fields]
         yield from make_tuples(columns, timed(self.transform, metrics), timed(self.target_transform, metrics))
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_iteration": None}
-        return state if get_spawning_popen() is not None else state | {"_restored_by": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if self._restored_by is None:  # A copy goes on where the original would; a worker of spawn does not.
-            self._restored_by = os.getpid()
-        keep_own_shards(ImageDataset)
 
 
 def _num_local_ranks(environ: Mapping[str, str]) -> int | None:

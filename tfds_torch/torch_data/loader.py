@@ -8,23 +8,25 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.runtime.loader_metrics import LoaderMetrics
 from tfds_torch.runtime.loader_stats import LoaderStats
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign
+from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign, warn_of_memory
 from tfds_torch.torch_data.loading.iteration import LoaderIteration
-from tfds_torch.torch_data.loading.memory import warn_of_memory
 from tfds_torch.torch_data.loading.options import LoaderOptions
-from tfds_torch.torch_data.loading.position import IterationStarts, Position
-from tfds_torch.torch_data.loading.source import BatchSource, SourceNames
+from tfds_torch.torch_data.loading.source import BatchSource
 from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
+from tfds_torch.torch_data.loading.worker import WorkerContext
+from tfds_torch.torch_data.own_iteration import is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 
@@ -136,13 +138,14 @@ class Loader(Iterable[Any]):
     def __init__(self, dataset: Any, options: LoaderOptions = LoaderOptions()) -> None:  # noqa: B008 (frozen)
         self._source: BatchSource | None = None
         self._iteration: Callable[[], LoaderIteration | None] = _nothing
-        self._starts: IterationStarts | None = None
+        self._context: WorkerContext | None = None
         self._is_closed = False
         self.dataset = dataset
         self.options = options
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
         self._setup = TorchLoaderSetup.of(dataset, options)
-        self._position = Position(dataset, self.num_workers) if isinstance(dataset, ImageDataset) else None
+        self._began: LoaderState | None = None  # Where the latest iteration over an ImageDataset began,
+        self._num_delivered = 0  # and how many batches the training loop has got of it.
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
         if options.has_device_stage:
@@ -167,9 +170,9 @@ class Loader(Iterable[Any]):
         Raises:
             TypeError: an IterableDataset without a length.
         """
-        if self._position is not None:
+        if self._is_ours:
             return int(self.dataset.plan().num_batches)
-        return len(self._setup.torch_loader(self.dataset, StageMetrics(0), None, num_workers=0))
+        return len(self._setup.torch_loader(self.dataset, self._setup.make_context(self.dataset, 0), num_workers=0))
 
     def __iter__(self) -> Iterator[Any]:
         if self._is_closed:
@@ -177,7 +180,8 @@ class Loader(Iterable[Any]):
         if (earlier := self._iteration()) is not None:
             earlier.replace()
         self._check_ranks()
-        began = None if self._position is None else self._position.begin()
+        began = self.dataset.begin(self.num_workers) if self._is_ours else None
+        self._began, self._num_delivered = began, 0
         source = self._begin_source(began)
         batches = source.batches()
         num_expected = None if began is None else began.num_batches - began.batches_delivered
@@ -211,7 +215,10 @@ class Loader(Iterable[Any]):
         Raises:
             ConfigError: the dataset is no ImageDataset.
         """
-        return self._position_or_raise().state().to_dict()
+        dataset = self._own_dataset()
+        if self._began is None or not dataset.progress.has_begun:
+            return dataset.state_dict()
+        return self._began.at(self._began.batches_delivered + self._num_delivered).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Lets the next iteration go on where a state was taken; later ones are the following epochs.
@@ -223,7 +230,10 @@ class Loader(Iterable[Any]):
             ConfigError: the dataset is no ImageDataset.
             StateMismatchError: the state is damaged, or not of this dataset, split, plan or world; nothing is changed.
         """
-        self._position_or_raise().load(state)
+        dataset = self._own_dataset()
+        if is_position(state):
+            LoaderState.from_dict(state)  # Says what it is instead.
+        dataset.load_state_dict(state)
 
     def stats(self) -> LoaderStats:
         """Returns what was delivered since the loader was made, and where the time went, by stage and worker."""
@@ -262,26 +272,23 @@ class Loader(Iterable[Any]):
 
     def _begin_source(self, began: LoaderState | None) -> BatchSource:
         """Returns the source of an iteration that begins now."""
-        source = self._source
-        if source is None or not source.is_usable:
+        source, context = self._source, self._context
+        if source is None or context is None or not source.is_usable:
             if source is not None:
                 source.close()
-            metrics, self._starts = StageMetrics(self.num_workers), None
-            if self._position is not None:
-                memory = self._position.make_memory(self.options.prefetch_batches)
-                self._starts = IterationStarts(self._setup.seed, memory)
-            self._metrics.use(metrics)
-            self._write_start(0, began)
-            loader = self._setup.torch_loader(self.dataset, metrics, self._starts, self.num_workers)
-            source = self._source = BatchSource(loader, metrics, self._names(), self.options.timeout_s)
+            context = self._context = self._setup.make_context(self.dataset, self.num_workers)
+            self._metrics.use(context.metrics)
+            _write_start(context, 0, began)
+            loader = self._setup.torch_loader(self.dataset, context, self.num_workers)
+            source = self._source = BatchSource(loader, context, self._names(), self.options.timeout_s)
         else:
-            self._write_start(source.num_begun, began)
-        source.begin()
+            _write_start(context, source.num_begun, began)
+        try:
+            source.begin()
+        except BaseException:
+            self._end_source(source, can_go_on=False)
+            raise
         return source
-
-    def _write_start(self, number: int, began: LoaderState | None) -> None:
-        if self._starts is not None and began is not None:
-            self._starts.write(number, began.epoch, began.batches_delivered)
 
     def _end_source(self, source: BatchSource, can_go_on: bool) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""
@@ -293,8 +300,7 @@ class Loader(Iterable[Any]):
             self._source = None
 
     def _note_delivery(self, number: int) -> None:
-        if self._position is not None:
-            self._position.num_delivered = number
+        self._num_delivered = number
         if self.options.log_every is not None and number % self.options.log_every == 0:
             workers = f"; workers' pids {', '.join(map(str, self.worker_pids))}" if self.worker_pids else ""
             _logger.info("%s: %s%s", self._name, self.stats(), workers)
@@ -314,40 +320,53 @@ class Loader(Iterable[Any]):
 
     def _check_ranks(self) -> None:
         """Compares the ranks once, where there are several: before one of them waits for ever for another."""
-        if not self._must_check_ranks or self._position is None or not is_distributed():
+        if not self._must_check_ranks or not self._is_ours or not is_distributed():
             return
         if self.dataset.find_rank().num_replicas > 1:
             more = {**self.dataset.progress.facts, "num_workers": self.num_workers}
             check_ranks(self.dataset.parser, self.dataset.find_rank, _RANKS_TIMEOUT_S, more)
         self._must_check_ranks = False
 
-    def _position_or_raise(self) -> Position:
-        if self._position is None:
+    @property
+    def _is_ours(self) -> bool:
+        return isinstance(self.dataset, ImageDataset)
+
+    def _own_dataset(self) -> ImageDataset:
+        if not isinstance(self.dataset, ImageDataset):
             raise ConfigError(
                 f"A Loader has a state over an ImageDataset only: {self._name} does not say which examples come after "
                 f"which. Keep the state of its sampler, or read it as an ImageDataset."
             )
-        return self._position
+        return self.dataset
 
     @property
     def _name(self) -> str:
-        if self._position is None:
+        if not self._is_ours:
             return type(self.dataset).__name__
         return f"{self.dataset.parser.dataset_name}, split {self.dataset.parser.split!r}"
 
-    def _names(self) -> SourceNames:
-        if self._position is None:
-            return SourceNames(self._name, None, "Begin the epoch again, with a new iteration.")
-        parser = self.dataset.parser
+    def _names(self) -> ReadingNames:
+        if not self._is_ours:
+            return ReadingNames(self._name, "Begin the epoch again, with a new iteration.")
         next_step = (
             "The Loader's state_dict() counts what was delivered: load it, here or in a new process, and the next "
             "iteration goes on after that."
         )
-        return SourceNames(self._name, parser if callable(getattr(parser, "ids", None)) else None, next_step)
+        return ReadingNames(self._name, next_step, partial(_find_id, self.dataset.parser))
 
 
 def _nothing() -> None:
     return None
+
+
+def _find_id(parser: Parser, index: int) -> str:
+    return parser.ids(np.array([index], np.int64))[0]
+
+
+def _write_start(context: WorkerContext, number: int, began: LoaderState | None) -> None:
+    """Tells workers where an iteration over an ImageDataset begins."""
+    if context.starts is not None and began is not None:
+        context.starts.write(number, began.epoch, began.batches_delivered)
 
 
 _open_loaders: "weakref.WeakSet[Loader]" = weakref.WeakSet()

@@ -23,7 +23,7 @@ _LATEST = 2  # The latest epoch that was counted.
 _RESUMED_EPOCH, _RESUMED_BATCH, _RESUMED_WORKERS = 3, 4, 5  # Where a loaded state goes on, and with how many workers.
 _RESUMED_SEED, _NUM_RESUMED = 6, 7  # The loader that went on there, and how often a state was loaded.
 _EPOCH, _START_BATCH, _NUM_WORKERS, _NUM_PRODUCED = 8, 9, 10, 11  # The latest iteration, since any of these was set.
-_IS_RESTORED = 12  # Whether that iteration was told by a loader's own state where to go on.
+_COUNTED_ELSEWHERE = 12  # Whether its loader knows itself what is delivered.
 _NEXT_SLOT, _SLOTS = 13, 14  # Slots hold a loader's seed, its epoch, and which workers have begun it.
 _ROW = _NEXT_SLOT + len(_NO_SEEDS)
 
@@ -38,14 +38,21 @@ class Progress:
         num_workers: loader workers that read it, 0 for none; None: it did not begin yet.
         num_produced: the rank's batches of the epoch before this number have been read, are being read, or come before
             start_batch.
-        is_restored: whether a loader's own state said where its workers go on.
+        is_counted_elsewhere: whether the loader itself knows where it began and what is delivered.
+        resumed_workers: loader workers that a loaded state waits for; None: any number.
     """
 
     epoch: int
     start_batch: int
     num_workers: int | None
     num_produced: int
-    is_restored: bool = False
+    is_counted_elsewhere: bool = False
+    resumed_workers: int | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an iteration has begun since the epoch was set or a state was loaded."""
+        return self.num_workers is not None
 
     @property
     def facts(self) -> dict[str, object]:
@@ -114,13 +121,16 @@ class SharedProgress:
             self._numbers[row + _EPOCH] = _NOT_SET
             self._numbers[row + _NEXT_SLOT : row + _ROW] = _NO_SEEDS
 
-    def begin(self, loader_seed: int | None, num_workers: int, worker: int = 0) -> tuple[int, int]:
+    def begin(
+        self, loader_seed: int | None, num_workers: int, worker: int = 0, *, is_counted_elsewhere: bool = False
+    ) -> tuple[int, int]:
         """Returns epoch and first batch of an iteration that begins now.
 
         Args:
             loader_seed: the base seed of the loader whose worker this is; None outside of workers.
             num_workers: workers of the loader; 0 outside of workers.
             worker: which of them this is.
+            is_counted_elsewhere: whether the loader itself knows what is delivered.
 
         Raises:
             StateMismatchError: a loaded state goes on with another number of workers only.
@@ -145,7 +155,7 @@ class SharedProgress:
                     epoch = self._epoch_of(row, loader_seed, worker)
                 self._persistent = (place, epoch)
             start_batch = self._take_start(row, epoch, loader_seed, num_workers)
-            self._note_begin(row, epoch, start_batch, num_workers, is_restored=False)
+            self._note_begin(row, epoch, start_batch, num_workers, is_counted_elsewhere)
             return epoch, start_batch
 
     def begin_at(
@@ -162,7 +172,7 @@ class SharedProgress:
             if loader_seed is not None:
                 self._persistent = ((os.getpid(), loader_seed, self._numbers[row + _NUM_RESUMED]), epoch)
                 self._remember(row, loader_seed, epoch, worker)
-            self._note_begin(row, epoch, start_batch, num_workers, is_restored=True)
+            self._note_begin(row, epoch, start_batch, num_workers, is_counted_elsewhere=True)
 
     def fixed_epoch(self, loader_seed: int | None) -> int | None:
         """Returns the epoch that was set by hand, if one was.
@@ -184,13 +194,15 @@ class SharedProgress:
         """Returns how far this training process is."""
         with self._numbers.get_lock():
             row = self._row_of(os.getpid())
-            epoch, start_batch, num_workers, num_produced, is_restored = self._numbers[row + _EPOCH : row + _NEXT_SLOT]
+            epoch, start_batch, num_workers, num_produced, is_elsewhere = self._numbers[row + _EPOCH : row + _NEXT_SLOT]
             if epoch != _NOT_SET:
-                return Progress(epoch, start_batch, num_workers, num_produced, bool(is_restored))
+                return Progress(epoch, start_batch, num_workers, num_produced, bool(is_elsewhere))
             fixed = self._numbers[row + _FIXED]
             epoch = self._numbers[row + _LATEST] + 1 if fixed == _NOT_SET else fixed
-            resumed = self._numbers[row + _RESUMED_BATCH] if epoch == self._numbers[row + _RESUMED_EPOCH] else 0
-            return Progress(epoch, resumed, None, resumed)
+            if epoch != self._numbers[row + _RESUMED_EPOCH]:
+                return Progress(epoch, 0, None, 0)
+            resumed, asked = self._numbers[row + _RESUMED_BATCH], self._numbers[row + _RESUMED_WORKERS]
+            return Progress(epoch, resumed, None, resumed, resumed_workers=None if asked == _NOT_SET else asked)
 
     def _check_workers(self, row: int, num_workers: int) -> None:
         """Refuses the next iteration, before anything is counted, where a loaded state waits for other workers."""
@@ -224,11 +236,11 @@ class SharedProgress:
         if slot is not None and self._has_begun(slot, worker):
             self._numbers[row + _RESUMED_EPOCH] = _NOT_SET
 
-    def _note_begin(self, row: int, epoch: int, start_batch: int, num_workers: int, *, is_restored: bool) -> None:
+    def _note_begin(self, row: int, epoch: int, start_batch: int, num_workers: int, is_counted_elsewhere: bool) -> None:
         if [epoch, start_batch] != self._numbers[row + _EPOCH : row + _NUM_WORKERS]:  # Not the first worker's word.
             self._numbers[row + _NUM_PRODUCED] = start_batch
         self._numbers[row + _EPOCH : row + _NUM_PRODUCED] = [epoch, start_batch, num_workers]
-        self._numbers[row + _IS_RESTORED] = is_restored
+        self._numbers[row + _COUNTED_ELSEWHERE] = is_counted_elsewhere
 
     def _row_of(self, owner: int) -> int:
         """Returns where the row of a training process begins; a new one continues the count of the first row."""

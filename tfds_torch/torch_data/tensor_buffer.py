@@ -1,5 +1,6 @@
 """TensorBuffer: the images of a batch in a tensor, resized by torch."""
 
+import math
 import threading
 from typing import Any
 
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from tfds_torch.images.batch_buffer import fill_with_pillow, resize_with_pillow
 from tfds_torch.images.decoding import Pixels
-from tfds_torch.runtime.shared_slots import LocalMemory, SharedMemory
+from tfds_torch.runtime.reused_memory import ReusedMemory
+from tfds_torch.runtime.shared_slots import SharedSlots
 
 _LARGEST_SERIAL = 30_000  # Elements. Of more, torch makes several threads' work, and they would wait for each other.
 
@@ -63,26 +65,27 @@ class TensorBuffers:
     """Makes buffers in memory that is used over and over; in a loader's worker, in memory that processes share.
 
     Args:
-        memory: of a Loader's worker; None: this process's own, or, in another loader's worker, fresh shared memory.
+        slots: of a Loader's worker; None: this process's own memory, or, in another loader's worker, fresh shared
+            memory.
     """
 
-    def __init__(self, memory: SharedMemory | None = None) -> None:
-        self._memory = memory
+    def __init__(self, slots: SharedSlots | None = None) -> None:
+        self._slots = slots
 
     def __call__(self, shape: tuple[int, int, int, int]) -> TensorBuffer:
         """Returns a buffer of [B, H, W, C]."""
         # Threads write into it that know nothing of the caller's `torch.inference_mode()`.
         with torch.inference_mode(False):
             if torch.utils.data.get_worker_info() is None:
-                return TensorBuffer(torch.from_numpy(_local_memory.take(shape)))
-            slot = None if self._memory is None else self._memory.take(shape)
-            return TensorBuffer(_empty_shared(shape) if slot is None else torch.from_numpy(slot))
+                return TensorBuffer(torch.from_numpy(_own_memory.take(shape)))
+            slot = None if self._slots is None else self._slots.take(math.prod(shape))
+            return TensorBuffer(_empty_shared(shape) if slot is None else torch.from_numpy(slot.reshape(shape)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorBuffers, ()  # Memory is shared by inheritance only.
 
 
-_local_memory = LocalMemory()
+_own_memory = ReusedMemory()
 
 
 def _is_fast(pixels: Pixels) -> bool:

@@ -1,75 +1,60 @@
 """The processes of torch's loader: what torch keeps to itself of them, and how they are ended at once."""
 
 import os
+import queue
 import time
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 
 _GRACE_S = 1.0
+_LOOK_S = 0.2
 
 
 class LoaderProcesses:
     """The workers of an iterator of torch's loader.
 
     The only place that touches torch's private attributes, which have no public counterpart:
-    - `_workers`, `_workers_status`: which process died before its work was done. Torch finds out after five seconds, or
-      raises a RuntimeError wherever the main thread happens to be (`_remove_worker_pids` turns that off).
-    - `_rcvd_idx`, `_task_info`: whose turn it is.
+    - `_workers`: pids and exit codes.
+    - `_data_queue`: torch waits there without a limit; here, `look` is called meanwhile. What it raises comes out of
+      torch's `__next__`, as does torch's RuntimeError for a worker that is dead, within `_LOOK_S`.
+    - `_remove_worker_pids`: without it, torch raises that wherever the main thread happens to be.
     - `_shutdown`, `_workers_done_event`, `_index_queues`, `_worker_result_queue`: ending them together. Torch waits for
       each of them, for five seconds when it is busy or stopped.
 
     Args:
         iterator: of a DataLoader with workers, which have been started.
+        look: called while nothing comes; whatever it raises ends the waiting.
     """
 
-    def __init__(self, iterator: Any) -> None:
+    def __init__(self, iterator: Any, look: Callable[[], None]) -> None:
         self._iterator = iterator
         self._owner = os.getpid()
-        self._suspects: set[int] = set()
         torch._C._remove_worker_pids(id(iterator))
         iterator._worker_pids_set = False
+        iterator._data_queue = _WatchedQueue(iterator._worker_result_queue, look)
 
     @property
     def pids(self) -> list[int]:
         """The processes, by the worker's number."""
         return [process.pid for process in self._iterator._workers]
 
-    @property
-    def next_worker(self) -> int | None:
-        """The worker that has to deliver the next batch, if one has."""
-        task = self._iterator._task_info.get(self._iterator._rcvd_idx)
-        return task[0] if task else None
-
-    def find_dead(self, error: BaseException | None = None) -> list[tuple[int, int, int]]:
+    def find_dead(self, error: BaseException) -> list[tuple[int, int, int]]:
         """Returns (worker, pid, exit code) of those that ended too early.
 
-        One that ends in time does so a moment before torch notes it: without an error, only one that is found twice
-        counts.
-
         Args:
-            error: that torch's loader has raised, perhaps because of a dead worker, which it then counts as done.
+            error: that torch's loader has raised, perhaps because of a dead worker.
         """
-        iterator = self._iterator
-        if iterator._shutdown and error is None:
-            return []
-        statuses, processes = list(iterator._workers_status), list(iterator._workers)
-        ended = {number: process for number, process in enumerate(processes) if process.exitcode is not None}
-        if error is None:
-            early = {number for number in ended if statuses[number]}
-            dead, self._suspects = early & self._suspects, early
-        else:
-            dead = {
-                number
-                for number, process in ended.items()
-                if statuses[number] or process.exitcode or str(process.pid) in str(error)
-            }
-        return [(number, ended[number].pid, ended[number].exitcode) for number in sorted(dead)]
-
-    def wait_for_death(self, timeout_s: float) -> None:
-        """Returns as soon as one of them is dead, or after a while."""
-        wait([process.sentinel for process in self._iterator._workers], timeout_s)
+        if isinstance(error, OSError | EOFError):
+            # Of a connection that broke: its other end is about to die, but may not be dead yet.
+            wait([process.sentinel for process in self._iterator._workers], _GRACE_S)
+        return [
+            (number, process.pid, process.exitcode)
+            for number, process in enumerate(self._iterator._workers)
+            if process.exitcode or (process.exitcode == 0 and _may_be_by(error, process.pid))
+        ]
 
     def end(self) -> None:
         """Ends the workers: those that are idle by themselves, the others by SIGKILL after a second at most."""
@@ -97,8 +82,26 @@ class LoaderProcesses:
         for requests in iterator._index_queues:
             requests.cancel_join_thread()
             requests.close()
-        # A thread that waits for the rest of a batch whose sender is gone gets an end of file.
-        iterator._worker_result_queue._writer.close()
+
+
+class _WatchedQueue:
+    """Stands for the queue from which torch's loader takes what its workers made."""
+
+    def __init__(self, results: Any, look: Callable[[], None]) -> None:
+        self._results, self._look = results, look
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Returns what comes next; raises queue.Empty after a while: torch then looks for dead workers."""
+        try:
+            return self._results.get(timeout=_LOOK_S)
+        except queue.Empty:
+            self._look()
+            raise
+
+
+def _may_be_by(error: BaseException, pid: int) -> bool:
+    """Whether a process that has ended as it should may be behind an error: torch names it, or its connection broke."""
+    return isinstance(error, OSError | EOFError) or str(pid) in str(error)
 
 
 def _wait_for(processes: list[Any], timeout_s: float) -> None:

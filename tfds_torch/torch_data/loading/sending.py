@@ -1,4 +1,4 @@
-"""How a batch leaves the process that made it, and what is measured of that."""
+"""How a batch leaves the worker that made it: its tensors in a shared slot, the rest as a short message."""
 
 import os
 import pickle
@@ -8,28 +8,22 @@ from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils.data
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.runtime.shared_slots import SharedMemory
 from tfds_torch.torch_data.nested import map_tensors, tensors
 
 _NO_SPACE = "No space left on device"
-_MOST_INLINE_BYTES = 1 << 16
-_NUMPY_DTYPES = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float32,
-    torch.float64,
-)
+_LONGEST_MESSAGE = 2048  # Bytes. A pipe takes that whole: a worker that is killed leaves no half of one.
+_MOST_INLINE_BYTES = 1 << 16  # Of a tensor for which there is no slot.
+_ALIGNMENT = 64
 
 
 @dataclass(slots=True)
@@ -40,7 +34,7 @@ class Sent:
         batch: it, or what failed.
         worker: that made it; None: this process.
         num_examples: in it.
-        sent_at: when it was ready, by the machine's metrics.
+        sent_at: when it was ready, by the machine's clock.
         received_at: when it was here.
     """
 
@@ -51,37 +45,6 @@ class Sent:
     received_at: float = 0.0
 
 
-class _Packed:
-    """A batch of a worker, pickled where an error can still be told; torch's queue would drop it with a message."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, (self.content,)
-
-
-def _unpack(content: bytes) -> Sent:
-    sent: Sent = pickle.loads(content)  # noqa: S301 (from our own worker, over a private pipe)
-    sent.received_at = time.monotonic()
-    return sent
-
-
-class _Inline:
-    """A small tensor on its way: beside the batch, not in shared memory and a file descriptor of its own."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return torch.from_numpy, (self.tensor.numpy(),)
-
-
-def _inline(tensor: Tensor) -> Any:
-    is_plain = tensor.dtype in _NUMPY_DTYPES and tensor.device.type == "cpu" and not tensor.requires_grad
-    return _Inline(tensor) if is_plain and tensor.nbytes <= _MOST_INLINE_BYTES else tensor
-
-
 class SendingCollate:
     """Collates, measures, and packs a worker's batches; the `collate_fn` of torch's loader. Picklable.
 
@@ -89,17 +52,13 @@ class SendingCollate:
         collate: the user's, or torch's.
         is_batching: whether it gets lists of examples; else the dataset's items.
         metrics: what is reported to.
-        memory: in which images may lie that need not be sent; None: there is none.
+        slots: in which batches are handed over; None: there are none.
     """
 
     def __init__(
-        self,
-        collate: Callable[[Any], Any],
-        is_batching: bool,
-        metrics: StageMetrics,
-        memory: SharedMemory | None,
+        self, collate: Callable[[Any], Any], is_batching: bool, metrics: StageMetrics, slots: SharedSlots | None
     ) -> None:
-        self.collate, self.is_batching, self.metrics, self.memory = collate, is_batching, metrics, memory
+        self.collate, self.is_batching, self.metrics, self.slots = collate, is_batching, metrics, slots
 
     def __call__(self, rows: Any) -> Any:
         """Returns what torch's loader hands on: a `Sent` batch, packed in a worker."""
@@ -109,17 +68,13 @@ class SendingCollate:
         failure = rows[-1] if self.is_batching and isinstance(rows, list) and rows else rows
         if not isinstance(failure, Failure):
             try:
-                sent = self._collate(rows, worker.id)
-                if self.memory is not None:
-                    sent.batch = self.memory.refer(sent.batch)
-                sent.batch = map_tensors(sent.batch, _inline)
-                return _Packed(bytes(ForkingPickler.dumps(sent)))
+                return _pack(self._collate(rows, worker.id), self.slots)
             except Exception as error:
                 failure = Failure.of(error)
                 if isinstance(error, RuntimeError | OSError) and _NO_SPACE in str(error):
                     message = f"{describe_full_memory()} ({failure.message})"
                     failure = Failure(WorkerError.__module__, WorkerError.__name__, message, failure.trace)
-        return _Packed(bytes(ForkingPickler.dumps(Sent(failure, worker.id, 0, time.monotonic()))))
+        return _pack(Sent(failure, worker.id, 0, time.monotonic()), self.slots)
 
     def _collate(self, rows: Any, worker: int | None) -> Sent:
         start = time.monotonic()
@@ -132,6 +87,169 @@ class SendingCollate:
         self.metrics.add("collate", end - start)
         self.metrics.add_batch(num_examples)
         return Sent(batch, worker, num_examples, end, end)
+
+
+class _Packed:
+    """A batch on its way, pickled where an error can still be told; torch's queue would drop it with a message.
+
+    Args:
+        place: of the pickled bytes: name of the slots, slot, offset and size; or they themselves.
+    """
+
+    def __init__(self, place: tuple[str, int, int, int] | bytes) -> None:
+        self._place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack, (self._place,)
+
+
+def _pack(sent: Sent, slots: SharedSlots | None) -> _Packed:
+    packing = None if slots is None else _Packing(slots)
+    refer = _without_slots if packing is None else packing.refer
+    sent.batch = map_tensors(sent.batch, refer)
+    content = bytes(ForkingPickler.dumps(sent))
+    place = packing.place(len(content)) if packing is not None and len(content) > _LONGEST_MESSAGE else None
+    if packing is None or place is None:
+        packed = _Packed(content)
+    else:
+        slot, offset = place
+        packing.slots.bytes_of(slot)[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
+        packed = _Packed((packing.slots.name, slot, offset, len(content)))
+    if packing is not None:
+        packing.note_sent()
+    return packed
+
+
+def _unpack(place: tuple[str, int, int, int] | bytes) -> Sent:
+    if isinstance(place, bytes):
+        content: Any = place
+    else:
+        name, slot, offset, size = place
+        content = SharedSlots.named(name).receive(slot)[offset : offset + size].data
+    sent: Sent = pickle.loads(content)  # noqa: S301 (from our own worker, over private memory and a private pipe)
+    sent.received_at = time.monotonic()
+    return sent
+
+
+class _Packing:
+    """Finds places in a worker's slots for what a batch consists of.
+
+    Args:
+        slots: of the worker.
+    """
+
+    def __init__(self, slots: SharedSlots) -> None:
+        self.slots = slots
+        self._ends: dict[int, int] = {}  # Slot -> how far it is used by this batch.
+        self._taken: list[NDArray[np.uint8]] = []  # Slots are free again where packing fails.
+
+    def refer(self, tensor: Tensor) -> Any:
+        """Returns what stands for a tensor in a message: where it lies, or a copy of it; or the tensor itself."""
+        if not _is_plain(tensor):
+            return tensor
+        found = self.slots.find(tensor.data_ptr()) if tensor.nbytes else None
+        if found is not None and self.slots.is_own(found[0]):
+            slot, offset = found
+            end = offset + _extent(tensor)
+            if end <= self.slots.slot_bytes:
+                self._ends[slot] = max(self._ends.get(slot, 0), end)
+                return _InSlot((self.slots.name, slot, offset), tensor)
+        if tensor.nbytes <= _LONGEST_MESSAGE // 4:
+            return _without_slots(tensor)
+        strides = torch.empty_like(tensor, device="meta").stride()  # The same, where there are no gaps.
+        place = self.place(tensor.nbytes)
+        if place is None:
+            return _without_slots(tensor)
+        slot, offset = place
+        copy = _tensor_at(self.slots.bytes_of(slot), offset, tensor.dtype, tuple(tensor.shape), strides)
+        copy.copy_(tensor)
+        return _InSlot((self.slots.name, slot, offset), copy)
+
+    def place(self, num_bytes: int) -> tuple[int, int] | None:
+        """Returns a slot and an offset at which so many bytes may be written; None: there is no room."""
+        for slot, end in self._ends.items():
+            offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+            if offset + num_bytes <= self.slots.slot_bytes:
+                self._ends[slot] = offset + num_bytes
+                return slot, offset
+        taken = self.slots.take(num_bytes)
+        if taken is None:
+            return None
+        self._taken.append(taken)
+        slot, offset = self.slots.find(taken.ctypes.data) or (0, 0)
+        self._ends[slot] = num_bytes
+        return slot, offset
+
+    def note_sent(self) -> None:
+        """Notes that all of these slots are the receiver's now."""
+        for slot in self._ends:
+            self.slots.note_sent(slot)
+
+
+class _InSlot:
+    """A tensor that lies in a slot; arrives as a tensor."""
+
+    def __init__(self, place: tuple[str, int, int], tensor: Tensor) -> None:
+        self._place, self._layout = place, (tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _receive_tensor, (*self._place, *self._layout)
+
+
+def _receive_tensor(
+    name: str, slot: int, offset: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Tensor:
+    return _tensor_at(SharedSlots.named(name).receive(slot), offset, dtype, shape, strides)
+
+
+def _tensor_at(
+    memory: NDArray[np.uint8], offset: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Tensor:
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    flat = torch.frombuffer(memory, dtype=dtype, count=extent, offset=offset)
+    return flat.as_strided(shape, strides)
+
+
+def _extent(tensor: Tensor) -> int:
+    """Returns how many bytes a tensor spans, gaps included."""
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (1 + steps) * tensor.element_size()
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return (
+        type(tensor) is Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+class _Inline:
+    """A small tensor on its way: within the message, not in shared memory and a file descriptor of its own."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return torch.from_numpy, (self._tensor.numpy(),)
+
+
+def _without_slots(tensor: Tensor) -> Any:
+    is_small = _is_plain(tensor) and tensor.nbytes <= _MOST_INLINE_BYTES
+    return _Inline(tensor) if is_small and tensor.dtype in _NUMPY_DTYPES else tensor
+
+
+_NUMPY_DTYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float32,
+    torch.float64,
+)
 
 
 def describe_full_memory() -> str:

@@ -8,15 +8,24 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import height_and_width
+from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.iteration_starts import IterationStarts
+from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.worker_output import WorkerOutput
+from tfds_torch.storage.source import FieldSpec
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.options import LoaderOptions
-from tfds_torch.torch_data.loading.position import IterationStarts
 from tfds_torch.torch_data.loading.sending import SendingCollate
-from tfds_torch.torch_data.loading.timing import TimedIterable, TimedMap
-from tfds_torch.torch_data.loading.worker import WorkerStart
+from tfds_torch.torch_data.loading.worker import TimedIterable, TimedMap, WorkerContext, WorkerStart
 from tfds_torch.torch_data.torch_fetch import no_collation
+
+_LARGEST_BATCH_BYTES = 1 << 27  # Of address space, not of memory; larger ones are handed over by torch.
+_REST_BYTES = 1 << 20  # What comes with the images.
+_OTHER_SLOTS = 6
+_MOST_CHANNELS = 4
 
 
 @dataclass(frozen=True)
@@ -63,15 +72,28 @@ class TorchLoaderSetup:
         generator = None if seed is None else torch.Generator().manual_seed(seed % 2**63)
         return cls(options, batch_size, is_collated, seed, generator)
 
-    def torch_loader(
-        self, dataset: Any, metrics: StageMetrics, starts: IterationStarts | None, num_workers: int
-    ) -> "DataLoader[Any]":
+    def make_context(self, dataset: Any, num_workers: int) -> WorkerContext:
+        """Returns what the processes of a loader share.
+
+        Args:
+            dataset: that is read.
+            num_workers: processes, 0 for none.
+        """
+        is_ours = isinstance(dataset, ImageDataset)
+        return WorkerContext(
+            metrics=StageMetrics(num_workers),
+            output=WorkerOutput(num_workers),
+            slots=_make_slots(dataset, num_workers, self.options.prefetch_batches),
+            starts=IterationStarts() if is_ours else None,
+            seed=self.seed if is_ours else None,
+        )
+
+    def torch_loader(self, dataset: Any, context: WorkerContext, num_workers: int) -> "DataLoader[Any]":
         """Returns a DataLoader whose items are `Sent` batches.
 
         Args:
             dataset: that is read.
-            metrics: what is reported to.
-            starts: where iterations of an ImageDataset begin; None for another dataset.
+            context: what its processes share.
             num_workers: processes, 0 for none.
         """
         options = self.options
@@ -83,16 +105,16 @@ class TorchLoaderSetup:
                 "prefetch_factor": options.prefetch_batches,
                 "persistent_workers": options.persistent_workers,
                 "multiprocessing_context": options.multiprocessing_context,
-                "worker_init_fn": WorkerStart(metrics, options.worker_init_fn),
+                "worker_init_fn": WorkerStart(context, options.worker_init_fn),
             }
         return DataLoader(
-            TimedIterable(dataset, metrics, starts) if is_iterable else TimedMap(dataset, metrics),
+            TimedIterable(dataset, context) if is_iterable else TimedMap(dataset, context.metrics),
             batch_size=self.batch_size if self.is_collated else None,
             shuffle=options.shuffle or None,
             sampler=options.sampler,
             drop_last=options.drop_last,
             num_workers=num_workers,
-            collate_fn=SendingCollate(collate, self.is_collated, metrics, None if starts is None else starts.memory),
+            collate_fn=SendingCollate(collate, self.is_collated, context.metrics, context.slots),
             generator=self.generator,
             **of_workers,
         )
@@ -121,3 +143,28 @@ def _planned_batch_size(dataset: ImageDataset, options: LoaderOptions) -> int:
                 f"batch its parser plans: give ParserTfds shuffle= or remainder= instead."
             )
     return planned
+
+
+def _make_slots(dataset: Any, num_workers: int, prefetch_batches: int) -> SharedSlots | None:
+    """Returns slots for the batches of a loader; None where there are no workers, or the system has no such memory."""
+    if not num_workers:
+        return None
+    slot_bytes = _LARGEST_BATCH_BYTES
+    if isinstance(dataset, ImageDataset) and dataset.is_batched:
+        parser, size = dataset.parser, _image_size(dataset.parser)
+        if size is not None and parser.batch_size is not None:
+            slot_bytes = max(slot_bytes, parser.batch_size * size[0] * size[1] * _MOST_CHANNELS + _REST_BYTES)
+    try:
+        # Batches that are transformed, those on their way, and some that the training loop holds.
+        return SharedSlots(num_workers, prefetch_batches + _OTHER_SLOTS, slot_bytes)
+    except (AttributeError, OSError, ValueError):  # Another system than Linux, or no address space for so much.
+        return None
+
+
+def _image_size(parser: Parser) -> tuple[int, int] | None:
+    """Returns height and width of the images of whole batches; None: they are only known when they are read."""
+    if parser.preprocess is not None:
+        return height_and_width(parser.preprocess.size)
+    spec = parser.element_spec.fields.get("image")
+    height, width, _ = spec.shape if isinstance(spec, FieldSpec) and len(spec.shape) == 3 else (None, None, None)
+    return None if height is None or width is None else (height, width)

@@ -1,9 +1,12 @@
-"""One iteration of a dataset in one process: where it began, and how far it has come."""
+"""The iterations that one process counts itself: those of a plain DataLoader, or of one worker for torchdata."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from multiprocessing.context import get_spawning_popen
+from typing import Any
 
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.state import LoaderState
@@ -37,6 +40,83 @@ class Iteration:
         if self.num_examples >= len(order):  # The last batch may be a short one.
             batches, examples = len(order.numbers), 0
         return WorkerPosition(self.began.worker, self.began.num_workers, batches, examples, began_at)
+
+
+class OwnIterations:
+    """The latest iteration that this process counts, and where the next one goes on if it was told so.
+
+    torchdata's StatefulDataLoader saves and loads the position of each worker, in the worker; without workers, that of
+    its own process. A copy of a dataset goes on where the original would; a worker that is spawned does not.
+    """
+
+    def __init__(self) -> None:
+        self._iteration: Iteration | None = None
+        self._restored: WorkerPosition[LoaderState] | None = None
+        self._restored_by: int | None = os.getpid()
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the next iteration goes on where a worker, or a loader without workers, was."""
+        return self._restored is not None
+
+    def restore(self, position: WorkerPosition[LoaderState] | None) -> None:
+        """Lets the next iteration of this process go on at a position; None: nowhere in particular."""
+        self._restored, self._restored_by, self._iteration = position, os.getpid(), None
+
+    def forget_other_epochs(self, epoch: int) -> None:
+        """Lets the next iteration go on in an epoch only."""
+        if self._restored is not None and self._restored.began_at.epoch != epoch:
+            self._restored = None
+
+    def begin(self, plan: EpochPlan, began: WorkerPosition[LoaderState]) -> Iteration:
+        """Returns an iteration of this process that begins now."""
+        self._iteration = Iteration(plan, began)
+        return self._iteration
+
+    def end(self) -> None:
+        """Notes that somebody else counts the iteration that begins now."""
+        self._iteration = None
+
+    def position(self, can_see: bool) -> WorkerPosition[LoaderState] | None:
+        """Returns how far the latest iteration is, or where the next one goes on; None: it is not known here.
+
+        Args:
+            can_see: whether the latest iteration is this process's own.
+        """
+        return self._iteration.position() if self._iteration is not None and can_see else self._restored
+
+    def take_restored(self, fixed_epoch: int | None) -> WorkerPosition[LoaderState] | None:
+        """Returns where an iteration that begins now goes on, once.
+
+        Raises:
+            StateMismatchError: the position is that of another process, or within another epoch than the one that is
+                set by hand.
+        """
+        position, self._restored = self._restored, None
+        if position is None:
+            return None
+        if self._restored_by != os.getpid():
+            raise StateMismatchError(
+                f"The state was taken after {position.examples} examples of a batch, by a process that read without "
+                f"workers. It goes on without workers only: use num_workers=0, or take states between batches."
+            )
+        if fixed_epoch in (None, position.began_at.epoch):
+            return position
+        if position.is_underway:
+            raise StateMismatchError(
+                f"The loader's state is within epoch {position.began_at.epoch}, and set_epoch({fixed_epoch}) was "
+                f"called. Begin with set_epoch({position.began_at.epoch}), or do not load the state."
+            )
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_iteration": None}
+        return state if get_spawning_popen() is not None else state | {"_restored_by": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._restored_by is None:  # A copy goes on where the original would; a worker of spawn does not.
+            self._restored_by = os.getpid()
 
 
 def is_position(state: object) -> bool:
@@ -73,7 +153,7 @@ def check_delivered(
             f"batches_delivered={num_batches}: the parser has no batch_size, so that the dataset does not know how "
             f"large the loader's batches are. Give it the loader's."
         )
-    if progress.is_restored and progress.num_workers:
+    if progress.is_counted_elsewhere and progress.num_workers:
         raise ConfigError(
             f"batches_delivered={num_batches}: the loader went on from a state of its own, so that the dataset does "
             f"not know where this iteration began. Ask the loader for its state."

@@ -1,0 +1,124 @@
+"""What is said of a loader's workers that died, or of which no batch came."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.worker_output import WorkerOutput
+from tfds_torch.runtime.worker_watch import describe_exit, process_state
+
+_IMPORT_HINT = (
+    ' ("Can\'t get attribute": a worker that is spawned finds only what it can import; functions and classes of a '
+    "notebook need multiprocessing_context='fork', or a module)"
+)
+
+
+@dataclass(frozen=True)
+class ReadingNames:
+    """What messages tell of a loader.
+
+    Attributes:
+        dataset: its name and split, or its type.
+        next_step: what the user does after a fault.
+        find_id: returns the id of an example, `<shard>__<record>`; None: its examples have none.
+    """
+
+    dataset: str
+    next_step: str
+    find_id: Callable[[int], str] | None = None
+
+    def example(self, index: int | None) -> str:
+        """Returns where an example lies, as the rest of a sentence; empty where it is not known."""
+        if index is None or self.find_id is None:
+            return ""
+        try:
+            name = self.find_id(index)
+        except Exception:  # A message about a fault must not fail.
+            return f", example {index}"
+        shard, separator, record = name.rpartition("__")
+        return f", shard {shard}, record {record} (example {index})" if separator else f", {name} (example {index})"
+
+
+class WorkerFaults:
+    """Describes the faults of a loader's workers, by what these have told before.
+
+    Args:
+        names: of what they read.
+        metrics: what they report to.
+        output: what they write.
+        timeout_s: how long a batch may take, seconds; None: for ever.
+        can_import_only: whether they find only what a fresh interpreter can import.
+    """
+
+    def __init__(
+        self,
+        names: ReadingNames,
+        metrics: StageMetrics,
+        output: WorkerOutput,
+        timeout_s: float | None,
+        can_import_only: bool,
+    ) -> None:
+        self.names, self.metrics, self.output = names, metrics, output
+        self.timeout_s, self.can_import_only = timeout_s, can_import_only
+
+    def describe_deaths(self, dead: Sequence[tuple[int, int, int]]) -> str:
+        """Returns what is said of workers that ended too early.
+
+        Args:
+            dead: number, pid and exit code of each.
+        """
+        said = [f"Worker {worker} (pid {pid}) {describe_exit(code)} {self._when(worker)}" for worker, pid, code in dead]
+        wrote = [
+            f"\nThe last that worker {worker} wrote to standard error:\n{lines}"
+            for worker, _, _ in dead
+            if (lines := self.output.last_lines(worker))
+        ]
+        return " ".join([*said, self.names.next_step]) + "".join(wrote)
+
+    def describe_stall(self, worker: int, pid: int) -> str:
+        """Returns what is said when no batch came of a worker in time."""
+        letter, state = process_state(pid)
+        said = f"{self._no_batch()} Worker {worker} (pid {pid}), whose turn it is, is {state} ({letter}) and reads "
+        said += f"{self._place_of(worker)}. {self.names.next_step} "
+        if letter in "Tt":
+            return f"{said}A stopped process cannot tell its stack; SIGCONT lets it go on."
+        stack = self.output.ask_for_stack(worker, pid)
+        return said + (f"Its stacks:\n{stack}" if stack else "It does not tell its stack.")
+
+    def describe_own_stall(self, stack: str) -> str:
+        """Returns what is said when no batch came, and the training process reads by itself.
+
+        Args:
+            stack: of the thread that reads; may be empty.
+        """
+        said = f"{self._no_batch()} The training process itself reads {self._place_of(0)}."
+        return f"{said} The stack of its reading thread:\n{stack}" if stack else said
+
+    def describe_half_message(self, stack: str) -> str:
+        """Returns what is said when the rest of a worker's message did not come in time.
+
+        Args:
+            stack: of the thread that reads; may be empty.
+        """
+        return f"{self._no_batch()} A message of a worker came in part only. {self.names.next_step}\n{stack}"
+
+    def describe_slow_start(self, waited_s: float) -> str:
+        """Returns what is said while no worker has made a batch for a while."""
+        num_workers = self.metrics.num_workers
+        begun = sum(self.metrics.num_begun(worker) > 0 for worker in range(num_workers))
+        return (
+            f"{self.names.dataset}: no batch after {waited_s:g} s yet: {begun} of {num_workers} workers have begun to "
+            f"read."
+        )
+
+    def _no_batch(self) -> str:
+        return f"No batch came within timeout_s={self.timeout_s:g} s."
+
+    def _when(self, worker: int) -> str:
+        if self.metrics.pid(worker) is None:
+            hint = _IMPORT_HINT if self.can_import_only else ""
+            return f"before it had begun: what it wrote to standard error says why{hint}."
+        return f"while it read {self._place_of(worker)}."
+
+    def _place_of(self, worker: int) -> str:
+        return self.names.dataset + self.names.example(self.metrics.reading(worker))

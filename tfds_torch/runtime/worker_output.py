@@ -1,0 +1,135 @@
+"""WorkerOutput: what workers write to standard error, and their stacks, in memory that outlives them."""
+
+import faulthandler
+import fcntl
+import os
+import signal
+import sys
+import time
+from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
+from typing import Any, TextIO
+
+_STACK_CHECK_S = 0.02
+_MOST_BYTES = 1 << 18
+_TAIL_BYTES = 1 << 15
+_CRASH = "Fatal Python error: "
+
+
+class WorkerOutput:
+    """A file without a name (memfd) for each worker; without any where the system has none.
+
+    Into it goes what Python writes to `sys.stderr` in the worker (which also goes where it always goes), the stacks of
+    its threads when it crashes by a signal, and when it is asked for them. What native code writes is not in it. The
+    files are inherited by forked workers and travel to spawned ones.
+
+    Args:
+        num_workers: of the loader.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._files: list[int] = []
+        if hasattr(os, "memfd_create"):
+            self._files = [os.memfd_create("stderr") for _ in range(num_workers)]
+        for file in self._files:  # Writers share no offset with the reader, who may cut it off.
+            fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+
+    def bind(self, worker: int) -> None:
+        """Lets this process write as a worker."""
+        if not self._files:
+            return
+        file = self._files[worker]
+        faulthandler.enable(file=file, all_threads=True)
+        faulthandler.register(_stack_signal(), file=file, all_threads=True, chain=False)
+        sys.stderr = _CopiedStream(sys.stderr, file)
+
+    def last_lines(self, worker: int, most: int = 20) -> str:
+        """Returns the last lines that a worker has written, empty where there are none; of a crash, the first ones."""
+        if not self._files:
+            return ""
+        size = os.fstat(self._files[worker]).st_size
+        start = max(0, size - _TAIL_BYTES)
+        _, crash, stack = os.pread(self._files[worker], size - start, start).decode(errors="replace").rpartition(_CRASH)
+        if crash:  # The innermost calls come first.
+            return (crash + "\n".join(stack.splitlines()[:most])).strip("\n")
+        lines = stack.splitlines()[1 if start else 0 :]
+        return "\n".join(lines[-most:]).strip("\n")
+
+    def ask_for_stack(self, worker: int, pid: int, wait_s: float = 2.0) -> str | None:
+        """Returns the Python stacks of a worker's threads; None when it does not answer.
+
+        Args:
+            worker: which one; it has called `bind`.
+            pid: its process.
+            wait_s: how long to wait for it, seconds.
+        """
+        if not self._files:
+            return None
+        file = self._files[worker]
+        start = os.fstat(file).st_size
+        try:
+            os.kill(pid, _stack_signal())
+        except OSError:
+            return None
+        text = os.pread(file, _wait_for_end(file, start, wait_s) - start, start)
+        return text.decode(errors="replace").strip() or None
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        files, self._files = self._files, []
+        for file in files:
+            os.close(file)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is None:
+            raise TypeError("WorkerOutput travels to new processes only.")
+        return {"files": [reduction.DupFd(file) for file in self._files]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._files = [file.detach() for file in state["files"]]
+
+
+class _CopiedStream:
+    """A text stream of which a file gets a copy.
+
+    Args:
+        stream: the original.
+        file: descriptor of a file that is appended to; it begins anew when it is long.
+    """
+
+    def __init__(self, stream: TextIO, file: int) -> None:
+        self._stream, self._file = stream, file
+
+    def write(self, text: str) -> int:
+        """Writes a text to both."""
+        if os.fstat(self._file).st_size > _MOST_BYTES:
+            os.ftruncate(self._file, 0)
+        os.write(self._file, text.encode(errors="replace"))
+        return self._stream.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Writes several texts to both."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _wait_for_end(file: int, start: int, wait_s: float) -> int:
+    """Returns the size of a file when it has grown and grows no more, or after a while."""
+    ends_at, size = time.monotonic() + wait_s, start
+    while time.monotonic() < ends_at:
+        time.sleep(_STACK_CHECK_S)
+        now = os.fstat(file).st_size
+        if now == size > start:
+            break
+        size = now
+    return size
+
+
+def _stack_signal() -> int:
+    return signal.SIGRTMAX - 3  # Programs have their own plans with SIGUSR1 and SIGUSR2.
