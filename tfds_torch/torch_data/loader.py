@@ -15,13 +15,13 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.state import LoaderState
+from tfds_torch.runtime.loader_iteration import LoaderIteration
 from tfds_torch.runtime.loader_metrics import LoaderMetrics
 from tfds_torch.runtime.loader_stats import LoaderStats
 from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign, warn_of_memory
-from tfds_torch.torch_data.loading.iteration import LoaderIteration
 from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.loading.source import BatchSource
 from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup

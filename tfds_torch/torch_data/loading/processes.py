@@ -47,12 +47,16 @@ class LoaderProcesses:
         Args:
             error: that torch's loader has raised, perhaps because of a dead worker.
         """
+        processes = self._iterator._workers
         if isinstance(error, OSError | EOFError):
             # Of a connection that broke: its other end is about to die, but may not be dead yet.
-            wait([process.sentinel for process in self._iterator._workers], _GRACE_S)
+            ending = wait([process.sentinel for process in processes], _GRACE_S)
+            for process in processes:
+                if process.sentinel in ending:
+                    process.join(_GRACE_S)
         return [
             (number, process.pid, process.exitcode)
-            for number, process in enumerate(self._iterator._workers)
+            for number, process in enumerate(processes)
             if process.exitcode or (process.exitcode == 0 and _may_be_by(error, process.pid))
         ]
 
