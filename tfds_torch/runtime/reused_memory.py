@@ -5,8 +5,6 @@ import weakref
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.runtime.array_owner import owner_of
-
 
 class ReusedMemory:
     """Memory that one process keeps for its own batches. Thread-safe.
@@ -30,10 +28,10 @@ class ReusedMemory:
         block = self._pop(num_bytes)
         if block is None:
             block = np.empty(num_bytes, np.uint8)
-        # A new object over the same memory: it lives as long as anything that was made of it.
-        array = np.frombuffer(block.data, np.uint8).reshape(shape)
-        weakref.finalize(owner_of(array), self._give_back, block).atexit = False
-        return array
+        # A new object over the same memory: it lives as long as any view of it.
+        array = np.frombuffer(block.data, np.uint8)
+        weakref.finalize(array, self._give_back, block).atexit = False
+        return array.reshape(shape)
 
     def _pop(self, num_bytes: int) -> NDArray[np.uint8] | None:
         """Returns a block that is kept, of this size; None: there is none. Each step is atomic."""

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.runtime.array_owner import owner_of
-
 _PAGE = 4096
 _FREE, _TAKEN = 0, 1
 
@@ -108,9 +106,9 @@ class SharedSlots:
 
     def _owned(self, slot: int, num_bytes: int) -> "tuple[NDArray[np.uint8], weakref.finalize[..., Any]]":
         """Returns bytes of a slot which it frees when nothing refers to them, and what lets it do so."""
-        # A new object over the same memory: it lives as long as anything that was made of it.
+        # A new object over the same memory: it lives as long as any view of it.
         array = np.frombuffer(self.bytes_of(slot)[:num_bytes].data, np.uint8)
-        release = weakref.finalize(owner_of(array), _set_free, self._flags, slot, os.getpid())
+        release = weakref.finalize(array, _set_free, self._flags, slot, os.getpid())
         release.atexit = False
         return array, release
 

@@ -10,7 +10,7 @@ import torch.utils.data
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, Parser
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
@@ -22,8 +22,7 @@ from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_watch import end_with_parent
 from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
-from tfds_torch.torch_data.batch_fields import make_tensors
-from tfds_torch.torch_data.example_fields import check_field_names, make_tuples, timed
+from tfds_torch.torch_data.fields import check_field_names, make_examples, make_tensors, timed
 from tfds_torch.torch_data.own_iteration import Iteration, OwnIterations, check_delivered, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
@@ -376,23 +375,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         if self.is_batched:
             yield make_tensors(batch, self.fields)
             return
-        columns = [(field, _values(batch, field)) for field in self.fields]
-        yield from make_tuples(columns, timed(self.transform, metrics), timed(self.target_transform, metrics))
+        transforms = timed(self.transform, metrics), timed(self.target_transform, metrics)
+        yield from make_examples(batch, self.fields, *transforms)
 
 
 def _num_local_ranks(environ: Mapping[str, str]) -> int | None:
     """Returns how many ranks share this machine; None: the launcher does not say it."""
     return num_local_ranks(environ) if "LOCAL_WORLD_SIZE" in environ else None
-
-
-def _values(batch: Batch, field: str) -> Any:
-    """Returns a field's values, one per example."""
-    if field == "label":
-        return batch.features["label"] if batch.label is None else batch.label.tolist()
-    if field in METADATA_FIELDS:
-        values = getattr(batch, field)
-        return values if field == "id" else values.tolist()
-    return batch.image if field == "image" else batch.features[field]
 
 
 IterableImageDataset = ImageDataset

@@ -9,7 +9,7 @@ from tfds_torch.engines.batch import Example
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.runtime.worker_watch import end_with_parent
-from tfds_torch.torch_data.example_fields import check_field_names, make_tuples
+from tfds_torch.torch_data.fields import check_field_names, make_tuples
 
 
 class IndexedParser(Parser, Protocol):

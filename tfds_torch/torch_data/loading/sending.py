@@ -49,14 +49,14 @@ class SendingCollate:
     """Collates, measures, and packs a worker's batches; the `collate_fn` of torch's loader. Picklable.
 
     Args:
-        collate: the user's, or torch's.
+        collate: the user's, or torch's; None: the dataset makes the batches.
         is_batching: whether it gets lists of examples; else the dataset's items.
         metrics: what is reported to.
         slots: in which batches are handed over; None: there are none.
     """
 
     def __init__(
-        self, collate: Callable[[Any], Any], is_batching: bool, metrics: StageMetrics, slots: SharedSlots | None
+        self, collate: Callable[[Any], Any] | None, is_batching: bool, metrics: StageMetrics, slots: SharedSlots | None
     ) -> None:
         self.collate, self.is_batching, self.metrics, self.slots = collate, is_batching, metrics, slots
 
@@ -79,7 +79,7 @@ class SendingCollate:
     def _collate(self, rows: Any, worker: int | None) -> Sent:
         start = time.monotonic()
         try:
-            batch = self.collate(rows)
+            batch = rows if self.collate is None else self.collate(rows)
         except StopIteration as error:  # It would pass for the end of the epoch.
             raise WorkerError(f"The collate_fn {self.collate!r} raised StopIteration.") from error
         num_examples = len(rows) if self.is_batching else count_examples(batch)

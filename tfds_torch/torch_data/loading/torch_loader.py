@@ -119,14 +119,10 @@ class TorchLoaderSetup:
             **of_workers,
         )
 
-    def _default_collate(self, dataset: Any) -> Callable[[Any], Any]:
+    def _default_collate(self, dataset: Any) -> Callable[[Any], Any] | None:
         if self.is_collated:
             return default_collate
-        return _as_it_is if isinstance(dataset, ImageDataset) else default_convert
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
+        return None if isinstance(dataset, ImageDataset) else default_convert
 
 
 def _planned_batch_size(dataset: ImageDataset, options: LoaderOptions) -> int:
