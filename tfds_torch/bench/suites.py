@@ -9,6 +9,7 @@ from tfds_torch.bench.contests import SAMPLE, START
 from tfds_torch.bench.fused_suites import JPEG, JPEG_EVAL, MEMORY, PNG32
 from tfds_torch.bench.index_suite import INDEX_SUITE
 from tfds_torch.bench.notebook_suite import NOTEBOOK
+from tfds_torch.bench.ready_suite import READY
 from tfds_torch.bench.report import Report
 from tfds_torch.bench.scale_suite import SCALE
 from tfds_torch.bench.state_suite import STATE_SUITE
@@ -16,7 +17,7 @@ from tfds_torch.bench.suite import Run, Settings, Suite
 from tfds_torch.bench.task import PEERS
 from tfds_torch.bench.turns import Say
 
-SUITES = (SAMPLE, START, INDEX_SUITE, STATE_SUITE, JPEG, JPEG_EVAL, PNG32, MEMORY, NOTEBOOK, SCALE)
+SUITES = (SAMPLE, START, INDEX_SUITE, STATE_SUITE, JPEG, JPEG_EVAL, PNG32, MEMORY, NOTEBOOK, READY, SCALE)
 
 
 def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:

@@ -1,0 +1,82 @@
+"""What a loader costs that only hands over: epochs of batches that lie ready."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from tfds_torch import create_loader
+
+OURS, TORCH = "Loader", "torch's DataLoader"
+SHAPE = (256, 3, 32, 32)
+LARGE_SHAPE = (128, 3, 224, 224)
+"""Of uint8 images: 786 kB, and 19 MB as a batch of photographs has."""
+
+
+@dataclass(frozen=True)
+class ReadyEpoch:
+    """An epoch of ready batches.
+
+    Attributes:
+        loader: OURS or TORCH.
+        num_workers: of it.
+        batch_us: that the training process waits for each batch, microseconds, a mean without the first one.
+        hand_over_us: that a batch is on its way while the loop waits; None where the loader does not tell.
+    """
+
+    loader: str
+    num_workers: int
+    batch_us: float
+    hand_over_us: float | None
+
+
+class ReadyBatches(Dataset[Any]):
+    """The same batch again and again.
+
+    Args:
+        num_batches: how often.
+        shape: of its images.
+    """
+
+    def __init__(self, num_batches: int, shape: tuple[int, ...]) -> None:
+        self._num_batches = num_batches
+        self._batch = torch.zeros(shape, dtype=torch.uint8), torch.zeros(shape[0], dtype=torch.int64)
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+    def __getitem__(self, index: int) -> Any:
+        return self._batch
+
+
+def run_ready_epochs(
+    num_batches: int, shape: tuple[int, ...], num_workers: tuple[int, ...], num_rounds: int
+) -> Iterator[ReadyEpoch]:
+    """Yields epochs of both loaders, which take turns.
+
+    Args:
+        num_batches: of an epoch.
+        shape: of a batch's images.
+        num_workers: numbers of workers to measure, one after the other.
+        num_rounds: epochs of each loader with each number.
+    """
+    dataset = ReadyBatches(num_batches, shape)
+    for _ in range(num_rounds):
+        for number in num_workers:
+            with create_loader(dataset, num_workers=number) as loader:
+                batch_us = _epoch_us(loader)
+                stats = loader.stats()
+            yield ReadyEpoch(OURS, number, batch_us, stats.hand_over_s / num_batches * 1e6 if number else None)
+            yield ReadyEpoch(TORCH, number, _epoch_us(DataLoader(dataset, None, num_workers=number)), None)
+
+
+def _epoch_us(loader: Any) -> float:
+    batches = iter(loader)
+    next(batches)
+    began, number = time.perf_counter(), 0
+    for _ in batches:
+        number += 1
+    return (time.perf_counter() - began) / number * 1e6
