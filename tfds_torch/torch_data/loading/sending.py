@@ -41,7 +41,7 @@ class Sent:
     batch: Any
     worker: int | None
     num_examples: int
-    sent_at: float
+    sent_at: float = 0.0
     received_at: float = 0.0
 
 
@@ -62,31 +62,36 @@ class SendingCollate:
 
     def __call__(self, rows: Any) -> Any:
         """Returns what torch's loader hands on: a `Sent` batch, packed in a worker."""
-        worker = torch.utils.data.get_worker_info()
+        worker, start = torch.utils.data.get_worker_info(), time.monotonic()
         if worker is None:
-            return self._collate(rows, None)
+            sent = self._collate(rows, None)
+            self._note_ready(sent, start)
+            return sent
         failure = rows[-1] if self.is_batching and isinstance(rows, list) and rows else rows
         if not isinstance(failure, Failure):
             try:
-                return _pack(self._collate(rows, worker.id), self.slots)
+                sent, packing = self._collate(rows, worker.id), _Packing(self.slots)
+                sent.batch = map_tensors(sent.batch, packing.refer)
+                self._note_ready(sent, start)
+                return packing.finish(sent)
             except Exception as error:
                 failure = Failure.of(error)
                 if isinstance(error, RuntimeError | OSError) and _NO_SPACE in str(error):
                     message = f"{describe_full_memory()} ({failure.message})"
                     failure = Failure(WorkerError.__module__, WorkerError.__name__, message, failure.trace)
-        return _pack(Sent(failure, worker.id, 0, time.monotonic()), self.slots)
+        return _Packing(self.slots).finish(Sent(failure, worker.id, 0, time.monotonic()))
 
     def _collate(self, rows: Any, worker: int | None) -> Sent:
-        start = time.monotonic()
         try:
             batch = rows if self.collate is None else self.collate(rows)
         except StopIteration as error:  # It would pass for the end of the epoch.
             raise WorkerError(f"The collate_fn {self.collate!r} raised StopIteration.") from error
-        num_examples = len(rows) if self.is_batching else count_examples(batch)
-        end = time.monotonic()
-        self.metrics.add("collate", end - start)
-        self.metrics.add_batch(num_examples)
-        return Sent(batch, worker, num_examples, end, end)
+        return Sent(batch, worker, len(rows) if self.is_batching else count_examples(batch))
+
+    def _note_ready(self, sent: Sent, start: float) -> None:
+        sent.sent_at = time.monotonic()
+        self.metrics.add("collate", sent.sent_at - start)
+        self.metrics.add_batch(sent.num_examples)
 
 
 class _Packed:
@@ -101,23 +106,6 @@ class _Packed:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpack, (self._place,)
-
-
-def _pack(sent: Sent, slots: SharedSlots | None) -> _Packed:
-    packing = None if slots is None else _Packing(slots)
-    refer = _without_slots if packing is None else packing.refer
-    sent.batch = map_tensors(sent.batch, refer)
-    content = bytes(ForkingPickler.dumps(sent))
-    place = packing.place(len(content)) if packing is not None and len(content) > _LONGEST_MESSAGE else None
-    if packing is None or place is None:
-        packed = _Packed(content)
-    else:
-        slot, offset = place
-        packing.slots.bytes_of(slot)[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
-        packed = _Packed((packing.slots.name, slot, offset, len(content)))
-    if packing is not None:
-        packing.note_sent()
-    return packed
 
 
 def _unpack(place: tuple[str, int, int, int] | bytes) -> Sent:
@@ -135,55 +123,65 @@ class _Packing:
     """Finds places in a worker's slots for what a batch consists of.
 
     Args:
-        slots: of the worker.
+        slots: of the worker; None: there are none.
     """
 
-    def __init__(self, slots: SharedSlots) -> None:
-        self.slots = slots
+    def __init__(self, slots: SharedSlots | None) -> None:
+        self._slots = slots
         self._ends: dict[int, int] = {}  # Slot -> how far it is used by this batch.
         self._taken: list[NDArray[np.uint8]] = []  # Slots are free again where packing fails.
 
     def refer(self, tensor: Tensor) -> Any:
         """Returns what stands for a tensor in a message: where it lies, or a copy of it; or the tensor itself."""
-        if not _is_plain(tensor):
-            return tensor
-        found = self.slots.find(tensor.data_ptr()) if tensor.nbytes else None
-        if found is not None and self.slots.is_own(found[0]):
+        slots = self._slots
+        if slots is None or not _is_plain(tensor):
+            return _without_slot(tensor)
+        found = slots.find(tensor.data_ptr()) if tensor.nbytes else None
+        if found is not None and slots.is_own(found[0]):
             slot, offset = found
             end = offset + _extent(tensor)
-            if end <= self.slots.slot_bytes:
+            if end <= slots.slot_bytes:
                 self._ends[slot] = max(self._ends.get(slot, 0), end)
-                return _InSlot((self.slots.name, slot, offset), tensor)
-        if tensor.nbytes <= _LONGEST_MESSAGE // 4:
-            return _without_slots(tensor)
-        strides = torch.empty_like(tensor, device="meta").stride()  # The same, where there are no gaps.
-        place = self.place(tensor.nbytes)
+                return _InSlot((slots.name, slot, offset), tensor)
+        place = self._place(tensor.nbytes) if tensor.nbytes > _LONGEST_MESSAGE // 4 else None
         if place is None:
-            return _without_slots(tensor)
+            return _without_slot(tensor)
         slot, offset = place
-        copy = _tensor_at(self.slots.bytes_of(slot), offset, tensor.dtype, tuple(tensor.shape), strides)
+        strides = torch.empty_like(tensor, device="meta").stride()  # The same, where there are no gaps.
+        copy = _tensor_at(slots.bytes_of(slot), offset, tensor.dtype, tuple(tensor.shape), strides)
         copy.copy_(tensor)
-        return _InSlot((self.slots.name, slot, offset), copy)
+        return _InSlot((slots.name, slot, offset), copy)
 
-    def place(self, num_bytes: int) -> tuple[int, int] | None:
+    def finish(self, sent: Sent) -> _Packed:
+        """Returns the message; all of its slots are the receiver's now."""
+        content = bytes(ForkingPickler.dumps(sent))
+        packed, slots = _Packed(content), self._slots
+        place = self._place(len(content)) if len(content) > _LONGEST_MESSAGE else None
+        if slots is not None and place is not None:
+            slot, offset = place
+            slots.bytes_of(slot)[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
+            packed = _Packed((slots.name, slot, offset, len(content)))
+        for slot in self._ends:
+            if slots is not None:
+                slots.note_sent(slot)
+        return packed
+
+    def _place(self, num_bytes: int) -> tuple[int, int] | None:
         """Returns a slot and an offset at which so many bytes may be written; None: there is no room."""
+        if self._slots is None:
+            return None
         for slot, end in self._ends.items():
             offset = -(-end // _ALIGNMENT) * _ALIGNMENT
-            if offset + num_bytes <= self.slots.slot_bytes:
+            if offset + num_bytes <= self._slots.slot_bytes:
                 self._ends[slot] = offset + num_bytes
                 return slot, offset
-        taken = self.slots.take(num_bytes)
-        if taken is None:
+        taken = self._slots.take(num_bytes)
+        found = None if taken is None else self._slots.find(taken.ctypes.data)
+        if taken is None or found is None:
             return None
         self._taken.append(taken)
-        slot, offset = self.slots.find(taken.ctypes.data) or (0, 0)
-        self._ends[slot] = num_bytes
-        return slot, offset
-
-    def note_sent(self) -> None:
-        """Notes that all of these slots are the receiver's now."""
-        for slot in self._ends:
-            self.slots.note_sent(slot)
+        self._ends[found[0]] = num_bytes
+        return found
 
 
 class _InSlot:
@@ -235,7 +233,7 @@ class _Inline:
         return torch.from_numpy, (self._tensor.numpy(),)
 
 
-def _without_slots(tensor: Tensor) -> Any:
+def _without_slot(tensor: Tensor) -> Any:
     is_small = _is_plain(tensor) and tensor.nbytes <= _MOST_INLINE_BYTES
     return _Inline(tensor) if is_small and tensor.dtype in _NUMPY_DTYPES else tensor
 
