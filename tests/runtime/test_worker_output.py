@@ -54,7 +54,8 @@ def test_the_last_lines_outlive_the_worker(method: str, capfd: pytest.CaptureFix
     assert output.last_lines(1) == "one\ntwo\nthree"
     assert output.last_lines(1, most=2) == "two\nthree"
     assert output.last_lines(0) == ""
-    assert "one\ntwo\nthree" in capfd.readouterr().err  # It goes where it always goes, too.
+    if method != "forkserver":  # Whose own standard error is that of the time when it was started.
+        assert "one\ntwo\nthree" in capfd.readouterr().err  # It goes where it always goes, too.
 
 
 def test_a_crash_tells_its_stack() -> None:
