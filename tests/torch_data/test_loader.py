@@ -10,6 +10,7 @@ import pickle
 import random
 import re
 import signal
+import sys
 import warnings
 from typing import Any
 
@@ -246,6 +247,23 @@ def test_a_worker_that_dies_while_the_loop_is_at_work_does_not_interrupt_it() ->
 
 
 @pytest.mark.slow
+class Complaining(Batches):
+    """Says why before it ends."""
+
+    def act(self, number: int) -> None:
+        if number == 3:
+            print("cannot reach the license server", file=sys.stderr)
+            os._exit(3)
+
+
+def test_a_worker_error_carries_what_the_worker_wrote_last() -> None:
+    with create_loader(Complaining(), 2, **FORKED) as loader, pytest.raises(WorkerError) as caught:
+        list(loader)
+    assert str(caught.value).endswith(
+        "The last that worker 1 wrote to standard error:\ncannot reach the license server"
+    )
+
+
 def test_a_worker_that_cannot_start_is_a_worker_error() -> None:
     with (
         create_loader(Unreadable(), 1, multiprocessing_context="spawn") as loader,
