@@ -6,6 +6,9 @@ from tfds_torch.check.arguments import parse_arguments
 
 if __name__ == "__main__":
     flags = parse_arguments(None)
-    from tfds_torch.check.command import run  # Only now: torch and TFDS take seconds.
-
+    try:
+        from tfds_torch.check.command import run  # Only now: torch and TFDS take seconds.
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
     sys.exit(run(flags, sys.argv[1:]))

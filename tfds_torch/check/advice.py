@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tfds_torch.check.fused import FusedMeasure, FusedSpeed
+from tfds_torch.check.throughput import Throughput
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.runtime.machine_share import WorkerChoice
 
 _LARGE_REMAINDER = 0.05
-_CLEARLY_FASTER = 1.2
 _LARGE_SHARE_OF_TIME = 0.5
 _ENOUGH_BATCHES = 8
 _SMALL_SHARE_OF_MEMORY = 0.25
@@ -34,9 +33,9 @@ class Facts:
         mean_image_bytes: size of a decoded image; None without images.
         available_bytes: memory that may still be taken; None where the system does not tell.
         num_cores: processors that this process may use.
-        single_examples_per_s: what rank 0 read of single examples, alone on the machine; None: it was not alone.
-        fused: how fast whole batches came; None: they were not looked at.
-        usual_workers: what `num_workers="auto"` would choose; None: not asked.
+        num_loader_workers: of the loader; 0: the training process reads by itself.
+        throughput: how fast rank 0 read whole batches, alone on the machine; None: it did not.
+        usual_workers: what `num_workers="auto"` would choose; None: it is not asked for a Loader's number of workers.
     """
 
     dataset: str
@@ -51,14 +50,14 @@ class Facts:
     mean_image_bytes: float | None
     available_bytes: int | None
     num_cores: int
-    single_examples_per_s: float | None = None
-    fused: FusedMeasure | None = None
+    num_loader_workers: int = 0
+    throughput: Throughput | None = None
     usual_workers: WorkerChoice | None = None
 
 
 def advise(facts: Facts) -> list[str]:
     """Returns sentences, the weightiest first; none when there is nothing to be said."""
-    parts = (_memory, _fused, _stages, _shards, _remainder, _workers, _cache)
+    parts = (_memory, _stages, _shards, _remainder, _workers, _cache)
     return [sentence for part in parts for sentence in part(facts)]
 
 
@@ -86,23 +85,10 @@ def _memory(facts: Facts) -> Iterator[str]:
         )
 
 
-def _fused(facts: Facts) -> Iterator[str]:
-    fused, single = facts.fused, facts.single_examples_per_s
-    if fused is None or fused.speed is None or fused.is_own or not single or not _is_enough(fused.speed):
-        return
-    rate, other = fused.speed.examples_per_s, fused.transformed_per_s(single)
-    if rate >= _CLEARLY_FASTER * other:
-        yield (
-            f"preprocess={fused.preprocess} with create_loader(dataset, num_workers={fused.num_workers}) delivered "
-            f"{rate:,.0f} examples/s, {rate / other:.1f} times as many as single examples: these were {single:,.0f} "
-            f"without any transform, and would be about {other:,.0f} with the same crop by Pillow."
-        )
-
-
 def _stages(facts: Facts) -> Iterator[str]:
     """What a loop that does nothing else waits for in whole batches, unless it is decoding."""
-    speed = None if facts.fused is None else facts.fused.speed
-    if speed is None or not _is_enough(speed):
+    speed = facts.throughput
+    if speed is None or not speed.stages or speed.num_batches < _ENOUGH_BATCHES:
         return
     read, decode, hand_over = (speed.stages[stage] for stage in ("read", "decode", "hand_over"))
     if speed.stages["waiting"] < _LARGE_SHARE_OF_TIME * speed.timed_s:
@@ -117,11 +103,6 @@ def _stages(facts: Facts) -> Iterator[str]:
             f"Whole batches were on their way from the workers for {hand_over / speed.timed_s:.0%} of the time: a "
             f"larger batch_size than {facts.plan.batch_size} hands them over less often."
         )
-
-
-def _is_enough(speed: FusedSpeed) -> bool:
-    """Whether so much was timed that it was no accident."""
-    return speed.num_batches >= _ENOUGH_BATCHES
 
 
 def _shards(facts: Facts) -> Iterator[str]:
@@ -182,9 +163,9 @@ def _workers(facts: Facts) -> Iterator[str]:
         )
     elif num_workers > facts.num_cores:
         yield f"{num_workers} workers share {_number(facts.num_cores, 'core')}: they would decode faster with fewer."
-    if facts.fused is not None and facts.usual_workers is not None:
+    if facts.usual_workers is not None:
         usual = min(facts.usual_workers.num_workers, max(1, num_batches))
-        if usual != facts.fused.num_workers:
+        if usual != facts.num_loader_workers:
             yield f"create_loader(dataset, num_workers='auto') would choose {facts.usual_workers.reason}"
 
 

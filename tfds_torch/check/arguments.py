@@ -4,14 +4,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-_DESCRIPTION = """Reads a TFDS dataset through ParserTfds and ImageDataset, with every rank and real worker processes,
-proves from the ids of the examples what came, and says how fast it came. Without --root, the names digits and photos
-stand for the embedded datasets, which are built at their first use; --fake builds made-up content for any other name.
-With --torchrun the ranks are processes of torch.distributed, as torchrun would start them, and read at the same time;
-else they read one after the other. In read mode index, another number of workers must give the same order, a saved
-state the same tail, and TFDS's own reader the same examples. Single examples are proved; of whole batches, preprocessed
-while they are decoded (in training by TrainPreprocess, in evaluation by EvalPreprocess, or as the recipe says), a few
-seconds tell how fast they come. check starts its ranks itself: do not start it with
+_DESCRIPTION = """Reads a TFDS dataset as a training script does that follows the README, with every rank and real
+worker processes: through create_loader, in whole batches where there are images, preprocessed while they are decoded
+(as the recipe says, else by TrainPreprocess or, in evaluation, EvalPreprocess). Proves from the ids of the examples
+what came, holds the pixels of some against Pillow's, and says how fast it came. Without --root, the names digits and
+photos stand for the embedded datasets, which are built at their first use; --fake builds made-up content for any other
+name. With --torchrun the ranks are processes of torch.distributed, as torchrun would start them, and read at the same
+time; else they read one after the other. In read mode index, another number of workers must give the same order, a
+saved state the same tail, and TFDS's own reader the same examples. check starts its ranks itself: do not start it with
 torchrun.
 Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted."""
 
@@ -34,6 +34,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--torchrun", type=int, metavar="R", help="ranks, processes of torch.distributed at the same time")
     how.add_argument("--eval", action="store_true", help="evaluation: every example exactly once")
     how.add_argument("--read-mode", metavar="M", help="auto, index, files or examples (auto)")
+    how.add_argument("--plain-loader", action="store_true", help="read by torch's DataLoader, not create_loader")
+    how.add_argument("--single-examples", action="store_true", help="read single examples, whole and unpreprocessed")
     how.add_argument("--epochs", type=int, default=2, metavar="E", help="epochs to read (%(default)s)")
     output.add_argument("--json", type=Path, metavar="FILE", help="everything that is printed, for machines")
     output.add_argument("--images", type=Path, metavar="FILE.png", help="a contact sheet of decoded images")

@@ -21,21 +21,29 @@ from tfds_torch.check import report
 from tfds_torch.check.advice import Facts, advise
 from tfds_torch.check.arguments import parse_arguments
 from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
-from tfds_torch.check.content import ImageSizes, count_labels, first_epoch, measure_images
+from tfds_torch.check.content import measure_images
+from tfds_torch.check.delivery import choose_delivery, read_sizes
+from tfds_torch.check.expectation import Expectation, count_pipelines, expect
 from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.fused import FusedMeasure
-from tfds_torch.check.fused_reading import measure_fused
-from tfds_torch.check.index_promises import TFDS_PROMISE, judge_index
+from tfds_torch.check.index_promises import judge_index
 from tfds_torch.check.json_report import save_report
-from tfds_torch.check.ledger import Expectation, NotJudged, count_epoch
+from tfds_torch.check.ledger import Ledger, NotJudged, Promise
 from tfds_torch.check.opening import is_built_here, open_parser
-from tfds_torch.check.other_world import OtherWorld
-from tfds_torch.check.pipelines import count_pipelines
+from tfds_torch.check.pixels import PIXELS_PROMISE, judge_pixels
 from tfds_torch.check.promises import judge
-from tfds_torch.check.reading import RankReading, expectation, read_rank, read_ranks
+from tfds_torch.check.reading import (
+    EpochEnd,
+    HowRead,
+    RankReading,
+    kept_batches,
+    read_other_world,
+    read_rank,
+    read_ranks,
+)
+from tfds_torch.check.resume import choose_points
 from tfds_torch.check.settings import Settings, check_json, resolve
-from tfds_torch.check.tfds_sample import compare_with_tfds
+from tfds_torch.check.tfds_sample import TFDS_PROMISE, ComparedExample, choose_examples, judge_sample, read_sample
 from tfds_torch.check.throughput import measure
 from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
@@ -45,6 +53,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.machine_share import choose_workers, num_cores, usable_cores
 from tfds_torch.runtime.memory_limits import available_bytes
 from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.record_source import RecordSource
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
 _GRACE_S = 20.0
@@ -78,15 +87,15 @@ def run(flags: argparse.Namespace, command: Sequence[str]) -> int:
     console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
     started = time.time()
     findings = Findings()
-    json_path = None
+    json_path, interrupt = None, None
     try:
         json_path = check_json(flags)
         settings = resolve(flags)
         code = _check(settings, console, findings)
-    except KeyboardInterrupt as interrupt:
-        errors.print("Interrupted.")
-        _release_workers(interrupt)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        interrupt, code = error, INTERRUPTED
+        findings.interrupt()
+        errors.print(f"Interrupted. {report.summarize_interrupted(findings)}".strip(), soft_wrap=True)
     except TfdsTorchError as error:
         is_usage = isinstance(error, ConfigError | DatasetNotFoundError)
         code = BROKEN if findings.is_broken or not is_usage else USAGE
@@ -98,7 +107,9 @@ def run(flags: argparse.Namespace, command: Sequence[str]) -> int:
             save_report(json_path, findings, command, started, code)
         except ConfigError as error:
             errors.print("[bold red]error:[/]", report.plain(str(error)), soft_wrap=True)
-            return code or USAGE
+            code = code or USAGE
+    if interrupt is not None:
+        _release_workers(interrupt)
     return code
 
 
@@ -106,27 +117,35 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     parser = open_parser(settings)
     if settings.images_path is not None:
         check_has_images(parser)
-    num_workers = settings.config.num_workers
+    num_workers, num_replicas = settings.config.num_workers, settings.num_replicas
     findings.parser, findings.num_workers = parser, num_workers
     findings.is_torchrun = settings.is_torchrun
     findings.is_fake = demo.is_fake(parser.data_dir)
-    expected = findings.expected = expectation(parser, settings.num_replicas, num_workers, settings.num_epochs)
+    expected = findings.expected = expect(parser, num_replicas, num_workers, settings.num_epochs)
     report.print_card(console, parser, findings.is_fake)
-    pipelines = count_pipelines(parser, settings.num_replicas, max(1, num_workers), expected.mode)
-    findings.pipelines = pipelines
-    report.print_plan(console, expected, pipelines, num_workers)
-    readings = findings.readings = _read(parser, settings, expected.plan.num_batches)
-    received = [epoch for reading in readings for epoch in reading.epochs]
-    findings.counts = [count_epoch(expected, [r for r in received if r.epoch == epoch]) for epoch in expected.epochs]
-    findings.promises = judge(expected, received)
-    examples = first_epoch(received)
-    findings.labels = count_labels(examples, parser.class_names)
-    findings.image_sizes = measure_images(examples)
-    findings.throughputs = [measure(reading) for reading in readings]
-    findings.fused = _measure_fused(parser, settings, findings.image_sizes)
+    findings.pipelines = count_pipelines(parser, expected)
+    report.print_plan(console, expected, findings.pipelines, num_workers)
+    indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
+    findings.image_sizes = measure_images(read_sizes(parser, indices))
+    findings.delivery, reading_parser = choose_delivery(
+        settings.config, parser, findings.image_sizes, is_plain=settings.is_plain, is_single=settings.is_single
+    )
+    how = HowRead(num_workers, settings.num_epochs, settings.is_plain, frozenset(indices))
+    is_index = expected.mode == "index"
+    points = choose_points(expected.plan, expected.num_epochs) if is_index else []
+    kept = kept_batches(points, expected.plan.num_batches, expected.num_epochs)
+    findings.ledger = Ledger(expected, parser.class_names, kept)
+    findings.readings = _read(reading_parser, settings, how, findings.ledger)
+    findings.promises = judge(findings.ledger)
+    findings.throughputs = [measure(reading) for reading in findings.readings]
     findings.advice = advise(_facts(parser, expected, findings, is_built_here(settings)))
-    if expected.mode == "index":
-        _judge_index(parser, settings, findings, expected)
+    with _busy("TFDS's own reader, Pillow" + ", another number of workers" * is_index):
+        sample = _read_sample(parser, expected, indices, is_index)
+        if is_index:
+            states = findings.readings[0].resumed if findings.readings else ()
+            other = read_other_world(reading_parser, expected, how, states)
+            findings.promises = [*findings.promises, *judge_index(findings.ledger, findings.readings, other)]
+        _judge_sample(findings, findings.ledger, reading_parser, sample)
     report.print_findings(console, findings)
     if settings.images_path is not None:
         made_up = ", made-up content" if findings.is_fake else ""
@@ -137,8 +156,8 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     return OK if findings.is_kept else BROKEN
 
 
-def _read(parser: ParserTfds, settings: Settings, num_batches: int) -> list[RankReading]:
-    readings = []
+def _read(parser: ParserTfds, settings: Settings, how: HowRead, ledger: Ledger) -> list[RankReading]:
+    """Reads with every rank into a ledger, and shows on a terminal how far it is."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -148,31 +167,30 @@ def _read(parser: ParserTfds, settings: Settings, num_batches: int) -> list[Rank
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
+    num_replicas = settings.num_replicas
+    readings = {}
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        total = num_batches * settings.num_replicas * settings.num_epochs
-        task = progress.add_task("batches", total=total, rate="")
-
-        def on_batch() -> None:
-            progress.advance(task)
-            speed = progress.tasks[task].speed
-            progress.update(task, rate=f"{speed * (parser.batch_size or 1):,.0f} examples/s" if speed else "")
-
-        num_workers, num_epochs = settings.config.num_workers, settings.num_epochs
+        total = ledger.expected.plan.num_batches * num_replicas * how.num_epochs
+        task = progress.add_task("all ranks" if settings.is_torchrun else "rank 0", total=total, rate="")
         if settings.is_torchrun:
-            progress.update(task, description="all ranks")
-            return read_ranks(parser, settings.num_replicas, num_workers, num_epochs, on_batch)
-        for rank in range(settings.num_replicas):
-            progress.update(task, description=f"rank {rank}")
-            world = World(rank, settings.num_replicas)
-            readings.append(read_rank(parser, world, num_workers, num_epochs, on_batch))
-    return readings
-
-
-def _measure_fused(parser: ParserTfds, settings: Settings, sizes: ImageSizes | None) -> FusedMeasure | None:
-    if sizes is None:
-        return None
-    with _busy("whole batches, preprocessed"):
-        return measure_fused(settings.config, parser, sizes, settings.num_replicas, settings.config.num_workers)
+            steps = read_ranks(parser, how, num_replicas)
+        else:
+            worlds = World.grid(num_replicas, 1)
+            steps = ((world.rank, step) for world in worlds for step in read_rank(parser, how, world))
+        epochs = dict.fromkeys(range(num_replicas), 0)
+        for rank, step in steps:
+            if isinstance(step, RankReading):
+                readings[rank] = step
+            elif isinstance(step, EpochEnd):
+                ledger.end(rank, epochs[rank], step.num_announced, step.loader_batch_size, step.drop_last)
+                epochs[rank] += 1
+            else:
+                ledger.add(rank, epochs[rank], step)
+                speed = progress.tasks[task].speed
+                rate = f"{speed * (parser.batch_size or 1):,.0f} examples/s" if speed else ""
+                description = "all ranks" if settings.is_torchrun else f"rank {rank}"
+                progress.update(task, advance=1, rate=rate, description=description)
+    return [reading for _, reading in sorted(readings.items())]
 
 
 @contextmanager
@@ -185,22 +203,37 @@ def _busy(text: str) -> Iterator[None]:
         yield
 
 
-def _judge_index(parser: ParserTfds, settings: Settings, findings: Findings, expected: Expectation) -> None:
-    """Adds the promises of mode `index`."""
-    with _busy("another number of workers, TFDS's own reader"):
-        other = OtherWorld(parser, settings.num_replicas, settings.config.num_workers)  # Its workers start meanwhile.
-        sample = compare_with_tfds(parser)
-        states = findings.readings[0].resumed if findings.readings else ()
-        reading = other.read(states, settings.num_epochs)
-    findings.promises = [*findings.promises, *judge_index(expected, findings.readings, reading, sample)]
-    if sample is None:
-        findings.not_judged = [NotJudged(TFDS_PROMISE, "an image folder has no records, and so no index of them")]
+def _read_sample(
+    parser: ParserTfds, expected: Expectation, indices: Sequence[int], is_index: bool
+) -> list[ComparedExample]:
+    """Returns the sample of examples that other promises are judged by; empty where there is nothing to judge."""
+    if not all(is_local(run.path) for run in parser.files) or not (is_index or parser.has_field("image")):
+        return []
+    return read_sample(parser, expected.ids, indices, by_index=is_index)
+
+
+def _judge_sample(findings: Findings, ledger: Ledger, parser: ParserTfds, sample: Sequence[ComparedExample]) -> None:
+    """Adds what a sample of examples tells: of the index, and of pixels."""
+    expected, judged = ledger.expected, list[Promise | NotJudged]()
+    if expected.mode == "index" and isinstance(parser.source, RecordSource):
+        judged.append(judge_sample(expected.ids, sample))
+    elif expected.mode == "index":
+        judged.append(NotJudged(TFDS_PROMISE, "an image folder has no records, and so no index of them"))
+    if not parser.has_field("image"):
+        judged.append(NotJudged(PIXELS_PROMISE, "the dataset has no image"))
+    else:
+        encoded = {one.index: one.theirs.image for one in sample if one.theirs.image is not None}
+        names = {index: expected.ids[index] for index in encoded}
+        judged.append(judge_pixels(ledger.pixels, encoded, names, parser.preprocess, expected.plan))
+    findings.promises = [*findings.promises, *(one for one in judged if isinstance(one, Promise))]
+    findings.not_judged = [one for one in judged if isinstance(one, NotJudged)]
 
 
 def _facts(parser: ParserTfds, expected: Expectation, findings: Findings, is_built_here: bool) -> Facts:
     sizes, num_replicas = findings.image_sizes, expected.plan.world.num_replicas
     num_channels = CHANNELS[parser.image_mode] or 3
     is_crowded = findings.is_torchrun and num_replicas > 1
+    is_batched = findings.delivery is not None and findings.delivery.is_batched
     return Facts(
         dataset=parser.dataset_name,
         split=parser.split,
@@ -215,10 +248,10 @@ def _facts(parser: ParserTfds, expected: Expectation, findings: Findings, is_bui
         mean_image_bytes=sizes.mean_pixels * num_channels if sizes else None,
         available_bytes=available_bytes(),
         num_cores=num_cores(),
-        # Ranks at the same time had less of the machine than the one that read whole batches.
-        single_examples_per_s=None if is_crowded else findings.throughputs[0].examples_per_s,
-        fused=findings.fused,
-        usual_workers=choose_workers(usable_cores(), num_replicas, available_bytes()),
+        num_loader_workers=findings.num_workers,
+        # Ranks at the same time had less of the machine than one alone.
+        throughput=findings.throughputs[0] if is_batched and not is_crowded else None,
+        usual_workers=choose_workers(usable_cores(), num_replicas, available_bytes()) if is_batched else None,
     )
 
 

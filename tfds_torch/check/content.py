@@ -1,11 +1,12 @@
-"""What the examples that came hold: how often each label, and images of which sizes. Pure."""
+"""What the examples hold: how often each label, and images of which sizes. Pure."""
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tfds_torch.check.ledger import Entry, RankEpoch
+import numpy as np
+from numpy.typing import NDArray
 
 _MOST_LABELS_WITHOUT_NAMES = 1000
 
@@ -27,63 +28,71 @@ class LabelCount:
 
 @dataclass(frozen=True)
 class ImageSizes:
-    """Widths and heights of the images, pixels.
+    """Widths and heights of some of the images, pixels.
 
     Attributes:
+        num_images: how many were looked at.
         smallest: (width, height) of the image with the fewest pixels.
         median: of the image in the middle, by pixels.
         largest: of the image with the most pixels.
         mean_pixels: mean number of pixels.
     """
 
+    num_images: int
     smallest: tuple[int, int]
     median: tuple[int, int]
     largest: tuple[int, int]
     mean_pixels: float
 
 
-def first_epoch(received: Sequence[RankEpoch]) -> list[Entry]:
-    """Returns the valid examples of epoch 0 of all ranks, each once."""
-    entries = (entry for rank in received if rank.epoch == 0 for entry in rank.entries if entry.valid)
-    return list({entry.id: entry for entry in entries}.values())
-
-
-def count_labels(entries: Sequence[Entry], class_names: Sequence[str] | None) -> list[LabelCount]:
-    """Returns how often each label occurs, in the order of the labels.
+class Labels:
+    """How often each label occurs, each example counted once.
 
     Args:
-        entries: the examples.
+        num_examples: of the split.
         class_names: names by label; classes that do not occur are counted with 0. None: the dataset names none.
-
-    Returns:
-        A count for each label; nothing when the labels are no integers, or too many different ones without names (a
-        target that is a quantity, not a class).
     """
-    labels = [entry.label for entry in entries if isinstance(entry.label, int)]
-    counts = Counter(labels)
-    if class_names is None:
-        if len(counts) > _MOST_LABELS_WITHOUT_NAMES:
+
+    def __init__(self, num_examples: int, class_names: Sequence[str] | None) -> None:
+        self._class_names = class_names
+        self._is_counted = np.zeros(num_examples, np.bool_)
+        self._numbers: Counter[int] | None = Counter()  # None: it is a quantity, not a class.
+
+    def add(self, index: NDArray[np.int64], labels: NDArray[np.int64] | None) -> None:
+        """Counts examples, int64 [n], that were not counted before; without labels there is nothing to count."""
+        if labels is None or self._numbers is None:
+            return
+        index, first = np.unique(index, return_index=True)
+        is_new = ~self._is_counted[index]
+        self._is_counted[index] = True
+        self._numbers.update(labels[first[is_new]].tolist())
+        if self._class_names is None and len(self._numbers) > _MOST_LABELS_WITHOUT_NAMES:
+            self._numbers = None
+
+    def counts(self) -> list[LabelCount]:
+        """Returns how often each label occurs, in the order of the labels.
+
+        Returns:
+            A count for each label; nothing when there were no integers, or too many different ones without names (a
+            target that is a quantity, not a class).
+        """
+        if not self._numbers:
             return []
-        return [LabelCount(label, str(label), number) for label, number in sorted(counts.items())]
-    if not labels:
-        return []
-    named = [LabelCount(label, name, counts.pop(label, 0)) for label, name in enumerate(class_names)]
-    return named + [LabelCount(label, str(label), number) for label, number in sorted(counts.items())]
+        names = self._class_names or ()
+        named = [LabelCount(label, name, self._numbers[label]) for label, name in enumerate(names)]
+        others = sorted(label for label in self._numbers if not 0 <= label < len(names))
+        return named + [LabelCount(label, str(label), self._numbers[label]) for label in others]
 
 
-def measure_images(entries: Sequence[Entry]) -> ImageSizes | None:
-    """Returns the sizes of the images; None without any."""
-    sizes = sorted((entry.image_size for entry in entries if entry.image_size is not None), key=_by_pixels)
-    if not sizes:
+def measure_images(sizes: Iterable[tuple[int, int]]) -> ImageSizes | None:
+    """Returns figures of (width, height); None without any."""
+    ordered = sorted(sizes, key=_by_pixels)
+    if not ordered:
         return None
-    mean = statistics.fmean(map(_num_pixels, sizes))
-    return ImageSizes(sizes[0], sizes[len(sizes) // 2], sizes[-1], mean)
-
-
-def _num_pixels(size: tuple[int, int]) -> int:
-    return size[0] * size[1]
+    mean = statistics.fmean(width * height for width, height in ordered)
+    return ImageSizes(len(ordered), ordered[0], ordered[len(ordered) // 2], ordered[-1], mean)
 
 
 def _by_pixels(size: tuple[int, int]) -> tuple[int, int]:
     """Orders by pixels, then by width: the first and the last are equal only where all are."""
-    return _num_pixels(size), size[0]
+    return size[0] * size[1], size[0]

@@ -3,10 +3,13 @@
 An image folder has no such file: there it is the folder itself, listed anew.
 """
 
+import bisect
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from tfds_torch.errors import ShardError
@@ -15,7 +18,66 @@ from tfds_torch.storage.file_instruction import FileInstruction
 _USUAL_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
-def expected_ids(data_dir: Path, split: str, files: Sequence[FileInstruction]) -> list[str]:
+@dataclass(frozen=True)
+class IdRun:
+    """Consecutive examples of a file.
+
+    Attributes:
+        file: the shard's name, or the split of an image folder.
+        first: the number of the first one.
+        length: how many.
+        names: the ids of all images of the split; None: they are `<file>__<number>`.
+    """
+
+    file: str
+    first: int
+    length: int
+    names: Sequence[str] | None = None
+
+
+class ExpectedIds:
+    """The ids of a split by index; they are put together when they are asked for.
+
+    Args:
+        runs: the split's examples, in the order that the index counts.
+    """
+
+    def __init__(self, runs: Sequence[IdRun]) -> None:
+        self._runs = [run for run in runs if run.length]
+        self._starts = list(accumulate((run.length for run in self._runs), initial=0))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number = bisect.bisect_right(self._starts, index) - 1
+        run = self._runs[number]
+        record = run.first + index - self._starts[number]
+        return f"{run.file}__{record}" if run.names is None else run.names[record]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.__getitem__, range(len(self)))
+
+    def is_at(self, index: int, id: str) -> bool:
+        """Whether an id is the one that belongs to an index."""
+        return 0 <= index < len(self) and self[index] == id
+
+    def find(self, id: str) -> int | None:
+        """Returns the first index of an id; None: it is not the split's."""
+        file, _, record = id.rpartition("__")
+        for start, run in zip(self._starts, self._runs, strict=False):
+            if run.names is None:
+                number = int(record) if run.file == file and record.isdecimal() else -1
+            else:
+                number = run.names.index(id) if id in run.names else -1
+            if run.first <= number < run.first + run.length:
+                return start + number - run.first
+        return None
+
+
+def expected_ids(data_dir: Path, split: str, files: Sequence[FileInstruction]) -> ExpectedIds:
     """Returns the ids of a split's examples, `<shard file>__<record>`, by index.
 
     Whole splits, and sums of them, come from `dataset_info.json` alone. For slices, TFDS's file instructions say which
@@ -31,44 +93,31 @@ def expected_ids(data_dir: Path, split: str, files: Sequence[FileInstruction]) -
         ShardError: an instruction names a shard or a record that `dataset_info.json`, or the folder, does not have.
     """
     if is_image_folder(data_dir):
-        return _expected_images(data_dir, split, files)
-    shards = _shard_lengths(data_dir)
-    names = [name.strip() for name in split.split("+")]
-    if all(name in shards for name in names):
-        return [f"{file}__{i}" for name in names for file, length in shards[name].items() for i in range(length)]
-    lengths = {file: length for files_of_split in shards.values() for file, length in files_of_split.items()}
-    ids = []
-    for run in files:
-        file = os.path.basename(run.path)
-        if run.skip + run.take > lengths.get(file, 0):
+        names = {folder.name: _ordered_images(folder) for folder in data_dir.iterdir() if folder.is_dir()}
+        splits = {name: [IdRun(name, 0, len(images), images)] for name, images in names.items()}
+        source = "the folder holds"
+    else:
+        splits, source = _read_splits(data_dir), "dataset_info.json gives it"
+    asked = [name.strip() for name in split.split("+")]
+    if all(name in splits for name in asked):
+        return ExpectedIds([run for name in asked for run in splits[name]])
+    whole = {run.file: run for runs in splits.values() for run in runs}
+    runs = []
+    for part in files:
+        file = os.path.basename(part.path)
+        there = whole.get(file, IdRun(file, 0, 0))
+        if part.skip + part.take > there.length:
             raise ShardError(
-                f"Split {split!r} reads records {run.skip}..{run.skip + run.take - 1} of {file}, and dataset_info.json "
-                f"gives it {lengths.get(file, 0)} examples."
+                f"Split {split!r} reads examples {part.skip}..{part.skip + part.take - 1} of {file}, and {source} "
+                f"{there.length} examples."
             )
-        ids += [f"{file}__{i}" for i in range(run.skip, run.skip + run.take)]
-    return ids
+        runs.append(IdRun(file, part.skip, part.take, there.names))
+    return ExpectedIds(runs)
 
 
 def is_image_folder(data_dir: Path) -> bool:
     """Whether a dataset is an image folder, without a `dataset_info.json`."""
     return not (data_dir / "dataset_info.json").is_file()
-
-
-def _expected_images(root: Path, split: str, files: Sequence[FileInstruction]) -> list[str]:
-    images = {folder.name: _ordered_images(folder) for folder in root.iterdir() if folder.is_dir()}
-    names = [name.strip() for name in split.split("+")]
-    if all(name in images for name in names):
-        return [id for name in names for id in images[name]]
-    ids: list[str] = []
-    for run in files:
-        there = images.get(os.path.basename(run.path), [])
-        if run.skip + run.take > len(there):
-            raise ShardError(
-                f"Split {split!r} reads images {run.skip}..{run.skip + run.take - 1} of {run.path}, and that folder "
-                f"holds {len(there)} images."
-            )
-        ids += there[run.skip : run.skip + run.take]
-    return ids
 
 
 def _ordered_images(split: Path) -> list[str]:
@@ -84,17 +133,17 @@ def _ordered_images(split: Path) -> list[str]:
     return ids
 
 
-def _shard_lengths(data_dir: Path) -> dict[str, dict[str, int]]:
-    """Returns split -> shard file -> number of examples."""
+def _read_splits(data_dir: Path) -> dict[str, list[IdRun]]:
+    """Returns split -> its shards, each as a whole."""
     info = json.loads((data_dir / "dataset_info.json").read_text())
     splits = {}
     for split in info.get("splits", []):
         lengths = [int(length) for length in split.get("shardLengths", [])]
         template = split.get("filepathTemplate") or _USUAL_TEMPLATE
-        splits[split["name"]] = {
-            _shard_name(template, info, split["name"], number, len(lengths)): length
+        splits[split["name"]] = [
+            IdRun(_shard_name(template, info, split["name"], number, len(lengths)), 0, length)
             for number, length in enumerate(lengths)
-        }
+        ]
     return splits
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfds_torch.check.content import ImageSizes, LabelCount
-from tfds_torch.check.fused import FusedMeasure
-from tfds_torch.check.ledger import EpochCounts, Expectation, NotJudged, Promise
-from tfds_torch.check.pipelines import PipelineCounts
+from tfds_torch.check.delivery import Delivery
+from tfds_torch.check.expectation import Expectation, PipelineCounts
+from tfds_torch.check.ledger import EpochCounts, Ledger, NotJudged, Promise
+from tfds_torch.check.promises import judge
 from tfds_torch.check.reading import RankReading
 from tfds_torch.check.throughput import Throughput
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -25,17 +26,17 @@ class Findings:
         expected: what must come.
         pipelines: what each pipeline is to read in epoch 0.
         num_workers: loader processes of a rank.
-        readings: what came, rank by rank.
-        counts: the ledger, epoch by epoch.
+        delivery: how examples are read.
+        ledger: what came.
+        readings: what is known of each rank.
         promises: which promises were kept.
         not_judged: promises that this dataset cannot be asked for, and why.
-        labels: how often each label came.
-        image_sizes: sizes of the images that came.
+        image_sizes: sizes of some images.
         throughputs: how fast each rank read.
-        fused: how fast whole batches came; None where there are no images.
         advice: what could be done better.
         images_path: the contact sheet that was written.
         error: what ended the check before its time.
+        is_interrupted: whether Ctrl-C did.
     """
 
     parser: ParserTfds | None = None
@@ -44,22 +45,43 @@ class Findings:
     expected: Expectation | None = None
     pipelines: Sequence[PipelineCounts] = ()
     num_workers: int = 0
+    delivery: Delivery | None = None
+    ledger: Ledger | None = None
     readings: Sequence[RankReading] = ()
-    counts: Sequence[EpochCounts] = ()
     promises: Sequence[Promise] = ()
     not_judged: Sequence[NotJudged] = ()
-    labels: Sequence[LabelCount] = ()
     image_sizes: ImageSizes | None = None
     throughputs: Sequence[Throughput] = ()
-    fused: FusedMeasure | None = None
     advice: Sequence[str] = ()
     images_path: Path | None = None
     error: Exception | None = None
+    is_interrupted: bool = False
+
+    def interrupt(self) -> None:
+        """Judges what was read until now, unless it was judged already."""
+        self.is_interrupted = True
+        if self.ledger is not None and not self.promises:
+            self.promises = judge(self.ledger, is_whole=False)
+
+    @property
+    def counts(self) -> dict[int, EpochCounts]:
+        """The ledger of those epochs that every rank has read, by epoch."""
+        return {} if self.ledger is None else self.ledger.counts
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that came, of all ranks and epochs."""
+        return 0 if self.ledger is None else self.ledger.num_batches
+
+    @property
+    def labels(self) -> list[LabelCount]:
+        """How often each label came in epoch 0."""
+        return [] if self.ledger is None else self.ledger.labels.counts()
 
     @property
     def is_kept(self) -> bool:
         """Whether every promise was judged and kept."""
-        return self.error is None and bool(self.promises) and not self.is_broken
+        return self.error is None and not self.is_interrupted and bool(self.promises) and not self.is_broken
 
     @property
     def is_broken(self) -> bool:

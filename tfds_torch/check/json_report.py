@@ -1,32 +1,35 @@
 """The check's findings as JSON, for machines.
 
-The form is stable: keys may be added, and what is there keeps its name, unit and meaning while `schema_version` is 1.
+The form is stable: keys may be added, and what is there keeps its name, unit and meaning while `schema_version` is 2.
 Keys that end in `_s` are seconds, in `_bytes` bytes; `num_` counts. What a check did not get to know, because an error
 ended it, is null or empty.
 
-    schema_version  1
+    schema_version  2
     command         arguments of `python -m tfds_torch.check`
     started         UTC, ISO 8601;  duration_s
-    exit_code       0 all promises kept, 1 one broken or a shard damaged, 2 wrong usage or no such dataset
+    exit_code       0 all promises kept, 1 one broken or a shard damaged, 2 wrong usage or no such dataset,
+                    130 interrupted
+    is_interrupted  whether Ctrl-C ended it: `promises` and `epochs` then tell of what had come until then
     error           null, or {type, message}
     machine         python, platform, num_cores, packages {name: version}
     dataset         name, split, data_dir, is_fake, num_examples, num_shards, class_names, fingerprint,
-                    mean_example_bytes, features {key: {dtype, shape} or nested}, image_sizes
+                    mean_example_bytes, features {key: {dtype, shape} or nested}, image_sizes of num_images images
     plan            is_training, shuffle, seed, remainder, read_mode (index, files or examples), batch_size,
                     num_batches, num_replicas, num_workers (0: a rank reads by itself), pipelines [{rank, worker,
                     num_batches, num_examples, num_fill, num_available}] of epoch 0
-    epochs          [{epoch, num_batches of each rank, num_valid, num_padded, and for missing, twice and unknown ids
-                    their number and the first 100}]
+    reading         loader (create_loader or DataLoader), is_batched (whole batches or single examples), preprocess,
+                    is_own (it is the recipe's; else the usual one), reason (of single examples) or null
+    num_batches_read  of all ranks and epochs
+    epochs          of those that every rank has read: [{epoch, num_batches of each rank, num_valid, num_padded, and for
+                    missing, twice and unknown ids their number and the first 100}]
     labels          [{label, name, num_examples}]
     is_torchrun     true: the ranks were processes of torch.distributed and read at the same time, so that `throughput`
                     is what each had of the machine; false: one after the other, each alone on it
-    throughput      [{rank, first_batch_s, later_first_batch_s, examples_per_s, tail_s, epochs, processes}]
-    fused           whole batches of rank 0, alone on the machine: null without images, else {preprocess, is_own (it is
-                    the recipe's), num_workers, transform_s (what the same crop by Pillow takes, of one image) or null,
-                    error (why there is no speed) or null, speed: null or {first_batch_s, examples_per_s, num_batches,
-                    num_examples, timed_s, stages, processes}}; stages are seconds of all workers and threads: {read,
-                    decode, fetch (all that a dataset does), collate, hand_over, waiting (the loop, for batches)}
-    promises        [{name, kept, detail}]; read_mode index makes three more than the streams
+    throughput      [{rank, first_batch_s, later_first_batch_s, examples_per_s, tail_s, epochs, processes, and of the
+                    epochs after the first (of one epoch, of that) num_batches, timed_s, stages}]; stages are seconds of
+                    all workers and threads: {read, decode, fetch (all that a dataset does), collate, hand_over, waiting
+                    (the loop, for batches)}, or nothing where the loader does not tell
+    promises        [{name, kept, detail}]; read_mode index makes more than the streams
     not_judged      [{name, reason}] of promises that this dataset cannot be asked for
     advice          sentences
     images          path of the contact sheet, or null
@@ -46,9 +49,9 @@ from typing import Any
 import numpy as np
 
 import tfds_torch
+from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.fused import FusedMeasure
-from tfds_torch.check.ledger import EpochCounts, Expectation
+from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -56,9 +59,8 @@ from tfds_torch.runtime.machine_share import num_cores
 from tfds_torch.runtime.whole_file import write_whole
 from tfds_torch.storage.source import FieldSpec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _PACKAGES = ("numpy", "pillow", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "torch")
-_NUM_IDS = 100
 
 
 def save_report(path: Path, findings: Findings, command: Sequence[str], started: float, exit_code: int) -> None:
@@ -89,15 +91,17 @@ def _report(findings: Findings, command: Sequence[str], started: float, exit_cod
         "started": datetime.fromtimestamp(started, timezone.utc).isoformat(timespec="seconds"),
         "duration_s": round(time.time() - started, 3),
         "exit_code": exit_code,
+        "is_interrupted": findings.is_interrupted,
         "error": None if error is None else {"type": type(error).__name__, "message": str(error)},
         "machine": _machine(),
         "dataset": None if findings.parser is None else _dataset(findings, findings.parser),
         "plan": None if findings.expected is None else _plan(findings, findings.expected),
-        "epochs": [_epoch(number, counts) for number, counts in enumerate(findings.counts)],
+        "reading": None if findings.delivery is None else asdict(findings.delivery),
+        "num_batches_read": findings.num_batches,
+        "epochs": [_epoch(number, counts) for number, counts in sorted(findings.counts.items())],
         "labels": [asdict(count) for count in findings.labels],
         "is_torchrun": findings.is_torchrun,
         "throughput": _throughput(findings),
-        "fused": None if findings.fused is None else _fused(findings.fused),
         "promises": [asdict(promise) for promise in findings.promises],
         "not_judged": [asdict(skipped) for skipped in findings.not_judged],
         "advice": list(findings.advice),
@@ -168,8 +172,8 @@ def _epoch(number: int, counts: EpochCounts) -> dict[str, Any]:
         "num_batches": list(counts.batches),
         "num_valid": counts.num_valid,
         "num_padded": counts.num_padded,
-        **{f"num_{name}": len(found) for name, found in ids.items()},
-        **{name: found[:_NUM_IDS] for name, found in ids.items()},
+        **{f"num_{name}": found.number for name, found in ids.items()},
+        **{name: found.first for name, found in ids.items()},
     }
 
 
@@ -182,13 +186,6 @@ def _throughput(findings: Findings) -> list[dict[str, Any]]:
         rank["processes"] = _processes(memory)
         ranks.append(rank)
     return ranks
-
-
-def _fused(fused: FusedMeasure) -> dict[str, Any]:
-    measure = asdict(fused)
-    if (speed := measure["speed"]) is not None:
-        speed["processes"] = _processes(speed.pop("memory"))
-    return measure
 
 
 def _processes(memory: Mapping[int, int]) -> list[dict[str, int]]:

@@ -1,73 +1,78 @@
-"""What came out of all ranks and workers, held against what must come. Pure: no files, no processes."""
+"""What came out of all ranks and workers, batch by batch; of an epoch that ended only what promises ask for is kept."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.check.content import Labels
+from tfds_torch.check.expectation import Expectation
+from tfds_torch.plan.epoch import PAD_LABEL, Remainder
 
 NUM_SHOWN = 5
+_NUM_KEPT = 100
+_FEWEST_TO_JUDGE = 10  # Fewer examples have the same shuffled order twice by chance.
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One example as it arrived in the training process.
-
-    Attributes:
-        id: `<shard file>__<record>`.
-        index: its position in the split.
-        valid: False for padding.
-        label: what the dataset has as target; None when it has none.
-        image_size: width and height of the decoded image, pixels; None without an image.
-    """
-
-    id: str
-    index: int
-    valid: bool
-    label: object = None
-    image_size: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
-class RankEpoch:
-    """Everything one rank received in one epoch.
+@dataclass(frozen=True, slots=True, eq=False)
+class Received:
+    """One batch as it arrived in the training process.
 
     Attributes:
-        rank: which rank.
-        epoch: which epoch.
-        batches: its batches, in order.
-        num_announced: `len(loader)`.
-        loader_batch_size: of the loader; None where it is not known.
-        drop_last: whether the loader leaves out a last batch that is not full.
-    """
-
-    rank: int
-    epoch: int
-    batches: Sequence[Sequence[Entry]]
-    num_announced: int
-    loader_batch_size: int | None = None
-    drop_last: bool = False
-
-    @property
-    def entries(self) -> list[Entry]:
-        """Its examples, in order."""
-        return [entry for batch in self.batches for entry in batch]
-
-
-@dataclass(frozen=True)
-class RankOrder:
-    """The exact order of a rank's epoch.
-
-    Attributes:
-        index: int64 [n], its examples; n is the sum of the sizes of its batches.
+        id: `<shard file>__<record>` of each of n examples.
+        index: int64 [n], their positions in the split.
         valid: bool [n], False for padding.
+        label: int64 [n]; None where the targets are not integers.
+        pixels: index -> uint8 [h, w, C], of those examples whose pixels are looked at.
+        digest: of all images; empty where it was not asked for.
     """
 
+    id: Sequence[str]
     index: NDArray[np.int64]
     valid: NDArray[np.bool_]
+    label: NDArray[np.int64] | None = None
+    pixels: Mapping[int, NDArray[np.uint8]] = field(default_factory=dict)
+    digest: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def identity(self) -> bytes:
+        """Equal where the same examples came, in the same order and, where the images' digest is there, alike."""
+        parts = (repr(list(self.id)).encode(), self.index.tobytes(), self.valid.tobytes(), self.digest)
+        return blake2b(b"\0".join(parts), digest_size=16).digest()
+
+
+class Some:
+    """The first of many texts, and how many they are."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self.number, self.first = 0, list[str]()
+        self.extend(texts)
+
+    def add(self, text: str, times: int = 1) -> None:
+        """Adds a text; several times the same, where it stands for so many."""
+        self.number += times
+        self.first += [text] * min(times, _NUM_KEPT - len(self.first))
+
+    def extend(self, texts: "Iterable[str] | Some") -> None:
+        """Adds many."""
+        if isinstance(texts, Some):
+            self.number += texts.number
+            self.first = (self.first + texts.first)[:_NUM_KEPT]
+            return
+        for text in texts:
+            self.add(text)
+
+    def __bool__(self) -> bool:
+        return self.number > 0
+
+    def __str__(self) -> str:
+        more = f" and {self.number - NUM_SHOWN} more" if self.number > NUM_SHOWN else ""
+        return ", ".join(self.first[:NUM_SHOWN]) + more
 
 
 @dataclass(frozen=True)
@@ -87,36 +92,43 @@ class NotJudged:
     reason: str
 
 
-@dataclass(frozen=True)
-class Expectation:
-    """What must come.
+@dataclass
+class RankEpoch:
+    """What is kept of the epoch of a rank.
 
     Attributes:
-        plan: the epoch plan of rank 0; its world tells the numbers of ranks and workers.
-        mode: the read mode, `index`, `files` or `examples`.
-        ids: the split's ids by index, from `dataset_info.json`.
-        shares: (rank, epoch) -> how often the rank is to yield each index.
-        num_unread: examples of an epoch that uneven files leave unread in mode `files`; else 0.
-        num_repeated: examples of an epoch that uneven files make come again in mode `files`; else 0.
-        orders: (rank, epoch) -> the exact order of the rank's share in mode `index`; else empty.
+        rank: which rank.
+        epoch: which epoch.
+        num_batches: that came.
+        num_announced: `len(loader)`.
+        num_examples: that came.
+        num_padded: of them.
+        unknown: ids that came and were not expected, or under another's index.
+        sizes, places, labels, share, order: what was wrong with the sizes of batches, the places of padding, labels,
+            the rank's share, and in mode `index` the order.
+        num_excess: index -> by how much an example came, valid, more often than it is in the rank's share, or less.
+        worker_orders: worker -> digest of the order of its examples.
+        is_small: whether a worker's orders may be the same by chance.
     """
 
-    plan: EpochPlan
-    mode: str
-    ids: Sequence[str]
-    shares: dict[tuple[int, int], Counter[int]] = field(default_factory=dict)
-    num_unread: int = 0
-    num_repeated: int = 0
-    orders: dict[tuple[int, int], RankOrder] = field(default_factory=dict)
+    rank: int
+    epoch: int
+    num_batches: int = 0
+    num_announced: int = 0
+    num_examples: int = 0
+    num_padded: int = 0
+    unknown: Some = field(default_factory=Some)
+    sizes: Some = field(default_factory=Some)
+    places: Some = field(default_factory=Some)
+    labels: Some = field(default_factory=Some)
+    share: Some = field(default_factory=Some)
+    order: Some = field(default_factory=Some)
+    num_excess: Mapping[int, int] = field(default_factory=dict)
+    worker_orders: Sequence[bytes] = ()
+    is_small: bool = False
 
-    @property
-    def epochs(self) -> list[int]:
-        """The epochs that are to be read."""
-        return sorted({epoch for _, epoch in self.shares})
-
-    def is_known(self, entry: Entry) -> bool:
-        """Whether an entry's id is the one that belongs to its index."""
-        return 0 <= entry.index < len(self.ids) and self.ids[entry.index] == entry.id
+    def __str__(self) -> str:
+        return f"rank {self.rank}, epoch {self.epoch}"
 
 
 @dataclass(frozen=True)
@@ -130,44 +142,197 @@ class EpochCounts:
         unknown: ids that came and were not expected, or under another's index.
         num_valid: valid examples.
         num_padded: padded examples.
+        most_often: by how much the most frequent example came too often, and its id.
     """
 
     batches: tuple[int, ...]
-    missing: list[str]
-    twice: list[str]
-    unknown: list[str]
+    missing: Some
+    twice: Some
+    unknown: Some
     num_valid: int
     num_padded: int
+    most_often: tuple[int, str] = (0, "")
 
 
-def count_epoch(expected: Expectation, ranks: Sequence[RankEpoch]) -> EpochCounts:
-    """Returns the ledger of one epoch from all its ranks."""
-    entries = [entry for rank in ranks for entry in rank.entries]
-    wanted = Counter(expected.ids)  # A split such as `train+train` names an example twice.
-    for id in wanted:
-        wanted[id] *= expected.plan.num_passes
-    came = Counter(entry.id for entry in entries if entry.valid and entry.id in wanted)
-    return EpochCounts(
-        batches=tuple(len(rank.batches) for rank in ranks),
-        missing=list((wanted - came).elements()),
-        twice=list((came - wanted).elements()),
-        unknown=[entry.id for entry in entries if not expected.is_known(entry)],
-        num_valid=sum(entry.valid for entry in entries),
-        num_padded=sum(not entry.valid for entry in entries),
-    )
+class Ledger:
+    """What came, rank by rank and epoch by epoch, held against what must come.
+
+    An epoch that ended is judged, and forgotten but for its figures and what was wrong: what is kept does not grow with
+    the dataset, and by some hundred bytes with every epoch of a rank. Of an epoch under way the indices are held.
+
+    Args:
+        expected: what must come.
+        class_names: of the labels; None: the dataset names none.
+        kept: (epoch, batch) of those batches whose identities are kept, for each rank.
+    """
+
+    def __init__(
+        self,
+        expected: Expectation,
+        class_names: Sequence[str] | None = None,
+        kept: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        self.expected = expected
+        self.ended: dict[tuple[int, int], RankEpoch] = {}
+        self.again: list[str] = []  # Epochs of ranks that ended more than once.
+        self.counts: dict[int, EpochCounts] = {}
+        self.identities: dict[tuple[int, int, int], bytes] = {}
+        self.pixels: dict[int, NDArray[np.uint8]] = {}
+        self.labels = Labels(len(expected.ids), class_names)
+        self.num_batches = 0  # Of all ranks and epochs.
+        self.loaders: dict[int, tuple[int | None, bool]] = {}
+        self._kept = frozenset(kept)
+        self._open: dict[int, _OpenEpoch] = {}
+
+    def add(self, rank: int, epoch: int, batch: Received) -> None:
+        """Takes the next batch of a rank."""
+        under_way = self._open.setdefault(rank, _OpenEpoch(RankEpoch(rank, epoch)))
+        summary, number = under_way.summary, len(under_way.batches)
+        known = [self.expected.ids.is_at(*row) for row in zip(batch.index.tolist(), batch.id, strict=True)]
+        summary.unknown.extend(id for id, is_known in zip(batch.id, known, strict=True) if not is_known)
+        self._look_at_padding(summary, number, batch)
+        if (epoch, number) in self._kept:
+            self.identities[rank, epoch, number] = batch.identity
+        if epoch == 0:
+            is_own = batch.valid & np.array(known, np.bool_)
+            self.labels.add(batch.index[is_own], None if batch.label is None else batch.label[is_own])
+            for index, pixels in batch.pixels.items():
+                self.pixels.setdefault(index, pixels)
+        under_way.batches.append(batch.index)
+        under_way.valid.append(self._true_indices(batch, known)[batch.valid])
+        self.num_batches += 1
+
+    def end(
+        self, rank: int, epoch: int, num_announced: int, loader_batch_size: int | None = None, drop_last: bool = False
+    ) -> None:
+        """Ends the epoch of a rank.
+
+        Args:
+            rank: which rank.
+            epoch: which epoch.
+            num_announced: `len(loader)`.
+            loader_batch_size: of the loader; None where it is not known.
+            drop_last: whether the loader leaves out a last batch that is not full.
+        """
+        under_way = self._open.pop(rank, _OpenEpoch(RankEpoch(rank, epoch)))
+        summary = under_way.summary
+        summary.num_announced, summary.num_batches = num_announced, len(under_way.batches)
+        self.loaders[rank] = (loader_batch_size, drop_last)
+        self._close(under_way)
+        if (rank, epoch) in self.ended:
+            self.again.append(str(summary))
+        self.ended[rank, epoch] = summary
+        of_epoch = [self.ended[key] for key in self.keys_of(epoch) if key in self.ended]
+        if len(of_epoch) == self.expected.num_replicas:
+            self.count(epoch)
+
+    def keys_of(self, epoch: int) -> list[tuple[int, int]]:
+        """Returns the keys of an epoch's ranks."""
+        return [(rank, epoch) for rank in range(self.expected.num_replicas)]
+
+    def count(self, epoch: int) -> EpochCounts:
+        """Returns, and keeps, the ledger of an epoch of those ranks that ended it."""
+        expected = self.expected
+        ended = [self.ended[key] for key in self.keys_of(epoch) if key in self.ended]
+        came = np.zeros(len(expected.ids), np.int64)
+        for summary in ended:
+            share = expected.share(summary.rank, epoch)
+            came += np.bincount(share.index[share.valid], minlength=len(came))
+            for index, number in summary.num_excess.items():
+                came[index] += number
+        excess = came - expected.plan.num_passes
+        unknown = Some()
+        for summary in ended:
+            unknown.extend(summary.unknown)
+        most = int(excess.argmax()) if len(excess) else 0
+        num_examples, num_padded = (sum(getattr(one, name) for one in ended) for name in ("num_examples", "num_padded"))
+        self.counts[epoch] = EpochCounts(
+            batches=tuple(summary.num_batches for summary in ended),
+            missing=self._name(np.maximum(-excess, 0)),
+            twice=self._name(np.maximum(excess, 0)),
+            unknown=unknown,
+            num_valid=num_examples - num_padded,
+            num_padded=num_padded,
+            most_often=(int(excess[most]), expected.ids[most]) if len(excess) else (0, ""),
+        )
+        return self.counts[epoch]
+
+    def _name(self, numbers: NDArray[np.int64]) -> Some:
+        """Returns the ids of examples, each as often as its number says."""
+        some = Some()
+        for index in np.flatnonzero(numbers)[:_NUM_KEPT].tolist():
+            some.add(self.expected.ids[index], int(numbers[index]))
+        some.number = int(numbers.sum())
+        return some
+
+    def _true_indices(self, batch: Received, known: Sequence[bool]) -> NDArray[np.int64]:
+        """Returns the indices that a batch's ids belong to, int64 [n]; -1 where an id is not the split's."""
+        if all(known):
+            return batch.index
+        rows = zip(batch.index.tolist(), batch.id, known, strict=True)
+        found = [index if is_known else self.expected.ids.find(id) for index, id, is_known in rows]
+        return np.array([-1 if index is None else index for index in found], np.int64)
+
+    def _look_at_padding(self, summary: RankEpoch, number: int, batch: Received) -> None:
+        plan = self.expected.plan
+        num_padded = int((~batch.valid).sum())
+        is_last = plan.remainder is Remainder.PAD and number == plan.num_batches - 1
+        planned = self._num_fill(summary.rank) if is_last else 0
+        if num_padded != planned:
+            summary.places.add(f"{summary}, batch {number}: {num_padded} padded, {planned} planned")
+        summary.num_padded += num_padded
+        summary.num_examples += len(batch)
+        if batch.label is not None:
+            for i in np.flatnonzero((batch.label == PAD_LABEL) == batch.valid).tolist():
+                summary.labels.add(f"{summary}, {batch.id[i]}: label {batch.label[i]}, valid {batch.valid[i]}")
+        wanted = self.expected.last_size if number == plan.num_batches - 1 else plan.batch_size
+        if len(batch) != wanted:
+            summary.sizes.add(f"{summary}, batch {number}: {len(batch)} examples")
+
+    def _num_fill(self, rank: int) -> int:
+        """Returns the fill of a rank's last batch."""
+        plan = self.expected.plan
+        first = (plan.num_batches - 1) * plan.global_batch_size + rank * plan.batch_size
+        return int(np.clip(first + plan.batch_size - plan.num_valid, 0, plan.batch_size))
+
+    def _close(self, under_way: "_OpenEpoch") -> None:
+        """Works out what an epoch's examples tell together."""
+        summary, batches = under_way.summary, under_way.batches
+        expected, share = self.expected, self.expected.share(summary.rank, summary.epoch)
+        self._compare_shares(summary, np.concatenate([np.empty(0, np.int64), *batches]), share.index)
+        own = np.concatenate([np.empty(0, np.int64), *under_way.valid])
+        excess = self._excess(own[own >= 0], share.index[share.valid])
+        summary.num_excess = {i: int(excess[i]) for i in np.flatnonzero(excess).tolist()}
+        num_workers = expected.plan.world.num_workers
+        orders = [np.concatenate([np.empty(0, np.int64), *batches[i::num_workers]]) for i in range(num_workers)]
+        summary.worker_orders = [blake2b(order.tobytes(), digest_size=16).digest() for order in orders]
+        summary.is_small = any(len(np.unique(order)) < _FEWEST_TO_JUDGE for order in orders)
+        if expected.mode == "index":
+            for number, index in enumerate(batches):
+                if not np.array_equal(index, share.index[expected.batch_slice(number)]):
+                    summary.order.add(f"{summary}, batch {number}: not in the planned order")
+                    break
+
+    def _compare_shares(self, summary: RankEpoch, came: NDArray[np.int64], planned: NDArray[np.int64]) -> None:
+        is_there = (came >= 0) & (came < len(self.expected.ids))
+        excess = self._excess(came[is_there], planned)
+        strange, missing = self._name(np.maximum(excess, 0)), self._name(np.maximum(-excess, 0))
+        strange.extend(f"index {index}" for index in came[~is_there].tolist())
+        if strange:
+            summary.share.add(f"{summary}: {strange.number} not of its share: {strange}")
+        if missing:
+            summary.share.add(f"{summary}: {missing.number} of its share did not come: {missing}")
+
+    def _excess(self, came: NDArray[np.int64], planned: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns by how much each example came more often than planned, or less, int64 [number of examples]."""
+        size = len(self.expected.ids)
+        return np.bincount(came, minlength=size) - np.bincount(planned, minlength=size)
 
 
-def make_promise(name: str, wrong: Sequence[str], detail: str) -> Promise:
-    """Returns a promise, kept when nothing is wrong; else its detail is what is wrong."""
-    return Promise(name, not wrong, list_some(wrong) or detail)
+@dataclass
+class _OpenEpoch:
+    """What is held of an epoch under way: of each batch, int64 [n], its indices, and those of its valid examples."""
 
-
-def name_epoch(rank: int, epoch: int) -> str:
-    """Returns how an epoch of a rank is called in details."""
-    return f"rank {rank}, epoch {epoch}"
-
-
-def list_some(items: Sequence[str]) -> str:
-    """Returns the first items, and how many there are beyond."""
-    more = f" and {len(items) - NUM_SHOWN} more" if len(items) > NUM_SHOWN else ""
-    return ", ".join(items[:NUM_SHOWN]) + more
+    summary: RankEpoch
+    batches: list[NDArray[np.int64]] = field(default_factory=list)
+    valid: list[NDArray[np.int64]] = field(default_factory=list)

@@ -1,191 +1,209 @@
 """Reads a split with every rank and worker of a world, workers as real processes.
 
 Ranks read one after the other in this process (`read_rank`), or at the same time in processes of torch.distributed
-(`read_ranks`).
+(`read_ranks`). What comes is handed on batch by batch.
 """
 
 import logging
 import os
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
-from tfds_torch.check.expected_ids import expected_ids
-from tfds_torch.check.ledger import Entry, Expectation, RankEpoch, RankOrder
-from tfds_torch.check.loaded import CollateEntries, explained
-from tfds_torch.check.resume import Resumed, ResumePoint, choose_points, read_on, take_state
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS
+from tfds_torch.check.expectation import Expectation
+from tfds_torch.check.ledger import Received
+from tfds_torch.check.reader import Reader
+from tfds_torch.check.resume import Point, Resumed, batches_after, choose_points
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.epoch_times import EpochTimer, EpochTimes
 from tfds_torch.runtime.memory import tree_pss_bytes
-from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.plain_loader import image_size, make_plain_loader
 from tfds_torch.torch_data.rank_processes import iterate_ranks
 
 _STALL_TIMEOUT_S = 600.0
+NUM_AT_BEGIN = 12
+"""How many batches another world reads from the beginning of an epoch."""
+STAGES = ("read", "decode", "fetch", "collate", "hand_over", "waiting")
+"""Of `LoaderStats`, those that say what a loop waited for."""
+
+
+@dataclass(frozen=True)
+class EpochEnd:
+    """The end of an epoch of a rank.
+
+    Attributes:
+        num_announced: `len(loader)`.
+        loader_batch_size: of the loader; None where it is not known.
+        drop_last: whether the loader leaves out a last batch that is not full.
+    """
+
+    num_announced: int
+    loader_batch_size: int | None
+    drop_last: bool
 
 
 @dataclass(frozen=True)
 class RankReading:
-    """What came of reading with one rank.
+    """What is known of a rank once it has read.
 
     Attributes:
-        epochs: what came, epoch by epoch.
+        rank: which rank.
         times: how long each epoch took.
+        num_examples: of each epoch.
         memory: pid -> proportional set size, bytes, in the middle of epoch 0: the process that read first, then its
             children; empty where the system does not tell.
+        stages: stage -> seconds in the epochs after the first one (of one epoch, in that), as in `LoaderStats`, all
+            workers and threads together; empty where the loader does not tell.
         resumed: what came after states that were taken in these epochs, with the same workers; in mode `index` only.
     """
 
-    epochs: tuple[RankEpoch, ...]
+    rank: int
     times: tuple[EpochTimes, ...]
-    memory: dict[int, int]
+    num_examples: tuple[int, ...]
+    memory: Mapping[int, int] = field(default_factory=dict)
+    stages: Mapping[str, float] = field(default_factory=dict)
     resumed: tuple[Resumed, ...] = ()
 
-    @property
-    def rank(self) -> int:
-        """Which rank."""
-        return self.epochs[0].rank
+
+Step = Received | EpochEnd | RankReading
+"""A batch, the end of an epoch, and at last what is known of the rank."""
 
 
-def read_rank(
-    parser: ParserTfds, world: World, num_workers: int, num_epochs: int, on_batch: Callable[[], None]
-) -> RankReading:
-    """Returns what a rank receives from a DataLoader, and how fast.
+@dataclass(frozen=True)
+class HowRead:
+    """How the ranks read.
 
-    Args:
-        parser: what is read.
-        world: the rank.
-        num_workers: loader processes; 0 reads in this process.
+    Attributes:
+        num_workers: loader processes of a rank; 0 reads in the rank itself.
         num_epochs: epochs, >= 1, with the same workers.
-        on_batch: called for every batch.
+        is_plain: whether torch's DataLoader reads; else `create_loader`.
+        sample: indices of the examples whose pixels are kept.
+    """
+
+    num_workers: int
+    num_epochs: int
+    is_plain: bool = False
+    sample: frozenset[int] = frozenset()
+
+
+def read_rank(parser: ParserTfds, how: HowRead, world: World) -> Iterator[Step]:
+    """Yields what a rank receives, and at last how fast.
 
     Raises:
         TfdsTorchError: as reading raises it.
     """
-    steps = _read(_make_dataset(parser, world, num_workers), world.rank, num_workers, num_epochs)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        on_batch()
+    with Reader(parser, world, how.num_workers, is_plain=how.is_plain, sample=how.sample) as reader:
+        yield from _read(reader, how, world.rank)
 
 
-def read_ranks(
-    parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: int, on_batch: Callable[[], None]
-) -> list[RankReading]:
-    """Returns what the ranks of a torch.distributed training receive, all of them at the same time.
-
-    Args:
-        parser: what is read.
-        num_replicas: ranks, each in a process of its own, as torchrun would start them.
-        num_workers: loader processes of a rank; 0 reads in the rank itself.
-        num_epochs: epochs, >= 1, with the same workers.
-        on_batch: called for every batch of every rank.
+def read_ranks(parser: ParserTfds, how: HowRead, num_replicas: int) -> Iterator[tuple[int, Step]]:
+    """Yields (rank, what it receives) of the ranks of a torch.distributed training, all of them at the same time.
 
     Raises:
         TfdsTorchError: as reading raises it, with the rank's number.
         StallError: no rank got any further for ten minutes, or they did not find each other.
     """
-    readings = {}
-    steps = iterate_ranks(stream_rank, num_replicas, parser, num_workers, num_epochs, stall_timeout_s=_STALL_TIMEOUT_S)
+    steps = iterate_ranks(stream_rank, num_replicas, parser, how, stall_timeout_s=_STALL_TIMEOUT_S)
     with closing(steps):
-        for rank, reading in steps:
-            if reading is None:
-                on_batch()
-            else:
-                readings[rank] = reading
-    return [reading for _, reading in sorted(readings.items())]
+        yield from steps
 
 
-def stream_rank(parser: ParserTfds, num_workers: int, num_epochs: int) -> Iterator[RankReading | None]:
-    """Reads as one rank of torch.distributed: yields None for every batch, and what came at the end.
+def stream_rank(parser: ParserTfds, how: HowRead) -> Iterator[Step]:
+    """Reads as one rank of torch.distributed.
 
     The dataset is not told which rank it is; what came is written down under the number that the launcher gave.
     """
     logging.getLogger("absl").setLevel(logging.ERROR)
-    dataset = _make_dataset(parser, None, num_workers)
-    dataset.check_ranks()
-    yield (yield from _read(dataset, World.from_environ(os.environ).rank, num_workers, num_epochs))
+    with Reader(parser, None, how.num_workers, is_plain=how.is_plain, sample=how.sample) as reader:
+        if how.is_plain:  # A Loader does so by itself.
+            reader.dataset.check_ranks()
+        yield from _read(reader, how, World.from_environ(os.environ).rank)
 
 
-def _make_dataset(parser: ParserTfds, world: World | None, num_workers: int) -> ImageDataset:
-    fields = (*filter(parser.has_field, DEFAULT_FIELDS), *METADATA_FIELDS)
-    if parser.batch_size is None and num_workers < 2:
-        parser = parser.with_batch_size(1)  # As it is planned; states count batches, whose size must be known.
-    return ImageDataset(parser, transform=image_size, fields=fields, world=world)
-
-
-def _read(dataset: ImageDataset, rank: int, num_workers: int, num_epochs: int) -> Generator[None, None, RankReading]:
-    """Yields after every batch, and returns what came."""
-    loader = make_plain_loader(dataset, num_workers, CollateEntries(dataset.fields))
+def _read(reader: Reader, how: HowRead, rank: int) -> Generator[Step, None, None]:
     timer = EpochTimer()
-    epochs = []
     memory: dict[int, int] = {}
-    states: dict[ResumePoint, Resumed] = {}
-    points = _resume_points(dataset, num_workers, num_epochs)
+    states: dict[Point, Resumed] = {}
+    num_examples = []
+    points = _resume_points(reader, how)
+    kept = kept_batches(points, len(reader), how.num_epochs)
     if points:
-        take_state(dataset, points[0], states)
-    for epoch in range(num_epochs):
-        batches: list[list[Entry]] = []
-        for batch in explained(timer.time(loader)):
-            batches.append(batch)
-            yield
-            # In the first epoch: looking takes time, and speed is that of the later ones.
-            if epoch == 0 and len(batches) == (len(loader) + 1) // 2:
-                memory = tree_pss_bytes()
-            if (point := ResumePoint(epoch, len(batches))) in points:
-                take_state(dataset, point, states)
-        epochs.append(RankEpoch(rank, epoch, batches, len(loader), loader.batch_size, loader.drop_last))
-    resumed = [read_on(dataset, loader, saved, num_epochs) for saved in states.values()]
-    return RankReading(tuple(epochs), tuple(timer.epochs), memory, tuple(resumed))
+        states[points[0]] = reader.take_state(points[0])
+    began = reader.stats
+    for epoch in range(how.num_epochs):
+        if epoch == 1:
+            began = reader.stats
+        number = num = 0
+        digested = {at.number for at in kept if at.epoch == epoch}
+        with closing(reader.batches(timer, digested)) as batches:
+            for number, batch in enumerate(batches, 1):
+                num += len(batch)
+                yield batch
+                # In the first epoch: looking takes time, and speed is that of the later ones.
+                if epoch == 0 and number == (len(reader) + 1) // 2:
+                    memory = tree_pss_bytes()
+                if (point := Point(epoch, number)) in points:
+                    states[point] = reader.take_state(point)
+        num_examples.append(num)
+        yield EpochEnd(len(reader), reader.loader_batch_size, reader.drop_last)
+    ended = reader.stats
+    stages = {}
+    if began is not None and ended is not None:
+        stages = {stage: getattr(ended, f"{stage}_s") - getattr(began, f"{stage}_s") for stage in STAGES}
+    resumed = tuple(reader.read_on(saved, how.num_epochs) for saved in states.values())
+    yield RankReading(rank, tuple(timer.epochs), tuple(num_examples), memory, stages, resumed)
 
 
-def _resume_points(dataset: ImageDataset, num_workers: int, num_epochs: int) -> list[ResumePoint]:
-    world = dataset.find_rank().at_worker(0, max(1, num_workers))
+def _resume_points(reader: Reader, how: HowRead) -> list[Point]:
+    world = reader.dataset.find_rank().at_worker(0, max(1, how.num_workers))
     # A stream passes over everything that came before: resuming it many times would cost many epochs.
-    return choose_points(dataset.plan(), num_epochs) if dataset.parser.read_mode(world) == "index" else []
+    is_index = reader.dataset.parser.read_mode(world) == "index"
+    return choose_points(reader.dataset.plan(), how.num_epochs) if is_index else []
 
 
-def expectation(parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: int) -> Expectation:
-    """Returns what must come from a world of `num_replicas` ranks with `num_workers` loader processes each."""
-    here = World(0, num_replicas, 0, max(1, num_workers))
-    expected = Expectation(
-        plan=parser.plan(here),
-        mode=parser.read_mode(here),
-        ids=expected_ids(parser.data_dir, parser.split, parser.files),
-    )
-    fill_in = _expect_orders if expected.mode == "index" else _expect_assignments
-    return fill_in(parser, expected, num_epochs)
+def kept_batches(points: Collection[Point], num_batches: int, num_epochs: int) -> set[Point]:
+    """Returns the batches that a reading which is not interrupted must remember, to hold resumed ones against them."""
+    return {at for point in points for part in batches_after(point, num_batches, num_epochs) for at in part}
 
 
-def _expect_orders(parser: ParserTfds, expected: Expectation, num_epochs: int) -> Expectation:
-    orders = {}
-    for world in World.grid(expected.plan.world.num_replicas, 1):
-        for epoch in range(num_epochs):
-            order = WorkerOrder(parser.plan(world), epoch)
-            planned = order.planned(0, len(order))
-            orders[world.rank, epoch] = RankOrder(planned.index, planned.valid)
-    shares = {key: Counter(order.index.tolist()) for key, order in orders.items()}
-    return replace(expected, orders=orders, shares=shares)
+@dataclass(frozen=True)
+class OtherReading:
+    """What one rank with all examples received.
+
+    Attributes:
+        num_workers: its loader processes.
+        begun: epoch -> its first batches, read from its beginning.
+        resumed: what came after states of the first reading were loaded.
+    """
+
+    num_workers: int
+    begun: Mapping[int, list[Received]]
+    resumed: tuple[Resumed, ...]
 
 
-def _expect_assignments(parser: ParserTfds, expected: Expectation, num_epochs: int) -> Expectation:
-    shares: dict[tuple[int, int], Counter[int]] = {}
-    num_unread = num_repeated = 0
-    for epoch in range(num_epochs):
-        excess = []
-        for world in World.grid(expected.plan.world.num_replicas, expected.plan.world.num_workers):
-            assignment = parser.assignment(world, epoch)
-            excess.append(assignment.num_available - assignment.num_valid)
-            counter = shares.setdefault((world.rank, epoch), Counter())
-            for part in (*assignment.valid, *assignment.fill):
-                first = parser.files[part.file].first_index
-                counter.update(range(first + part.start, first + part.stop))
-        num_unread = max(num_unread, sum(number for number in excess if number > 0))
-        num_repeated = max(num_repeated, -sum(number for number in excess if number < 0))
-    return replace(expected, shares=shares, num_unread=num_unread, num_repeated=num_repeated)
+def read_other_world(
+    parser: ParserTfds, expected: Expectation, how: HowRead, states: Collection[Resumed]
+) -> OtherReading:
+    """Reads again, in a world with another number of workers and one rank, a few batches without their content.
+
+    All examples are those of one rank, whose batches are the global batches of the first reading: the beginnings of the
+    first and of the last epoch, and what comes after every state.
+
+    Args:
+        parser: of the first reading.
+        expected: what had to come there.
+        how: the first reading read.
+        states: that were taken there.
+
+    Raises:
+        TfdsTorchError: as reading raises it.
+    """
+    num_workers = 2 if how.num_workers < 2 else 1
+    whole = parser.with_batch_size((parser.batch_size or 1) * expected.num_replicas)
+    begun = {}
+    with Reader(whole, World(), num_workers, is_plain=how.is_plain, has_content=False) as reader:
+        for epoch in sorted({0, how.num_epochs - 1}):
+            reader.dataset.set_epoch(epoch)
+            begun[epoch] = reader.take(NUM_AT_BEGIN)
+        resumed = tuple(reader.read_on(saved, how.num_epochs) for saved in states)
+    return OtherReading(num_workers, begun, resumed)

@@ -1,6 +1,6 @@
 """What the check prints: the dataset's card, the plan, then what was found."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -10,11 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tfds_torch.check.content import ImageSizes, LabelCount
+from tfds_torch.check.expectation import Expectation, PipelineCounts
 from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.fused import FusedMeasure
-from tfds_torch.check.ledger import EpochCounts, Expectation, Promise
-from tfds_torch.check.pipelines import PipelineCounts
+from tfds_torch.check.ledger import EpochCounts, Promise
 from tfds_torch.check.throughput import Throughput
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -92,19 +91,18 @@ def print_findings(console: Console, findings: Findings) -> None:
         console.print("Not judged:", plain(f"{skipped.name}: {skipped.reason}"), soft_wrap=True)
     if findings.labels:
         console.print(_labels(findings.labels, console.width))
-    how = "whole images, no transform" if findings.image_sizes else "no images"
+    if findings.delivery is not None:
+        console.print("Read by", plain(str(findings.delivery)), soft_wrap=True)
     num_ranks, together = len(findings.throughputs), findings.is_torchrun
     ranks = f"{_plural(num_ranks, 'rank')} of torch.distributed" if together else "each rank"
     at_once = "at the same time" if together and num_ranks > 1 else "alone"
-    console.print(f"Throughput: {how}, {ranks} {at_once} on this machine")
+    console.print(f"Throughput: {ranks} {at_once} on this machine")
     console.print(_throughput(findings.throughputs))
     memory = _memory(findings.throughputs, together)
-    for line in (_total_speed(findings.throughputs) if together else "", _images(findings.image_sizes), memory):
+    total = _total_speed(findings.throughputs) if together else ""
+    for line in (total, _images(findings.image_sizes), memory, _stages(findings.throughputs)):
         if line:
             console.print(line)
-    if findings.fused is not None:
-        for line in _fused(findings.fused, findings.throughputs, together and num_ranks > 1):
-            console.print(plain(line))
     if findings.advice:
         console.print(Panel(_advice(findings.advice), title="Advice", title_align="left", expand=False))
 
@@ -118,12 +116,27 @@ def print_verdict(console: Console, promises: Sequence[Promise]) -> None:
         console.print(f"[bold green]All {len(promises)} promises kept.[/]")
 
 
-def _ledger(epochs: Sequence[EpochCounts]) -> Table:
+def summarize_interrupted(findings: Findings) -> str:
+    """Returns how far an interrupted reading came, and what is known of it; nothing where it had not begun."""
+    if findings.expected is None or not findings.num_batches:
+        return ""
+    plan = findings.expected.plan
+    total = plan.num_batches * plan.world.num_replicas * findings.expected.num_epochs
+    broken = sum(not promise.kept for promise in findings.promises)
+    known = f"{broken} of {len(findings.promises)} promises broken" if broken else "no promise broken"
+    whole = _plural(len(findings.counts), "whole epoch")
+    return f"{findings.num_batches:,} of {_plural(total, 'batch')} had come, {whole}; {known} until then."
+
+
+def _ledger(epochs: Mapping[int, EpochCounts]) -> Table:
     table = _table("epoch", "batches", "valid", "padded", "missing", "twice", "unknown")
-    for number, counts in enumerate(epochs):
-        lengths = [len(ids) for ids in (counts.missing, counts.twice, counts.unknown)]
+    shown = sorted(epochs.items())
+    for number, counts in shown[:_MOST_ROWS]:
+        lengths = [ids.number for ids in (counts.missing, counts.twice, counts.unknown)]
         numbers = (counts.num_valid, counts.num_padded, *lengths)
         table.add_row(str(number), _per_rank(counts.batches), *(f"{figure:,}" for figure in numbers))
+    if len(shown) > _MOST_ROWS:
+        table.caption = f"and {len(shown) - _MOST_ROWS} more epochs"
     return table
 
 
@@ -174,7 +187,8 @@ def _images(sizes: ImageSizes | None) -> str:
     if sizes is None:
         return ""
     smallest, median, largest = (f"{width}x{height}" for width, height in (sizes.smallest, sizes.median, sizes.largest))
-    return f"Images: all {median}" if smallest == largest else f"Images: {smallest} to {largest}, median {median}"
+    found = f"all {median}" if smallest == largest else f"{smallest} to {largest}, median {median}"
+    return f"Images: {found} ({_plural(sizes.num_images, 'image')} looked at)"
 
 
 def _total_speed(ranks: Sequence[Throughput]) -> str:
@@ -194,21 +208,14 @@ def _memory(ranks: Sequence[Throughput], together: bool) -> str:
     return line + (f"; all ranks {total / 1e6:,.0f}" if together and len(ranks) > 1 else "")
 
 
-def _fused(fused: FusedMeasure, ranks: Sequence[Throughput], is_crowded: bool) -> list[str]:
-    """How fast whole batches came, and what the loop waited for."""
-    workers = _plural(fused.num_workers, "worker") if fused.num_workers else "without workers"
-    how = f"Whole batches: {fused.preprocess}, create_loader, {workers}, rank 0 alone:"
-    speed = fused.speed
-    if speed is None:
-        return [f"{how} not measured: {fused.error}"]
-    single = 0.0 if is_crowded else fused.transformed_per_s(ranks[0].examples_per_s)
-    beside = f"; single examples with the same crop by Pillow about {single:,.0f}" if single else ""
-    memory = f"; {sum(speed.memory.values()) / 1e6:,.0f} MB (PSS)" if speed.memory else ""
+def _stages(ranks: Sequence[Throughput]) -> str:
+    """What the loop of rank 0 waited for."""
+    speed = ranks[0]
+    if not speed.stages:
+        return ""
     stages = ", ".join(f"{stage.replace('_', '-')} {seconds:.2f}" for stage, seconds in speed.stages.items())
-    return [
-        f"{how} {speed.examples_per_s:,.0f} examples/s{beside}; first batch after {speed.first_batch_s:.2f} s{memory}",
-        f"Stages of {_plural(speed.num_batches, 'batch')} in {speed.timed_s:.2f} s, seconds of all workers: {stages}",
-    ]
+    batches = _plural(speed.num_batches, "batch")
+    return f"Stages of {batches} of rank 0 in {speed.timed_s:.2f} s, seconds of all workers: {stages}"
 
 
 def _advice(sentences: Sequence[str]) -> Table:

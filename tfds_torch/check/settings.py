@@ -26,6 +26,8 @@ class Settings:
         num_replicas: ranks.
         is_torchrun: whether the ranks are processes of torch.distributed that read at the same time; else they read one
             after the other.
+        is_plain: whether torch's DataLoader reads; else `create_loader`.
+        is_single: whether single examples are read, though there are images.
         num_epochs: epochs of each rank.
         num_fake: examples per split of a made-up dataset; None: the dataset is there.
         num_shards: shards per split of an embedded or made-up dataset; None: its default.
@@ -37,6 +39,8 @@ class Settings:
     root: str | None
     num_replicas: int
     is_torchrun: bool
+    is_plain: bool
+    is_single: bool
     num_epochs: int
     num_fake: int | None
     num_shards: int | None
@@ -71,6 +75,8 @@ def resolve(flags: argparse.Namespace) -> Settings:
         root=flags.root,
         num_replicas=flags.torchrun or flags.replicas or 1,
         is_torchrun=flags.torchrun is not None,
+        is_plain=flags.plain_loader,
+        is_single=flags.single_examples,
         num_epochs=flags.epochs,
         num_fake=flags.fake,
         num_shards=flags.shards,

@@ -26,27 +26,32 @@ class ReferenceExample:
 
     Attributes:
         id: `<shard file>__<record>`; None where TFDS gives no ids.
-        digest: of the encoded bytes; of `image_key`'s image where one was asked for, else of the whole record.
+        digest: of the encoded bytes: of the image that is compared, or of the whole record.
+        image: the encoded image; None: the example has none.
     """
 
     id: str | None
     digest: str
+    image: bytes | None = None
 
 
-def ask_tfds(data_dir: str, split: str, positions: Sequence[int], image_key: str | None) -> list[ReferenceExample]:
+def ask_tfds(
+    data_dir: str, split: str, positions: Sequence[int], compared_key: str | None, image_key: str | None = None
+) -> list[ReferenceExample]:
     """Returns what TFDS finds, in this process if tensorflow is already loaded, else in a fresh one.
 
     Args:
         data_dir: the dataset's version directory.
         split: a TFDS split expression.
         positions: within the split, in the order that TFDS reads it in.
-        image_key: the feature whose encoded image is compared; None: whole records are.
+        compared_key: the feature whose encoded image is compared, from `find_image_key`; None: whole records are.
+        image_key: the feature whose image is handed over.
 
     Raises:
         ShardError: TFDS could not read the split.
         WorkerError: the process that read it died.
     """
-    arguments = (data_dir, split, list(positions), image_key)
+    arguments = (data_dir, split, list(positions), compared_key, image_key)
     return _ask(*arguments) if "tensorflow" in sys.modules else fresh_process.call(_ask, *arguments)
 
 
@@ -65,21 +70,32 @@ def find_image_key(data_dir: str, image_key: str | None) -> str | None:
     return image_key if is_image and not _is_array_record(builder) else None
 
 
-def digest(record: bytes, image_key: str | None) -> str:
+def digest(record: bytes, compared_key: str | None) -> str:
     """Returns the digest of a record, or of its encoded image, as a `ReferenceExample` has it."""
-    if image_key is not None:
-        (record,) = tf_example_pb2.Example.FromString(record).features.feature[image_key].bytes_list.value
-    return hashlib.blake2b(record, digest_size=16).hexdigest()
+    compared = record if compared_key is None else _image_of(record, compared_key)
+    return hashlib.blake2b(compared or b"", digest_size=16).hexdigest()
 
 
-def _ask(data_dir: str, split: str, positions: Sequence[int], image_key: str | None) -> list[ReferenceExample]:
+def _image_of(record: bytes, key: str | None) -> bytes | None:
+    """Returns the bytes of a record's feature; None where it has not exactly one value of bytes."""
+    features = tf_example_pb2.Example.FromString(record).features.feature
+    values = list(features[key].bytes_list.value) if key is not None and key in features else []
+    return values[0] if len(values) == 1 else None
+
+
+def _ask(
+    data_dir: str, split: str, positions: Sequence[int], compared_key: str | None, image_key: str | None
+) -> list[ReferenceExample]:
     for name in ("absl", "tensorflow"):  # TFDS uses functions of tensorflow that are deprecated.
         logging.getLogger(name).setLevel(logging.ERROR)
     builder = tfds.builder_from_directory(data_dir)
     try:
         if _is_array_record(builder):
-            return _ask_data_source(builder, split, positions)
-        return _ask_tf_data(builder, split, positions, image_key)
+            raw = tfds.core.decode.DeserializeMethod.RAW_BYTES
+            source = builder.as_data_source(split=split, deserialize_method=raw)
+            records = [source[position] for position in positions]
+            return [ReferenceExample(None, digest(record, None), _image_of(record, image_key)) for record in records]
+        return _ask_tf_data(builder, split, positions, compared_key, image_key)
     except Exception as error:
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         raise ShardError(f"TFDS's own reader cannot read split {split!r} of {data_dir}: {reason}") from error
@@ -89,15 +105,11 @@ def _is_array_record(builder: Any) -> bool:
     return builder.info.file_format is tfds.core.FileFormat.ARRAY_RECORD
 
 
-def _ask_data_source(builder: Any, split: str, positions: Sequence[int]) -> list[ReferenceExample]:
-    raw = tfds.core.decode.DeserializeMethod.RAW_BYTES
-    source = builder.as_data_source(split=split, deserialize_method=raw)
-    return [ReferenceExample(None, digest(source[position], None)) for position in positions]
-
-
-def _ask_tf_data(builder: Any, split: str, positions: Sequence[int], image_key: str | None) -> list[ReferenceExample]:
-    key = image_key or sorted(builder.info.features)[0]
-    decoders = {key: tfds.decode.SkipDecoding()} if image_key else None
+def _ask_tf_data(
+    builder: Any, split: str, positions: Sequence[int], compared_key: str | None, image_key: str | None
+) -> list[ReferenceExample]:
+    key = compared_key or sorted(builder.info.features)[0]
+    decoders = {key: tfds.decode.SkipDecoding()} if compared_key else None
     dataset = builder.as_dataset(
         split=functools.reduce(operator.add, _single_examples(builder, split, positions)),
         # One file after the other: in the order of the positions.
@@ -107,8 +119,13 @@ def _ask_tf_data(builder: Any, split: str, positions: Sequence[int], image_key: 
     )
     examples = list(dataset.as_numpy_iterator())
     ids = [example["tfds_id"].decode() for example in examples]
-    found = [example[key] for example in examples] if image_key else _records(builder, ids)
-    return [ReferenceExample(id, digest(data, None)) for id, data in zip(ids, found, strict=True)]
+    if compared_key:
+        found = [example[key] for example in examples]
+        images = found if compared_key == image_key else [None] * len(found)
+    else:
+        found = _records(builder, ids)
+        images = [_image_of(record, image_key) for record in found]
+    return [ReferenceExample(id, digest(data, None), image) for id, data, image in zip(ids, found, images, strict=True)]
 
 
 def _single_examples(builder: Any, split: str, positions: Sequence[int]) -> list[Any]:

@@ -1,16 +1,20 @@
-"""A bounded sample of examples, read by index and by TFDS's own reader."""
+"""A bounded sample of a split's examples, as TFDS's own reader has them: what an index and pixels are held against."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from tfds_torch.check.expected_ids import ExpectedIds
+from tfds_torch.check.ledger import Promise, Some
 from tfds_torch.check.tfds_reader import ReferenceExample, ask_tfds, digest, find_image_key
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import RecordSource
 
+TFDS_PROMISE = "the index is TFDS's own reader"
 _MOST_RUNS, _NUM_RANDOM = 16, 16
 _MOST_BYTES = 256 << 20  # TFDS's reader passes over what lies before an example in its shard.
 
@@ -21,12 +25,12 @@ class ComparedExample:
 
     Attributes:
         index: its position in the split.
-        digest: of the bytes that are read at this index.
+        digest: of the bytes that are read at this index; None where they are not compared.
         theirs: what TFDS finds at this position.
     """
 
     index: int
-    digest: str
+    digest: str | None
     theirs: ReferenceExample
 
 
@@ -61,27 +65,46 @@ def choose_examples(runs: Sequence[FileInstruction], mean_example_bytes: int, se
     return sorted(chosen)
 
 
-def compare_with_tfds(parser: ParserTfds) -> list[ComparedExample] | None:
-    """Returns a sample of a parser's split, read by index and by TFDS.
+def read_sample(
+    parser: ParserTfds, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool
+) -> list[ComparedExample]:
+    """Returns examples as TFDS finds them, or in an image folder as they lie there.
 
     Args:
-        parser: of a dataset with an index.
-
-    Returns:
-        The examples; None where there are no records, as in an image folder.
+        parser: of the split.
+        ids: of the split.
+        indices: which ones.
+        by_index: whether they are also read by index, to be compared; in an image folder there are no records to
+            compare.
 
     Raises:
         ShardError: a file cannot be read, here or by TFDS.
         CorruptRecordError: a record is damaged.
         WorkerError: the process that asked TFDS died.
     """
-    if not isinstance(parser.source, RecordSource):
-        return None
     data_dir = os.fspath(parser.data_dir)
-    image_key = find_image_key(data_dir, parser.image_key)
-    indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
+    if not isinstance(parser.source, RecordSource):
+        images = [Path(data_dir, ids[index]).read_bytes() for index in indices]
+        rows = zip(indices, images, strict=True)
+        return [ComparedExample(index, None, ReferenceExample(None, "", image)) for index, image in rows]
     if not indices:
         return []
-    theirs = ask_tfds(data_dir, parser.split, indices, image_key)
-    ours = [digest(record, image_key) for record in parser.source.records(np.array(indices))]
+    compared_key = find_image_key(data_dir, parser.image_key)
+    theirs = ask_tfds(data_dir, parser.split, indices, compared_key, parser.image_key)
+    ours: list[str | None] = [None] * len(indices)
+    if by_index:
+        ours = [digest(record, compared_key) for record in parser.source.records(np.array(indices))]
     return [ComparedExample(*row) for row in zip(indices, ours, theirs, strict=True)]
+
+
+def judge_sample(ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise:
+    """Returns whether the examples that are read by index are those that TFDS finds."""
+    wrong = Some()
+    for example in sample:
+        id, theirs = ids[example.index], example.theirs
+        if theirs.id not in (None, id):
+            wrong.add(f"index {example.index}: {id} is expected, and TFDS has {theirs.id}")
+        if theirs.digest != example.digest:
+            wrong.add(f"index {example.index}: {id} has other bytes than TFDS reads")
+    what = "the same bytes" if any(example.theirs.id is None for example in sample) else "the same ids and bytes"
+    return Promise(TFDS_PROMISE, not wrong, str(wrong) or f"{len(sample)} examples: {what}")

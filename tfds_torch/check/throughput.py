@@ -1,7 +1,8 @@
 """How fast a rank read. Pure."""
 
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tfds_torch.check.reading import RankReading
 
@@ -18,6 +19,10 @@ class Throughput:
             ones, or that of epoch 0 when there was no other.
         tail_s: from the last batch to the end of the epoch, the longest.
         memory: pid -> proportional set size, bytes; the process that read first, then its children.
+        num_batches: of the epochs of `stages`.
+        timed_s: how long these took.
+        stages: stage -> seconds in the epochs after the first one (of one epoch, in that), as in `LoaderStats`, all
+            workers and threads together; empty where the loader does not tell.
     """
 
     rank: int
@@ -25,13 +30,17 @@ class Throughput:
     later_first_batch_s: float | None
     examples_per_s: float
     tail_s: float
-    memory: dict[int, int]
+    memory: Mapping[int, int]
+    num_batches: int = 0
+    timed_s: float = 0.0
+    stages: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure(reading: RankReading) -> Throughput:
     """Returns the figures of a rank."""
-    rates = [len(epoch.entries) / times.whole_s for epoch, times in zip(reading.epochs, reading.times, strict=True)]
+    rates = [number / times.whole_s for number, times in zip(reading.num_examples, reading.times, strict=True)]
     later = reading.times[1:]
+    timed = later or reading.times
     return Throughput(
         rank=reading.rank,
         first_batch_s=reading.times[0].first_batch_s,
@@ -39,4 +48,7 @@ def measure(reading: RankReading) -> Throughput:
         examples_per_s=statistics.median(rates[1:] or rates),
         tail_s=max(times.tail_s for times in reading.times),
         memory=reading.memory,
+        num_batches=sum(times.num_batches for times in timed),
+        timed_s=sum(times.whole_s for times in timed),
+        stages=reading.stages,
     )

@@ -1,0 +1,146 @@
+"""What must come of a reading: by the ids that were promised, and by the plan of every rank."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.check.expected_ids import ExpectedIds, expected_ids
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.assignment import pipeline_counts
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.world import World
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank is to receive in one epoch: in mode `index` in this order.
+
+    Attributes:
+        index: int64 [n], its examples; n is the sum of the sizes of its batches.
+        valid: bool [n], False for padding.
+    """
+
+    index: NDArray[np.int64]
+    valid: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What must come.
+
+    Attributes:
+        plan: the epoch plan of rank 0; its world tells the numbers of ranks and workers.
+        mode: the read mode, `index`, `files` or `examples`.
+        ids: the split's ids by index, from `dataset_info.json`.
+        num_epochs: epochs that are to be read.
+        share: (rank, epoch) -> what that rank is to receive; worked out anew for every call.
+        num_unread: examples of an epoch that uneven files leave unread in mode `files`; else 0.
+        num_repeated: examples of an epoch that uneven files make come again in mode `files`; else 0.
+    """
+
+    plan: EpochPlan
+    mode: str
+    ids: ExpectedIds
+    num_epochs: int
+    share: Callable[[int, int], Share]
+    num_unread: int = 0
+    num_repeated: int = 0
+
+    @property
+    def num_replicas(self) -> int:
+        """Ranks."""
+        return self.plan.world.num_replicas
+
+    @property
+    def last_size(self) -> int:
+        """Size of a rank's last batch."""
+        return self.plan.num_samples - self.plan.batch_size * (self.plan.num_batches - 1)
+
+    def batch_slice(self, number: int) -> slice:
+        """Returns which examples of a share are in the rank's batch of this number."""
+        return slice(number * self.plan.batch_size, (number + 1) * self.plan.batch_size)
+
+
+@dataclass(frozen=True)
+class PipelineCounts:
+    """What one worker of one rank is to read in epoch 0.
+
+    Attributes:
+        rank: which rank.
+        worker: which of its workers.
+        num_batches: its batches.
+        num_examples: its examples of the epoch's own.
+        num_fill: the examples that fill its last batch (wrapped or padded).
+        num_available: examples of the epoch in the files that it reads; differs from num_examples in mode `files`.
+    """
+
+    rank: int
+    worker: int
+    num_batches: int
+    num_examples: int
+    num_fill: int
+    num_available: int
+
+
+def expect(parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: int) -> Expectation:
+    """Returns what must come from a world of `num_replicas` ranks with `num_workers` loader processes each.
+
+    Raises:
+        TfdsTorchError: the plan cannot work there, or the files are not those of `dataset_info.json`.
+    """
+    here = World(0, num_replicas, 0, max(1, num_workers))
+    plan, mode = parser.plan(here), parser.read_mode(here)
+    ids = expected_ids(parser.data_dir, parser.split, parser.files)
+    if mode == "index":
+        return Expectation(plan, mode, ids, num_epochs, lambda rank, epoch: _share_of_order(parser, plan, rank, epoch))
+    num_unread = num_repeated = 0
+    for epoch in range(num_epochs):
+        assignments = [parser.assignment(world, epoch) for world in World.grid(num_replicas, here.num_workers)]
+        excess = [assignment.num_available - assignment.num_valid for assignment in assignments]
+        num_unread = max(num_unread, sum(number for number in excess if number > 0))
+        num_repeated = max(num_repeated, -sum(number for number in excess if number < 0))
+    return Expectation(
+        *(plan, mode, ids, num_epochs, lambda rank, epoch: _share_of_files(parser, plan, rank, epoch)),
+        num_unread=num_unread,
+        num_repeated=num_repeated,
+    )
+
+
+def count_pipelines(parser: ParserTfds, expected: Expectation) -> list[PipelineCounts]:
+    """Returns the counts of every pipeline."""
+    world = expected.plan.world
+    return [_count(parser, one, expected.mode) for one in World.grid(world.num_replicas, world.num_workers)]
+
+
+def _count(parser: ParserTfds, world: World, mode: str) -> PipelineCounts:
+    plan = parser.plan(world)
+    num_batches = len(plan.worker_batches())
+    if mode == "index":  # Every pipeline reads in all files.
+        num_examples, num_fill = pipeline_counts(plan)
+        return PipelineCounts(world.rank, world.worker, num_batches, num_examples, num_fill, num_examples)
+    assignment = parser.assignment(world)
+    return PipelineCounts(
+        world.rank, world.worker, num_batches, assignment.num_valid, assignment.num_fill, assignment.num_available
+    )
+
+
+def _share_of_order(parser: ParserTfds, plan: EpochPlan, rank: int, epoch: int) -> Share:
+    order = WorkerOrder(parser.plan(World(rank, plan.world.num_replicas)), epoch)
+    planned = order.planned(0, len(order))
+    return Share(planned.index, planned.valid)
+
+
+def _share_of_files(parser: ParserTfds, plan: EpochPlan, rank: int, epoch: int) -> Share:
+    index: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    valid: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
+    for worker in range(plan.world.num_workers):
+        assignment = parser.assignment(World(rank, plan.world.num_replicas, worker, plan.world.num_workers), epoch)
+        for ranges, is_valid in ((assignment.valid, True), (assignment.fill, plan.remainder is not Remainder.PAD)):
+            for part in ranges:
+                first = parser.files[part.file].first_index
+                index.append(np.arange(first + part.start, first + part.stop))
+                valid.append(np.full(part.stop - part.start, is_valid))
+    return Share(np.concatenate(index), np.concatenate(valid))

@@ -1,0 +1,165 @@
+"""Pixels of a sample of examples, held against what Pillow makes of the same files. Pure.
+
+An undistorted image must equal Pillow's; a resized one lies within a grey level on average, and 40 dB, of Pillow's for
+the same box.
+"""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tfds_torch.check.ledger import NotJudged, Promise, Some
+from tfds_torch.images.crop_parameters import CropParameters
+from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
+from tfds_torch.images.preprocess import Preprocess, height_and_width
+from tfds_torch.plan.epoch import EpochPlan
+
+PIXELS_PROMISE = "pixels are Pillow's"
+_MOST_MEAN, _LEAST_PSNR = 1.0, 40.0
+_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far an image is from Pillow's.
+
+    Attributes:
+        mean: grey levels, on average.
+        psnr: dB; infinite where they are equal.
+        must_be_equal: whether nothing was resized.
+    """
+
+    mean: float
+    psnr: float
+    must_be_equal: bool
+
+    @property
+    def is_close(self) -> bool:
+        """Whether it is as close as promised."""
+        return self.mean == 0 or (not self.must_be_equal and self.mean <= _MOST_MEAN and self.psnr >= _LEAST_PSNR)
+
+
+def judge_pixels(
+    came: Mapping[int, Pixels],
+    encoded: Mapping[int, bytes],
+    ids: Mapping[int, str],
+    preprocess: Preprocess | None,
+    plan: EpochPlan,
+) -> Promise | NotJudged:
+    """Returns whether the pixels of some examples of epoch 0 are Pillow's, or why that cannot be said.
+
+    Args:
+        came: index -> uint8 [h, w, C], what a loader gave.
+        encoded: index -> the same example's image as another reader finds it.
+        ids: index -> id, for messages.
+        preprocess: what was done to the images; None: nothing.
+        plan: of the epoch, which tells what random numbers they may have had.
+    """
+    if preprocess is not None and preprocess.map_fn is not None:
+        return NotJudged(PIXELS_PROMISE, "the preprocess has a map_fn, which may change them in any way")
+    both = sorted(came.keys() & encoded.keys())
+    if not both:
+        return NotJudged(PIXELS_PROMISE, "no encoded image was found that came in epoch 0")
+    # A wrapped or repeated example has the random numbers of a later pass.
+    num_passes = max(1, -(-plan.num_batches * plan.global_batch_size // max(1, plan.num_examples)))
+    wrong, most, least = Some(), 0.0, float("inf")
+    num_equal = 0
+    for index in both:
+        keys = [number * plan.num_examples + index for number in range(num_passes)]
+        try:
+            distances = [measure(came[index], encoded[index], preprocess, key, plan.seed) for key in keys]
+        except (OSError, ValueError, ImageDecodeError) as error:
+            wrong.add(f"{ids[index]}: Pillow cannot read it: {error}")
+            continue
+        distance = min(distances, key=lambda one: (not one.is_close, one.mean))
+        num_equal += distance.mean == 0
+        most, least = max(most, distance.mean), min(least, distance.psnr)
+        if not distance.is_close:
+            far = f"{distance.mean:.2f} grey levels on average, {distance.psnr:.1f} dB"
+            wrong.add(f"{ids[index]}: {far}{', where they must be equal' * distance.must_be_equal}")
+    detail = f"{num_equal} of {len(both)} examples equal"
+    if num_equal < len(both):
+        detail += f", the others within {most:.2f} grey levels on average and {least:.0f} dB"
+    return Promise(PIXELS_PROMISE, not wrong, str(wrong) or detail)
+
+
+def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: int, seed: int) -> Distance:
+    """Returns how far pixels are from Pillow's.
+
+    Args:
+        came: uint8 [h, w, C].
+        encoded: the same image.
+        preprocess: what was done to it; None: nothing.
+        key: which random numbers it had, see `plan.example_random`.
+        seed: of the random numbers.
+
+    Raises:
+        OSError: Pillow cannot read it.
+    """
+    image = decode(encoded, came.shape[-1])
+    if preprocess is None:
+        return _distance(came, np.asarray(image).reshape(image.height, image.width, -1), must_be_equal=True)
+    decoder = ImageDecoder("RGB", preprocess.max_pixels)
+    shrinkable = np.array([decoder.shrinks(decoder.read_header(encoded))])
+    sizes = np.array([[image.height, image.width]], np.int64)
+    crop = preprocess.crop_parameters(sizes, np.array([key], np.int64), seed, shrinkable)
+    wanted = _cut(image, crop, height_and_width(preprocess.size), preprocess.fill)
+    is_undistorted = bool((crop.steps == 1).all() and (crop.shrinks == 1).all())
+    return _distance(came, wanted, must_be_equal=is_undistorted)
+
+
+def decode(encoded: bytes, num_channels: int) -> Image.Image:
+    """Returns what Pillow makes of an encoded image, with 1 to 4 channels; of 16 bits the upper 8.
+
+    Raises:
+        OSError: Pillow cannot read it.
+    """
+    image: Image.Image = Image.open(io.BytesIO(encoded))
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return image.convert(_MODES[num_channels])
+
+
+def _cut(image: Image.Image, crop: CropParameters, size: tuple[int, int], fill: int | tuple[int, ...]) -> Pixels:
+    """Returns uint8 [*size, C]: what crop parameters, of one image, say, made by Pillow."""
+    ((resized, steps, offset, flip, bicubic),) = crop.rows()
+    top, left, height, width = crop.windows[0].tolist()
+    window = image.crop((left, top, left + width, top + height))
+    shrink = int(crop.shrinks[0])
+    # Of an image whose centre is cut out, more lies in the window than the result shows.
+    box = (
+        0.0,
+        0.0,
+        *(
+            min(limit, count * step * shrink)
+            for limit, count, step in ((width, resized[1], steps[1]), (height, resized[0], steps[0]))
+        ),
+    )
+    kind = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+    if (width, height) != (resized[1], resized[0]) or steps != [1.0, 1.0]:
+        window = window.resize((resized[1], resized[0]), kind, box)
+    pixels = np.asarray(window).reshape(window.height, window.width, -1)
+    part = pixels[max(offset[0], 0) : offset[0] + size[0], max(offset[1], 0) : offset[1] + size[1]]
+    out = np.empty((*size, pixels.shape[-1]), np.uint8)
+    out[:] = fill
+    first = [max(-start, 0) for start in offset]
+    out[first[0] : first[0] + part.shape[0], first[1] : first[1] + part.shape[1]] = part
+    return out[:, ::-1] if flip else out
+
+
+def _distance(came: Pixels, wanted: Pixels, must_be_equal: bool) -> Distance:
+    if came.shape != wanted.shape:
+        return Distance(float("inf"), 0.0, must_be_equal)
+    apart = came.astype(np.float64) - wanted
+    square = float((apart**2).mean())
+    return Distance(
+        float(np.abs(apart).mean()),
+        float("inf") if square == 0 else 10 * float(np.log10(255**2 / square)),
+        must_be_equal,
+    )

@@ -1,0 +1,246 @@
+"""Reader: a rank's loader as a training script has it, and what comes out of it.
+
+The loader is the one that the README recommends, `create_loader`, or torch's own DataLoader.
+"""
+
+import json
+import warnings
+from collections.abc import Collection, Generator
+from contextlib import closing
+from hashlib import blake2b
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.check.ledger import Received
+from tfds_torch.check.resume import NUM_AFTER, Point, Resumed, batches_after
+from tfds_torch.errors import ConfigError, StateMismatchError, TfdsTorchError, WorkerError
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.world import World
+from tfds_torch.runtime.epoch_times import EpochTimer
+from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.loader import Loader, create_loader
+from tfds_torch.torch_data.plain_loader import make_plain_loader
+
+_TIMEOUT_S = 600.0
+
+
+class Reader:
+    """Reads what a parser plans for one rank; a context manager that ends its workers.
+
+    Args:
+        parser: what is read: in whole batches where it has a preprocess, else single examples.
+        world: the rank; None: that of the process.
+        num_workers: loader processes; 0 reads in this process.
+        is_plain: whether torch's DataLoader reads; else `create_loader`.
+        sample: indices of the examples whose pixels are kept.
+        has_content: whether images and labels are read, as far as the dataset has them.
+    """
+
+    def __init__(
+        self,
+        parser: ParserTfds,
+        world: World | None,
+        num_workers: int,
+        *,
+        is_plain: bool = False,
+        sample: Collection[int] = (),
+        has_content: bool = True,
+    ) -> None:
+        if parser.batch_size is None and num_workers < 2:
+            parser = parser.with_batch_size(1)  # As it is planned; states count batches, whose size must be known.
+        fields = (*filter(parser.has_field, DEFAULT_FIELDS if has_content else ()), *METADATA_FIELDS)
+        self.dataset = ImageDataset(parser, fields=fields, world=world)
+        self._receive = ReceiveBatch(fields, frozenset(sample)) if self.dataset.is_batched else None
+        collate = None if self.dataset.is_batched else CollateExamples(fields, frozenset(sample))
+        self.loader: Any
+        if is_plain:
+            self.loader = make_plain_loader(self.dataset, num_workers, collate)
+            return
+        with warnings.catch_warnings():
+            # Advice tells of memory and workers; here they would be said for every rank.
+            warnings.simplefilter("ignore", UserWarning)
+            self.loader = create_loader(self.dataset, num_workers, timeout_s=_TIMEOUT_S, collate_fn=collate)
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if isinstance(self.loader, Loader):
+            self.loader.close()
+
+    def __len__(self) -> int:
+        """Batches of an epoch, as the loader announces them."""
+        return len(self.loader)
+
+    @property
+    def loader_batch_size(self) -> int | None:
+        """Of the loader, where it makes batches."""
+        return None if self.dataset.is_batched else self.loader.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether the loader leaves out a last batch that is not full."""
+        return getattr(self.loader, "drop_last", False)
+
+    @property
+    def stats(self) -> LoaderStats | None:
+        """Where the time went; None: the loader does not tell."""
+        return self.loader.stats() if isinstance(self.loader, Loader) else None
+
+    def batches(
+        self, timer: EpochTimer | None = None, digested: Collection[int] = ()
+    ) -> Generator[Received, None, None]:
+        """Yields the batches of the next epoch, or those after the state that was loaded.
+
+        Args:
+            timer: keeps the times of the epoch.
+            digested: numbers of the batches, counted from the first that comes, whose images are digested.
+
+        Raises:
+            TfdsTorchError: as reading raises it; a worker of a DataLoader that died, a bare RuntimeError, is a
+                WorkerError.
+        """
+        loader = self.loader if timer is None else timer.time(self.loader)
+        try:
+            for number, batch in enumerate(loader):
+                if self._receive is None:
+                    yield batch
+                    continue
+                received = self._receive(batch)
+                if number in digested:
+                    received = self._receive.with_digest(batch, received)
+                yield received
+        except TfdsTorchError as error:
+            raise type(error)(_last_message(error)) from error
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise WorkerError(
+                f"{str(error).splitlines()[0].rstrip('.')}. Where nobody ended it, the memory did not suffice: try "
+                f"fewer workers, or a smaller batch_size."
+            ) from error
+
+    def take_state(self, point: Point) -> Resumed:
+        """Returns the state at a point that the loader has reached, with nothing read after it."""
+        try:
+            if isinstance(self.loader, Loader):
+                state = self.loader.state_dict()
+            else:
+                # Before the first batch nobody counts: that is also where a program saves that was just started.
+                state = self.dataset.state_dict(point.number or None)
+            return Resumed(point, json.dumps(state))
+        except ConfigError as error:
+            return Resumed(point, "", error=str(error))
+
+    def read_on(self, saved: Resumed, num_epochs: int) -> Resumed:
+        """Returns what comes after a state is loaded: a few batches.
+
+        Args:
+            saved: the state.
+            num_epochs: epochs that may be read; where one ends, the next one goes on.
+
+        Raises:
+            TfdsTorchError: as reading raises it.
+        """
+        if saved.error:
+            return saved
+        try:
+            owner = self.loader if isinstance(self.loader, Loader) else self.dataset
+            owner.load_state_dict(json.loads(saved.state))
+        except StateMismatchError as error:
+            return Resumed(saved.point, saved.state, error=str(error))
+        num_missing = NUM_AFTER
+        iterations: list[list[Received]] = []
+        for _ in batches_after(saved.point, len(self), num_epochs):
+            iterations.append(self.take(num_missing))
+            num_missing -= len(iterations[-1])
+        return Resumed(saved.point, saved.state, iterations)
+
+    def take(self, number: int) -> list[Received]:
+        """Returns the first batches of the next iteration, all of them where it has no more."""
+        with closing(self.batches(digested=range(number))) as batches:
+            return list(islice(batches, number))
+
+
+class CollateExamples:
+    """Makes a Received of rows of field values; a class, so that spawn can pickle it.
+
+    Args:
+        fields: what a row consists of; `id`, `index` and `valid` among them.
+        sample: indices whose pixels are kept; of other examples only what they are travels to the training process.
+    """
+
+    def __init__(self, fields: tuple[str, ...], sample: frozenset[int]) -> None:
+        self._fields, self._sample = fields, sample
+
+    def __call__(self, rows: list[tuple[Any, ...]]) -> Received:
+        """Returns a batch."""
+        columns = dict(zip(self._fields, zip(*rows, strict=True), strict=True))
+        images = zip(columns["index"], columns.get("image", ()), strict=False)
+        return Received(
+            columns["id"],
+            np.array(columns["index"], np.int64),
+            np.array(columns["valid"], np.bool_),
+            _integers(columns.get("label")),
+            {index: _pixels(np.asarray(image)) for index, image in images if index in self._sample},
+        )
+
+
+class ReceiveBatch:
+    """Makes a Received of a whole batch, field by field.
+
+    Args:
+        fields: of the batch; `id`, `index` and `valid` among them.
+        sample: indices whose pixels are kept.
+    """
+
+    def __init__(self, fields: tuple[str, ...], sample: frozenset[int]) -> None:
+        self._fields, self._sample = fields, sample
+
+    def __call__(self, batch: tuple[Any, ...]) -> Received:
+        """Returns a batch; of its images only those that are kept are looked at."""
+        columns = dict(zip(self._fields, batch, strict=True))
+        index = np.array(columns["index"])
+        rows = {number: i for i, number in enumerate(index.tolist()) if number in self._sample}
+        return Received(
+            columns["id"],
+            index,
+            np.array(columns["valid"]),
+            _integers(columns.get("label")),
+            {number: _pixels(columns["image"][row].permute(1, 2, 0).numpy()) for number, row in rows.items()}
+            if "image" in columns
+            else {},
+        )
+
+    def with_digest(self, batch: tuple[Any, ...], received: Received) -> Received:
+        """Returns a received batch with the digest of its images."""
+        image = dict(zip(self._fields, batch, strict=True)).get("image")
+        if image is None:
+            return received
+        digest = blake2b(image.numpy().tobytes(), digest_size=16).digest()
+        return Received(received.id, received.index, received.valid, received.label, received.pixels, digest)
+
+
+def _integers(labels: Any) -> NDArray[np.int64] | None:
+    """Returns labels as int64 [n]; None where they are something else, or there are none."""
+    if labels is None:
+        return None
+    values = np.asarray(labels) if hasattr(labels, "numpy") or all(isinstance(one, int) for one in labels) else None
+    return values.astype(np.int64) if values is not None and values.ndim == 1 and values.dtype.kind in "iu" else None
+
+
+def _pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
+    """Returns a copy, uint8 [h, w, C]."""
+    return np.array(image if image.ndim == 3 else image[..., None])
+
+
+def _last_message(error: TfdsTorchError) -> str:
+    """Returns the message without the traceback that torch puts before that of a worker."""
+    text = str(error)
+    marker = f"{type(error).__name__}: "
+    return text.rpartition(marker)[2].strip() if marker in text else text
