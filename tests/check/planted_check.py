@@ -26,7 +26,7 @@ import planted_ranks
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from tfds_torch.check import command, fused_reading, reading, tfds_sample
+from tfds_torch.check import command, reader, reading, tfds_sample
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ShardError, StateMismatchError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -39,8 +39,9 @@ BATCHES = ParserTfds.batches
 ASK_TFDS = tfds_sample.ask_tfds
 LOAD_STATE = ImageDataset.load_state_dict
 READ = TfrecordReader.read
-MAKE_LOADER = reading.make_plain_loader
-NUM_BATCHES_BEFORE_INTERRUPT = 3
+MAKE_LOADER = reader.make_plain_loader
+ADD = command.Ledger.add
+NUM_BATCHES_BEFORE_INTERRUPT = 30
 STALL_TIMEOUT_S = 30.0  # Longer than it takes to load tensorflow, also on a busy machine.
 
 
@@ -50,7 +51,7 @@ def take(batch: Batch, rows: Sequence[int]) -> Batch:
     for name in ("image", "label", "valid", "index"):
         values = getattr(batch, name)
         if values is not None:
-            changes[name] = values[np.array(rows)] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+            changes[name] = [values[row] for row in rows] if isinstance(values, list) else values[np.array(rows)]
     for name, values in batch.features.items():
         changes["features"][name] = [values[row] for row in rows]
     return replace(batch, **changes)
@@ -175,24 +176,12 @@ RANK_FAULTS = {
 ENVIRONS = {"under torchrun": {"RANK": "0", "WORLD_SIZE": "2"}}
 
 
-def interrupt(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a `read_rank` or `read_ranks` that presses Ctrl-C after some batches, and names its family before."""
-
-    def read_then_interrupt(*args: Any) -> Any:
-        *others, on_batch = args
-        num_batches = 0
-
-        def on_batch_then_interrupt() -> None:
-            nonlocal num_batches
-            on_batch()
-            num_batches += 1
-            if num_batches == NUM_BATCHES_BEFORE_INTERRUPT:
-                print("family:", *process_tree()[1:], flush=True)
-                os.killpg(os.getpgrp(), signal.SIGINT)
-
-        return read(*others, on_batch_then_interrupt)
-
-    return read_then_interrupt
+def interrupt_among_batches(ledger: Any, *args: Any) -> None:
+    """Presses Ctrl-C after some batches, and names its family before."""
+    ADD(ledger, *args)
+    if ledger.num_batches == NUM_BATCHES_BEFORE_INTERRUPT:
+        print("family:", *process_tree()[1:], flush=True)
+        press_ctrl_c()
 
 
 class Output(io.TextIOWrapper):
@@ -219,7 +208,7 @@ def run(fault: str, arguments: Sequence[str], width: int, encoding: str, is_term
         mock.patch.object(ImageDataset, "load_state_dict", STATE_FAULTS.get(fault, LOAD_STATE)),
         mock.patch.object(TfrecordReader, "read", READER_FAULTS.get(fault, READ)),
         mock.patch.object(tfds_sample, "ask_tfds", REFERENCE_FAULTS.get(fault, ASK_TFDS)),
-        mock.patch.object(reading, "make_plain_loader", LOADER_FAULTS.get(fault, MAKE_LOADER)),
+        mock.patch.object(reader, "make_plain_loader", LOADER_FAULTS.get(fault, MAKE_LOADER)),
         mock.patch.object(reading, "stream_rank", RANK_FAULTS.get(fault, reading.stream_rank)),
         mock.patch.object(reading, "_STALL_TIMEOUT_S", STALL_TIMEOUT_S),
         mock.patch.dict(os.environ, COLUMNS=str(width), TERM="xterm", **ENVIRONS.get(fault, {})),
@@ -242,13 +231,7 @@ def press_ctrl_c(*_: object) -> None:
 if __name__ == "__main__":
     multiprocessing.set_start_method("fork")
     if sys.argv[1:2] == ["--interrupt"]:
-        with (
-            mock.patch.object(command, "read_rank", interrupt(command.read_rank)),
-            mock.patch.object(command, "read_ranks", interrupt(command.read_ranks)),
-        ):
-            sys.exit(command.main(sys.argv[2:]))
-    if sys.argv[1:2] == ["--interrupt-whole-batches"]:
-        with mock.patch.object(fused_reading._Timing, "add", press_ctrl_c):
+        with mock.patch.object(command.Ledger, "add", interrupt_among_batches):
             sys.exit(command.main(sys.argv[2:]))
     for line in sys.stdin:
         print(json.dumps(run(*json.loads(line))), flush=True)

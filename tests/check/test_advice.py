@@ -10,11 +10,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tfds_torch.check.advice import Facts, advise
-from tfds_torch.check.fused import STAGES, FusedMeasure, FusedSpeed
+from tfds_torch.check.throughput import STAGES, RankReading
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.epoch_times import EpochTimes
 from tfds_torch.runtime.machine_share import WorkerChoice
 
 GIB = 2**30
@@ -152,60 +153,42 @@ def test_where_nothing_is_buffered_no_buffer_is_spoken_of() -> None:
 # Whole batches.
 
 
-def fused(rate: float = 1480.0, num_batches: int = 8, is_own: bool = False, **stages: float) -> FusedMeasure:
-    """Returns what was measured in ten seconds, with 2 workers and 2 ms for a crop by Pillow."""
+def measured(num_batches: int = 8, **stages: float) -> RankReading:
+    """Returns what was measured in ten seconds."""
     seconds = dict.fromkeys(STAGES, 0.0) | {"decode": 18.0, "waiting": 9.9} | stages
-    speed = FusedSpeed(2.5, rate, num_batches, 14_800, 10.0, seconds, {})
-    return FusedMeasure("TrainPreprocess(size=224)", is_own, 2, 0.002, speed)
+    return RankReading(0, [EpochTimes(2.5, 0.0, 10.0, num_batches)], [14_800], stages=seconds)
 
 
-def test_whole_batches_that_are_clearly_faster_are_told_with_their_settings() -> None:
-    """1,000 single examples a second, and a millisecond for each with 2 workers: 500."""
-    assert said("preprocess=", fused=fused(), single_examples_per_s=1000.0) == (
-        "preprocess=TrainPreprocess(size=224) with create_loader(dataset, num_workers=2) delivered 1,480 examples/s, "
-        "3.0 times as many as single examples: these were 1,000 without any transform, and would be about 500 with the "
-        "same crop by Pillow."
-    )
-    for rate, is_said in ((600.0, True), (599.0, False)):
-        assert bool(said("preprocess=", fused=fused(rate), single_examples_per_s=1000.0)) is is_said
-
-
-def test_whole_batches_are_not_advised_where_nothing_is_to_be_compared() -> None:
-    assert said("preprocess=", fused=fused(is_own=True), single_examples_per_s=1000.0) == ""
-    assert said("preprocess=", fused=fused(num_batches=7), single_examples_per_s=1000.0) == ""
-    for single in (None, 0.0):
-        assert advise(facts(fused=fused(), single_examples_per_s=single)) == []
-    failed = FusedMeasure("TrainPreprocess(size=224)", False, 2, None, None, "a reason")
-    assert advise(facts(fused=failed, single_examples_per_s=1000.0)) == []
+def test_a_loader_that_tells_no_stages_is_not_spoken_of() -> None:
+    assert said("Whole batches", throughput=replace(measured(read=19.0), stages={})) == ""
 
 
 def test_where_whole_batches_wait_for_the_disk_it_is_told() -> None:
-    assert said("disk", fused=fused(read=19.0)) == (
+    assert said("disk", throughput=measured(read=19.0)) == (
         "Whole batches wait for the disk: reading took 19.0 s and decoding 18.0 s. A faster or local disk, or "
         "ReadOptions(block_records=256), which reads neighbours together, would help."
     )
-    assert said("disk", fused=fused(read=18.0)) == ""
-    assert said("disk", fused=fused(read=19.0, waiting=4.9)) == ""
-    assert said("disk", fused=fused(read=19.0, num_batches=7)) == ""
+    assert said("disk", throughput=measured(read=18.0)) == ""
+    assert said("disk", throughput=measured(read=19.0, waiting=4.9)) == ""
+    assert said("disk", throughput=measured(read=19.0, num_batches=7)) == ""
 
 
 def test_where_whole_batches_are_long_on_their_way_it_is_told() -> None:
-    assert said("on their way", fused=fused(hand_over=5.1)) == (
+    assert said("on their way", throughput=measured(hand_over=5.1)) == (
         "Whole batches were on their way from the workers for 51% of the time: a larger batch_size than 32 hands them "
         "over less often."
     )
-    assert said("on their way", fused=fused(hand_over=5.0)) == ""
+    assert said("on their way", throughput=measured(hand_over=5.0)) == ""
 
 
 def test_another_number_of_workers_that_auto_would_choose_is_told_with_its_reason() -> None:
     auto = WorkerChoice(7, "7 workers: 8 cores.")
-    for measured in (fused(is_own=True), replace(fused(), speed=None)):
-        assert said("'auto'", fused=measured, usual_workers=auto) == (
-            "create_loader(dataset, num_workers='auto') would choose 7 workers: 8 cores."
-        )
-    assert said("'auto'", fused=fused(), usual_workers=WorkerChoice(2, "2 workers: 3 cores.")) == ""
-    assert said("'auto'", usual_workers=auto) == ""
-    assert said("'auto'", fused=fused(), usual_workers=auto, num_examples=64) == ""  # 2 batches.
+    assert said("'auto'", num_loader_workers=2, usual_workers=auto) == (
+        "create_loader(dataset, num_workers='auto') would choose 7 workers: 8 cores."
+    )
+    assert said("'auto'", num_loader_workers=2, usual_workers=WorkerChoice(2, "2 workers: 3 cores.")) == ""
+    assert said("'auto'", num_loader_workers=2) == ""
+    assert said("'auto'", num_loader_workers=2, usual_workers=auto, num_examples=64) == ""  # 2 batches.
 
 
 # The buffers against the machine's memory.

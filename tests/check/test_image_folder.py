@@ -29,7 +29,7 @@ def test_every_promise_is_judged_with_real_workers(machine: Machine, folder: Pat
 def assert_kept(checked: Checked) -> None:
     assert checked.code == 0, checked.errors
     assert checked.broken == {}
-    assert len(checked.promises) == 9
+    assert len(checked.promises) == 10
     assert "Not judged: the index is TFDS's own reader: an image folder has no records, and so" in checked.output
     assert f"Ledger: the image folder promises {NUM_TRAIN + NUM_TEST} examples per pass" in checked.output
     assert checked.ledger == [

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -16,9 +17,8 @@ from check.machine import Checked, Checker, FakeCheck, cut
 from check.report_file import SCHEMA, load
 from tfds_torch.check import json_report
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.fused import FusedMeasure
 from tfds_torch.check.json_report import save_report
-from tfds_torch.check.ledger import EpochCounts, NotJudged, Promise
+from tfds_torch.check.ledger import EpochCounts, NotJudged, Promise, Some
 from tfds_torch.errors import ConfigError, ShardError
 
 
@@ -66,7 +66,7 @@ def test_a_check_that_knows_nothing_has_every_key(tmp_path: Path) -> None:
     report = save(tmp_path / "r.json", Findings(error=ConfigError("no such thing")), 2)
     assert list(report) == list(SCHEMA["required"])
     assert report["error"] == {"type": "ConfigError", "message": "no such thing"}
-    assert (report["dataset"], report["plan"], report["images"], report["fused"]) == (None, None, None, None)
+    assert (report["dataset"], report["plan"], report["images"], report["reading"]) == (None, None, None, None)
     assert [report[key] for key in ("epochs", "labels", "throughput", "promises", "not_judged", "advice")] == [[]] * 6
     assert report["exit_code"] == 2
 
@@ -76,22 +76,11 @@ def test_what_was_not_judged_is_said(tmp_path: Path) -> None:
     assert report["not_judged"] == [{"name": "a promise", "reason": "a reason"}]
 
 
-def test_whole_batches_that_could_not_be_measured_have_a_reason(tmp_path: Path) -> None:
-    failed = FusedMeasure("EvalPreprocess(size=8)", True, 2, None, None, "a reason")
-    assert save(tmp_path / "r.json", Findings(fused=failed))["fused"] == {
-        "preprocess": "EvalPreprocess(size=8)",
-        "is_own": True,
-        "num_workers": 2,
-        "transform_s": None,
-        "speed": None,
-        "error": "a reason",
-    }
-
-
 def test_of_many_ids_the_number_and_the_first_hundred_are_given(tmp_path: Path) -> None:
     ids = [f"x__{number}" for number in range(101)]
-    counts = EpochCounts((3, 3), ids, ids[:100], ids[:99], 10, 2)
-    (epoch,) = save(tmp_path / "r.json", Findings(counts=[counts]))["epochs"]
+    counts = EpochCounts((3, 3), Some(ids), Some(ids[:100]), Some(ids[:99]), 10, 2)
+    with mock.patch.object(Findings, "counts", {0: counts}):
+        (epoch,) = save(tmp_path / "r.json", Findings())["epochs"]
     assert epoch == {
         "epoch": 0,
         "num_batches": [3, 3],
@@ -210,12 +199,15 @@ def assert_says_what_was_printed(report: dict[str, Any], checked: Checked) -> No
         )
         assert all(epoch["first_batch_s"] <= epoch["whole_s"] for epoch in rank["epochs"])
         assert len(rank["epochs"]) == len(report["epochs"])
-    fused, speed = report["fused"], report["fused"]["speed"]
-    whole = f"Whole batches: {fused['preprocess']}, create_loader, "
-    stages = f"Stages of {speed['num_batches']} batches in {speed['timed_s']:.2f} s, "
+    reading, speed = report["reading"], report["throughput"][0]
+    how = f"Read by {reading['loader']}, whole batches, preprocess={reading['preprocess']} ("
+    stages = f"Stages of {speed['num_batches']} batches of rank 0 in {speed['timed_s']:.2f} s, "
     everything = re.sub(r"\s", "", checked.output)
-    for text in (whole, f"rank 0 alone: {speed['examples_per_s']:,.0f} examples/s; ", stages):
+    for text in (how, stages):
         assert re.sub(r"\s", "", text) in everything
+    per_rank = [sum(epoch["num_batches"] for epoch in rank["epochs"]) for rank in report["throughput"]]
+    assert report["num_batches_read"] == sum(per_rank)
+    assert report["is_interrupted"] is False
     assert [re.sub(r"\s", "", text) for text in report["advice"]] == [
         re.sub(r"\s", "", text) for text in checked.advice
     ]
@@ -239,7 +231,13 @@ def test_a_check_that_keeps_every_promise(checker: Checker, tmp_path: Path) -> N
         "image": {"dtype": "uint8", "shape": [8, 8, 1]},
         "label": {"dtype": "int64", "shape": []},
     }
-    assert dataset["image_sizes"] == {"smallest": [8, 8], "median": [8, 8], "largest": [8, 8], "mean_pixels": 64.0}
+    assert dataset["image_sizes"] == {
+        "num_images": 18,
+        "smallest": [8, 8],
+        "median": [8, 8],
+        "largest": [8, 8],
+        "mean_pixels": 64.0,
+    }
     assert {key: plan[key] for key in plan if key != "pipelines"} == {
         "is_training": True,
         "shuffle": True,

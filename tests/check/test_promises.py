@@ -10,8 +10,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tfds_torch.check.ledger import Entry, Expectation, Promise, RankEpoch, count_epoch
-from tfds_torch.check.promises import judge
+from check.played_ledger import Entry, ListedIds, RankEpoch, play, share_of
+from check.played_ledger import judge_received as judge
+from tfds_torch.check.expectation import Expectation
+from tfds_torch.check.ledger import Promise
 from tfds_torch.plan.assignment import ShardRange, deal_examples, deal_files
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
 from tfds_torch.plan.world import World
@@ -62,18 +64,21 @@ class Case:
         return [starts[s.file] + i for s in stretches for i in range(s.start, s.stop)]
 
     def expectation(self) -> Expectation:
-        shares: dict[tuple[int, int], Counter[int]] = {}
+        shares: dict[tuple[int, int], list[tuple[int, bool]]] = {}
+        is_padding = self.plan().remainder is Remainder.PAD
         num_unread = num_repeated = 0
         for epoch in range(self.num_epochs):
             excess = []
             for rank in range(self.num_replicas):
                 for worker in range(self.num_workers):
                     valid, fill, available = self.stretches(rank, worker, epoch)
-                    shares.setdefault((rank, epoch), Counter()).update(valid + fill)
+                    rows = [(i, True) for i in valid] + [(i, not is_padding) for i in fill]
+                    shares.setdefault((rank, epoch), []).extend(rows)
                     excess.append(available - len(valid))
             num_unread = max(num_unread, sum(n for n in excess if n > 0))
             num_repeated = max(num_repeated, -sum(n for n in excess if n < 0))
-        return Expectation(self.plan(), self.mode, self.ids, shares, num_unread, num_repeated)
+        ids, share = ListedIds(self.ids), share_of(shares)
+        return Expectation(self.plan(), self.mode, ids, self.num_epochs, share, num_unread, num_repeated)
 
     def received(self) -> list[RankEpoch]:
         return [self._receive(rank, epoch) for rank in range(self.num_replicas) for epoch in range(self.num_epochs)]
@@ -165,12 +170,12 @@ def test_any_good_ledger_keeps_every_promise(case: Case) -> None:
 )
 def test_the_figures_of_an_epoch(name: str, figures: tuple[object, ...]) -> None:
     case = GOOD[name]
-    counts = count_epoch(case.expectation(), [rank for rank in case.received() if rank.epoch == 0])
+    counts = play(case.expectation(), case.received()).counts[0]
     assert figures == (
         counts.batches,
-        len(counts.missing),
-        len(counts.twice),
-        len(counts.unknown),
+        counts.missing.number,
+        counts.twice.number,
+        counts.unknown.number,
         counts.num_valid,
         counts.num_padded,
     )
@@ -520,7 +525,7 @@ def test_a_split_that_names_examples_twice_expects_them_twice() -> None:
     once = Case((8, 8), is_training=False)
     expected = once.expectation()
     ids = once.ids[:8] * 2
-    expected = replace(expected, ids=ids)
+    expected = replace(expected, ids=ListedIds(ids))
     received = edited(
         once,
         lambda batches: [
@@ -543,8 +548,8 @@ def test_many_faults_are_named_in_a_few_words() -> None:
 
 
 def with_received_shares(case: Case, received: Sequence[RankEpoch]) -> Expectation:
-    shares = {(r.rank, r.epoch): Counter(entry.index for entry in r.entries) for r in received}
-    return replace(case.expectation(), shares=shares)
+    shares = {(r.rank, r.epoch): [(entry.index, entry.valid) for entry in r.entries] for r in received}
+    return replace(case.expectation(), share=share_of(shares))
 
 
 def test_a_plan_that_gives_an_example_to_two_ranks() -> None:
@@ -572,7 +577,7 @@ def test_a_plan_that_wraps_around_to_one_example_only() -> None:
 
     came = Counter(entry.id for rank in case.received() for entry in rank.entries)
     received = edited(case, edit)
-    assert count_epoch(case.expectation(), received).missing == []
+    assert not play(case.expectation(), received).counts[0].missing
     assert ONCE in broken(judge(with_received_shares(case, received), received))
 
 

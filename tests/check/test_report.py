@@ -2,27 +2,53 @@
 
 import io
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from unittest import mock
 
 import pytest
 from rich.console import Console
 
 from check.machine import Checked, no_control_characters
 from tfds_torch.check.content import ImageSizes, LabelCount
+from tfds_torch.check.delivery import Delivery
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.fused import STAGES, FusedMeasure, FusedSpeed
-from tfds_torch.check.ledger import EpochCounts, NotJudged, Promise
+from tfds_torch.check.ledger import EpochCounts, Ledger, NotJudged, Promise, Some
 from tfds_torch.check.report import plain, print_findings, print_verdict
-from tfds_torch.check.throughput import Throughput
+from tfds_torch.check.throughput import STAGES, RankReading
+from tfds_torch.runtime.epoch_times import EpochTimes
 
-SPEED = Throughput(0, 12.345, 0.5, 1234.4, 0.0625, {11: 300_000_000, 12: 5_000_000, 13: 900_000_000})
+
+def speed(
+    rank: int, first_batch_s: float, rate: float, tail_s: float = 0.0, memory: Mapping[int, int] = {}
+) -> RankReading:
+    """Returns the reading of one epoch of 10 s."""
+    return RankReading(rank, [EpochTimes(first_batch_s, tail_s, 10.0, 9)], [round(10 * rate)], memory)
 
 
-def printed(width: int = 160, **found: object) -> Checked:
+SPEED = RankReading(
+    0,
+    [EpochTimes(12.345, 0.0625, 99.0, 9), EpochTimes(0.5, 0.0, 10.0, 9)],
+    [12_344, 12_344],
+    {11: 300_000_000, 12: 5_000_000, 13: 900_000_000},
+)
+
+
+class PlayedLedger(Ledger):
+    """A ledger that knows nothing but one epoch and its labels."""
+
+    def __init__(self, labels: Sequence[LabelCount]) -> None:
+        self.counts = {0: EpochCounts((1,), Some(), Some(), Some(), 3, 0)}
+        self.num_batches = 0
+        self.labels = mock.Mock(counts=lambda: labels)
+
+
+def printed(width: int = 160, labels: Sequence[LabelCount] = (), **found: object) -> Checked:
     """Returns what is printed of findings, as that of a check."""
     findings = Findings(
-        counts=[EpochCounts((1,), [], [], [], 3, 0)],
+        ledger=PlayedLedger(labels),
         promises=[Promise("all well", True, "yes")],
-        **{"throughputs": [SPEED], **found},  # type: ignore[arg-type]
+        **{"readings": [SPEED], **found},  # type: ignore[arg-type]
     )
     output = io.StringIO()
     print_findings(Console(file=output, width=width, emoji=False, highlight=False), findings)
@@ -81,26 +107,21 @@ def test_names_cannot_control_the_terminal_and_markup_is_text() -> None:
 @pytest.mark.parametrize(
     ("sizes", "line"),
     [
-        (ImageSizes((8, 8), (8, 8), (8, 8), 64.0), "Images: all 8x8"),
-        (ImageSizes((1, 2), (30, 4), (50, 60), 99.0), "Images: 1x2 to 50x60, median 30x4"),
-        (ImageSizes((2, 4), (4, 2), (4, 2), 8.0), "Images: 2x4 to 4x2, median 4x2"),
+        (ImageSizes(1, (8, 8), (8, 8), (8, 8), 64.0), "Images: all 8x8 (1 image looked at)"),
+        (ImageSizes(9, (1, 2), (30, 4), (50, 60), 99.0), "Images: 1x2 to 50x60, median 30x4 (9 images looked at)"),
+        (ImageSizes(2, (2, 4), (4, 2), (4, 2), 8.0), "Images: 2x4 to 4x2, median 4x2 (2 images looked at)"),
     ],
 )
 def test_sizes_of_images_are_width_by_height(sizes: ImageSizes, line: str) -> None:
     lines = printed(image_sizes=sizes).output.splitlines()
     assert line in lines
-    assert "Throughput: whole images, no transform, each rank alone on this machine" in lines
-
-
-def test_without_images_none_are_spoken_of() -> None:
-    output = printed().output
-    assert "Images:" not in output
-    assert "Throughput: no images, each rank alone on this machine" in output
+    assert "Throughput: each rank alone on this machine" in lines
+    assert "Images:" not in printed().output
 
 
 def test_speeds_are_shown_with_their_units() -> None:
-    once = Throughput(1, 0.004, None, 7.0, 0.0004, {})
-    rows = printed(throughputs=[SPEED, once]).throughput
+    once = speed(1, 0.004, 7.0, 0.0004)
+    rows = printed(readings=[SPEED, once]).throughput
     headings = ["rank", "first batch s", "later first batch s", "examples/s", "tail s"]
     assert [list(row) for row in rows] == [headings] * 2
     assert [list(row.values()) for row in rows] == [
@@ -110,71 +131,66 @@ def test_speeds_are_shown_with_their_units() -> None:
 
 
 def test_the_memory_is_that_of_the_heaviest_rank() -> None:
-    light = Throughput(1, 1.0, None, 7.0, 0.0, {11: 1_100_000_000})
-    output = printed(throughputs=[light, SPEED]).output
+    light = speed(1, 1.0, 7.0, memory={11: 1_100_000_000})
+    output = printed(readings=[light, SPEED]).output
     assert "Memory (PSS, MB): this process 300, its children 900 + 5" in output.splitlines()
-    alone = printed(throughputs=[light]).output
+    alone = printed(readings=[light]).output
     assert "Memory (PSS, MB): this process 1,100" in alone.splitlines()
 
 
 def test_ranks_at_the_same_time_are_not_said_to_read_alone() -> None:
-    other = Throughput(1, 1.0, None, 7.0, 0.0, {21: 100_000_000})
-    lines = printed(throughputs=[SPEED, other], is_torchrun=True).output.splitlines()
-    assert "Throughput: no images, 2 ranks of torch.distributed at the same time on this machine" in lines
+    other = speed(1, 1.0, 7.0, memory={21: 100_000_000})
+    lines = printed(readings=[SPEED, other], is_torchrun=True).output.splitlines()
+    assert "Throughput: 2 ranks of torch.distributed at the same time on this machine" in lines
     assert "All ranks together: 1,241 examples/s" in lines
     assert "Memory (PSS, MB): rank 0 300, its children 900 + 5; all ranks 1,305" in lines
     alone = printed(is_torchrun=True).output
-    assert "Throughput: no images, 1 rank of torch.distributed alone on this machine" in alone.splitlines()
+    assert "Throughput: 1 rank of torch.distributed alone on this machine" in alone.splitlines()
     assert "Memory (PSS, MB): rank 0 300, its children 900 + 5\n" in alone
     assert "together" not in alone
-    assert "together" not in printed(throughputs=[SPEED, other]).output
+    assert "together" not in printed(readings=[SPEED, other]).output
 
 
 def test_where_the_system_tells_no_memory_none_is_shown() -> None:
-    assert "Memory" not in printed(throughputs=[Throughput(0, 1.0, None, 7.0, 0.0, {})]).output
+    assert "Memory" not in printed(readings=[speed(0, 1.0, 7.0)]).output
 
 
-WHOLE = FusedMeasure(
-    *("EvalPreprocess(size=[red])", False, 2, 0.001),
-    FusedSpeed(
-        2.5, 1480.4, 9, 300, 1.25, {stage: number / 4 for number, stage in enumerate(STAGES)}, {1: 10**8, 2: 10**9}
-    ),
+def test_the_stages_of_rank_0_are_shown_where_its_loader_tells_them() -> None:
+    staged = replace(SPEED, stages={stage: number / 4 for number, stage in enumerate(STAGES)})
+    other = speed(1, 1.0, 7.0)
+    lines = printed(width=400, readings=[staged, other]).output.splitlines()
+    assert (
+        "Stages of 9 batches of rank 0 in 10.00 s, seconds of all workers: read 0.00, decode 0.25, fetch 0.50, "
+        "collate 0.75, hand-over 1.00, waiting 1.25" in lines
+    )
+    assert "Stages" not in printed(readings=[other]).output
+
+
+@pytest.mark.parametrize(
+    ("delivery", "line"),
+    [
+        (
+            Delivery("create_loader", True, "TrainPreprocess(size=[red])", False, None),
+            "create_loader, whole batches, preprocess=TrainPreprocess(size=[red]) (the usual one; a recipe gives "
+            "another)",
+        ),
+        (
+            Delivery("DataLoader", True, "EvalPreprocess(size=8)", True, None),
+            "DataLoader, whole batches, preprocess=EvalPreprocess(size=8) (the recipe's own)",
+        ),
+        (
+            Delivery("DataLoader", False, None, False, "a [bold]reason[/]"),
+            "DataLoader, single examples without a preprocess: a [bold]reason[/]",
+        ),
+    ],
 )
-
-
-def test_whole_batches_are_shown_beside_single_examples_with_the_same_crop() -> None:
-    """1,234 single examples a second, and half a millisecond for each with 2 workers."""
-    lines = printed(width=400, fused=WHOLE).output.splitlines()
-    how = "Whole batches: EvalPreprocess(size=[red]), create_loader, 2 workers, rank 0 alone: "
-    assert (
-        f"{how}1,480 examples/s; single examples with the same crop by Pillow about 763; first batch after 2.50 s; "
-        "1,100 MB (PSS)" in lines
-    )
-    assert (
-        "Stages of 9 batches in 1.25 s, seconds of all workers: read 0.00, decode 0.25, fetch 0.50, collate 0.75, "
-        "hand-over 1.00, waiting 1.25" in lines
-    )
-    assert "Whole batches" not in printed().output
-
-
-def test_whole_batches_are_not_compared_with_ranks_that_read_at_the_same_time() -> None:
-    other = Throughput(1, 1.0, None, 7.0, 0.0, {})
-    for throughputs, is_compared in (([SPEED], True), ([SPEED, other], False)):
-        output = printed(width=400, fused=WHOLE, is_torchrun=True, throughputs=throughputs).output
-        assert ("by Pillow" in output) is is_compared
-
-
-def test_why_whole_batches_were_not_measured_is_one_line() -> None:
-    failed = FusedMeasure("EvalPreprocess(size=8)", True, 0, None, None, "a [bold]reason[/]")
-    lines = printed(width=400, fused=failed).output.splitlines()
-    how = "Whole batches: EvalPreprocess(size=8), create_loader, without workers, rank 0 alone:"
-    assert f"{how} not measured: a [bold]reason[/]" in lines
-    assert not any(line.startswith("Stages") for line in lines)
+def test_how_the_examples_were_read_is_one_line(delivery: Delivery, line: str) -> None:
+    assert f"Read by {line}" in printed(width=400, delivery=delivery).output.splitlines()
 
 
 def test_a_hundred_ranks_are_not_all_shown() -> None:
-    ranks = [Throughput(rank, 1.0, None, 7.0, 0.0, {}) for rank in range(100)]
-    checked = printed(throughputs=ranks)
+    ranks = [speed(rank, 1.0, 7.0) for rank in range(100)]
+    checked = printed(readings=ranks)
     assert len(checked.throughput) == 24
     assert "and 76 more ranks" in checked.output
 

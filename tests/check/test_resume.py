@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfds_torch.check.resume import NUM_AFTER, ResumePoint, choose_points, uninterrupted
+from tfds_torch.check.resume import NUM_AFTER, Point, batches_after, choose_points
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
 
@@ -20,10 +20,10 @@ def test_points_are_few_and_within_the_epochs_with_both_ends_among_them(
     points = choose_points(plan(num_batches, seed), num_epochs)
     assert points == sorted(set(points))
     assert len(points) <= 6
-    assert {ResumePoint(0, 0), ResumePoint(0, max(0, num_batches - 1)), ResumePoint(0, num_batches)} <= set(points)
+    assert {Point(0, 0), Point(0, max(0, num_batches - 1)), Point(0, num_batches)} <= set(points)
     for point in points:
         assert 0 <= point.epoch < num_epochs
-        assert 0 <= point.num_delivered <= num_batches
+        assert 0 <= point.number <= num_batches
 
 
 def test_points_depend_on_the_seed_alone() -> None:
@@ -37,7 +37,7 @@ EPOCHS = ["abcde", "fghij"]
 
 
 @pytest.mark.parametrize(
-    ("epoch", "num_delivered", "iterations"),
+    ("epoch", "number", "iterations"),
     [
         (0, 0, ["abc"]),
         (0, 2, ["cde"]),
@@ -50,7 +50,8 @@ EPOCHS = ["abcde", "fghij"]
     ],
 )
 def test_an_interrupted_epoch_goes_on_and_so_do_the_following_ones(
-    epoch: int, num_delivered: int, iterations: list[str]
+    epoch: int, number: int, iterations: list[str]
 ) -> None:
     assert NUM_AFTER == 3
-    assert uninterrupted(EPOCHS, ResumePoint(epoch, num_delivered)) == [list(letters) for letters in iterations]
+    found = batches_after(Point(epoch, number), 5, 2)
+    assert ["".join(EPOCHS[at.epoch][at.number] for at in batches) for batches in found] == iterations

@@ -76,12 +76,20 @@ def test_without_arguments_the_digits_are_trained_on() -> None:
         root=None,
         num_replicas=1,
         is_torchrun=False,
+        is_plain=False,
+        is_single=False,
         num_epochs=2,
         num_fake=None,
         num_shards=None,
         json_path=None,
         images_path=None,
     )
+
+
+def test_how_the_examples_are_read_is_a_flag() -> None:
+    for line, is_plain, is_single in ((["--plain-loader"], True, False), (["--single-examples"], False, True)):
+        found = settings(*line)
+        assert (found.is_plain, found.is_single) == (is_plain, is_single)
 
 
 def test_a_config_file_alone_is_what_it_says(recipe: Path) -> None:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tfds_fixtures import Datasets, cache_home, datasets, replace_bytes_feature, shard_files
 
+from tfds_torch.check.expected_ids import expected_ids
 from tfds_torch.check.tfds_reader import ask_tfds, digest, find_image_key
-from tfds_torch.check.tfds_sample import choose_examples, compare_with_tfds
+from tfds_torch.check.tfds_sample import choose_examples, read_sample
 from tfds_torch.errors import ShardError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime import fresh_process
@@ -57,8 +58,8 @@ def test_the_first_and_the_last_example_of_every_shard_is_in_the_sample() -> Non
     assert {0, 49, 49_950, 49_999} <= set(many)
 
 
-def read_samples(reads: Sequence[tuple[str, str, str, str | None]]) -> list[tuple[int, bool, bool]]:
-    """Returns how many examples were compared, whether all had the same bytes, and the same ids.
+def read_samples(reads: Sequence[tuple[str, str, str, str | None]]) -> list[tuple[int, bool, bool, bool]]:
+    """Returns how many examples were compared, whether all had the same bytes, the same ids, and an image each.
 
     For a fresh process: with tensorflow loaded, TFDS is asked there, without starting another one.
     """
@@ -67,10 +68,12 @@ def read_samples(reads: Sequence[tuple[str, str, str, str | None]]) -> list[tupl
     found = []
     for root, name, split, image_key in reads:
         parser = ParserTfds(root, name, split, image_key=image_key)
-        sample = compare_with_tfds(parser)
-        ids = parser.ids(np.array([example.index for example in sample], np.int64))
+        indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
+        sample = read_sample(parser, expected_ids(parser.data_dir, split, parser.files), indices, by_index=True)
+        ids = parser.ids(np.array(indices, np.int64))
         same_bytes = all(example.digest == example.theirs.digest for example in sample)
-        found.append((len(sample), same_bytes, ids == [example.theirs.id for example in sample]))
+        same_ids = ids == [example.theirs.id for example in sample]
+        found.append((len(sample), same_bytes, same_ids, all(example.theirs.image for example in sample)))
     return found
 
 
@@ -85,9 +88,10 @@ def test_what_tfds_reads_is_what_the_index_gives(datasets: Datasets) -> None:
         (array_record, "tiny", "train", "image"),
     ]
     *tfrecord, by_array_record = fresh_process.call(read_samples, reads)
-    assert [row[1:] for row in tfrecord] == [(True, True)] * 5
+    assert [row[1:3] for row in tfrecord] == [(True, True)] * 5
+    assert [row[3] for row in tfrecord] == [True, True, False, False, True]
     assert all(number > 10 for number, *_ in tfrecord)
-    assert by_array_record == (3, True, False)  # TFDS gives no ids there.
+    assert by_array_record == (3, True, False, True)  # TFDS gives no ids there.
 
 
 def test_a_damaged_reference_is_one_message(datasets: Datasets, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_two_ranks_of_torchrun_keep_every_promise(machine: Machine, digits: Path
     checked = check_without_tensorflow(machine, "--torchrun", "2", "--workers", "1", "--json", path)
     assert (checked.code, checked.errors, checked.broken) == (0, "", {})  # Nothing of gloo, nothing of tensorflow.
     assert checked.promises["the order does not depend on workers or ranks"][1].endswith("with 1 rank of 2 workers")
-    assert len(checked.promises) == 10
+    assert len(checked.promises) == 11
     assert checked.plan == [
         row(rank=0, worker=0, batches=23, examples=733, fill=3),
         row(rank=1, worker=0, batches=23, examples=704, fill=32),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tfds_torch.check.throughput import Throughput
+from tfds_torch.check.throughput import RankReading
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
@@ -51,7 +51,7 @@ class Facts:
     available_bytes: int | None
     num_cores: int
     num_loader_workers: int = 0
-    throughput: Throughput | None = None
+    throughput: RankReading | None = None
     usual_workers: WorkerChoice | None = None
 
 

@@ -28,14 +28,12 @@ from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.index_promises import judge_index
 from tfds_torch.check.json_report import save_report
-from tfds_torch.check.ledger import Ledger, NotJudged, Promise
+from tfds_torch.check.ledger import EpochEnd, Ledger, NotJudged, Promise
 from tfds_torch.check.opening import is_built_here, open_parser
 from tfds_torch.check.pixels import PIXELS_PROMISE, judge_pixels
 from tfds_torch.check.promises import judge
 from tfds_torch.check.reading import (
-    EpochEnd,
     HowRead,
-    RankReading,
     kept_batches,
     read_other_world,
     read_rank,
@@ -44,7 +42,7 @@ from tfds_torch.check.reading import (
 from tfds_torch.check.resume import choose_points
 from tfds_torch.check.settings import Settings, check_json, resolve
 from tfds_torch.check.tfds_sample import TFDS_PROMISE, ComparedExample, choose_examples, judge_sample, read_sample
-from tfds_torch.check.throughput import measure
+from tfds_torch.check.throughput import RankReading
 from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.images.decoding import CHANNELS
@@ -137,7 +135,6 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.ledger = Ledger(expected, parser.class_names, kept)
     findings.readings = _read(reading_parser, settings, how, findings.ledger)
     findings.promises = judge(findings.ledger)
-    findings.throughputs = [measure(reading) for reading in findings.readings]
     findings.advice = advise(_facts(parser, expected, findings, is_built_here(settings)))
     with _busy("TFDS's own reader, Pillow" + ", another number of workers" * is_index):
         sample = _read_sample(parser, expected, indices, is_index)
@@ -182,7 +179,7 @@ def _read(parser: ParserTfds, settings: Settings, how: HowRead, ledger: Ledger) 
             if isinstance(step, RankReading):
                 readings[rank] = step
             elif isinstance(step, EpochEnd):
-                ledger.end(rank, epochs[rank], step.num_announced, step.loader_batch_size, step.drop_last)
+                ledger.end(rank, epochs[rank], step)
                 epochs[rank] += 1
             else:
                 ledger.add(rank, epochs[rank], step)
@@ -250,7 +247,7 @@ def _facts(parser: ParserTfds, expected: Expectation, findings: Findings, is_bui
         num_cores=num_cores(),
         num_loader_workers=findings.num_workers,
         # Ranks at the same time had less of the machine than one alone.
-        throughput=findings.throughputs[0] if is_batched and not is_crowded else None,
+        throughput=findings.readings[0] if is_batched and not is_crowded else None,
         usual_workers=choose_workers(usable_cores(), num_replicas, available_bytes()) if is_batched else None,
     )
 

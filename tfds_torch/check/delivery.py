@@ -115,7 +115,9 @@ def read_sizes(parser: ParserTfds, indices: Sequence[int]) -> list[tuple[int, in
 
 def _reopen(config: Config, parser: ParserTfds, preprocess: Preprocess) -> ParserTfds:
     """Returns the same parser with a preprocess."""
-    batch_size = config.batch_size or 1  # As it is planned.
+    batch_size = config.batch_size
+    if batch_size is None and config.num_workers < 2:
+        batch_size = 1  # As it is planned.
     config = replace(config, split=parser.split, preprocess=preprocess, batch_size=batch_size)
     if is_image_folder(parser.data_dir):
         return config.make_parser(parser.data_dir)

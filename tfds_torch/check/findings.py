@@ -9,8 +9,7 @@ from tfds_torch.check.delivery import Delivery
 from tfds_torch.check.expectation import Expectation, PipelineCounts
 from tfds_torch.check.ledger import EpochCounts, Ledger, NotJudged, Promise
 from tfds_torch.check.promises import judge
-from tfds_torch.check.reading import RankReading
-from tfds_torch.check.throughput import Throughput
+from tfds_torch.check.throughput import RankReading
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 
@@ -28,11 +27,10 @@ class Findings:
         num_workers: loader processes of a rank.
         delivery: how examples are read.
         ledger: what came.
-        readings: what is known of each rank.
+        readings: how fast each rank read, and what came after states.
         promises: which promises were kept.
         not_judged: promises that this dataset cannot be asked for, and why.
         image_sizes: sizes of some images.
-        throughputs: how fast each rank read.
         advice: what could be done better.
         images_path: the contact sheet that was written.
         error: what ended the check before its time.
@@ -51,7 +49,6 @@ class Findings:
     promises: Sequence[Promise] = ()
     not_judged: Sequence[NotJudged] = ()
     image_sizes: ImageSizes | None = None
-    throughputs: Sequence[Throughput] = ()
     advice: Sequence[str] = ()
     images_path: Path | None = None
     error: Exception | None = None

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.ledger import Ledger, Promise, Received, Some
 from tfds_torch.check.promises import make_promise
-from tfds_torch.check.reading import NUM_AT_BEGIN, OtherReading, RankReading
+from tfds_torch.check.reading import NUM_AT_BEGIN, OtherReading
 from tfds_torch.check.resume import Point, Resumed, batches_after, choose_points
+from tfds_torch.check.throughput import RankReading
 
 _UNKNOWN = -1  # An example whose id is not that of its index.
 

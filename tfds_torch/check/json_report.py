@@ -39,7 +39,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -178,15 +178,10 @@ def _epoch(number: int, counts: EpochCounts) -> dict[str, Any]:
 
 
 def _throughput(findings: Findings) -> list[dict[str, Any]]:
-    ranks = []
-    for figures, reading in zip(findings.throughputs, findings.readings, strict=True):
-        rank = asdict(figures)
-        memory = rank.pop("memory")
-        rank["epochs"] = [asdict(times) for times in reading.times]
-        rank["processes"] = _processes(memory)
-        ranks.append(rank)
-    return ranks
-
-
-def _processes(memory: Mapping[int, int]) -> list[dict[str, int]]:
-    return [{"pid": pid, "pss_bytes": size} for pid, size in memory.items()]
+    names = ("rank", "first_batch_s", "later_first_batch_s", "examples_per_s", "tail_s", "num_batches", "timed_s")
+    return [
+        {name: getattr(reading, name) for name in names}
+        | {"stages": dict(reading.stages), "epochs": [asdict(times) for times in reading.times]}
+        | {"processes": [{"pid": pid, "pss_bytes": size} for pid, size in reading.memory.items()]}
+        for reading in findings.readings
+    ]

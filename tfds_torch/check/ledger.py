@@ -46,6 +46,21 @@ class Received:
         return blake2b(b"\0".join(parts), digest_size=16).digest()
 
 
+@dataclass(frozen=True)
+class EpochEnd:
+    """The end of an epoch of a rank.
+
+    Attributes:
+        num_announced: `len(loader)`.
+        loader_batch_size: of the loader; None where it is not known.
+        drop_last: whether the loader leaves out a last batch that is not full.
+    """
+
+    num_announced: int
+    loader_batch_size: int | None = None
+    drop_last: bool = False
+
+
 class Some:
     """The first of many texts, and how many they are."""
 
@@ -180,7 +195,7 @@ class Ledger:
         self.pixels: dict[int, NDArray[np.uint8]] = {}
         self.labels = Labels(len(expected.ids), class_names)
         self.num_batches = 0  # Of all ranks and epochs.
-        self.loaders: dict[int, tuple[int | None, bool]] = {}
+        self.loaders: dict[int, EpochEnd] = {}
         self._kept = frozenset(kept)
         self._open: dict[int, _OpenEpoch] = {}
 
@@ -202,28 +217,17 @@ class Ledger:
         under_way.valid.append(self._true_indices(batch, known)[batch.valid])
         self.num_batches += 1
 
-    def end(
-        self, rank: int, epoch: int, num_announced: int, loader_batch_size: int | None = None, drop_last: bool = False
-    ) -> None:
-        """Ends the epoch of a rank.
-
-        Args:
-            rank: which rank.
-            epoch: which epoch.
-            num_announced: `len(loader)`.
-            loader_batch_size: of the loader; None where it is not known.
-            drop_last: whether the loader leaves out a last batch that is not full.
-        """
+    def end(self, rank: int, epoch: int, end: EpochEnd) -> None:
+        """Ends the epoch of a rank."""
         under_way = self._open.pop(rank, _OpenEpoch(RankEpoch(rank, epoch)))
         summary = under_way.summary
-        summary.num_announced, summary.num_batches = num_announced, len(under_way.batches)
-        self.loaders[rank] = (loader_batch_size, drop_last)
+        summary.num_announced, summary.num_batches = end.num_announced, len(under_way.batches)
+        self.loaders[rank] = end
         self._close(under_way)
         if (rank, epoch) in self.ended:
             self.again.append(str(summary))
         self.ended[rank, epoch] = summary
-        of_epoch = [self.ended[key] for key in self.keys_of(epoch) if key in self.ended]
-        if len(of_epoch) == self.expected.num_replicas:
+        if all(key in self.ended for key in self.keys_of(epoch)):
             self.count(epoch)
 
     def keys_of(self, epoch: int) -> list[tuple[int, int]]:

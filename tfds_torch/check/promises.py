@@ -55,7 +55,7 @@ def _equal_batches(ledger: Ledger, ended: list[RankEpoch], is_whole: bool) -> Pr
     )
     if wrong and expected.last_size < expected.plan.batch_size:
         reason = "its loader drops a short last batch (drop_last), and the parser plans one"
-        droppers = Some(f"rank {rank}: {reason}" for rank, (_, drops) in sorted(ledger.loaders.items()) if drops)
+        droppers = Some(f"rank {rank}: {reason}" for rank, end in sorted(ledger.loaders.items()) if end.drop_last)
         droppers.extend(wrong)
         wrong = droppers
     return make_promise("equal numbers of batches", wrong, f"{wanted} on every rank, as len(loader) says")
@@ -64,9 +64,9 @@ def _equal_batches(ledger: Ledger, ended: list[RankEpoch], is_whole: bool) -> Pr
 def _full_batches(ledger: Ledger, ended: list[RankEpoch]) -> Promise:
     plan, last = ledger.expected.plan, ledger.expected.last_size
     wrong = Some(
-        f"rank {rank}: its loader's batch_size is {size}, the parser's {plan.batch_size}"
-        for rank, (size, _) in sorted(ledger.loaders.items())
-        if size not in (None, plan.batch_size)
+        f"rank {rank}: its loader's batch_size is {end.loader_batch_size}, the parser's {plan.batch_size}"
+        for rank, end in sorted(ledger.loaders.items())
+        if end.loader_batch_size not in (None, plan.batch_size)
     )
     wrong.extend(_merge(one.sizes for one in ended))
     is_short = plan.num_batches > 0 and last < plan.batch_size

@@ -149,16 +149,16 @@ class Reader:
         """
         if saved.error:
             return saved
+        num_missing = NUM_AFTER
+        iterations: list[list[Received]] = []
         try:
             owner = self.loader if isinstance(self.loader, Loader) else self.dataset
             owner.load_state_dict(json.loads(saved.state))
-        except StateMismatchError as error:
+            for _ in batches_after(saved.point, len(self), num_epochs):
+                iterations.append(self.take(num_missing))
+                num_missing -= len(iterations[-1])
+        except (StateMismatchError, WorkerError) as error:  # A Loader counts the batches itself.
             return Resumed(saved.point, saved.state, error=str(error))
-        num_missing = NUM_AFTER
-        iterations: list[list[Received]] = []
-        for _ in batches_after(saved.point, len(self), num_epochs):
-            iterations.append(self.take(num_missing))
-            num_missing -= len(iterations[-1])
         return Resumed(saved.point, saved.state, iterations)
 
     def take(self, number: int) -> list[Received]:

@@ -8,61 +8,22 @@ import logging
 import os
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tfds_torch.check.expectation import Expectation
-from tfds_torch.check.ledger import Received
+from tfds_torch.check.ledger import EpochEnd, Received
 from tfds_torch.check.reader import Reader
 from tfds_torch.check.resume import Point, Resumed, batches_after, choose_points
+from tfds_torch.check.throughput import STAGES, RankReading
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.epoch_times import EpochTimer, EpochTimes
+from tfds_torch.runtime.epoch_times import EpochTimer
 from tfds_torch.runtime.memory import tree_pss_bytes
 from tfds_torch.torch_data.rank_processes import iterate_ranks
 
 _STALL_TIMEOUT_S = 600.0
 NUM_AT_BEGIN = 12
 """How many batches another world reads from the beginning of an epoch."""
-STAGES = ("read", "decode", "fetch", "collate", "hand_over", "waiting")
-"""Of `LoaderStats`, those that say what a loop waited for."""
-
-
-@dataclass(frozen=True)
-class EpochEnd:
-    """The end of an epoch of a rank.
-
-    Attributes:
-        num_announced: `len(loader)`.
-        loader_batch_size: of the loader; None where it is not known.
-        drop_last: whether the loader leaves out a last batch that is not full.
-    """
-
-    num_announced: int
-    loader_batch_size: int | None
-    drop_last: bool
-
-
-@dataclass(frozen=True)
-class RankReading:
-    """What is known of a rank once it has read.
-
-    Attributes:
-        rank: which rank.
-        times: how long each epoch took.
-        num_examples: of each epoch.
-        memory: pid -> proportional set size, bytes, in the middle of epoch 0: the process that read first, then its
-            children; empty where the system does not tell.
-        stages: stage -> seconds in the epochs after the first one (of one epoch, in that), as in `LoaderStats`, all
-            workers and threads together; empty where the loader does not tell.
-        resumed: what came after states that were taken in these epochs, with the same workers; in mode `index` only.
-    """
-
-    rank: int
-    times: tuple[EpochTimes, ...]
-    num_examples: tuple[int, ...]
-    memory: Mapping[int, int] = field(default_factory=dict)
-    stages: Mapping[str, float] = field(default_factory=dict)
-    resumed: tuple[Resumed, ...] = ()
 
 
 Step = Received | EpochEnd | RankReading

@@ -14,7 +14,7 @@ from tfds_torch.check.expectation import Expectation, PipelineCounts
 from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts, Promise
-from tfds_torch.check.throughput import Throughput
+from tfds_torch.check.throughput import RankReading
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime.printable import printable
@@ -93,14 +93,14 @@ def print_findings(console: Console, findings: Findings) -> None:
         console.print(_labels(findings.labels, console.width))
     if findings.delivery is not None:
         console.print("Read by", plain(str(findings.delivery)), soft_wrap=True)
-    num_ranks, together = len(findings.throughputs), findings.is_torchrun
+    num_ranks, together = len(findings.readings), findings.is_torchrun
     ranks = f"{_plural(num_ranks, 'rank')} of torch.distributed" if together else "each rank"
     at_once = "at the same time" if together and num_ranks > 1 else "alone"
     console.print(f"Throughput: {ranks} {at_once} on this machine")
-    console.print(_throughput(findings.throughputs))
-    memory = _memory(findings.throughputs, together)
-    total = _total_speed(findings.throughputs) if together else ""
-    for line in (total, _images(findings.image_sizes), memory, _stages(findings.throughputs)):
+    console.print(_throughput(findings.readings))
+    memory = _memory(findings.readings, together)
+    total = _total_speed(findings.readings) if together else ""
+    for line in (total, _images(findings.image_sizes), memory, _stages(findings.readings)):
         if line:
             console.print(line)
     if findings.advice:
@@ -172,7 +172,7 @@ def _labels(labels: Sequence[LabelCount], width: int) -> Panel:
     return Panel(Group(table, Text(note)) if note else table, title="Labels", title_align="left", expand=False)
 
 
-def _throughput(ranks: Sequence[Throughput]) -> Table:
+def _throughput(ranks: Sequence[RankReading]) -> Table:
     table = _table("rank", "first batch s", "later first batch s", "examples/s", "tail s")
     for rank in ranks[:_MOST_ROWS]:
         later = "-" if rank.later_first_batch_s is None else f"{rank.later_first_batch_s:.2f}"
@@ -191,11 +191,11 @@ def _images(sizes: ImageSizes | None) -> str:
     return f"Images: {found} ({_plural(sizes.num_images, 'image')} looked at)"
 
 
-def _total_speed(ranks: Sequence[Throughput]) -> str:
+def _total_speed(ranks: Sequence[RankReading]) -> str:
     return f"All ranks together: {sum(rank.examples_per_s for rank in ranks):,.0f} examples/s" if len(ranks) > 1 else ""
 
 
-def _memory(ranks: Sequence[Throughput], together: bool) -> str:
+def _memory(ranks: Sequence[RankReading], together: bool) -> str:
     """The processes of the rank that took most; of ranks at the same time also the sum of all."""
     heaviest = max(ranks, key=lambda rank: sum(rank.memory.values()))
     if not heaviest.memory:
@@ -208,7 +208,7 @@ def _memory(ranks: Sequence[Throughput], together: bool) -> str:
     return line + (f"; all ranks {total / 1e6:,.0f}" if together and len(ranks) > 1 else "")
 
 
-def _stages(ranks: Sequence[Throughput]) -> str:
+def _stages(ranks: Sequence[RankReading]) -> str:
     """What the loop of rank 0 waited for."""
     speed = ranks[0]
     if not speed.stages:
@@ -246,7 +246,7 @@ def _per_rank(batches: Sequence[int]) -> str:
 
 
 def _plural(number: int, noun: str) -> str:
-    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    ending = "" if number == 1 else "es" if noun.endswith("tch") else "s"
     return f"{number:,} {noun}{ending}"
 
 

@@ -1,16 +1,16 @@
-"""What is measured of whole batches: the usual preprocess, as one would write it, and what it is held against."""
+"""How examples are read: in whole batches wherever that can be, with the usual preprocess, as one would write it."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tfds_torch.check.content import ImageSizes
-from tfds_torch.check.fused import FusedMeasure, choose_preprocess, describe
+from tfds_torch.check.delivery import choose_preprocess, describe
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 
 
 def of_size(width: int, height: int) -> ImageSizes:
-    return ImageSizes((1, 1), (width, height), (9999, 9999), 1.0)
+    return ImageSizes(3, (1, 1), (width, height), (9999, 9999), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,3 @@ def test_a_preprocess_is_written_without_what_is_usual(text: str) -> None:
 def test_what_is_written_makes_the_same_preprocess(is_training: bool, width: int, height: int) -> None:
     preprocess = choose_preprocess(is_training, of_size(width, height))
     assert eval(describe(preprocess)) == preprocess
-
-
-def measure(num_workers: int, transform_s: float | None) -> FusedMeasure:
-    return FusedMeasure("TrainPreprocess(size=8)", False, num_workers, transform_s, None)
-
-
-def test_the_cost_of_a_transform_is_shared_by_the_workers() -> None:
-    assert measure(1, 0.001).transformed_per_s(1000.0) == pytest.approx(500.0)
-    assert measure(0, 0.001).transformed_per_s(1000.0) == pytest.approx(500.0)
-    assert measure(2, 0.001).transformed_per_s(2000.0) == pytest.approx(1000.0)
-    assert measure(2, None).transformed_per_s(2000.0) == pytest.approx(2000.0)
-    assert measure(2, 0.001).transformed_per_s(0.0) == 0.0
