@@ -20,7 +20,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 @pytest.fixture(scope="session")
 def checker(machine: Machine, digits: Path) -> Iterator[Checker]:
-    with machine.start(PLANTED_CHECK, stderr=subprocess.DEVNULL) as process:
+    with machine.start(PLANTED_CHECK, "--with-tensorflow", stderr=subprocess.DEVNULL) as process:
         yield Checker(process)
         process.stdin.close()
 

@@ -233,5 +233,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--interrupt"]:
         with mock.patch.object(command.Ledger, "add", interrupt_among_batches):
             sys.exit(command.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["--with-tensorflow"]:
+        import tensorflow  # noqa: F401 # Once, and not in a fresh process for every check that asks TFDS.
     for line in sys.stdin:
         print(json.dumps(run(*json.loads(line))), flush=True)

@@ -58,14 +58,18 @@ def test_the_first_and_the_last_example_of_every_shard_is_in_the_sample() -> Non
     assert {0, 49, 49_950, 49_999} <= set(many)
 
 
-def read_samples(reads: Sequence[tuple[str, str, str, str | None]]) -> list[tuple[int, bool, bool, bool]]:
+def read_samples(reads: Sequence[tuple[str, str, str, str | None]], damaged: str) -> list[tuple[int, bool, bool, bool]]:
     """Returns how many examples were compared, whether all had the same bytes, the same ids, and an image each.
+
+    A damaged folder is one message.
 
     For a fresh process: with tensorflow loaded, TFDS is asked there, without starting another one.
     """
     import tensorflow  # noqa: F401
 
     found = []
+    with pytest.raises(ShardError, match=r"TFDS's own reader cannot read split 'train' of .*1\.0\.0: .*Error: "):
+        ask_tfds(damaged, "train", [0, 40], "image")
     for root, name, split, image_key in reads:
         parser = ParserTfds(root, name, split, image_key=image_key)
         indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
@@ -77,7 +81,10 @@ def read_samples(reads: Sequence[tuple[str, str, str, str | None]]) -> list[tupl
     return found
 
 
-def test_what_tfds_reads_is_what_the_index_gives(datasets: Datasets) -> None:
+def test_what_tfds_reads_is_what_the_index_gives(datasets: Datasets, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(datasets.shapes, tmp_path / "shapes" / "1.0.0"))
+    for shard in shard_files(damaged, "train"):
+        shard.write_bytes(b"")
     root, gaps, array_record = map(str, (datasets.root, datasets.gaps, datasets.array_record))
     reads = [
         (root, "shapes", "train", "image"),
@@ -87,20 +94,12 @@ def test_what_tfds_reads_is_what_the_index_gives(datasets: Datasets) -> None:
         (root, "channels/png_l", "train+train", "image"),
         (array_record, "tiny", "train", "image"),
     ]
-    *tfrecord, by_array_record = fresh_process.call(read_samples, reads)
+    *tfrecord, by_array_record = fresh_process.call(read_samples, reads, str(damaged))
     assert [row[1:3] for row in tfrecord] == [(True, True)] * 5
     assert [row[3] for row in tfrecord] == [True, True, False, False, True]
     assert all(number > 10 for number, *_ in tfrecord)
-    assert by_array_record == (3, True, False, True)  # TFDS gives no ids there.
-
-
-def test_a_damaged_reference_is_one_message(datasets: Datasets, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(datasets.shapes, tmp_path / "shapes" / "1.0.0"))
-    for shard in shard_files(folder, "train"):
-        shard.write_bytes(b"")
-    with pytest.raises(ShardError, match=r"TFDS's own reader cannot read split 'train' of .*1\.0\.0: .*Error: "):
-        ask_tfds(str(folder), "train", [0, 40], "image")
     assert "tensorflow" not in sys.modules
+    assert by_array_record == (3, True, False, True)  # TFDS gives no ids there.
 
 
 def test_the_bytes_of_an_image_are_compared_where_tfds_hands_them_over(datasets: Datasets) -> None:

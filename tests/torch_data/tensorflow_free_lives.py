@@ -105,32 +105,38 @@ def look_at_examples(root: str) -> dict[str, list[int]]:
 def check(root: str, folder: str) -> dict[str, Any]:
     """Returns what the parts of `python -m tfds_torch.check` see, but for TFDS's own reader."""
     from tfds_torch.check.contact_sheet import save_contact_sheet
-    from tfds_torch.check.content import first_epoch, measure_images
-    from tfds_torch.check.fused_reading import measure_fused
+    from tfds_torch.check.delivery import choose_delivery, read_sizes
+    from tfds_torch.check.expectation import expect
     from tfds_torch.check.index_promises import judge_index
-    from tfds_torch.check.other_world import OtherWorld
+    from tfds_torch.check.ledger import EpochEnd, Ledger, Received
     from tfds_torch.check.promises import judge
-    from tfds_torch.check.reading import expectation, read_rank
+    from tfds_torch.check.reading import HowRead, kept_batches, read_other_world, read_rank
+    from tfds_torch.check.resume import choose_points
     from tfds_torch.parsers.config import Config
 
     config = Config(name="photos", split=SPLIT, batch_size=BATCH_SIZE, is_training=True, num_workers=2)
     parser = config.make_parser(root)
-    expected = expectation(parser, 2, 2, 1)
-    readings = [read_rank(parser, World(rank, 2), 2, 1, lambda: None) for rank in range(2)]
-    epochs = [epoch for reading in readings for epoch in reading.epochs]
-    other = OtherWorld(parser, 2, 2).read(readings[0].resumed, 1)
-    promises = [*judge(expected, epochs), *judge_index(expected, readings, other, None)]
-    sizes = measure_images(first_epoch(epochs))
-    assert sizes is not None
-    whole = measure_fused(config, parser, sizes, 2, 2)
-    alone = measure_fused(config, parser, sizes, 1, 0)
+    sizes = read_sizes(parser, [0, 5])
+    delivery, batched = choose_delivery(config, parser, None, is_plain=False, is_single=False)
+    found = {"broken": [], "num_promises": [], "is_batched": delivery.is_batched, "sizes": len(sizes)}
+    for read, num_replicas, num_workers in ((batched, 2, 2), (parser, 1, 0)):
+        expected = expect(read, num_replicas, num_workers, 1)
+        kept = kept_batches(choose_points(expected.plan, 1), expected.plan.num_batches, 1)
+        ledger, readings, how = Ledger(expected, kept=kept), [], HowRead(num_workers, 1)
+        for rank in range(num_replicas):
+            for step in read_rank(read, how, World(rank, num_replicas)):
+                if isinstance(step, Received):
+                    ledger.add(rank, 0, step)
+                elif isinstance(step, EpochEnd):
+                    ledger.end(rank, 0, step)
+                else:
+                    readings.append(step)
+        other = read_other_world(read, expected, how, readings[0].resumed)
+        promises = [*judge(ledger), *judge_index(ledger, readings, other)]
+        found["broken"] += [promise.name for promise in promises if not promise.kept]
+        found["num_promises"].append(len(promises))
     save_contact_sheet(parser, Path(folder, "sheet.png"), "photos")
-    return {
-        "broken": [promise.name for promise in promises if not promise.kept],
-        "num_promises": len(promises),
-        "errors": [whole.error, alone.error],
-        "sheet": os.path.getsize(Path(folder, "sheet.png")) > 0,
-    }
+    return found | {"sheet": os.path.getsize(Path(folder, "sheet.png")) > 0}
 
 
 def use_map_fn(root: str, method: str) -> dict[str, Any]:

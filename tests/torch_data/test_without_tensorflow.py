@@ -57,7 +57,7 @@ def test_single_examples_are_decoded_without_tensorflow(data_root: Path, live: L
 def test_check_reads_without_tensorflow(data_root: Path, tmp_path: Path, live: Live) -> None:
     found, imports = live(lives.check, data_root, tmp_path)
     assert imports == []
-    assert found == {"broken": [], "num_promises": 8, "errors": [None, None], "sheet": True}
+    assert found == {"broken": [], "num_promises": [8, 8], "is_batched": True, "sizes": 2, "sheet": True}
 
 
 @pytest.mark.parametrize("method", METHODS)

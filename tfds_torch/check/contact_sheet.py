@@ -1,7 +1,8 @@
 """A sheet of decoded images with their labels, so that a user sees what a model will see."""
 
+import bisect
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,9 @@ def _shorten(pen: ImageDraw.ImageDraw, text: str, font: Any, width: int) -> str:
     text = " ".join(text[:width].splitlines())  # A letter is wider than a pixel.
     if pen.textlength(text, font=font) <= width:
         return text
-    while text and pen.textlength(f"{text}...", font=font) > width:
-        text = text[:-1]
-    return f"{text}..."
+    lengths: Sequence[Any] = range(1, len(text))
+    length = bisect.bisect_right(lengths, width, key=lambda some: pen.textlength(f"{text[:some]}...", font=font))
+    return f"{text[:length]}..."
 
 
 def _font(size: int) -> Any:

@@ -1,0 +1,135 @@
+"""Pixels against Pillow's: what the loaders' own transforms give is close, and every other image is not."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from picture_fixtures import ENCODINGS, photograph
+
+from tfds_torch.check.ledger import NotJudged, Promise
+from tfds_torch.check.pixels import PIXELS_PROMISE, judge_pixels, measure
+from tfds_torch.images.batch_buffer import ArrayBuffer
+from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess, height_and_width
+from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.world import World
+
+SEED = 7
+PREPROCESSES = {
+    "crop": TrainPreprocess((60, 80), interpolation="random"),
+    "crop, enlarged": TrainPreprocess(300),
+    "crop, shrunk while decoded": TrainPreprocess(20, scale=(0.6, 1.0), interpolation="bicubic"),
+    "pad and crop": TrainPreprocess((150, 90), crop_padding=40, fill=9),
+    "pad and crop, larger than the image": TrainPreprocess(400, crop_padding=2, hflip=1.0, fill=(1, 2, 3)),
+    "center": EvalPreprocess(64),
+    "squash": EvalPreprocess(64, crop_mode="squash", interpolation="bicubic"),
+    "border": EvalPreprocess((64, 90), crop_mode="border", fill=200),
+    "whole": EvalPreprocess((120, 180), crop_pct=1.0),
+}
+
+
+def transform(encoded: bytes, preprocess: Any, key: int, mode: str = "RGB") -> np.ndarray:
+    """Returns what this package makes of an image."""
+    size = height_and_width(preprocess.size)
+    buffer = ArrayBuffer((1, *size, {"RGB": 3, "L": 1, "RGBA": 4}[mode]))
+    images = ImageTransform(mode, preprocess, seed=SEED)
+    images.write([encoded], np.array([key]), [BufferRows(buffer, 0, 1)])
+    return np.array(buffer.pixels[0])
+
+
+@pytest.mark.parametrize("preprocess", PREPROCESSES.values(), ids=PREPROCESSES)
+def test_every_preprocess_is_close_to_pillow_and_other_crops_are_not(preprocess: Any) -> None:
+    encoded = ENCODINGS["jpeg 4:2:0"](photograph("china", (180, 120)))
+    is_random = isinstance(preprocess, TrainPreprocess) and preprocess.size != 400  # There it lies in the middle.
+    for key in range(3):
+        came = transform(encoded, preprocess, key)
+        distance = measure(came, encoded, preprocess, key, SEED)
+        assert distance.is_close, (distance, key)
+        assert distance.must_be_equal is (preprocess.size in ((150, 90), 400, (120, 180)))
+        if is_random:
+            assert not measure(came, encoded, preprocess, key + 10, SEED).is_close
+            assert not measure(came, encoded, preprocess, key, SEED + 1).is_close
+        assert not measure(np.roll(came, 1, axis=1), encoded, preprocess, key, SEED).is_close
+        assert not measure(came[:, ::-1], encoded, preprocess, key, SEED).is_close
+        assert not measure(came[:-1], encoded, preprocess, key, SEED).is_close
+
+
+@pytest.mark.parametrize("kind", ENCODINGS)
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+def test_every_encoding_is_pillows_as_it_is_and_cut(kind: str, mode: str) -> None:
+    encoded = ENCODINGS[kind](photograph("flower", (120, 90)))
+    (whole,) = ImageTransform(mode).decode([encoded])
+    assert measure(np.array(whole), encoded, None, 0, 0).mean == 0
+    off_by_one = np.where(whole < 255, whole + 1, 254).astype(np.uint8)
+    assert not measure(off_by_one, encoded, None, 0, 0).is_close
+    assert measure(transform(encoded, TrainPreprocess(40), 5, mode), encoded, TrainPreprocess(40), 5, SEED).is_close
+
+
+def test_a_resized_image_that_is_a_little_off_is_told() -> None:
+    encoded = ENCODINGS["png rgb"](photograph("china", (180, 120)))
+    came = transform(encoded, TrainPreprocess(50), 1).astype(np.int64)
+    one_spot = came.copy()
+    one_spot[:5, :5] = 255 - one_spot[:5, :5]
+    for changed in (came + 2, one_spot):
+        pixels = changed.clip(0, 255).astype(np.uint8)
+        assert not measure(pixels, encoded, TrainPreprocess(50), 1, SEED).is_close
+
+
+ENCODED = {index: ENCODINGS["png rgb"](photograph("china", (40 + index, 30))) for index in range(3)}
+IDS = {index: f"x__{index}" for index in range(9)}
+
+
+def plan(**changes: Any) -> EpochPlan:
+    return EpochPlan(
+        **{"num_examples": 3, "world": World(), "batch_size": 3, "remainder": Remainder.WRAP, "seed": SEED}  # type: ignore[arg-type]
+        | {"is_training": True, **changes}
+    )
+
+
+def test_a_sample_of_equal_and_of_close_images_is_a_kept_promise() -> None:
+    whole = {index: np.asarray(photograph("china", (40 + index, 30))) for index in ENCODED}
+    assert judge_pixels(whole, ENCODED, IDS, None, plan()) == Promise(PIXELS_PROMISE, True, "3 of 3 examples equal")
+    cut = {index: transform(ENCODED[index], TrainPreprocess(20), index) for index in ENCODED}
+    judged = judge_pixels(cut, ENCODED, IDS, TrainPreprocess(20), plan())
+    assert isinstance(judged, Promise)
+    assert judged.kept, judged
+    assert "of 3 examples equal" in judged.detail
+
+
+def test_an_image_of_another_example_is_told_by_its_id() -> None:
+    cut = {index: transform(ENCODED[index], TrainPreprocess(20), index) for index in ENCODED}
+    cut[1] = cut[0]
+    judged = judge_pixels(cut, ENCODED, IDS, TrainPreprocess(20), plan())
+    assert isinstance(judged, Promise)
+    assert not judged.kept
+    assert judged.detail.startswith("x__1: ")
+    assert "and" not in judged.detail
+    whole = {0: np.asarray(photograph("china", (40, 30))) ^ 1}
+    judged = judge_pixels(whole, ENCODED, IDS, None, plan())
+    assert isinstance(judged, Promise)
+    assert judged.detail == "x__0: 1.00 grey levels on average, 48.1 dB, where they must be equal"
+
+
+def test_a_wrapped_or_repeated_example_has_the_crop_of_a_later_pass() -> None:
+    """Of three examples, the fourth and fifth slot are of the next pass."""
+    later = {0: transform(ENCODED[0], TrainPreprocess(20), 3)}
+    for changes, is_kept in (({"batch_size": 5}, True), ({"repeats": 2}, True), ({}, False)):
+        judged = judge_pixels(later, ENCODED, IDS, TrainPreprocess(20), plan(**changes))
+        assert isinstance(judged, Promise)
+        assert judged.kept is is_kept, changes
+
+
+def test_what_pillow_cannot_read_is_told() -> None:
+    judged = judge_pixels({0: np.zeros((3, 3, 3), np.uint8)}, {0: b"none"}, IDS, None, plan())
+    assert isinstance(judged, Promise)
+    assert not judged.kept
+    assert judged.detail.startswith("x__0: Pillow cannot read it: ")
+
+
+def test_what_cannot_be_compared_is_not_judged() -> None:
+    with_function = TrainPreprocess(20, map_fn="colours:invert")
+    judged = judge_pixels({0: np.zeros((20, 20, 3), np.uint8)}, ENCODED, IDS, with_function, plan())
+    assert isinstance(judged, NotJudged)
+    assert "map_fn" in judged.reason
+    assert isinstance(judge_pixels({}, ENCODED, IDS, None, plan()), NotJudged)
+    assert isinstance(judge_pixels({5: np.zeros((1, 1, 1), np.uint8)}, ENCODED, IDS, None, plan()), NotJudged)
