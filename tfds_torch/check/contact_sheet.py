@@ -2,8 +2,9 @@
 
 import bisect
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,8 @@ def _shorten(pen: ImageDraw.ImageDraw, text: str, font: Any, width: int) -> str:
     text = " ".join(text[:width].splitlines())  # A letter is wider than a pixel.
     if pen.textlength(text, font=font) <= width:
         return text
-    lengths: Sequence[Any] = range(1, len(text))
-    length = bisect.bisect_right(lengths, width, key=lambda some: pen.textlength(f"{text[:some]}...", font=font))
+    lengths = range(1, len(text))
+    length = bisect.bisect_right(lengths, width, key=lambda some: ceil(pen.textlength(f"{text[:some]}...", font=font)))
     return f"{text[:length]}..."
 
 
