@@ -709,8 +709,11 @@ def test_workers_that_cannot_be_ended_do_not_hold_up_an_interrupted_check(monkey
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_traceback(machine: Machine, digits: Path) -> None:
-    with machine.start("-m", "tfds_torch.check", "--workers", "0", "--epochs", "1") as process:
+def test_a_reader_that_goes_away_is_no_traceback_and_the_report_is_written(
+    machine: Machine, digits: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.json"
+    with machine.start("-m", "tfds_torch.check", "--workers", "0", "--epochs", "1", "--json", path) as process:
         assert process.stdin
         assert process.stdout
         assert process.stderr
@@ -718,6 +721,7 @@ def test_a_reader_that_goes_away_is_no_traceback(machine: Machine, digits: Path)
         process.stdout.readline()
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
+    assert load(path)["exit_code"] == 0
 
 
 # What the command was asked to do, with real workers.

@@ -15,7 +15,8 @@ from jsonschema import Draft202012Validator
 
 from check.machine import Checked, Checker, FakeCheck, cut
 from check.report_file import SCHEMA, load
-from tfds_torch.check import json_report
+from tfds_torch.check import command, json_report
+from tfds_torch.check.arguments import parse_arguments
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.json_report import save_report
 from tfds_torch.check.ledger import EpochCounts, NotJudged, Promise, Some
@@ -326,6 +327,17 @@ def test_arguments_that_cannot_be(checker: Checker, tmp_path: Path, arguments: l
     checked = checker.check(*arguments, "--json", path)
     assert checked.code == 2
     assert figures(load(path)) == (2, "ConfigError")
+
+
+def test_ctrl_c_before_anything_was_looked_at(tmp_path: Path) -> None:
+    """While torch and TFDS were loaded: the report of an earlier check must not pass for this one's."""
+    path = tmp_path / "r.json"
+    path.write_text("earlier")
+    flags = parse_arguments(["--json", str(path), "--name", "nowhere"])
+    assert command.run(flags, ["--name", "nowhere"], is_interrupted=True) == 130
+    report = load(path)
+    assert figures(report) == (130, None)
+    assert (report["is_interrupted"], report["dataset"], report["num_batches_read"]) == (True, None, 0)
 
 
 def test_labels_with_control_characters_are_kept_in_the_report(

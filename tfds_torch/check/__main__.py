@@ -1,14 +1,19 @@
 """Entry point of `python -m tfds_torch.check`."""
 
+import signal
 import sys
 
 from tfds_torch.check.arguments import parse_arguments
 
 if __name__ == "__main__":
     flags = parse_arguments(None)
+    pressed: list[int] = []  # Ctrl-C before there is anyone who could write the report that was asked for.
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number)) if flags.json else None
     try:
         from tfds_torch.check.command import run  # Only now: torch and TFDS take seconds.
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         sys.exit(130)
-    sys.exit(run(flags, sys.argv[1:]))
+    if before is not None:
+        signal.signal(signal.SIGINT, before)
+    sys.exit(run(flags, sys.argv[1:], is_interrupted=bool(pressed)))

@@ -69,12 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(parse_arguments(arguments), sys.argv[1:] if arguments is None else list(arguments))
 
 
-def run(flags: argparse.Namespace, command: Sequence[str]) -> int:
+def run(flags: argparse.Namespace, command: Sequence[str], *, is_interrupted: bool = False) -> int:
     """Runs the check and returns its exit code, as `main`.
 
     Args:
         flags: what was asked for.
         command: the words of it, for the report.
+        is_interrupted: whether Ctrl-C was pressed before.
     """
     os.environ.update(QUIET_ENVIRON | os.environ)
     logging.getLogger("absl").setLevel(logging.ERROR)
@@ -82,12 +83,15 @@ def run(flags: argparse.Namespace, command: Sequence[str]) -> int:
         # What a log file's encoding lacks, such as a class's name, is escaped.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
+    console = (_PatientConsole if flags.json else Console)(emoji=False, highlight=False)
+    errors = Console(stderr=True, emoji=False, highlight=False)
     started = time.time()
     findings = Findings()
     json_path, interrupt = None, None
     try:
         json_path = check_json(flags)
+        if is_interrupted:
+            raise KeyboardInterrupt
         settings = resolve(flags)
         code = _check(settings, console, findings)
     except KeyboardInterrupt as error:
@@ -109,6 +113,14 @@ def run(flags: argparse.Namespace, command: Sequence[str]) -> int:
     if interrupt is not None:
         _release_workers(interrupt)
     return code
+
+
+class _PatientConsole(Console):
+    """Goes on where a reader of standard output went away: the report is still to be written."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check(settings: Settings, console: Console, findings: Findings) -> int:

@@ -55,8 +55,8 @@ class Reader:
             parser = parser.with_batch_size(1)  # As it is planned; states count batches, whose size must be known.
         fields = (*filter(parser.has_field, DEFAULT_FIELDS if has_content else ()), *METADATA_FIELDS)
         self.dataset = ImageDataset(parser, fields=fields, world=world)
-        self._receive = ReceiveBatch(fields, frozenset(sample)) if self.dataset.is_batched else None
-        collate = None if self.dataset.is_batched else CollateExamples(fields, frozenset(sample))
+        self._receive = Receive(fields, frozenset(sample), self.dataset.is_batched)
+        collate = None if self.dataset.is_batched else self._receive
         self.loader: Any
         if is_plain:
             self.loader = make_plain_loader(self.dataset, num_workers, collate)
@@ -108,13 +108,7 @@ class Reader:
         loader = self.loader if timer is None else timer.time(self.loader)
         try:
             for number, batch in enumerate(loader):
-                if self._receive is None:
-                    yield batch
-                    continue
-                received = self._receive(batch)
-                if number in digested:
-                    received = self._receive.with_digest(batch, received)
-                yield received
+                yield self._receive(batch, number in digested) if self.dataset.is_batched else batch
         except TfdsTorchError as error:
             raise type(error)(_last_message(error)) from error
         except RuntimeError as error:
@@ -167,63 +161,40 @@ class Reader:
             return list(islice(batches, number))
 
 
-class CollateExamples:
-    """Makes a Received of rows of field values; a class, so that spawn can pickle it.
+class Receive:
+    """Makes a Received of a whole batch, field by field, or of the rows of single examples.
+
+    A class, so that spawn can pickle it: where a worker collates single examples, only what they are, and the pixels
+    that are kept, travel to the training process.
 
     Args:
-        fields: what a row consists of; `id`, `index` and `valid` among them.
-        sample: indices whose pixels are kept; of other examples only what they are travels to the training process.
-    """
-
-    def __init__(self, fields: tuple[str, ...], sample: frozenset[int]) -> None:
-        self._fields, self._sample = fields, sample
-
-    def __call__(self, rows: list[tuple[Any, ...]]) -> Received:
-        """Returns a batch."""
-        columns = dict(zip(self._fields, zip(*rows, strict=True), strict=True))
-        images = zip(columns["index"], columns.get("image", ()), strict=False)
-        return Received(
-            columns["id"],
-            np.array(columns["index"], np.int64),
-            np.array(columns["valid"], np.bool_),
-            _integers(columns.get("label")),
-            {index: _pixels(np.asarray(image)) for index, image in images if index in self._sample},
-        )
-
-
-class ReceiveBatch:
-    """Makes a Received of a whole batch, field by field.
-
-    Args:
-        fields: of the batch; `id`, `index` and `valid` among them.
+        fields: what comes; `id`, `index` and `valid` among them.
         sample: indices whose pixels are kept.
+        is_batched: whether whole batches come.
     """
 
-    def __init__(self, fields: tuple[str, ...], sample: frozenset[int]) -> None:
-        self._fields, self._sample = fields, sample
+    def __init__(self, fields: tuple[str, ...], sample: frozenset[int], is_batched: bool) -> None:
+        self._fields, self._sample, self._is_batched = fields, sample, is_batched
 
-    def __call__(self, batch: tuple[Any, ...]) -> Received:
-        """Returns a batch; of its images only those that are kept are looked at."""
-        columns = dict(zip(self._fields, batch, strict=True))
-        index = np.array(columns["index"])
+    def __call__(self, batch: Any, is_digested: bool = False) -> Received:
+        """Returns a batch; of its images only those that are kept are looked at, unless all are digested."""
+        values = batch if self._is_batched else zip(*batch, strict=True)
+        columns = dict(zip(self._fields, values, strict=True))
+        index, image = np.array(columns["index"], np.int64), columns.get("image")
         rows = {number: i for i, number in enumerate(index.tolist()) if number in self._sample}
         return Received(
             columns["id"],
             index,
-            np.array(columns["valid"]),
+            np.array(columns["valid"], np.bool_),
             _integers(columns.get("label")),
-            {number: _pixels(columns["image"][row].permute(1, 2, 0).numpy()) for number, row in rows.items()}
-            if "image" in columns
-            else {},
+            {} if image is None else {number: self._pixels(image[i]) for number, i in rows.items()},
+            blake2b(image.numpy().tobytes(), digest_size=16).digest() if is_digested and image is not None else b"",
         )
 
-    def with_digest(self, batch: tuple[Any, ...], received: Received) -> Received:
-        """Returns a received batch with the digest of its images."""
-        image = dict(zip(self._fields, batch, strict=True)).get("image")
-        if image is None:
-            return received
-        digest = blake2b(image.numpy().tobytes(), digest_size=16).digest()
-        return Received(received.id, received.index, received.valid, received.label, received.pixels, digest)
+    def _pixels(self, image: Any) -> NDArray[np.uint8]:
+        """Returns a copy, uint8 [h, w, C], of a row of a batch, or of a PIL image."""
+        pixels = image.permute(1, 2, 0).numpy() if self._is_batched else np.asarray(image)
+        return np.array(pixels if pixels.ndim == 3 else pixels[..., None])
 
 
 def _integers(labels: Any) -> NDArray[np.int64] | None:
@@ -232,11 +203,6 @@ def _integers(labels: Any) -> NDArray[np.int64] | None:
         return None
     values = np.asarray(labels) if hasattr(labels, "numpy") or all(isinstance(one, int) for one in labels) else None
     return values.astype(np.int64) if values is not None and values.ndim == 1 and values.dtype.kind in "iu" else None
-
-
-def _pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
-    """Returns a copy, uint8 [h, w, C]."""
-    return np.array(image if image.ndim == 3 else image[..., None])
 
 
 def _last_message(error: TfdsTorchError) -> str:
