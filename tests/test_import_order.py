@@ -13,10 +13,11 @@ RunPython = Callable[..., "subprocess.CompletedProcess[str]"]  # conftest.py's f
 
 LAYERS = "Rooms import downstairs only"
 CIRCLES = "No import circles"
-TORCH = "torch is imported by torch_data only"
+TORCH = "torch is imported by torch_data and integrations only"
 TENSORFLOW = "tensorflow is imported by engines.tensorflow_runtime only"
 TFDS = "tensorflow_datasets is imported by parsers.tfds and demo only"
-CONTRACTS = (LAYERS, CIRCLES, TORCH, TENSORFLOW, TFDS)
+LOOPS = "other people's training loops are imported by integrations only"
+CONTRACTS = (LAYERS, CIRCLES, TORCH, TENSORFLOW, TFDS, LOOPS)
 
 
 def lint_imports(directory: Path) -> tuple[int, str]:
@@ -48,6 +49,9 @@ def test_the_contracts_are_kept(root: Path) -> None:
         ("images/planted.py", "import tfds_torch.engines", LAYERS),
         ("engines/planted.py", "import tfds_torch.parsers", LAYERS),
         ("torch_data/planted.py", "import tfds_torch.check", LAYERS),
+        ("torch_data/planted.py", "import tfds_torch.integrations", LAYERS),
+        ("torch_data/planted.py", "def f():\n    import accelerate", LOOPS),
+        ("check/planted.py", "from timm.data import create_loader", LOOPS),
         ("demo/planted.py", "import tfds_torch.torch_data", LAYERS),
         ("attic/__init__.py", "", "tfds_torch.attic"),
         ("parsers/planted.py", "import torch", TORCH),
@@ -83,6 +87,7 @@ def test_a_forbidden_import_breaks_its_contract(package_copy: Path, module: str,
     ("module", "planted"),
     [
         ("torch_data/planted.py", "import torch"),
+        ("integrations/planted.py", "import torch, accelerate, timm"),
         ("demo/planted.py", "import tensorflow_datasets"),
         ("bench/peers/planted.py", "import torch"),
         ("bench/peers/tfds_as_numpy.py", "import tensorflow_datasets"),

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch.utils.data
 from tfds_fixtures import write_numbered
+from torch_data.reading import planned_rows
 
 from tfds_torch import ImageDataset, ParserTfds, ReadOptions, World
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.torch_data.timm_loader import find_source, prepare_source
-from tfds_torch.torch_data.timm_metrics import CURRENT, PaddedBatch
-from tfds_torch.torch_data.timm_reader import TfdsReader, delivered_order
-from torch_data.reading import planned_rows
+from tfds_torch.integrations.timm.loader import find_source, prepare_source
+from tfds_torch.integrations.timm.metrics import CURRENT, PaddedBatch
+from tfds_torch.integrations.timm.reader import TfdsReader, delivered_order
 
 NUM_EXAMPLES = 61
 SHARDS = (9, 3, 13, 0, 5, 11, 7, 2, 11)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torch_data import test_accelerate, test_lightning
+from integrations import test_accelerate, test_lightning
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent

@@ -7,8 +7,8 @@ if __name__ == "__main__":
     # As a script, this folder is on the path; the package of the tests is one up. Spawned workers inherit the path.
     sys.path[0] = str(Path(__file__).parents[1])
 
+from integrations import lightning_scenarios as scenarios
 from tfds_torch import ImageDataset, Loader, ParserTfds, create_loader
-from torch_data import lightning_scenarios as scenarios
 
 
 def make_loader(root: str, is_training: bool, num_workers: int = 0) -> Loader:

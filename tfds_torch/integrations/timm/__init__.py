@@ -30,6 +30,6 @@ def install() -> None:
         ConfigError: timm is not installed, or is a version whose functions lie elsewhere; or the script already holds
             timm's own functions.
     """
-    from tfds_torch.torch_data import timm_drop_in  # Loads torch: not for the help of the command.
+    from tfds_torch.integrations.timm import drop_in  # Loads torch: not for the help of the command.
 
-    timm_drop_in.install()
+    drop_in.install()

@@ -22,10 +22,10 @@ import torch.distributed
 from PIL import Image
 from tfds_fixtures import Tiny, write_numbered
 from torch.nn import functional as F
+from torch_data.forked import run_forked
 
 from tfds_torch import ImageDataset, ParserTfds
 from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
-from torch_data.forked import run_forked
 
 NUM_EXAMPLES = 61
 SHARDS = (9, 3, 13, 0, 5, 11, 7, 2, 11)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tfds_fixtures import Datasets, cache_home, datasets
 
+from integrations import timm_lives
+from integrations.timm_lives import GRIDS, NUM_EXAMPLES
 from tfds_torch.runtime import fresh_process
-from torch_data import timm_lives
-from torch_data.timm_lives import GRIDS, NUM_EXAMPLES
 
 __all__ = ["cache_home", "datasets"]
 pytestmark = pytest.mark.slow

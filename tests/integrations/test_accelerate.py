@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset
 
+from integrations import accelerate_scenarios as scenarios
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import ConfigError
 from tfds_torch.torch_data.accelerate_hook import _PrepareOwnShards
-from torch_data import accelerate_scenarios as scenarios
 
 NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
 NUM_FILLED = NUM_RANKS * BATCH_SIZE * NUM_BATCHES - NUM_PHOTOS

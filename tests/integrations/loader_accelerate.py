@@ -10,10 +10,10 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
 import torch
-
-from tfds_torch import create_loader
-from torch_data.accelerate_scenarios import make_accelerator, make_dataset
 from torch_data.reading import rows_of
+
+from integrations.accelerate_scenarios import make_accelerator, make_dataset
+from tfds_torch import create_loader
 
 
 def train_and_evaluate(root: str) -> dict[str, Any]:

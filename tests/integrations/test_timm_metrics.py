@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from tfds_torch import EpochPlan, Remainder, World
-from tfds_torch.plan.epoch import PAD_LABEL
-from tfds_torch.torch_data.timm_loader import EvaluationLoader
-from tfds_torch.torch_data.timm_metrics import (
+from tfds_torch.integrations.timm.loader import EvaluationLoader
+from tfds_torch.integrations.timm.metrics import (
     CurrentBatch,
     PaddedBatch,
     find_padding,
@@ -21,6 +20,7 @@ from tfds_torch.torch_data.timm_metrics import (
     make_average_meter,
     make_reduce_tensor,
 )
+from tfds_torch.plan.epoch import PAD_LABEL
 
 NUM_CLASSES = 7
 

@@ -6,12 +6,12 @@ from typing import Any
 import torch.utils.data
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.integrations.timm.metrics import CurrentBatch, find_padding
+from tfds_torch.integrations.timm.reader import TfdsReader
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
-from tfds_torch.torch_data.timm_metrics import CurrentBatch, find_padding
-from tfds_torch.torch_data.timm_reader import TfdsReader
 from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 _TIMEOUT_S = 60.0

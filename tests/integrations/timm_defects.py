@@ -21,13 +21,13 @@ import torch
 import torch.distributed
 from tfds_fixtures import write_numbered
 from torch.utils.data import DataLoader, get_worker_info
+from torch_data.forked import run_forked
 
 from tfds_torch import ImageDataset, ParserTfds, errors
 from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.images.decoding import ImageDecoder
 from tfds_torch.plan.epoch import PAD_LABEL
-from torch_data.forked import run_forked
 
 BATCH_SIZE = 4
 NUM_REPLICAS = 2

@@ -11,8 +11,8 @@ from textwrap import dedent
 import pytest
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.integrations.timm.command import main
 from tfds_torch.timm import install
-from tfds_torch.timm.command import main
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]  # conftest.py's fixture
 
@@ -162,7 +162,9 @@ def test_help_says_how_to_run_a_script_on_several_ranks(option: str, capsys: pyt
 
 
 def test_help_loads_no_torch(run_python: RunPython, root: Path) -> None:
-    code = "import sys; from tfds_torch.timm.command import main; main(['-h']); print('torch' in sys.modules)"
+    code = (
+        "import sys; from tfds_torch.integrations.timm.command import main; main(['-h']); print('torch' in sys.modules)"
+    )
     assert run_python("-c", code, env={"PYTHONPATH": str(root)}).stdout.endswith("\nFalse\n")
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from integrations import timm_defects
+from integrations.timm_defects import NUM_EXAMPLES, NUM_PICTURES, PICTURE_SIDE, REPEATS, Batches
 from tfds_torch.runtime import fresh_process
-from torch_data import timm_defects
-from torch_data.timm_defects import NUM_EXAMPLES, NUM_PICTURES, PICTURE_SIDE, REPEATS, Batches
 
 Measure = Callable[..., Any]
 ALL = list(range(NUM_EXAMPLES))

@@ -8,8 +8,8 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.integrations.timm import install
 from tfds_torch.runtime.printable import printable
-from tfds_torch.timm import install
 
 _PROGRAM = "python -m tfds_torch.timm"
 _USAGE = f"usage: {_PROGRAM} [-h] SCRIPT [ARGUMENT ...]"

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.integrations.timm.loader import EvaluationLoader, find_source, prepare_source
+from tfds_torch.integrations.timm.metrics import CURRENT, make_accuracy, make_average_meter, make_reduce_tensor
+from tfds_torch.integrations.timm.reader import TfdsReader
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.torch_data.rank_world import is_distributed
-from tfds_torch.torch_data.timm_loader import EvaluationLoader, find_source, prepare_source
-from tfds_torch.torch_data.timm_metrics import CURRENT, make_accuracy, make_average_meter, make_reduce_tensor
-from tfds_torch.torch_data.timm_reader import TfdsReader
 
 TESTED_VERSION = "1.0.31"
 """Of timm."""
