@@ -1,25 +1,31 @@
-"""Ranks that train with Hugging Face Accelerate: `accelerate_scenarios.py FUNCTION ARGUMENTS...` prints JSON."""
+"""What ranks do with Hugging Face Accelerate. Each function is one life of every rank; results are plain values."""
 
-import json
 import os
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
+import accelerate.accelerator
 import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-from tfds_torch import ImageDataset, ParserTfds, World, errors
-
-if __name__ == "__main__":
-    # As a script, this folder is on the path; the package of the tests is one up. Spawned workers inherit the path.
-    sys.path[0] = str(Path(__file__).parents[1])
-
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch_data.reading import LEDGER, rows_of
 
+from tfds_torch import ImageDataset, ParserTfds, World, create_loader
+from tfds_torch.integrations.accelerate import keep_own_shards
+
 BATCH_SIZE = 8
+
+
+class Wrapped(IterableDataset[Any]):
+    """A user's dataset around ours, which has no epochs."""
+
+    def __init__(self, dataset: ImageDataset) -> None:
+        self.examples = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.examples)
 
 
 def make_dataset(root: str, is_training: bool, world: World | None = None, **arguments: Any) -> ImageDataset:
@@ -27,22 +33,33 @@ def make_dataset(root: str, is_training: bool, world: World | None = None, **arg
     return ImageDataset(parser, fields=LEDGER, world=world)
 
 
-def make_loader(root: str, is_training: bool, num_workers: int = 0) -> "DataLoader[Any]":
+def make_plain(root: str, is_training: bool, num_workers: int = 0) -> "DataLoader[Any]":
     return DataLoader(
         make_dataset(root, is_training), BATCH_SIZE, num_workers=num_workers, persistent_workers=num_workers > 0
     )
 
 
-def make_accelerator(**arguments: Any) -> Any:
-    from accelerate import Accelerator
-    from accelerate.utils import DataLoaderConfiguration
-
-    config = arguments.pop("config", {})
-    return Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**config), **arguments)
+def make_ours(root: str, is_training: bool, num_workers: int = 0) -> Any:
+    return create_loader(make_dataset(root, is_training), num_workers)
 
 
-def train_and_evaluate(root: str) -> dict[str, Any]:
-    """A usual program: everything goes through `prepare`, as it is."""
+def make_accelerator(**arguments: Any) -> Accelerator:
+    """An Accelerator that keeps our shards."""
+    accelerator = make_plain_accelerator(**arguments)
+    keep_own_shards(accelerator)
+    return accelerator
+
+
+def make_plain_accelerator(**arguments: Any) -> Accelerator:
+    config = DataLoaderConfiguration(**arguments.pop("config", {}))
+    return Accelerator(cpu=True, dataloader_config=config, **arguments)
+
+
+# A usual program
+
+
+def train_and_evaluate(root: str, make_loader: Callable[..., Any]) -> dict[str, Any]:
+    """Everything goes through `prepare`, as it is."""
     accelerator = make_accelerator(gradient_accumulation_steps=3)
     train_loader, eval_loader = make_loader(root, True), make_loader(root, False)
     result: dict[str, Any] = {"len": [len(train_loader), len(eval_loader)]}
@@ -67,16 +84,12 @@ def train_and_evaluate(root: str) -> dict[str, Any]:
         result["metrics"].append(evaluate(accelerator, eval_loader))
     result["evaluated"] = [rows_of(eval_loader), rows_of(eval_loader)]
     result["weight"] = accelerator.unwrap_model(model).weight.sum().item()
-    result["skipped"] = rows_of(accelerator.skip_first_batches(train_loader, 2))  # Of the epoch to come.
-    next(iter(train_loader))
-    result["epoch 2"] = rows_of(train_loader)
     train_loader.set_epoch(1)
     result["epoch 1 again"] = rows_of(train_loader)
-    accelerator.end_training()
     return result
 
 
-def evaluate(accelerator: Any, loader: Iterable[Any]) -> list[list[int]]:
+def evaluate(accelerator: Accelerator, loader: Iterable[Any]) -> list[list[int]]:
     """Returns (index, label) of the valid examples that `gather_for_metrics` gives, the same on every rank."""
     gathered = []
     for index, label, valid, _ in loader:
@@ -85,13 +98,35 @@ def evaluate(accelerator: Any, loader: Iterable[Any]) -> list[list[int]]:
     return gathered
 
 
-def evaluate_with_settings(root: str) -> dict[str, Any]:
-    """accelerate is imported after the first dataset was built; then settings that change nothing for our loaders."""
-    loader = make_loader(root, False)
-    assert not any(name.startswith("accelerate") for name in sys.modules)
+def train_with_workers(root: str) -> dict[str, Any]:
+    """Epochs of persistent workers, and evaluation."""
     accelerator = make_accelerator()
-    result: dict[str, Any] = {"late import": evaluate(accelerator, accelerator.prepare(loader))}
-    result["finders"] = sum("Accelerate" in type(finder).__name__ for finder in sys.meta_path)
+    train_loader, eval_loader = accelerator.prepare(make_plain(root, True, 2), make_plain(root, False, 1))
+    return {
+        "train": [rows_of(train_loader), rows_of(train_loader)],
+        "evaluate": [rows_of(eval_loader), rows_of(eval_loader)],
+    }
+
+
+def train_spawned(root: str, folder: str) -> None:
+    """Ranks that get their loader from the process that starts them; each writes what it saw to a file."""
+    torch.multiprocessing.spawn(_be_spawned, args=(make_plain(root, True), folder), nprocs=2)
+
+
+def _be_spawned(rank: int, loader: "DataLoader[Any]", folder: str) -> None:
+    os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    accelerator = make_accelerator()
+    prepared = accelerator.prepare(loader)
+    torch.save([rows_of(prepared), rows_of(prepared)], Path(folder) / f"{rank}.pt")
+    accelerator.end_training()
+
+
+# Settings, and other loaders
+
+
+def use_settings(root: str) -> dict[str, Any]:
+    """Settings that change nothing for our loaders, loaders that are not ours, and what is refused."""
+    result: dict[str, Any] = {}
     settings: dict[str, dict[str, Any]] = {
         "even_batches": {"config": {"even_batches": False}},
         "dispatch_batches": {"config": {"dispatch_batches": False}},
@@ -100,74 +135,128 @@ def evaluate_with_settings(root: str) -> dict[str, Any]:
     }
     for name, arguments in settings.items():
         accelerator = make_accelerator(**arguments)
-        result[name] = evaluate(accelerator, accelerator.prepare(make_loader(root, False)))
+        result[name] = evaluate(accelerator, accelerator.prepare(make_plain(root, False)))
     accelerator = make_accelerator()
     everything = DataLoader(make_dataset(root, False, World()), BATCH_SIZE)
     result["an explicit world"] = rows_of(accelerator.prepare(everything))
+    result["wrapped"] = rows_of(accelerator.prepare(DataLoader(Wrapped(make_dataset(root, False)), BATCH_SIZE)))
     other = DataLoader(TensorDataset(torch.arange(61)), BATCH_SIZE)
     result["not ours"] = [batch.tolist() for (batch,) in accelerator.prepare(other)]
+    once = accelerator.prepare(make_ours(root, False))
+    result["prepared twice"] = [accelerator.prepare(once) is once, accelerator.prepare_data_loader(once) is once]
+    keep_own_shards(accelerator)
+    result["asked twice"] = len(accelerator._save_model_state_pre_hook)
     result["refused"] = {
-        "split_batches": complaint(make_accelerator(config={"split_batches": True}), loader),
-        "dispatch_batches": complaint(make_accelerator(config={"dispatch_batches": True}), loader),
+        f"{name} {make_loader.__name__}": complaint(
+            make_accelerator(config={name: True}).prepare, make_loader(root, False)
+        )
+        for name in ("split_batches", "dispatch_batches")
+        for make_loader in (make_plain, make_ours)
     }
-    make_accelerator().end_training()
+    skipped = accelerator.prepare(make_plain(root, True))
+    result["skipped"] = rows_of(accelerator.skip_first_batches(skipped, 2))
+    skipped.set_epoch(0)
+    result["not skipped"] = rows_of(skipped)
+    ours = accelerator.prepare(make_ours(root, True))
+    result["refused"]["skip"] = complaint(accelerator.skip_first_batches, ours, 2)
     return result
 
 
-def complaint(accelerator: Any, loader: "DataLoader[Any]") -> str:
+def complaint(function: Callable[..., Any], *args: Any) -> str:
     try:
-        accelerator.prepare(loader)
-    except errors.TfdsTorchError as error:
+        function(*args)
+    except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
 
 
-def go_without_hook(root: str) -> dict[str, Any]:
-    """What Accelerate does by itself in its two ways, the first of them its default; and what is said of it."""
-    import accelerate.accelerator
+def forget_the_line(root: str) -> dict[str, Any]:
+    """What is said where nobody called `keep_own_shards`, by the way in which Accelerate deals examples out."""
+    ways: dict[str, dict[str, Any]] = {
+        "default": {},
+        "sharded": {"dispatch_batches": False},
+        "split": {"dispatch_batches": False, "split_batches": True},
+        "even": {"even_batches": False},
+    }
+    datasets: dict[str, Callable[[], Any]] = {
+        "own": lambda: make_dataset(root, True),
+        "wrapped": lambda: Wrapped(make_dataset(root, True)),
+    }
+    workers: dict[str, dict[str, Any]] = {
+        "": {},
+        ", forked": {"num_workers": 1, "multiprocessing_context": "fork"},
+        ", spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
+    }
+    said = {}
+    for way, config in ways.items():
+        for kind, make in datasets.items():
+            for where, arguments in workers.items():
+                if where and way != "sharded":  # By Accelerate's default, rank 0 alone reads what its workers say.
+                    continue
+                if "spawned" in where and "RANK" not in os.environ:
+                    continue
+                loader = make_plain_accelerator(config=config).prepare(DataLoader(make(), BATCH_SIZE, **arguments))
+                said[f"{way}, {kind}{where}"] = complaint(list, loader)
+    original = accelerate.accelerator.prepare_data_loader.__module__, Accelerator.prepare.__module__
+    accelerator = make_plain_accelerator()
+    loader = make_ours(root, True)
+    return {
+        "said": said,
+        "a Loader": [accelerator.prepare(loader) is loader, rows_of(loader)],
+        "of accelerate": original,
+    }
 
-    result: dict[str, Any] = {}
-    for way, dispatch_batches in {"dispatched": None, "sharded": False}.items():
-        accelerator = make_accelerator(config={"dispatch_batches": dispatch_batches})
-        dataset = make_dataset(root, False)
-        dataset.fields = ("index", "valid")  # Only tensors can be dispatched.
-        theirs = accelerate.accelerator.prepare_data_loader.__wrapped__
-        with mock.patch.object(accelerate.accelerator, "prepare_data_loader", theirs):
-            loader = accelerator.prepare(DataLoader(dataset, BATCH_SIZE))
-        try:
-            next(iter(loader))
-        except errors.ConfigError as error:
-            result[f"said when {way}"] = str(error)
-        with mock.patch("tfds_torch.torch_data.image_dataset.refuse_second_shards"):
-            result[way] = [row for index, valid in loader for row in zip(index.tolist(), valid.tolist(), strict=True)]
-    accelerator.end_training()
-    return result
+
+# Checkpoints
 
 
-def spawn_ranks(root: str, folder: str) -> None:
-    """Ranks that get their loader from the process that starts them; each writes what it saw to a file."""
-    torch.multiprocessing.spawn(_train_spawned, args=(make_loader(root, True), folder), nprocs=2)
+def save(
+    root: str, folder: str, num_batches: int, make_loader: Callable[..., Any] = make_ours, num_workers: int = 0
+) -> dict[str, Any]:
+    """Saves after some batches; what the uninterrupted program reads from there on."""
+    accelerator, loaders = make_accelerator(), [make_loader(root, True, num_workers), make_loader(root, False)]
+    train_loader, eval_loader = accelerator.prepare(*loaders)
+    rows_of(eval_loader)
+    number, rest = 0, []
+    while number <= num_batches:
+        for batch in train_loader:
+            number += 1
+            if number > num_batches:
+                rest.append(batch)
+            elif number == num_batches:
+                accelerator.save_state(folder)
+    return {"rest": rows_of(rest), "next": rows_of(train_loader)}
 
 
-def _train_spawned(rank: int, loader: "DataLoader[Any]", folder: str) -> None:
-    os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+def load(root: str, folder: str, batch_size: int = BATCH_SIZE, num_workers: int = 0) -> dict[str, Any]:
+    """Goes on from there."""
     accelerator = make_accelerator()
-    prepared = accelerator.prepare(loader)
-    epochs = [rows_of(prepared), rows_of(prepared)]
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(epochs))
-    accelerator.end_training()
+    loaders = [
+        create_loader(make_dataset(root, is_training, batch_size=batch_size), num_workers)
+        for is_training in (True, False)
+    ]
+    train_loader, eval_loader = accelerator.prepare(*loaders)
+    accelerator.load_state(folder)
+    return {
+        "epoch": train_loader.iteration,
+        "rest": rows_of(train_loader),
+        "next": rows_of(train_loader),
+        "evaluated": evaluate(accelerator, eval_loader),
+    }
 
 
-def train_with_workers(root: str) -> dict[str, Any]:
-    """Epochs of persistent workers, and evaluation."""
+def load_into_another_dataset(root: str, folder: str) -> str:
     accelerator = make_accelerator()
-    train_loader, eval_loader = accelerator.prepare(make_loader(root, True, 2), make_loader(root, False, 1))
-    result: dict[str, Any] = {"train": [rows_of(train_loader), rows_of(train_loader)]}
-    result["evaluate"] = [rows_of(eval_loader), rows_of(eval_loader)]
-    result["tensorflow"] = "tensorflow" in sys.modules
-    accelerator.end_training()
-    return result
+    digits = ParserTfds(root, "digits", is_training=True, batch_size=BATCH_SIZE)
+    accelerator.prepare(create_loader(ImageDataset(digits, fields=("label",))), make_ours(root, False))
+    return complaint(accelerator.load_state, folder)
 
 
-if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))
+def save_plain(root: str, folder: str) -> dict[str, str]:
+    """What is said where the position of a plain DataLoader is not saved."""
+    accelerator = make_accelerator()
+    loader = accelerator.prepare(make_plain(root, True))
+    before = complaint(accelerator.save_state, folder)
+    for _ in loader:
+        within = complaint(accelerator.save_state, folder)
+    return {"before": before, "within": within, "after": complaint(accelerator.save_state, folder)}

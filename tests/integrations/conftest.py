@@ -1,5 +1,41 @@
-"""The datasets and the environment are those of `tests/torch_data`."""
+"""The datasets and the environment are those of `tests/torch_data`; and ranks that start in no time."""
 
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
 from torch_data.conftest import data_root, in_reader, no_ranks
 
+from integrations import forked_ranks
+
 __all__ = ["data_root", "in_reader", "no_ranks"]
+
+
+@pytest.fixture(scope="session")
+def _ranks_process() -> Iterator[Connection]:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=forked_ranks.serve, args=(theirs,))
+    process.start()
+    theirs.close()
+    yield ours
+    ours.close()
+    process.join()
+
+
+@pytest.fixture
+def run_forked_ranks(_ranks_process: Connection) -> Callable[..., list[Any]]:
+    """`run_forked_ranks(function, num_ranks, *args)`: runs an importable function on ranks started as torchrun does.
+
+    Returns their results, rank by rank; all must succeed, without a warning.
+    """
+
+    def run(function: Callable[..., Any], num_ranks: int, *args: Any) -> list[Any]:
+        _ranks_process.send((function.__module__, function.__name__, num_ranks, args))
+        results = _ranks_process.recv()
+        assert not any(isinstance(result, str) for result in results), "\n".join(map(str, results))
+        return [result for (result,) in results]
+
+    return run

@@ -1,76 +1,25 @@
-"""Hugging Face Accelerate: loaders go through `prepare` as they are, and every example is read exactly once."""
+"""Hugging Face Accelerate: loaders go through `prepare`, every example is read exactly once, positions are saved."""
 
-import inspect
-import json
-import os
-import socket
-import subprocess
-import sys
+import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import ChainDataset, DataLoader, IterableDataset
+import torch
+from torch.utils.data import ChainDataset, DataLoader
 
 from integrations import accelerate_scenarios as scenarios
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import ConfigError
-from tfds_torch.torch_data.accelerate_hook import _PrepareOwnShards
+from tfds_torch.integrations.accelerate import _check, _check_batch_size, _find_dataset
 
 NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
 NUM_FILLED = NUM_RANKS * BATCH_SIZE * NUM_BATCHES - NUM_PHOTOS
 
 RunRanks = Callable[..., list[Any]]
-
-
-@pytest.fixture
-def run_ranks(root: Path, tmp_path: Path) -> RunRanks:
-    """`run_ranks(function, *args)`: runs a function of accelerate_scenarios.py on two ranks, as torchrun would.
-
-    Returns their JSON results, rank by rank. A rank that fails ends the other one.
-    """
-
-    def run(function: Callable[..., Any], *args: object) -> list[Any]:
-        command = [sys.executable, scenarios.__file__, function.__name__, *map(str, args)]
-        environment = rank_environment(root)
-        ranks = [
-            subprocess.Popen(
-                command,
-                cwd=tmp_path,
-                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(NUM_RANKS)
-        ]
-        try:
-            outputs = [process.communicate() for process in ranks]
-        finally:
-            for process in ranks:
-                process.kill()
-        assert [process.returncode for process in ranks] == [0] * NUM_RANKS, outputs
-        for _, complaints in outputs:
-            assert "Warning" not in complaints
-        return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
-
-    return run
-
-
-def rank_environment(root: Path) -> dict[str, str]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(NUM_RANKS),
-    }
+Ranks = list[dict[str, Any]]
 
 
 def assert_exact_training(ranks: Iterable[Any]) -> None:
@@ -87,126 +36,167 @@ def assert_exact_evaluation(ranks: Iterable[Any]) -> None:
     assert [label for _, label, valid, _ in rows if not valid] == [-100] * NUM_FILLED
 
 
+def all_indices(rows: list[list[int]]) -> list[int]:
+    return sorted(index for index, *_ in rows)
+
+
 @pytest.fixture(scope="module")
-def trained() -> dict[str, Any]:
+def trained() -> dict[str, Ranks]:
     """Filled by the first test that needs it: one run serves several promises."""
     return {}
 
 
-@pytest.fixture
-def ranks(run_ranks: RunRanks, data_root: Path, trained: dict[str, Any]) -> list[Any]:
+@pytest.fixture(params=[scenarios.make_ours, scenarios.make_plain], ids=["Loader", "DataLoader"])
+def ranks(
+    request: pytest.FixtureRequest, run_forked_ranks: RunRanks, data_root: Path, trained: dict[str, Ranks]
+) -> Ranks:
     """What both ranks of a usual program saw."""
-    if "ranks" not in trained:
-        trained["ranks"] = run_ranks(scenarios.train_and_evaluate, data_root)
-    return trained["ranks"]
+    name = request.param.__name__
+    if name not in trained:
+        trained[name] = run_forked_ranks(scenarios.train_and_evaluate, NUM_RANKS, str(data_root), request.param)
+    return trained[name]
 
 
-@pytest.mark.slow
-def test_prepared_loaders_give_every_example_exactly_once_on_two_ranks(ranks: list[Any]) -> None:
+def test_prepared_loaders_give_every_example_exactly_once_on_two_ranks(ranks: Ranks) -> None:
     for epoch in range(2):
         assert_exact_training([rank["epochs"][epoch] for rank in ranks])
         assert_exact_evaluation([rank["evaluated"][epoch] for rank in ranks])
+    assert len(ranks) == NUM_RANKS
     for rank in ranks:
         assert rank["len"] == rank["prepared len"] == [NUM_BATCHES, NUM_BATCHES]
     assert ranks[0]["weight"] == ranks[1]["weight"]
 
 
-@pytest.mark.slow
-def test_epochs_of_a_prepared_loader_advance_and_follow_its_set_epoch(ranks: list[Any]) -> None:
+def test_epochs_of_a_prepared_loader_advance_and_follow_its_set_epoch(ranks: Ranks) -> None:
+    assert len(ranks) == NUM_RANKS
     for rank in ranks:
         assert rank["epochs"][0] != rank["epochs"][1]
         assert rank["epoch 1 again"] == rank["epochs"][1]
 
 
-@pytest.mark.slow
-def test_gather_for_metrics_gives_every_valid_example_once_on_every_rank(ranks: list[Any]) -> None:
-    for metrics in zip(*(rank["metrics"] for rank in ranks), strict=True):
-        assert metrics[0] == metrics[1]
-        assert sorted(index for index, _ in metrics[0]) == list(range(NUM_PHOTOS))
+def test_gather_for_metrics_gives_every_valid_example_once_on_every_rank(ranks: Ranks) -> None:
+    first, second = (rank["metrics"] for rank in ranks)
+    assert first == second
+    assert [all_indices(epoch) for epoch in first] == [list(range(NUM_PHOTOS))] * 2
 
 
-@pytest.mark.slow
-def test_gradients_are_synchronised_at_the_end_of_a_prepared_loader(ranks: list[Any]) -> None:
+def test_gradients_are_synchronised_at_the_end_of_a_prepared_loader(ranks: Ranks) -> None:
+    assert [rank["synchronised"] for rank in ranks] == [[[False, False, True, True]] * 2] * NUM_RANKS, (
+        "every third batch, and the last"
+    )
+
+
+def test_settings_that_do_not_share_examples_out_change_nothing(run_forked_ranks: RunRanks, data_root: Path) -> None:
+    ranks = run_forked_ranks(scenarios.use_settings, NUM_RANKS, str(data_root))
+    assert_exact_evaluation([rank["wrapped"] for rank in ranks])
     for rank in ranks:
-        assert rank["synchronised"] == [[False, False, True, True]] * 2, "every third batch, and the last"
-
-
-@pytest.mark.slow
-def test_skip_first_batches_gives_the_rest_of_the_epoch(ranks: list[Any]) -> None:
-    for rank in ranks:
-        assert rank["skipped"] == rank["epoch 2"][2:]
-
-
-@pytest.mark.slow
-def test_settings_that_do_not_share_examples_out_change_nothing(run_ranks: RunRanks, data_root: Path) -> None:
-    for rank in run_ranks(scenarios.evaluate_with_settings, data_root):
-        assert rank["finders"] == 0
-        for name in ("late import", "even_batches", "dispatch_batches", "use_seedable_sampler", "rng_types"):
-            assert sorted(index for index, _ in rank[name]) == list(range(NUM_PHOTOS)), name
+        for name in ("even_batches", "dispatch_batches", "use_seedable_sampler", "rng_types"):
+            assert all_indices(rank[name]) == list(range(NUM_PHOTOS)), name
         assert [row[0] for batch in rank["an explicit world"] for row in batch] == list(range(NUM_PHOTOS))
         assert len(rank["not ours"]) == NUM_BATCHES, "Accelerate shares out what does not do so itself"
-        for name, message in rank["refused"].items():
-            assert message.startswith(f"ConfigError: Accelerate was asked for {name}=True"), message
+        assert rank["prepared twice"] == [True, True]
+        assert rank["asked twice"] == 1
+        assert rank["skipped"] == rank["not skipped"][2:]
+        assert len(rank["skipped"]) == 2
+        said = rank["refused"]
+        assert "load_state has restored its position" in said.pop("skip")
+        assert len(said) == 4
+        for name, message in said.items():
+            assert message.startswith(f"ConfigError: Accelerate was asked for {name.split()[0]}=True"), message
 
 
-@pytest.mark.slow
-def test_without_the_hook_examples_would_be_lost_and_every_rank_says_so(run_ranks: RunRanks, data_root: Path) -> None:
-    """What makes the other tests able to fail."""
-    ranks = run_ranks(scenarios.go_without_hook, data_root)
-    for way in ("dispatched", "sharded"):
-        read = {index for rank in ranks for index, valid in rank[way] if valid}
-        assert len(read) <= NUM_BATCHES * BATCH_SIZE, "no more than the share of one rank"
-        for rank in ranks:
-            assert (
-                "Accelerate would deal out this rank's share of photos:1.0.0 (train) once more, among 2 processes"
-                in (rank[f"said when {way}"])
-            )
-
-
-@pytest.mark.slow
-def test_persistent_workers_of_prepared_loaders_read_every_example_exactly_once(
-    run_ranks: RunRanks, data_root: Path
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_who_forgets_the_line_is_told_it_on_every_rank_before_anything_is_read(
+    run_forked_ranks: RunRanks, data_root: Path, num_ranks: int
 ) -> None:
-    ranks = run_ranks(scenarios.train_with_workers, data_root)
+    found = run_forked_ranks(scenarios.forget_the_line, num_ranks, str(data_root))
+    assert len(found) == num_ranks
+    for rank in found:
+        said = rank["said"]
+        assert len(said) == (10 if num_ranks == 1 else 12)
+        for way, message in said.items():
+            if num_ranks == 1:
+                assert message == "nothing", way
+            else:
+                assert message.startswith("ConfigError: ") or "forked" in way, (way, message)
+                assert "photos:1.0.0 (train) once more, among 2 processes" in message, way
+                assert "keep_own_shards(accelerator)" in message, way
+        assert rank["of accelerate"] == ("accelerate.data_loader", "accelerate.accelerator"), "nothing is replaced"
+        is_same, rows = rank["a Loader"]
+        assert is_same
+        assert rows, "it is left as it is, and exact"
+    if num_ranks > 1:
+        assert_exact_training([rank["a Loader"][1] for rank in found])
+
+
+def test_persistent_workers_of_prepared_loaders_read_every_example_exactly_once(
+    run_forked_ranks: RunRanks, data_root: Path
+) -> None:
+    ranks = run_forked_ranks(scenarios.train_with_workers, NUM_RANKS, str(data_root))
     for epoch in range(2):
         assert_exact_training([rank["train"][epoch] for rank in ranks])
         assert_exact_evaluation([rank["evaluate"][epoch] for rank in ranks])
     for rank in ranks:
         assert rank["train"][0] != rank["train"][1]
-        assert not rank["tensorflow"]
 
 
 @pytest.mark.slow
 def test_a_loader_that_was_handed_to_spawned_ranks_reads_every_example_exactly_once(
-    root: Path, data_root: Path, tmp_path: Path
+    run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, scenarios.__file__, "spawn_ranks", str(data_root), str(tmp_path)]
-    # The process that starts the ranks is none itself.
-    environment = {name: value for name, value in rank_environment(root).items() if name != "WORLD_SIZE"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(NUM_RANKS)]
+    run_forked_ranks(scenarios.train_spawned, 1, str(data_root), str(tmp_path))
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(NUM_RANKS)]
     for epoch in range(2):
         assert_exact_training([rank[epoch] for rank in ranks])
 
 
-# What the hook says and does, by itself
+# Checkpoints
 
 
-def prepare_data_loader(
-    dataloader: Any,
-    device: Any = None,
-    num_processes: int | None = None,
-    process_index: int | None = None,
-    split_batches: bool = False,
-    dispatch_batches: bool | None = None,
-    torch_device_mesh: Any = None,
-) -> dict[str, Any]:
-    """Stands for Accelerate's, and returns what it was called with."""
-    return dict(locals())
+@pytest.mark.parametrize(
+    ("num_batches", "num_workers", "then"),
+    [
+        (NUM_BATCHES + 1, 0, 1),
+        pytest.param(2, 1, 0, marks=pytest.mark.slow),
+        (NUM_BATCHES, 0, 0),
+        pytest.param(NUM_BATCHES, 1, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_saved_state_goes_on_exactly_in_as_many_ranks_and_in_fewer(
+    run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path, num_batches: int, num_workers: int, then: int
+) -> None:
+    root, folder = str(data_root), str(tmp_path / "state")
+    saved = run_forked_ranks(scenarios.save, NUM_RANKS, root, folder, num_batches, scenarios.make_ours, num_workers)
+    loaded = run_forked_ranks(scenarios.load, NUM_RANKS, root, folder, BATCH_SIZE, then)
+    (alone,) = run_forked_ranks(scenarios.load, 1, root, folder, NUM_RANKS * BATCH_SIZE, then)
+    for ours, theirs in zip(loaded, saved, strict=True):
+        assert ours["epoch"] == num_batches // NUM_BATCHES, "of a whole epoch, the next one"
+        assert ours["rest"] == theirs["rest"]
+        assert ours["next"] == theirs["next"]
+        assert all_indices(ours["evaluated"]) == list(range(NUM_PHOTOS))
+    first, second = (rank["rest"] + rank["next"] for rank in saved)
+    assert len(first) == NUM_BATCHES - num_batches % NUM_BATCHES + NUM_BATCHES
+    assert alone["rest"] + alone["next"] == [[*ours, *others] for ours, others in zip(first, second, strict=True)]
+    assert all_indices(alone["evaluated"]) == list(range(NUM_PHOTOS))
 
 
-prepare = _PrepareOwnShards(prepare_data_loader, ImageDataset)
+def test_a_state_of_another_dataset_is_refused(run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "state")
+    run_forked_ranks(scenarios.save, 1, str(data_root), folder, 2)
+    (said,) = run_forked_ranks(scenarios.load_into_another_dataset, 1, str(data_root), folder)
+    assert said.startswith("StateMismatchError: The state does not fit this dataset. dataset: 'photos:1.0.0'")
+
+
+def test_a_state_without_the_position_of_a_plain_loader_is_warned_of(
+    run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path
+) -> None:
+    (said,) = run_forked_ranks(scenarios.save_plain, 1, str(data_root), str(tmp_path / "state"))
+    assert said["before"] == said["after"] == "nothing"
+    assert said["within"].startswith("UserWarning: accelerator.save_state does not hold how far")
+    assert "tfds_torch.create_loader" in said["within"]
+
+
+# What is refused, by itself
 
 
 class Mesh(dict[str, Any]):
@@ -219,76 +209,48 @@ class Mesh(dict[str, Any]):
         return type("Dimension", (), {"size": lambda self: size})()
 
 
-def make_loader(root: Path, batch_size: int | None = BATCH_SIZE, **arguments: Any) -> "DataLoader[Any]":
-    return DataLoader(scenarios.make_dataset(str(root), False, **arguments), batch_size)
+class Counting:
+    """Stands for an Accelerator: what it counts."""
+
+    split_batches, dispatch_batches = False, None
+
+    def __init__(self, num_processes: int = 4, process_index: int = 3, torch_device_mesh: Any = None) -> None:
+        self.num_processes, self.process_index = num_processes, process_index
+        self.torch_device_mesh = torch_device_mesh
 
 
-def test_our_loaders_are_prepared_for_one_process_and_others_as_before(data_root: Path) -> None:
-    ours, other = make_loader(data_root, world=World(1, 2)), DataLoader([1, 2, 3])  # type: ignore[arg-type]
-    mesh = Mesh(dp_shard=2)
-    given = {"device": "cpu", "num_processes": 2, "process_index": 1, "torch_device_mesh": mesh}
-    left = {"split_batches": False, "dispatch_batches": None}
-    assert prepare(other, **given) == {"dataloader": other, **given, **left}
-    assert prepare(ours, "cpu", 2, process_index=1, torch_device_mesh=mesh) == {
-        "dataloader": ours,
-        "device": "cpu",
-        "num_processes": 1,
-        "process_index": 0,
-        "split_batches": False,
-        "dispatch_batches": False,
-        "torch_device_mesh": None,
-    }
-    assert inspect.signature(prepare) == inspect.signature(prepare_data_loader)
-
-
-class Wrapped(IterableDataset[Any]):
-    """A user's dataset around ours."""
-
-    def __init__(self, dataset: ImageDataset) -> None:
-        self.examples = dataset
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.examples)
-
-
-@pytest.mark.parametrize("wrap", [Wrapped, lambda dataset: ChainDataset([dataset])], ids=["own", "chain"])
-def test_a_dataset_around_ours_keeps_its_share_too(data_root: Path, wrap: Any) -> None:
+@pytest.mark.parametrize("wrap", [scenarios.Wrapped, lambda dataset: ChainDataset([dataset])], ids=["own", "chain"])
+def test_a_dataset_around_ours_is_found(data_root: Path, wrap: Any) -> None:
     ours = scenarios.make_dataset(str(data_root), False, world=World(1, 2))
-    loader = DataLoader(wrap(ours), BATCH_SIZE)
-    assert prepare(loader, "cpu", 2, 1)["num_processes"] == 1
-    with pytest.raises(ConfigError, match="split_batches=True"):
-        prepare(loader, "cpu", 2, 1, split_batches=True)
+    assert _find_dataset(DataLoader(wrap(ours), BATCH_SIZE)) is ours
+    assert _find_dataset(DataLoader([1, 2, 3])) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("counting", "said"),
     [
-        ({}, None),
-        ({"torch_device_mesh": Mesh(dp_replicate=2, dp_shard=2)}, None),
-        ({"num_processes": 8}, "share 3 of 8; photos:1.0.0 (train) would read share 3 of 4"),
-        ({"torch_device_mesh": Mesh(dp_shard=2, tp=2)}, "share 1 of 2; photos:1.0.0 (train) would read share 3 of 4"),
-        ({"torch_device_mesh": Mesh(cp=2, tp=2)}, "world=World(rank=0, num_replicas=1)"),
+        (Counting(), None),
+        (Counting(torch_device_mesh=Mesh(dp_replicate=2, dp_shard=2)), None),
+        (Counting(8), "share 3 of 8; photos:1.0.0 (train) would read share 3 of 4"),
+        (
+            Counting(torch_device_mesh=Mesh(dp_shard=2, tp=2)),
+            "share 1 of 2; photos:1.0.0 (train) would read share 3 of 4",
+        ),
+        (Counting(torch_device_mesh=Mesh(cp=2, tp=2)), "world=World(rank=0, num_replicas=1)"),
     ],
 )
 def test_a_share_that_accelerate_counts_otherwise_is_refused(
-    data_root: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], said: str | None
+    data_root: Path, monkeypatch: pytest.MonkeyPatch, counting: Any, said: str | None
 ) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    call = {"num_processes": 4, "process_index": 3, **arguments}
     if said is None:
-        assert prepare(make_loader(data_root), **call)["num_processes"] == 1
+        _check(counting, scenarios.make_dataset(str(data_root), False))
         return
     with pytest.raises(ConfigError) as caught:
-        prepare(make_loader(data_root), **call)
+        _check(counting, scenarios.make_dataset(str(data_root), False))
     assert said in str(caught.value)
-    assert prepare(make_loader(data_root, world=World(0, 1)), **call)["num_processes"] == 1, "an explicit world wins"
-
-
-@pytest.mark.parametrize("setting", ["split_batches", "dispatch_batches"])
-def test_a_setting_that_deals_out_batches_is_refused(data_root: Path, setting: str) -> None:
-    with pytest.raises(ConfigError, match=rf"asked for {setting}=True.* of one process \({BATCH_SIZE}\)"):
-        prepare(make_loader(data_root), **{setting: True})
+    _check(counting, scenarios.make_dataset(str(data_root), False, world=World(0, 1)))  # An explicit world wins.
 
 
 @pytest.mark.parametrize(
@@ -305,9 +267,26 @@ def test_a_setting_that_deals_out_batches_is_refused(data_root: Path, setting: s
 def test_another_batch_size_than_the_planned_one_is_refused(
     data_root: Path, batch_size: int | None, planned: int | None, world: World, is_refused: bool
 ) -> None:
-    loader = DataLoader(scenarios.make_dataset(str(data_root), False, world, batch_size=planned), batch_size)
+    dataset = scenarios.make_dataset(str(data_root), False, world, batch_size=planned)
+    loader = DataLoader(dataset, batch_size)
     if is_refused:
         with pytest.raises(ConfigError, match=f"batches of 5, .* plans batch_size={planned}"):
-            prepare(loader)
+            _check_batch_size(loader, dataset)
     else:
-        prepare(loader)
+        _check_batch_size(loader, dataset)
+
+
+def test_building_and_copying_a_dataset_installs_nothing(run_python: Any, root: Path, data_root: Path) -> None:
+    code = (
+        "import sys, torch; from tfds_torch import ImageDataset, ParserTfds; import tfds_torch.integrations\n"
+        "ImageDataset; before = list(sys.meta_path)\n"
+        f"dataset = ImageDataset(ParserTfds({str(data_root)!r}, 'photos'))\n"
+        "import pickle; pickle.loads(pickle.dumps(dataset))\n"
+        "print(before == sys.meta_path, 'accelerate' in sys.modules)"
+    )
+    assert run_python("-c", code, env={"PYTHONPATH": str(root)}).stdout == "True False\n"
+
+
+def test_a_dataset_that_is_copied_while_nothing_is_iterated_travels(data_root: Path) -> None:
+    dataset = scenarios.make_dataset(str(data_root), False)
+    assert isinstance(pickle.loads(pickle.dumps(dataset)), ImageDataset)

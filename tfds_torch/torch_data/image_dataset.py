@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch.utils.data
@@ -21,11 +22,11 @@ from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_watch import end_with_parent
-from tfds_torch.torch_data.accelerate_hook import keep_own_shards, refuse_second_shards
 from tfds_torch.torch_data.fields import check_field_names, make_examples, make_tensors, timed
 from tfds_torch.torch_data.own_iteration import Iteration, OwnIterations, check_delivered, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
+from tfds_torch.torch_data.second_shards import refuse_second_shards
 from tfds_torch.torch_data.shared_progress import Progress, SharedProgress
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 from tfds_torch.torch_data.torch_fetch import check_fetch
@@ -87,7 +88,6 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self._progress = SharedProgress()
         self._own = OwnIterations()
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
-        keep_own_shards(ImageDataset)
 
     def _find_delivery(self, batched: bool | None) -> bool:
         """Returns whether whole batches are yielded."""
@@ -129,7 +129,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         Raises:
             ConfigError: epoch is not an integer >= 0, or Accelerate deals out the share of this rank a second time.
         """
-        refuse_second_shards(self)
+        self._refuse_second_shards()
         self._progress.set_epoch(epoch)
         self._own.forget_other_epochs(epoch)
 
@@ -293,6 +293,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return self.parser.filenames(basename, absolute)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        self._refuse_second_shards()
         worker = torch.utils.data.get_worker_info()
         world, loader_seed, num_workers = self.find_rank(), None, 0
         if worker is not None:
@@ -377,6 +378,14 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             return
         transforms = timed(self.transform, metrics), timed(self.target_transform, metrics)
         yield from make_examples(batch, self.fields, *transforms)
+
+    def _refuse_second_shards(self) -> None:
+        refuse_second_shards(self, f"{self.parser.dataset_name} ({self.parser.split})")
+
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:  # A worker of spawn does not know what Accelerate does here.
+            self._refuse_second_shards()
+        return self.__dict__
 
 
 def _num_local_ranks(environ: Mapping[str, str]) -> int | None:

@@ -1,0 +1,235 @@
+"""Hugging Face Accelerate: an `Accelerator` that takes our loaders as they are, and saves and restores their position.
+
+    accelerator = Accelerator()
+    keep_own_shards(accelerator)
+    model, optimizer, train_loader = accelerator.prepare(model, optimizer, train_loader)
+
+`Accelerator.prepare` splits an iterable dataset among the processes. An ImageDataset already reads its rank's share, so
+most examples would never be seen, and Accelerate has no setting that leaves a loader's data alone while it still moves
+batches to the device, sets the epoch and tells when gradients are due at the end. What does all that is its own
+`prepare_data_loader` for one process: that is what loaders over an ImageDataset get here.
+"""
+
+import functools
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.data_loader import DataLoaderStateMixin, prepare_data_loader
+from accelerate.state import GradientState
+from accelerate.utils import DistributedType, send_to_device
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.state import LoaderState
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.loader import Loader
+from tfds_torch.torch_data.wrapped_datasets import unwrap
+
+_MARK = "_keeps_own_shards"
+
+
+def keep_own_shards(accelerator: Accelerator) -> None:
+    """Lets an Accelerator's `prepare` take loaders over an ImageDataset as they are. Call it before `prepare`.
+
+    Nothing but this one object is changed, and of what it prepares only what reads an ImageDataset:
+
+    - A Loader of `create_loader` becomes a `PreparedLoader`. `save_state` and `load_state` carry its position: after
+      `load_state` the next iteration goes on where the state was saved, also in another number of processes (with the
+      same global batch). `skip_first_batches` is not needed, and is refused: it would leave out batches once more.
+    - torch's DataLoader becomes Accelerate's, as for one process. Its position is not saved; a `save_state` in the
+      middle of its epoch warns.
+
+    A second call changes nothing.
+
+    Args:
+        accelerator: which one.
+
+    Raises:
+        ConfigError: by `prepare`, on every process: split_batches or dispatch_batches was asked for; Accelerate counts
+            other processes than the dataset; the loader makes other batches than the parser plans.
+    """
+    if hasattr(accelerator, _MARK):
+        return
+    setattr(accelerator, _MARK, True)
+    prepare, prepare_one = accelerator.prepare, accelerator.prepare_data_loader
+    skip = accelerator.skip_first_batches
+    plain_loaders: list[Any] = []
+
+    @functools.wraps(prepare)
+    def prepare_all(*args: Any, **kwargs: Any) -> Any:
+        return prepare(*(prepare_ours(arg) if isinstance(arg, Loader) else arg for arg in args), **kwargs)
+
+    @functools.wraps(prepare_one)
+    def prepare_loader(data_loader: Any, device_placement: bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(data_loader, Loader | PreparedLoader):
+            return prepare_ours(data_loader, device_placement)
+        dataset = _find_dataset(data_loader)
+        if dataset is None or getattr(data_loader, "_is_accelerate_prepared", False):
+            return prepare_one(data_loader, device_placement, *args, **kwargs)
+        _check(accelerator, dataset)
+        _check_batch_size(data_loader, dataset)
+        prepared = _prepare_plain(accelerator, data_loader, dataset, device_placement)
+        plain_loaders.append(prepared)
+        return prepared
+
+    def prepare_ours(loader: Any, device_placement: bool | None = None) -> Any:
+        if isinstance(loader, PreparedLoader) or not isinstance(loader.dataset, ImageDataset):
+            return loader
+        _check(accelerator, loader.dataset)
+        is_moved = accelerator.device_placement if device_placement is None else device_placement
+        prepared = PreparedLoader(loader, accelerator.device if is_moved and loader.options.device is None else None)
+        accelerator.register_for_checkpointing(prepared)
+        return prepared
+
+    @functools.wraps(skip)
+    def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
+        if isinstance(dataloader, PreparedLoader):
+            raise ConfigError(
+                "skip_first_batches is not needed with a Loader: accelerator.load_state has restored its position, and "
+                "iterating it goes on from there. Iterate the loader itself."
+            )
+        return skip(dataloader, num_batches)
+
+    def warn_of_plain_loaders(models: Any, weights: Any, output_dir: Any) -> None:
+        underway = accelerator.gradient_state.dataloader_references
+        if not accelerator.use_stateful_dataloader and any(a is b for a in plain_loaders for b in underway):
+            warnings.warn(
+                "accelerator.save_state does not hold how far a torch DataLoader over an ImageDataset is in its epoch. "
+                "Make the loader with tfds_torch.create_loader, whose position is saved and restored.",
+                stacklevel=3,
+            )
+
+    # On this object only: its class, and other Accelerators, stay as they are.
+    vars(accelerator).update(
+        prepare=prepare_all, prepare_data_loader=prepare_loader, skip_first_batches=skip_first_batches
+    )
+    accelerator.register_save_state_pre_hook(warn_of_plain_loaders)
+
+
+class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package without types.
+    """A Loader that tells Accelerate where its epoch ends, and whose position `save_state` saves.
+
+    Gradients are due at the last batch, as with Accelerate's own loaders. `gather_for_metrics` returns everything that
+    is gathered: the field `valid` tells which of it is padding. All else is the Loader's own.
+
+    Args:
+        loader: over an ImageDataset.
+        device: where batches are moved; None: they stay where the Loader puts them.
+    """
+
+    def __init__(self, loader: Loader, device: Any = None) -> None:
+        self.loader, self.device = loader, device
+        self.gradient_state = GradientState()
+        self._drop_last = True  # For Accelerate: no examples of the last batch are to be cut off.
+
+    @property
+    def iteration(self) -> int:
+        """The epoch that is under way, or comes next: `for epoch in range(loader.iteration, num_epochs)`."""
+        return int(self.state_dict()["epoch"])
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.loader)
+        num_left = len(self.loader) - self.loader.state_dict()["batches_delivered"]
+        self.begin()
+        try:
+            for number, batch in enumerate(batches, 1):
+                self.end_of_dataloader = number == num_left
+                yield batch if self.device is None else send_to_device(batch, self.device)
+        finally:  # Also where the loop is left.
+            self.end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where training is; at an epoch's end that is the beginning of the next one."""
+        state = LoaderState.from_dict(self.loader.state_dict())
+        if state.batches_delivered < state.num_batches or not state.num_batches:
+            return state.to_dict()
+        return self.loader.dataset.state_at(state.epoch + 1, 0, self.loader.num_workers).to_dict()  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Lets the next iteration go on where a state was taken; an evaluation that had not begun begins anew.
+
+        Raises:
+            StateMismatchError: the state is not of this dataset, split, plan or world.
+        """
+        if not state["is_training"] and not state["batches_delivered"]:
+            return
+        self.loader.load_state_dict(state)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # While it is being copied or unpickled.
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+
+def _find_dataset(loader: Any) -> ImageDataset | None:
+    """Returns what of ours a loader reads from, through any wrapper; None: nothing of ours."""
+    layers = unwrap(getattr(loader, "dataset", None))
+    return next((layer for layer in layers if isinstance(layer, ImageDataset)), None)
+
+
+def _prepare_plain(accelerator: Accelerator, loader: Any, dataset: ImageDataset, device_placement: bool | None) -> Any:
+    """Returns what `Accelerator.prepare_data_loader` would, for one process, and lets the accelerator know it."""
+    if device_placement is None:
+        device_placement = accelerator.device_placement and accelerator.distributed_type != DistributedType.XLA
+    dataset.is_read_ahead = True  # The prepared loader fetches a batch before it hands over the one before.
+    prepared = prepare_data_loader(
+        loader,
+        accelerator.device,
+        num_processes=1,
+        process_index=0,
+        put_on_device=device_placement,
+        rng_types=accelerator.rng_types.copy(),
+        dispatch_batches=False,
+        non_blocking=accelerator.non_blocking,
+        use_stateful_dataloader=accelerator.use_stateful_dataloader,
+    )
+    accelerator._dataloaders.append(prepared)
+    return prepared
+
+
+def _check(accelerator: Accelerator, dataset: ImageDataset) -> None:
+    """Raises ConfigError where what the accelerator was told contradicts a dataset that reads its rank's share."""
+    for name in ("split_batches", "dispatch_batches"):
+        if getattr(accelerator, name):
+            raise ConfigError(
+                f"Accelerate was asked for {name}=True, and a loader over {_name(dataset)} cannot have it: every "
+                f"process reads a share of its own already. Leave {name} out of DataLoaderConfiguration, and let "
+                f"batch_size be that of one process ({dataset.parser.batch_size})."
+            )
+    if dataset.world is not None:
+        return
+    place, num_places = accelerator.process_index, accelerator.num_processes
+    mesh = accelerator.torch_device_mesh
+    if mesh is not None:  # Processes that hold parts of one model, or of one sequence, need the same batches.
+        together = 1
+        for name in set(mesh.mesh_dim_names or ()) & {"tp", "cp"}:
+            together *= mesh[name].size()
+        place, num_places = place // together, num_places // together
+    world = dataset.find_rank()
+    if (world.rank, world.num_replicas) != (place, num_places):
+        raise ConfigError(
+            f"By Accelerate's count this process reads share {place} of {num_places}; {_name(dataset)} would read "
+            f"share {world.rank} of {world.num_replicas}. If Accelerate is right, build the dataset with "
+            f"world=World(rank={place}, num_replicas={num_places}); if not, start the processes with `accelerate "
+            f"launch` (on CPUs with --cpu, or Accelerator(cpu=True))."
+        )
+
+
+def _check_batch_size(loader: Any, dataset: ImageDataset) -> None:
+    """Other batches than the planned ones: `gather_for_metrics` would cut valid examples off the last one."""
+    planned, several = dataset.parser.batch_size, dataset.find_rank().num_replicas > 1
+    if loader.batch_size not in (None, planned) and (planned is not None or several):
+        raise ConfigError(
+            f"The loader makes batches of {loader.batch_size}, and the parser of {_name(dataset)} plans "
+            f"batch_size={planned}: the last batch would come short, and accelerator.gather_for_metrics would drop "
+            f"examples from it. Use the same batch_size for both."
+        )
+
+
+def _name(dataset: ImageDataset) -> str:
+    return f"{dataset.parser.dataset_name} ({dataset.parser.split})"
