@@ -29,11 +29,13 @@ def _ranks_process() -> Iterator[Connection]:
 def run_forked_ranks(_ranks_process: Connection) -> Callable[..., list[Any]]:
     """`run_forked_ranks(function, num_ranks, *args)`: runs an importable function on ranks started as torchrun does.
 
-    Returns their results, rank by rank; all must succeed, without a warning.
+    A function whose module is to be loaded there only is `"module:function"`. Returns their results, rank by rank; all
+    must succeed, without a warning.
     """
 
-    def run(function: Callable[..., Any], num_ranks: int, *args: Any) -> list[Any]:
-        _ranks_process.send((function.__module__, function.__name__, num_ranks, args))
+    def run(function: Callable[..., Any] | str, num_ranks: int, *args: Any) -> list[Any]:
+        named = function if isinstance(function, str) else f"{function.__module__}:{function.__name__}"
+        _ranks_process.send((*named.split(":"), num_ranks, args))
         results = _ranks_process.recv()
         assert not any(isinstance(result, str) for result in results), "\n".join(map(str, results))
         return [result for (result,) in results]

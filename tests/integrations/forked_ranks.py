@@ -40,6 +40,7 @@ def _be_a_rank(
     sender: Connection, rank: int, function: Callable[..., Any], num_ranks: int, port: int, arguments: tuple[Any, ...]
 ) -> None:
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     if num_ranks > 1:
         os.environ |= {
             "RANK": str(rank),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -10,12 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
+
+from tfds_torch import ImageDataset, ParserTfds, create_loader
+from tfds_torch.errors import ConfigError
+from tfds_torch.integrations.lightning import resumable
 
 NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
 NUM_FILLED = NUM_RANKS * BATCH_SIZE * NUM_BATCHES - NUM_PHOTOS
 SCRIPT = Path(__file__).with_name("lightning_scenarios.py")
 
+EACH_EPOCH = 0
+
 RunLightning = Callable[..., list[Any]]
+RunRanks = Callable[..., list[Any]]
 
 
 @pytest.fixture
@@ -109,3 +118,50 @@ def test_a_length_that_is_asked_for_before_the_ranks_are_known_is_an_error_on_th
     assert first["said"] == str(-(-NUM_PHOTOS // BATCH_SIZE))
     assert "sets WORLD_SIZE=2 but not RANK" in second["said"]
     assert first["len"] == second["len"] == NUM_BATCHES
+
+
+# Loaders, on two processes that torchrun would start
+
+
+@pytest.mark.parametrize(
+    ("save_at", "step", "num_workers"),
+    [
+        (2, 2, 0),
+        (NUM_BATCHES, NUM_BATCHES, 0),
+        pytest.param(EACH_EPOCH, NUM_BATCHES, 1, marks=pytest.mark.slow),
+        pytest.param(3, 3, 1, marks=pytest.mark.slow),
+        pytest.param(3, 6, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_checkpoint_of_two_ranks_goes_on_exactly_on_two_ranks_and_on_one(
+    run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path, save_at: int, step: int, num_workers: int
+) -> None:
+    """Also one of an epoch's end, whether it was saved with the last batch or after it."""
+    fit, root, folder = "integrations.lightning_lives:fit", str(data_root), str(tmp_path)
+    whole = run_forked_ranks(fit, NUM_RANKS, root, folder, NUM_RANKS, BATCH_SIZE, num_workers, None, save_at)
+    assert [rank["world"] for rank in whole] == [NUM_RANKS] * NUM_RANKS
+    for epoch in range(2):
+        assert_exact_training([rank["trained"][epoch] for rank in whole])
+        assert_exact_evaluation([rank["validated"][epoch] for rank in whole])
+    checkpoint = str(tmp_path / f"step={step}.ckpt")
+    resumed = run_forked_ranks(fit, NUM_RANKS, root, folder, NUM_RANKS, BATCH_SIZE, num_workers, checkpoint, 100)
+    (alone,) = run_forked_ranks(fit, 1, root, folder, 1, NUM_RANKS * BATCH_SIZE, num_workers, checkpoint, 100)
+    expected = [in_order(rank["trained"])[step:] for rank in whole]
+    assert [in_order(rank["trained"]) for rank in resumed] == expected
+    assert in_order(alone["trained"]) == [[*first, *second] for first, second in zip(*expected, strict=True)]
+    assert len(expected[0]) == 2 * NUM_BATCHES - step
+
+
+def test_only_a_loader_over_an_image_dataset_is_resumable(data_root: Path) -> None:
+    parser = ParserTfds(str(data_root), "photos", is_training=True, batch_size=BATCH_SIZE)
+    dataset = ImageDataset(parser, fields=("label",))
+    loader = resumable(create_loader(dataset))
+    assert len(loader) == len(list(loader)) == -(-NUM_PHOTOS // BATCH_SIZE)
+    assert pickle.loads(pickle.dumps(loader)).num_workers == 0
+    for other in (DataLoader(dataset), create_loader([1, 2, 3])):
+        with pytest.raises(ConfigError, match="only a Loader of create_loader over an ImageDataset has a position"):
+            resumable(other)  # type: ignore[arg-type]
+
+
+def in_order(epochs: dict[int, list[Any]]) -> list[Any]:
+    return [batch for epoch in sorted(epochs) for batch in epochs[epoch]]
