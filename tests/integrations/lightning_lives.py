@@ -38,20 +38,15 @@ class Recorder(lightning.LightningModule):
 def fit(
     root: str, folder: str, num_ranks: int, batch_size: int, num_workers: int, resume_from: str | None, save_at: int
 ) -> dict[str, Any]:
-    """Two epochs of training and validation, perhaps from a checkpoint on; one after every `save_at` steps, or epoch."""
+    """Two epochs of training and validation, or the rest of them; saved after every `save_at` steps, or each epoch."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")  # Lightning has advice about a progress bar, folders, workers and checkpoints.
     loaders = []
     for is_training in (True, False):
         parser = ParserTfds(root, "photos", is_training=is_training, batch_size=batch_size)
         loaders.append(create_loader(ImageDataset(parser, fields=LEDGER), num_workers if is_training else 0))
-    keep = lightning.pytorch.callbacks.ModelCheckpoint(
-        folder,
-        "{step}",
-        **({"every_n_train_steps": save_at} if save_at else {}),
-        save_top_k=-1,
-        save_on_train_epoch_end=save_at == 0,
-    )
+    when = {"every_n_train_steps": save_at, "save_on_train_epoch_end": False} if save_at else {"every_n_epochs": 1}
+    keep = lightning.pytorch.callbacks.ModelCheckpoint(folder, "{step}", save_top_k=-1, **when)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=num_ranks,

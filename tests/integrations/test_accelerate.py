@@ -13,7 +13,7 @@ from torch.utils.data import ChainDataset, DataLoader
 from integrations import accelerate_scenarios as scenarios
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import ConfigError
-from tfds_torch.integrations.accelerate import _check, _check_batch_size, _find_dataset
+from tfds_torch.integrations.accelerate import _check_batch_size, _find_dataset, check_accelerator
 
 NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
 NUM_FILLED = NUM_RANKS * BATCH_SIZE * NUM_BATCHES - NUM_PHOTOS
@@ -245,12 +245,14 @@ def test_a_share_that_accelerate_counts_otherwise_is_refused(
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     if said is None:
-        _check(counting, scenarios.make_dataset(str(data_root), False))
+        check_accelerator(counting, scenarios.make_dataset(str(data_root), False))
         return
     with pytest.raises(ConfigError) as caught:
-        _check(counting, scenarios.make_dataset(str(data_root), False))
+        check_accelerator(counting, scenarios.make_dataset(str(data_root), False))
     assert said in str(caught.value)
-    _check(counting, scenarios.make_dataset(str(data_root), False, world=World(0, 1)))  # An explicit world wins.
+    check_accelerator(
+        counting, scenarios.make_dataset(str(data_root), False, world=World(0, 1))
+    )  # An explicit world wins.
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def keep_own_shards(accelerator: Accelerator) -> None:
         dataset = _find_dataset(data_loader)
         if dataset is None or getattr(data_loader, "_is_accelerate_prepared", False):
             return prepare_one(data_loader, device_placement, *args, **kwargs)
-        _check(accelerator, dataset)
+        check_accelerator(accelerator, dataset)
         _check_batch_size(data_loader, dataset)
         prepared = _prepare_plain(accelerator, data_loader, dataset, device_placement)
         plain_loaders.append(prepared)
@@ -76,7 +76,7 @@ def keep_own_shards(accelerator: Accelerator) -> None:
     def prepare_ours(loader: Any, device_placement: bool | None = None) -> Any:
         if isinstance(loader, PreparedLoader) or not isinstance(loader.dataset, ImageDataset):
             return loader
-        _check(accelerator, loader.dataset)
+        check_accelerator(accelerator, loader.dataset)
         is_moved = accelerator.device_placement if device_placement is None else device_placement
         prepared = PreparedLoader(loader, accelerator.device if is_moved and loader.options.device is None else None)
         accelerator.register_for_checkpointing(prepared)
@@ -192,7 +192,7 @@ def _prepare_plain(accelerator: Accelerator, loader: Any, dataset: ImageDataset,
     return prepared
 
 
-def _check(accelerator: Accelerator, dataset: ImageDataset) -> None:
+def check_accelerator(accelerator: Accelerator, dataset: ImageDataset) -> None:
     """Raises ConfigError where what the accelerator was told contradicts a dataset that reads its rank's share."""
     for name in ("split_batches", "dispatch_batches"):
         if getattr(accelerator, name):

@@ -1,0 +1,58 @@
+"""Hugging Face's Trainer: it reads Loaders, and a checkpoint goes on where it was saved, without skipping batches."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
+LIVES = "integrations.huggingface_lives"
+
+RunRanks = Callable[..., list[Any]]
+
+
+@pytest.mark.parametrize(
+    ("step", "num_workers", "restores_callbacks"),
+    [
+        (1, 0, False),
+        pytest.param(2, 1, True, marks=pytest.mark.slow),
+        pytest.param(3, 1, False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_checkpoint_of_two_ranks_goes_on_exactly_on_two_ranks_and_on_one(
+    run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path, step: int, num_workers: int, restores_callbacks: bool
+) -> None:
+    """A step is two batches, an epoch two steps."""
+    root, folder, life = str(data_root), str(tmp_path / "run"), f"{LIVES}:train"
+    rest = num_workers, restores_callbacks
+    whole = run_forked_ranks(life, NUM_RANKS, root, folder, None, BATCH_SIZE, *rest)
+    checkpoint = str(tmp_path / "run" / f"checkpoint-{step}")
+    resumed = run_forked_ranks(life, NUM_RANKS, root, str(tmp_path / "on"), checkpoint, BATCH_SIZE, *rest)
+    (alone,) = run_forked_ranks(life, 1, root, str(tmp_path / "alone"), checkpoint, NUM_RANKS * BATCH_SIZE, *rest)
+    assert [rank["ranks"] for rank in whole] == [NUM_RANKS] * NUM_RANKS
+    for epoch in range(2):
+        batches = [batch for rank in whole for batch in rank["seen"][epoch * NUM_BATCHES : (epoch + 1) * NUM_BATCHES]]
+        times = Counter(Counter(index for batch in batches for index in batch).values())
+        assert times == {1: NUM_PHOTOS - 3, 2: 3}
+    assert whole[0]["seen"][:NUM_BATCHES] != whole[0]["seen"][NUM_BATCHES:]
+    expected = [rank["seen"][2 * step :] for rank in whole]
+    assert [rank["seen"] for rank in resumed] == expected
+    assert alone["seen"] == [[*first, *second] for first, second in zip(*expected, strict=True)]
+    for rank in (*whole, *resumed, alone):
+        assert rank["evaluated"] == list(range(NUM_PHOTOS))
+        assert rank["step"] == 4
+        assert rank["epoch"] == 2
+    assert {rank["weight"] for rank in resumed} == {rank["weight"] for rank in whole}
+
+
+def test_what_would_lose_examples_is_refused(run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path) -> None:
+    (said,) = run_forked_ranks(f"{LIVES}:be_refused", 1, str(data_root), str(tmp_path))
+    assert said.keys() == {"skips", "batch size", "steps", "other", "no position"}
+    assert said["skips"].startswith("ConfigError: The Trainer would read and throw away")
+    assert "TrainingArguments(ignore_data_skip=True)" in said["skips"]
+    assert "per_device_train_batch_size=5" in said["batch size"]
+    assert "not a multiple of gradient_accumulation_steps=3" in said["steps"]
+    assert said["other"].startswith("ConfigError: use_loaders takes Loaders of create_loader over an ImageDataset")
+    assert said["no position"].startswith("StateMismatchError: The checkpoint of step 1 holds no position of a Loader")

@@ -1,0 +1,40 @@
+"""torchdata: a `StatefulDataLoader`'s state goes on in any number of workers.
+
+load_state(loader, state)  # in place of loader.load_state_dict(state)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.state import LoaderState
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.wrapped_datasets import unwrap
+
+
+def load_state(loader: Any, state: Mapping[str, Any]) -> None:
+    """Lets the next iteration of a loader go on where a StatefulDataLoader's state was taken.
+
+    By itself a StatefulDataLoader goes on with as many workers only: with none in place of some, or the other way
+    round, it fails with an AssertionError before anything of ours is asked.
+
+    Args:
+        loader: a StatefulDataLoader or DataLoader over an ImageDataset, which has not begun; with any number of
+            workers in read mode `index`.
+        state: what `StatefulDataLoader.state_dict()` returned.
+
+    Raises:
+        ConfigError: the loader reads no ImageDataset.
+        StateMismatchError: it is not such a state, or it does not fit the dataset; or it was taken in the middle of a
+            batch, and the loader has other workers.
+    """
+    layers = unwrap(getattr(loader, "dataset", None))
+    dataset = next((layer for layer in layers if isinstance(layer, ImageDataset)), None)
+    if dataset is None:
+        raise ConfigError(f"load_state: {loader!r} does not read an ImageDataset. Use its own load_state_dict.")
+    snapshot = state.get("_snapshot") if isinstance(state, Mapping) else None
+    num_workers = len(snapshot.get("_worker_snapshots", ())) if isinstance(snapshot, Mapping) else 0
+    if num_workers == loader.num_workers and callable(getattr(loader, "load_state_dict", None)):
+        loader.load_state_dict(state)
+        return
+    dataset.load_state_dict(LoaderState.from_stateful(state).to_dict())
