@@ -314,8 +314,9 @@ class ParserBase(ABC):
     def __getitem__(self, key: Any) -> Any:
         """Returns the example of an index or an id, or a list of those of a slice.
 
-        It has image and label, as far as the dataset has them; a dataset without both has all its features. A negative
-        index counts from the end; iterating ends with the split. For more than a few use `examples_by_index`.
+        It has image and label, as far as the dataset has them; a dataset without both has all its features. The image
+        is whole, uint8 [H, W, C], whatever the preprocess: crops belong to a pass. A negative index counts from the
+        end; iterating ends with the split. For more than a few use `examples_by_index`.
 
         Raises:
             ConfigError: key is not an index, id or slice, or the files are remote.
