@@ -9,18 +9,20 @@ A Trainer makes a DataLoader of its own of its dataset, which would deal out a r
 place in an epoch by reading batches and throwing them away.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import ExportableState
+from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.integrations.accelerate import PreparedLoader, check_accelerator
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import Loader
 
+if TYPE_CHECKING:  # They load all of transformers, and torchvision.
+    from transformers import Trainer, TrainingArguments
 
-def use_loaders(trainer: Trainer, train_loader: Loader, eval_loader: Loader | None = None) -> None:
+
+def use_loaders(trainer: "Trainer", train_loader: Loader, eval_loader: Loader | None = None) -> None:
     """Lets a Trainer read Loaders in place of DataLoaders of its own. Call it before `train`.
 
     Its checkpoints hold the training loader's position, and `train(resume_from_checkpoint=...)` goes on exactly there,
@@ -77,7 +79,7 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
         """Returns what a checkpoint holds: where training is, as the Trainer wants it."""
         return {"args": {}, "attributes": {"position": None if self._loader is None else self._loader.state_dict()}}
 
-    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:
         """Restores the position of the checkpoint that training goes on from.
 
         Raises:
@@ -95,13 +97,13 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
             )
         self._loader.load_state_dict(saved)
 
-    def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:
         """Says how many epochs have passed; the Trainer counts from where it went on."""
         if self._loader is not None:
             state.epoch = state.global_step * args.gradient_accumulation_steps / len(self._loader)
 
 
-def _check_loader(trainer: Trainer, loader: Loader, batch_size: int, name: str) -> None:
+def _check_loader(trainer: "Trainer", loader: Loader, batch_size: int, name: str) -> None:
     if not isinstance(loader, Loader) or not isinstance(loader.dataset, ImageDataset):
         raise ConfigError(f"use_loaders takes Loaders of create_loader over an ImageDataset, not {loader!r}.")
     check_accelerator(trainer.accelerator, loader.dataset)
