@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import told
+import zygote
 
 ROOT = Path(__file__).parents[1]
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
@@ -95,3 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
     lines = [line.strip() for line in ALLOWED_SKIPS.read_text(encoding="utf-8").splitlines()]
     config.pluginmanager.register(SkipGate({line for line in lines if line and not line.startswith("#")}))
     told.install(config)
+
+
+def pytest_unconfigure() -> None:
+    zygote.close_all()

@@ -9,8 +9,5 @@ from grids.fleet import Fleet
 @pytest.fixture(scope="package")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Rank processes that have imported tensorflow and torch: loaders and their workers begin at once."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # Of whoever runs the tests.
-            patch.delenv(name, raising=False)
-        with Fleet(tmp_path_factory.mktemp("fleet")) as ranks:
-            yield ranks
+    with Fleet(tmp_path_factory.mktemp("fleet")) as ranks:
+        yield ranks

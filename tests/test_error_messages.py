@@ -26,12 +26,12 @@ from tfds_fixtures import (
     with_read,
     write_shard,
 )
+from zygote import tensorflow_zygote, torch_zygote
 
 from tfds_torch import errors
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import fresh_process
 from tfds_torch.storage.tfrecord.framing import read_records
 
 __all__ = ["cache_home", "datasets"]
@@ -242,7 +242,7 @@ def places(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 @pytest.fixture(scope="module")
 def answers(places: dict[str, str]) -> tuple[dict[str, tuple[str, str]], bool]:
-    return fresh_process.call(ask_for_all, places)
+    return torch_zygote().call(ask_for_all, places)
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -449,7 +449,7 @@ def label_of_bad_image(root: str) -> Outcome:
 @pytest.fixture(scope="module")
 def damaged(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Any, Outcome]]:
     target = tmp_path_factory.mktemp("damaged")
-    return target, fresh_process.call(read_damaged, datasets.shapes, target)
+    return target, tensorflow_zygote().call(read_damaged, datasets.shapes, target)
 
 
 @pytest.mark.parametrize("epoch", EPOCHS)

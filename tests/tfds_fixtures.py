@@ -21,14 +21,14 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
+from run_folder import built_once
 from tensorflow_datasets.proto import tf_example_pb2
+from zygote import Answering, tensorflow_zygote
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import fresh_process
-from tfds_torch.runtime.fresh_process import FreshProcess
 from tfds_torch.storage.tfrecord.framing import read_records
 
 NUM_TRAIN, NUM_TEST = 211, 37
@@ -247,10 +247,8 @@ class Datasets:
 
 @pytest.fixture(scope="session")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> Datasets:
-    """The datasets, built once per session, however many conftests offer this fixture."""
-    base = tmp_path_factory.getbasetemp()
-    if not (base / "tfds").exists():
-        _build_all(base)
+    """The datasets, built once per run, however many processes and conftests offer this fixture."""
+    base = built_once(tmp_path_factory, "tfds", _build_all)
     return Datasets(base / "tfds", base / "tfds_gaps", base / "tfds_array_record")
 
 
@@ -265,7 +263,7 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def _build_all(base: Path) -> None:
     root, gaps, array_record = base / "tfds", base / "tfds_gaps", base / "tfds_array_record"
-    fresh_process.call(_build, str(root))
+    tensorflow_zygote().call(_build, str(root))
     reshard(root / "shapes" / "1.0.0", "train", TRAIN_SHARDS)
     shutil.copytree(root / "sentences" / "1.0.0", root / "sentences" / "0.9.0")
     with edited_info(root / "sentences" / "0.9.0") as info:
@@ -275,7 +273,7 @@ def _build_all(base: Path) -> None:
     reshard(gaps / "shapes" / "1.0.0", "test", GAP_TEST_SHARDS)
     for name in ("shapes", "tiny"):
         shutil.copytree(root / name, array_record / name)
-        fresh_process.call(_convert_to_array_record, array_record / name / "1.0.0")
+        tensorflow_zygote().call(_convert_to_array_record, array_record / name / "1.0.0")
 
 
 def _build(root: str) -> None:
@@ -495,24 +493,12 @@ def call_reader(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> A
 
     One process serves all tests: what must come to a process that has loaded nothing needs a fresh one.
     """
-    return _reader().ask((dict(os.environ), function, args, kwargs))
+    return _reader().ask(function, *args, **kwargs)
 
 
 @cache
-def _reader() -> FreshProcess:
-    return FreshProcess(_make_reader)
-
-
-def _make_reader() -> Callable[[Any], Any]:
-    return _answer
-
-
-def _answer(request: tuple[dict[str, str], Callable[..., Any], tuple[Any, ...], dict[str, Any]]) -> Any:
-    environment, function, args, kwargs = request
-    for name in os.environ.keys() - environment.keys():
-        del os.environ[name]
-    os.environ.update(environment)  # The cache folder is another one for every module.
-    return function(*args, **kwargs)
+def _reader() -> Answering:
+    return Answering(tensorflow_zygote())
 
 
 def _read_all(root: str, reads: Sequence[Read]) -> list[list[Batch]]:

@@ -13,11 +13,11 @@ from encoded_images import pillow_pixels
 from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 from tfds_fixtures import assert_same
+from zygote import forked_instead_of_fresh, tensorflow_zygote
 
 from demo.fake_reading import Leaf, Reading, build_and_read, build_each_fake, read
 from tfds_torch.demo import is_fake, prepare_fake
 from tfds_torch.demo.fake_spec import FakeSpec
-from tfds_torch.runtime import fresh_process
 from tfds_torch.storage.tfrecord.framing import read_records
 
 NUM, SHARDS, SPLITS = 20, 3, ("train", "test")
@@ -30,15 +30,23 @@ EVERY = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
     """By the public function, each in a process of its own."""
     root = tmp_path_factory.mktemp("quick")
-    for name in QUICK:
-        assert prepare_fake(name, root=root, num_examples=NUM, num_shards=SHARDS, splits=SPLITS, progress=False) == root
-    return fresh_process.call(read, str(root), QUICK)
+    arguments: dict[str, Any] = {
+        "root": root,
+        "num_examples": NUM,
+        "num_shards": SHARDS,
+        "splits": SPLITS,
+        "progress": False,
+    }
+    with forked_instead_of_fresh():
+        for name in QUICK:
+            assert prepare_fake(name, **arguments) == root
+    return tensorflow_zygote().call(read, str(root), QUICK)
 
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
     specs = [FakeSpec.check(name, NUM, SHARDS, SPLITS, 0) for name in SLOW]
-    return fresh_process.call(build_and_read, str(tmp_path_factory.mktemp("slow")), specs)
+    return tensorflow_zygote().call(build_and_read, str(tmp_path_factory.mktemp("slow")), specs)
 
 
 @pytest.fixture
@@ -269,7 +277,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, bytes]]
     """Id -> record, of cifar10 in four variants: twice the same, with another seed, and with more examples."""
     root = tmp_path_factory.mktemp("variants")
     specs = [FakeSpec.check("cifar10", n, 2, ("train",), seed) for n, seed in ((6, 0), (6, 0), (6, 1), (12, 0))]
-    fresh_process.call(build_each_fake, str(root), specs)
+    tensorflow_zygote().call(build_each_fake, str(root), specs)
     return [read_by_id(root / str(number) / "cifar10" / "3.0.2") for number in range(len(specs))]
 
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from zygote import tensorflow_zygote
 
 from demo.fake_features import FLOATS, INTEGERS, NUM, ask_for_unfakeable, build_every_feature
-from tfds_torch.runtime import fresh_process
 
 Examples = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Examples, dict[str, Any]]:
-    return fresh_process.call(build_every_feature, str(tmp_path_factory.mktemp("features")))
+    return tensorflow_zygote().call(build_every_feature, str(tmp_path_factory.mktemp("features")))
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_texts_are_utf8_wherever_they_are(examples: Examples) -> None:
 
 @pytest.fixture(scope="module")
 def refusals() -> dict[str, str]:
-    return fresh_process.call(ask_for_unfakeable)
+    return tensorflow_zygote().call(ask_for_unfakeable)
 
 
 @pytest.mark.parametrize(

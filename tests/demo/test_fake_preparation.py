@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import platformdirs
 import pytest
 from conftest import RunPython
+from zygote import tensorflow_zygote
 
 from demo.fake_reading import ask_for_fakes
 from tfds_torch.demo import is_fake, prepare_fake
@@ -257,7 +258,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
     """Name -> type and message of the error, without pandas."""
     specs: Sequence[FakeSpec] = [FakeSpec.check(name, 3, 2, ("train",), 0) for name in REFUSED]
-    answers = fresh_process.call(ask_for_fakes, str(tmp_path_factory.mktemp("refused")), specs, "pandas")
+    answers = tensorflow_zygote().call(ask_for_fakes, str(tmp_path_factory.mktemp("refused")), specs, "pandas")
     return dict(zip(REFUSED, answers, strict=True))
 
 

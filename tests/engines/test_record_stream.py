@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from tfds_fixtures import NUM_TRAIN, TRAIN_SHARDS, Datasets, record_offsets, shard_files
+from zygote import tensorflow_zygote
 
 from tfds_torch.engines import record_stream
 from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_records
 from tfds_torch.engines.tensorflow_runtime import load_tensorflow
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.runtime import fresh_process
 from tfds_torch.storage.tfrecord.framing import read_records
 
 
@@ -104,7 +104,7 @@ def cut(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seen(datasets: Datasets, cut: Path) -> dict[str, Any]:
-    return fresh_process.call(look, datasets.shapes, cut)
+    return tensorflow_zygote().call(look, datasets.shapes, cut)
 
 
 def test_autotune_is_off_and_the_thread_pool_private(seen: dict[str, Any]) -> None:

@@ -3,25 +3,21 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from math import ceil
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any
 
 import psutil
+from zygote import tensorflow_zygote
 
-from grids.zygote import Request
+from grids.rank_process import Request, be_a_rank
 
-TESTS = Path(__file__).parents[1]
 MAX_RANKS = 4
 _GRACE_S = 15.0  # For a process to end.
 _STACKS_S = 5.0  # For a process to write down its stacks.
@@ -112,16 +108,7 @@ class Fleet:
         self._ports = _free_ports()
         self._numbers = count()
         self._clean_logs: set[Path] = set()
-        self._control, theirs = Pipe()
-        path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
-        self._zygote = subprocess.Popen(
-            [sys.executable, "-c", f"from grids.zygote import serve; serve({theirs.fileno()})"],
-            env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "TF_ENABLE_ONEDNN_OPTS": "0"},
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
-        assert self._control.recv() == "ready"
+        self._zygote = tensorflow_zygote()
 
     def close(self) -> None:
         """Ends every process."""
@@ -129,8 +116,6 @@ class Fleet:
             rank.link.close()
             self._exit_code(rank)
         self._idle = {False: [], True: []}
-        self._control.close()
-        self._zygote.wait(_GRACE_S)
 
     def __enter__(self) -> "Fleet":
         return self
@@ -196,14 +181,11 @@ class Fleet:
         return idle[0]
 
     def _fork_rank(self) -> _Rank:
-        ours, theirs = Pipe()
         log = self.folder / f"rank-{next(self._numbers):03}.log"
-        self._control.send(("fork", str(log)))
-        send_handle(self._control, theirs.fileno(), None)
-        theirs.close()
         log.touch()
         self._clean_logs.add(log)
-        return _Rank(self._control.recv(), ours, log)
+        pid, link = self._zygote.fork(be_a_rank, str(log))
+        return _Rank(pid, link, log)
 
     def _finish(self, run: _Run, is_done: bool) -> list[Any] | Failure:
         self._num_busy[run.task.reads] -= run.task.num_replicas
@@ -226,8 +208,7 @@ class Fleet:
         return f"rank {place} (pid {rank.pid}): {how}\n{rank.new_log()}"
 
     def _exit_code(self, rank: _Rank) -> int:
-        self._control.send(("wait", rank.pid))
-        return int(self._control.recv())
+        return self._zygote.wait(rank.pid)
 
 
 _GONE = "gone"

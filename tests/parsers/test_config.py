@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from zygote import forked_instead_of_fresh
 
 from tfds_torch import demo
 from tfds_torch.engines.options import ReadOptions
@@ -64,7 +65,8 @@ PREPROCESS = TrainPreprocess(
 @pytest.fixture(scope="session")
 def demo_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data directory of the embedded digits."""
-    return demo.prepare("digits", root=tmp_path_factory.mktemp("digits"), progress=False)
+    with forked_instead_of_fresh():
+        return demo.prepare("digits", root=tmp_path_factory.mktemp("digits"), progress=False)
 
 
 def write(directory: Path, text: str) -> Path:

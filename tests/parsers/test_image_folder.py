@@ -16,13 +16,13 @@ import tensorflow_datasets as tfds
 from image_folder_fixtures import LABELS, NUM_TEST, NUM_TRAIN
 from PIL import Image
 from tfds_fixtures import call_reader, collect_rank, grid, has_tensorflow
+from zygote import torch_zygote
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import fresh_process
 
 NAME = "image_folder"
 FIELDS = ("image", "label", "image/filename")
@@ -181,7 +181,7 @@ def name_files(root: str) -> list[Any]:
 
 
 def test_filenames_and_the_parser_need_no_tensorflow(folder: Path, ids: dict[str, list[str]]) -> None:
-    plain, basename, absolute, is_same, is_loaded = fresh_process.call(name_files, str(folder))
+    plain, basename, absolute, is_same, is_loaded = torch_zygote().call(name_files, str(folder))
     assert is_same
     assert not is_loaded
     assert plain == ids["test"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tfds_fixtures import BUILD_LOG, NUM_TRAIN, SPLITS, Datasets, Ledger, has_tensorflow
+from zygote import torch_zygote
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import DatasetNotFoundError
@@ -110,7 +111,7 @@ def name_everything(datasets: Datasets) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def names(datasets: Datasets) -> dict[str, Any]:
-    return fresh_process.call(name_everything, datasets)
+    return torch_zygote().call(name_everything, datasets)
 
 
 def test_filenames_are_those_of_the_examples_in_order(

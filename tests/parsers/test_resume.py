@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from resume_tally import Count, Outcome, add_count, count_outcomes
 from tfds_fixtures import Datasets, Read, call_reader, collect_rank, read_all, with_read, write_numbered
+from zygote import Answering, torch_zygote
 
 from parsers.resuming import Course, Grid, Resumes, check_all, follow
 from tfds_torch.engines.batch import Batch
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import fresh_process
 
 
 @dataclass(frozen=True)
@@ -218,8 +218,8 @@ def random_courses(root: str) -> Iterator[Course]:
 def test_a_thousand_random_stops_lose_nothing_and_repeat_nothing(numbered: str, request: pytest.FixtureRequest) -> None:
     courses = list(random_courses(numbered))
     assert {course.grid for course in courses} == {grid for course in courses for _, grid in course.stops} == set(GRIDS)
-    with ThreadPoolExecutor(2) as pool:  # Each has a fresh process.
-        parts = pool.map(lambda part: fresh_process.call(follow, part), (courses[::2], courses[1::2]))
+    with ThreadPoolExecutor(2) as pool, Answering(torch_zygote()) as one, Answering(torch_zygote()) as other:
+        parts = pool.map(lambda process, part: process.ask(follow, part), (one, other), (courses[::2], courses[1::2]))
         count = count_outcomes([outcome for part in parts for outcome in part])
     add_count(request.config, "parsers", count)
     assert count.num_stops == NUM_COURSES * NUM_STOPS >= 1000

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from zygote import forked_instead_of_fresh, tensorflow_zygote
 
 from parsers import tensorflow_free
 from parsers.structured_examples import NUM, decode_datasets, differences, encode, write_and_decode
@@ -15,7 +16,6 @@ from tfds_torch.demo import prepare_fake
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.features import StructuredField, stored_specs
 from tfds_torch.parsers.tfds.features_json import DirectoryBuilder, find_version_dir, open_directory, read_features
-from tfds_torch.runtime import fresh_process
 from tfds_torch.storage.example_proto import ExampleReader
 from tfds_torch.storage.source import FieldSpec
 
@@ -47,7 +47,7 @@ Every = tuple[Path, list[bytes], list[Any]]
 def every(tmp_path_factory: pytest.TempPathFactory) -> Every:
     """Folder with a features.json, encoded examples, what tensorflow makes of them."""
     folder = tmp_path_factory.mktemp("every")
-    records, decoded = fresh_process.call(write_and_decode, str(folder))
+    records, decoded = tensorflow_zygote().call(write_and_decode, str(folder))
     return folder, records, decoded
 
 
@@ -62,7 +62,8 @@ def ours(every: Every, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data dir with a dataset of sounds."""
-    return prepare_fake("speech_commands", num_examples=4, root=tmp_path_factory.mktemp("speech"), progress=False)
+    with forked_instead_of_fresh():
+        return prepare_fake("speech_commands", num_examples=4, root=tmp_path_factory.mktemp("speech"), progress=False)
 
 
 # Against tensorflow
@@ -106,13 +107,16 @@ def test_what_is_inside_has_a_name_of_its_own(every: Every, path: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # Building the datasets takes 4 s each.
+@pytest.mark.timeout(600)
 def test_datasets_are_decoded_as_by_tensorflow(tmp_path: Path) -> None:
-    for name in DATASETS:
-        prepare_fake(name, num_examples=3, num_shards=2, root=tmp_path / "data", progress=False)
+    with forked_instead_of_fresh():
+        for name in DATASETS:
+            prepare_fake(name, num_examples=3, num_shards=2, root=tmp_path / "data", progress=False)
     decoded = tensorflow_free.call(tmp_path, "decode_datasets", str(tmp_path / "data"), DATASETS)
     assert set(decoded) == set(DATASETS)
-    expected = fresh_process.call(decode_datasets, str(tmp_path / "data"), [n for n in DATASETS if n != "librispeech"])
+    expected = tensorflow_zygote().call(
+        decode_datasets, str(tmp_path / "data"), [n for n in DATASETS if n != "librispeech"]
+    )
     for name, examples in expected.items():
         assert len(examples) == len(decoded[name]) == 3
         for one, other in zip(examples, decoded[name], strict=True):

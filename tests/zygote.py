@@ -1,0 +1,309 @@
+"""Processes that have imported what takes seconds and run nothing: what is forked from them begins at once.
+
+There are two of them in a test process: `torch_zygote()`, which has not imported tensorflow, and
+`tensorflow_zygote()`, which has imported both and run neither. What a fresh interpreter must show (that it imports
+nothing, that it was spawned) needs a fresh interpreter, not these.
+"""
+
+import importlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+
+from tfds_torch.errors import WorkerError
+from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime.child_process import to_ours
+
+TESTS = Path(__file__).parent
+RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""What names a rank: of whoever runs the tests, and not of these processes."""
+
+TORCH = (
+    "torch.distributed",
+    "torch.utils.data",
+    "psutil",
+    "tensorflow_datasets",
+    "tfds_torch.parsers.tfds.parser_tfds",
+    "tfds_torch.torch_data.image_dataset",
+    "tfds_torch.torch_data.loader",
+)
+_GRACE_S = 15.0  # For a process to end.
+
+
+class Zygote:
+    """A process that forks others. One thread, one process may use it.
+
+    Args:
+        modules: what it imports before it forks.
+        parent: the zygote that it is forked from, and that has imported the rest; None: it is a fresh process.
+    """
+
+    def __init__(self, *modules: str, parent: "Zygote | None" = None) -> None:
+        self._parent = parent
+        if parent is not None:
+            self._pid, self._control = parent.fork(_serve, modules)
+        else:
+            self._control, theirs = Pipe()
+            path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+            inherited = {name: value for name, value in os.environ.items() if name not in RANK}
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"import zygote; zygote.serve({theirs.fileno()}, {modules!r})"],
+                env={**inherited, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "TF_ENABLE_ONEDNN_OPTS": "0"},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+            theirs.close()
+        assert self._control.recv() == "ready"
+
+    def fork(self, function: Callable[..., Any], *args: Any) -> tuple[int, Connection]:
+        """Forks a process that calls `function(link, *args)` and ends.
+
+        Args:
+            function: of an importable module.
+            *args: its further arguments, picklable.
+
+        Returns:
+            The pid, and our end of the link.
+        """
+        ours, theirs = Pipe()
+        self._control.send(("fork", sys.path, pickle.dumps((function, args))))
+        send_handle(self._control, theirs.fileno(), None)
+        theirs.close()
+        return self._control.recv(), ours
+
+    def wait(self, pid: int) -> int:
+        """Waits for the end of a process that was forked, and returns its exit code."""
+        self._control.send(("wait", pid, None))
+        return int(self._control.recv())
+
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Returns `function(*args, **kwargs)` of a process of its own, as `fresh_process.call` does."""
+        with Answering(self) as answering:
+            return answering.ask(function, *args, **kwargs)
+
+    def close(self) -> None:
+        """Ends it. What it has forked goes on."""
+        self._control.close()
+        if self._parent is None:
+            self._process.wait(_GRACE_S)
+        else:
+            self._parent.wait(self._pid)
+
+
+class Answering:
+    """A process that is forked once and answers calls one after the other, each under our environment of then.
+
+    Args:
+        zygote: forks it.
+    """
+
+    def __init__(self, zygote: Zygote) -> None:
+        self._zygote = zygote
+        self._pid, self._link = zygote.fork(_answer)
+
+    def ask(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Returns `function(*args, **kwargs)`; raises what `fresh_process.call` raises."""
+        self._link.send((dict(os.environ), pickle.dumps((function, args, kwargs))))
+        try:
+            is_error, result = self._link.recv()
+        except EOFError:
+            raise WorkerError(f"The process (pid {self._pid}) ended while it ran {function.__qualname__}.") from None
+        if is_error:
+            raise result
+        return result
+
+    def close(self) -> None:
+        """Ends it."""
+        self._link.close()
+        self._zygote.wait(self._pid)
+
+    def __enter__(self) -> "Answering":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Script:
+    """`python script argument...`, in a session of its own, but for the time that the imports take.
+
+    Args:
+        zygote: the script is forked from it.
+        command: the path of the script, and its arguments.
+        environment: all of it.
+        cwd: where it runs.
+    """
+
+    def __init__(self, zygote: Zygote, command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> None:
+        self._zygote = zygote
+        self._complaints = tempfile.NamedTemporaryFile("r", errors="replace")  # noqa: SIM115 (closed by finish)
+        arguments = list(command), dict(environment), str(cwd), self._complaints.name
+        self.pid, link = zygote.fork(_run_script, *arguments)
+        self._stdout = os.fdopen(os.dup(link.fileno()))
+        link.close()
+
+    def read_line(self) -> str:
+        """Returns the next line of its standard output, or an empty one when it has ended."""
+        return self._stdout.readline()
+
+    def finish(self) -> "subprocess.CompletedProcess[str]":
+        """Waits for its end, once. Returns what was not read yet of its standard output, and its standard error."""
+        with self._complaints, self._stdout:
+            output = self._stdout.read()
+            returncode = self._zygote.wait(self.pid)
+            return subprocess.CompletedProcess([], returncode, output, self._complaints.read())
+
+    def left(self) -> list[psutil.Process]:
+        """Returns the processes of its session that are still there."""
+        return [process for process in psutil.process_iter() if _session_of(process) == self.pid]
+
+
+def _session_of(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.Error, OSError):  # It has gone.
+        return None
+
+
+@contextmanager
+def forked_instead_of_fresh() -> Iterator[None]:
+    """Lets `fresh_process.call` fork: for what only needs a dataset that is built there, not how it is built."""
+    with mock.patch.object(fresh_process, "call", tensorflow_zygote().call):
+        yield
+
+
+_started: list[Zygote] = []
+
+
+@cache
+def torch_zygote() -> Zygote:
+    """The zygote of this process that has imported torch and this package, and not tensorflow."""
+    return _keep(Zygote(*TORCH))
+
+
+@cache
+def tensorflow_zygote() -> Zygote:
+    """The zygote of this process that has imported tensorflow, too."""
+    return _keep(Zygote("tensorflow", "grids.rank", parent=torch_zygote()))
+
+
+def _keep(zygote: Zygote) -> Zygote:
+    _started.append(zygote)
+    return zygote
+
+
+def close_all() -> None:
+    """Ends the zygotes of this process."""
+    while _started:
+        _started.pop().close()
+    torch_zygote.cache_clear()
+    tensorflow_zygote.cache_clear()
+
+
+# The other side
+
+
+def serve(handle: int, modules: Sequence[str]) -> None:
+    """Is a zygote, at the other end of a connection."""
+    _serve(Connection(handle), modules)
+
+
+def _serve(control: Connection, modules: Sequence[str]) -> None:
+    """Forks a process for every request, and tells how processes ended. Returns in the forked ones only."""
+    for module in modules:
+        importlib.import_module(module)
+    control.send("ready")
+    while True:
+        try:
+            action, value, request = control.recv()
+        except (EOFError, KeyboardInterrupt):
+            os._exit(0)  # tensorflow takes seconds to end in order, and there is nothing to put in order.
+        if action == "wait":
+            control.send(os.waitstatus_to_exitcode(os.waitpid(value, 0)[1]))
+            continue
+        link = recv_handle(control)
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            sys.path[:] = value
+            _run(Connection(link), request)
+            return
+        os.close(link)
+        control.send(pid)
+
+
+def _run(link: Connection, request: bytes) -> None:
+    """Runs what was asked for. A script, of this zygote or of one that is forked from it, then ends as scripts do."""
+    function, args = pickle.loads(request)
+    if function in (_run_script, _serve):
+        return function(link, *args)
+    try:
+        function(link, *args)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def _answer(link: Connection) -> None:
+    """Answers calls until the other side is gone."""
+    while True:
+        try:
+            environment, request = link.recv()
+        except EOFError:
+            return
+        _set_environment(environment)
+        try:
+            function, args, kwargs = pickle.loads(request)
+            link.send((False, function(*args, **kwargs)))
+        except Exception as error:
+            link.send((True, to_ours(error)))
+
+
+def _set_environment(environment: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
+
+
+def _run_script(
+    link: Connection, command: Sequence[str], environment: Mapping[str, str], cwd: str, complaints: str
+) -> None:
+    os.setsid()
+    os.dup2(link.fileno(), 1)
+    link.close()
+    os.dup2(os.open(complaints, os.O_WRONLY | os.O_APPEND), 2)
+    os.chdir(cwd)
+    _set_environment(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    warnings.simplefilter("always", ResourceWarning)
+    sys.argv = list(command)
+    sys.path[:0] = [os.path.dirname(command[0]), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    main = types.ModuleType("__main__")
+    main.__file__ = command[0]
+    sys.modules["__main__"] = main
+    exec(compile(Path(command[0]).read_text(), command[0], "exec"), main.__dict__)
+
+
+def last_line_of(done: "subprocess.CompletedProcess[str]") -> Any:
+    """Returns the JSON value on the last line that a script wrote, which must have succeeded."""
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
