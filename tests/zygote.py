@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import pickle
+import runpy
 import signal
 import subprocess
 import sys
@@ -17,9 +18,9 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from multiprocessing import Pipe
+from multiprocessing import Pipe, current_process
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
@@ -84,7 +85,8 @@ class Zygote:
             The pid, and our end of the link.
         """
         ours, theirs = Pipe()
-        self._control.send(("fork", sys.path, pickle.dumps((function, args))))
+        authkey = bytes(current_process().authkey)  # By which shared tensors are handed over.
+        self._control.send(("fork", (sys.path, authkey), pickle.dumps((function, args))))
         send_handle(self._control, theirs.fileno(), None)
         theirs.close()
         return self._control.recv(), ours
@@ -101,6 +103,7 @@ class Zygote:
 
     def close(self) -> None:
         """Ends it. What it has forked goes on."""
+        self._control.send(("end", None, None))
         self._control.close()
         if self._parent is None:
             self._process.wait(_GRACE_S)
@@ -131,7 +134,9 @@ class Answering:
         return result
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends it: by a message, as processes forked from ours may hold the link open."""
+        with suppress(BrokenPipeError):
+            self._link.send(None)
         self._link.close()
         self._zygote.wait(self._pid)
 
@@ -235,6 +240,8 @@ def _serve(control: Connection, modules: Sequence[str]) -> None:
         try:
             action, value, request = control.recv()
         except (EOFError, KeyboardInterrupt):
+            action = "end"
+        if action == "end":
             os._exit(0)  # tensorflow takes seconds to end in order, and there is nothing to put in order.
         if action == "wait":
             control.send(os.waitstatus_to_exitcode(os.waitpid(value, 0)[1]))
@@ -243,7 +250,7 @@ def _serve(control: Connection, modules: Sequence[str]) -> None:
         pid = os.fork()
         if pid == 0:
             control.close()
-            sys.path[:] = value
+            sys.path[:], current_process().authkey = value
             _run(Connection(link), request)
             return
         os.close(link)
@@ -264,12 +271,15 @@ def _run(link: Connection, request: bytes) -> None:
 
 
 def _answer(link: Connection) -> None:
-    """Answers calls until the other side is gone."""
+    """Answers calls until None comes, or the other side is gone."""
     while True:
         try:
-            environment, request = link.recv()
+            asked = link.recv()
         except EOFError:
             return
+        if asked is None:
+            return
+        environment, request = asked
         _set_environment(environment)
         try:
             function, args, kwargs = pickle.loads(request)
@@ -296,7 +306,11 @@ def _run_script(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     warnings.simplefilter("always", ResourceWarning)
     sys.argv = list(command)
-    sys.path[:0] = [os.path.dirname(command[0]), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    own = list(filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)))
+    sys.path[:0] = [os.path.dirname(command[0]), *own]
+    for entry in own:
+        if os.path.exists(os.path.join(entry, "sitecustomize.py")):  # Python looks for it when it starts.
+            runpy.run_path(os.path.join(entry, "sitecustomize.py"))
     main = types.ModuleType("__main__")
     main.__file__ = command[0]
     sys.modules["__main__"] = main

@@ -113,6 +113,8 @@ class Fleet:
     def close(self) -> None:
         """Ends every process."""
         for rank in [*self._idle[False], *self._idle[True]]:
+            with suppress(BrokenPipeError):
+                rank.link.send(None)  # Processes forked from ours may hold the link open.
             rank.link.close()
             self._exit_code(rank)
         self._idle = {False: [], True: []}

@@ -21,15 +21,17 @@ class Request:
 
 
 def be_a_rank(link: Connection, log: str) -> None:
-    """Answers requests until the other side is gone. A request that takes far too long ends the process."""
+    """Answers requests until None comes or the other side is gone. One that takes far too long ends the process."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)
     faulthandler.register(signal.SIGUSR1)  # Writes down the stacks; forked workers inherit it.
     while True:
         try:
-            request: Request = link.recv()
+            request: Request | None = link.recv()
         except EOFError:
+            return
+        if request is None:
             return
         before = dict(os.environ)
         os.environ.update(request.environment)

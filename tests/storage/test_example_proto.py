@@ -1,8 +1,6 @@
 """ExampleReader: fields of serialized tf.train.Examples, as columns."""
 
 import pickle
-import subprocess
-import sys
 import textwrap
 from itertools import chain
 from typing import Any
@@ -14,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from storage.example_writer import nested_parts, write_example
 from tensorflow_datasets.proto import tf_example_pb2
+from zygote import tensorflow_zygote
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.storage.example_fields import BadExampleError
@@ -112,20 +111,22 @@ NESTED: list[Nested] = [
 
 
 @pytest.fixture(scope="module")
-def written_by_tfds(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+def written_by_tfds() -> list[bytes]:
     """The records of NESTED. TFDS loads tensorflow to write them, so a child does."""
-    code = """
-    import sys
-    import numpy as np
+    records: list[bytes] = tensorflow_zygote().call(write_by_tfds)
+    return records
+
+
+def write_by_tfds() -> list[bytes]:
+    """Runs in a child."""
     from tensorflow_datasets.core.example_serializer import ExampleSerializer
     from tensorflow_datasets.core.features.feature import TensorInfo
-    for value, shape, rank, dtype in eval(sys.argv[1]):
+
+    records = []
+    for value, shape, rank, dtype in NESTED:
         info = TensorInfo(shape=shape, dtype=np.dtype(dtype).type, sequence_rank=rank)
-        print(ExampleSerializer({"x": info}).serialize_example({"x": value}).hex())
-    """
-    arguments = [sys.executable, "-c", textwrap.dedent(code), repr(NESTED)]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=tmp_path_factory.mktemp("tfds"))
-    return [bytes.fromhex(line) for line in done.stdout.split()]
+        records.append(ExampleSerializer({"x": info}).serialize_example({"x": value}))
+    return records
 
 
 def plain(value: Any) -> Any:

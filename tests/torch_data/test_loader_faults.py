@@ -5,9 +5,6 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from torch.utils.data import DataLoader
+from zygote import Script, last_line_of, torch_zygote
 
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.stage_metrics import StageMetrics
@@ -24,12 +22,12 @@ from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.torch_data.loading.processes import LoaderProcesses
 from tfds_torch.torch_data.loading.source import BatchSource
 from tfds_torch.torch_data.loading.worker import WorkerContext
-from torch_data import loader_lives, reading
+from torch_data import loader_lives
 from torch_data.loader_datasets import NUM_BATCHES
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
-WATCHDOG_S, GRACE_S = 120.0, 30.0
-RunLife = Callable[..., Any]
+GRACE_S = 30.0
+RunLife, StartLife = Callable[..., Any], Callable[..., Script]
 
 WAYS = [
     pytest.param("fork", "persistent"),
@@ -50,15 +48,21 @@ UNLINKED = re.compile(
 
 
 @pytest.fixture
-def life_environment(root: Path) -> Iterator[dict[str, str]]:
-    """The environment of a script, by which its processes are found; none may be left, nor anything in /dev/shm."""
-    mark, before = uuid.uuid4().hex, set(os.listdir("/dev/shm"))
-    yield {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
-        reading.MARK: mark,
-    }
-    _, alive = psutil.wait_procs(reading.marked_processes(mark), GRACE_S)
+def start_life(root: Path, tmp_path: Path) -> Iterator[StartLife]:
+    """`start_life(function, *args)`: starts a function of loader_lives.py as a script.
+
+    None of its processes may be left, nor anything in /dev/shm.
+    """
+    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    lives, before = [], set(os.listdir("/dev/shm"))
+
+    def start(function: Callable[..., Any], *args: str) -> Script:
+        command = [loader_lives.__file__, function.__name__, *args]
+        lives.append(Script(torch_zygote(), command, {**os.environ, "PYTHONPATH": path}, tmp_path))
+        return lives[-1]
+
+    yield start
+    _, alive = psutil.wait_procs([process for life in lives for process in life.left()], GRACE_S)
     for process in alive:
         process.kill()
     assert alive == []
@@ -68,19 +72,16 @@ def life_environment(root: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def run_life(life_environment: dict[str, str], tmp_path: Path) -> RunLife:
+def run_life(start_life: StartLife) -> RunLife:
     """`run_life(function, *args)`: runs a function of loader_lives.py as a script; returns its JSON result."""
 
     def run(function: Callable[..., Any], *args: str) -> Any:
-        command = [sys.executable, loader_lives.__file__, function.__name__, *args]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=life_environment, capture_output=True, text=True, timeout=WATCHDOG_S
-        )
-        assert done.returncode == 0, done.stderr
+        done = start_life(function, *args).finish()
+        result = last_line_of(done)
         complaints = UNLINKED.sub("", done.stderr)
         for complaint in ("leaked", "Traceback", "Exception ignored"):
             assert complaint not in complaints, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        return result
 
     return run
 
@@ -207,56 +208,43 @@ def test_a_process_that_ends_leaves_no_stopped_worker(run_life: RunLife) -> None
 # The training process goes away
 
 
-def start_waiting(environment: dict[str, str], tmp_path: Path, *args: str) -> tuple["subprocess.Popen[str]", list[int]]:
+def start_waiting(start_life: StartLife, method: str, persistent: str) -> tuple[Script, list[int]]:
     """Returns a script that waits in `next`, in a process group of its own, and its children."""
-    command = [sys.executable, loader_lives.__file__, loader_lives.wait_for_ever.__name__, *args]
-    process = subprocess.Popen(
-        *(command,),
-        cwd=tmp_path,
-        env=environment,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
+    life = start_life(loader_lives.wait_for_ever, "sleep", method, persistent, "100")
+    line = life.read_line()
     if not line:
-        pytest.fail(process.communicate()[1])
-    return process, json.loads(line)
+        pytest.fail(life.finish().stderr)
+    return life, json.loads(line)
 
 
 @pytest.mark.parametrize(("method", "persistent"), WAYS)
 def test_workers_end_with_a_training_process_that_was_killed(
-    method: str, persistent: str, life_environment: dict[str, str], tmp_path: Path
+    method: str, persistent: str, start_life: StartLife
 ) -> None:
     """One of them sleeps in its dataset, the other one waits for work."""
-    process, children = start_waiting(life_environment, tmp_path, "sleep", method, persistent, "100")
+    life, children = start_waiting(start_life, method, persistent)
     assert len(children) >= 2
-    process.kill()
-    process.communicate(timeout=WATCHDOG_S)
+    os.kill(life.pid, signal.SIGKILL)
+    assert life.finish().returncode == -signal.SIGKILL
     # The fixture finds out whether they are gone.
 
 
 @pytest.mark.parametrize(("method", "persistent"), WAYS)
 def test_ctrl_c_is_one_keyboard_interrupt_and_nothing_is_left(
-    method: str, persistent: str, life_environment: dict[str, str], tmp_path: Path
+    method: str, persistent: str, start_life: StartLife
 ) -> None:
-    process, _ = start_waiting(life_environment, tmp_path, "sleep", method, persistent, "100")
-    os.killpg(process.pid, signal.SIGINT)
-    _, complaints = process.communicate(timeout=WATCHDOG_S)
-    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)  # A shell calls both of them 130.
-    assert complaints.count("Traceback") == complaints.count("KeyboardInterrupt") == 1, complaints
+    life, _ = start_waiting(start_life, method, persistent)
+    os.killpg(life.pid, signal.SIGINT)
+    done = life.finish()
+    assert done.returncode in (-signal.SIGINT, 128 + signal.SIGINT)  # A shell calls both of them 130.
+    assert done.stderr.count("Traceback") == done.stderr.count("KeyboardInterrupt") == 1, done.stderr
 
 
 @pytest.mark.parametrize(("method", "persistent"), WAYS)
-def test_sigterm_to_the_process_group_leaves_nothing(
-    method: str, persistent: str, life_environment: dict[str, str], tmp_path: Path
-) -> None:
-    process, _ = start_waiting(life_environment, tmp_path, "sleep", method, persistent, "100")
-    os.killpg(process.pid, signal.SIGTERM)
-    process.communicate(timeout=WATCHDOG_S)
-    assert process.returncode == -signal.SIGTERM
+def test_sigterm_to_the_process_group_leaves_nothing(method: str, persistent: str, start_life: StartLife) -> None:
+    life, _ = start_waiting(start_life, method, persistent)
+    os.killpg(life.pid, signal.SIGTERM)
+    assert life.finish().returncode == -signal.SIGTERM
 
 
 # Errors that must not take tensorflow along

@@ -1,12 +1,12 @@
 """Reading in processes that cannot import tensorflow: this one, its workers, and whatever else is started."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from zygote import Script, last_line_of, torch_zygote
 
 from torch_data import tensorflow_free_lives as lives
 
@@ -22,26 +22,30 @@ Live = Callable[..., tuple[Any, list[str]]]
 
 @pytest.fixture
 def live(root: Path, tmp_path: Path, run_python: Callable[..., Any]) -> Live:
-    """`live(function, *args)`: what a function returned as a script, and who imported tensorflow: "<pid> <module>"."""
+    """`live(function, *args)`: what a function returned as a script, and who imported tensorflow: "<pid> <module>".
 
-    def run(function: Callable[..., Any], *args: object) -> tuple[Any, list[str]]:
+    The script begins with the imports of torch and of this package behind it, but where it `is_fresh`.
+    """
+
+    def run(function: Callable[..., Any], *args: object, is_fresh: bool = False) -> tuple[Any, list[str]]:
         log = tmp_path / "imports.txt"
         log.touch()
         folder = Path(__file__).parent
         path = [str(folder / "refuse_tensorflow"), str(root), str(folder), os.environ.get("PYTHONPATH", "")]
-        done = run_python(
-            *(lives.__file__, function.__name__, *map(str, args)),
-            env={"PYTHONPATH": os.pathsep.join(path), "TENSORFLOW_IMPORTS": str(log)},
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1]), log.read_text().splitlines()
+        environment = {"PYTHONPATH": os.pathsep.join(path), "TENSORFLOW_IMPORTS": str(log)}
+        command = [lives.__file__, function.__name__, *map(str, args)]
+        if is_fresh:
+            done = run_python(*command, env=environment)
+        else:
+            done = Script(torch_zygote(), command, {**os.environ, **environment}, tmp_path).finish()
+        return last_line_of(done), log.read_text().splitlines()
 
     return run
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_way_of_reading_goes_without_tensorflow(method: str, data_root: Path, live: Live) -> None:
-    found, imports = live(lives.read_everything, data_root, method)
+    found, imports = live(lives.read_everything, data_root, method, is_fresh=True)
     assert imports == []
     assert len(found) == 11
     for way, indices in found.items():
