@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,10 @@ from torch.utils.data import Sampler, TensorDataset
 
 from tfds_torch import Loader, create_loader
 from tfds_torch.errors import ConfigError, CorruptRecordError, WorkerError
+from tfds_torch.torch_data import device_copy
 from tfds_torch.torch_data.loading import source
 from tfds_torch.torch_data.loading.options import LoaderOptions
+from torch_data.fake_cuda import FakeCuda
 from torch_data.loader_datasets import (
     BATCH_SIZE,
     NUM_BATCHES,
@@ -506,6 +509,37 @@ def test_stats_count_what_was_delivered_and_say_where_the_time_went(
     assert json.loads(json.dumps(stats.to_dict()))["examples"] == stats.examples
     loader.close()
     assert loader.stats().examples == stats.examples
+
+
+class Growing(Batches):
+    """Batch n has n + 1 examples. Counts those that this process has made."""
+
+    num_made = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(self.num_batches):
+            self.num_made += 1
+            yield torch.full((number + 1, 3, 4, 4), number, dtype=torch.uint8), torch.zeros(number + 1)
+
+
+@pytest.mark.filterwarnings("ignore:The training process reads Growing for itself")
+@pytest.mark.parametrize(("num_workers", "arguments"), [(0, {}), (1, FORKED)], ids=["no workers", "a worker"])
+def test_examples_of_batches_ahead_on_the_device_are_counted_when_they_are_delivered(
+    num_workers: int, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = FakeCuda()
+    cuda.install(monkeypatch)
+    device_copy._copy_stream.cache_clear()
+    dataset = Growing(6)
+    with create_loader(dataset, num_workers, device="cuda:0", **arguments) as loader:
+        for images, _ in loader:
+            if len(images) == 3:
+                break
+        assert num_workers or dataset.num_made == 5, "two batches are ahead on the device"
+        assert (loader.stats().batches, loader.stats().examples) == (3, 1 + 2 + 3)
+        assert [len(images) for images, _ in loader] == [1, 2, 3, 4, 5, 6]
+        assert (loader.stats().batches, loader.stats().examples) == (3 + 6, 6 + 21)
+    device_copy._copy_stream.cache_clear()
 
 
 def test_the_copy_to_a_device_is_measured() -> None:
