@@ -1,9 +1,13 @@
 """The README's Python blocks run as they stand, and its claims about commands hold."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
+from zygote import Script, forked_instead_of_fresh, torch_zygote
+
+from tfds_torch import demo
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -21,6 +25,18 @@ from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
 held = declare_torchvision_operators()
 runpy.run_path(sys.argv[1], run_name="__main__")
 """
+
+
+def test_the_first_python_block_runs_where_torch_has_been_imported(tmp_path: Path) -> None:
+    """The quick one; the slow ones are scripts of their own."""
+    (parameters,) = re.findall(r"^root = demo.prepare\((.*?)\)", BLOCKS[0], re.MULTILINE)
+    with forked_instead_of_fresh():  # Where the block then finds it.
+        assert eval(f"demo.prepare({parameters}, progress=False)", {"demo": demo}).is_dir()
+    script = tmp_path / "block_0.py"
+    script.write_text(BLOCKS[0])
+    done = Script(torch_zygote(), [str(script)], os.environ, tmp_path).finish()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("6 batches, 96 examples, ")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What is published is what was tested: the wheel works in a clean environment, away from the checkout."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -8,8 +9,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def run(*command: str | Path, cwd: Path, **env: str) -> str:
@@ -27,7 +26,8 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(root / name, source)
     shutil.copytree(root / "tfds_torch", source / "tfds_torch", ignore=shutil.ignore_patterns("__pycache__"))
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", source.parent, source, cwd=source)
+    # Without isolation nothing is downloaded.
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source.parent, source, cwd=source)
     (built,) = source.parent.glob("*.whl")
     return built
 
@@ -40,6 +40,31 @@ def test_the_wheel_holds_the_package_its_types_its_data_and_its_licence(wheel: P
     assert all(name.startswith(("tfds_torch/", "tfds_torch-")) for name in names)
 
 
+IMPORTED = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import tfds_torch
+from tfds_torch import ImageDataset, ParserTfds, create_loader, demo
+
+assert set(tfds_torch.__all__) <= set(dir(tfds_torch))
+for name in tfds_torch.__all__:
+    getattr(tfds_torch, name)
+print(sorted({module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "tfds_torch"}))
+"""
+
+
+def test_everything_of_the_front_door_is_imported_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "wheel")
+    # -I: neither the current folder nor PYTHONPATH; the wheel's folder comes before the checkout's.
+    output = run(sys.executable, "-I", "-c", IMPORTED, str(tmp_path / "wheel"), cwd=tmp_path)
+    files = ast.literal_eval(output)
+    assert len(files) > 50
+    assert [file for file in files if not Path(file).is_relative_to(tmp_path / "wheel" / "tfds_torch")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_wheel_checks_the_digits_in_a_clean_environment(wheel: Path, root: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "clean", cwd=tmp_path)
     python = next((tmp_path / "clean").glob("*/python"))
