@@ -40,7 +40,9 @@ RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 TORCH = (
     "torch.distributed",
     "torch.utils.data",
+    "hypothesis",
     "psutil",
+    "pytest",
     "tensorflow_datasets",
     "tfds_torch.parsers.tfds.parser_tfds",
     "tfds_torch.torch_data.image_dataset",

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from zygote import forked_instead_of_fresh
 
+from tfds_torch import demo
 from tfds_torch.plan.distinct import find_distinct
 
 
@@ -29,5 +31,7 @@ print("numpy.ma" in sys.modules)
 
 @pytest.mark.timeout(120)
 def test_nothing_of_reading_imports_masked_arrays(run_python) -> None:
+    with forked_instead_of_fresh():
+        demo.prepare("digits", progress=False)  # In the cache, where the script finds it.
     done = run_python("-c", SCRIPT)
     assert done.stdout.strip() == "False", done.stderr
