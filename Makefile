@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 INSTALLED_CORE := $(VENV)/.installed-core
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
-# Tests of one file share what they build. Each process keeps one of two cores busy, about.
-IN_TWO := -n 2 --dist loadfile
+# Each process keeps one of two cores busy, about. Neighbours, which share what they build, stay in one process, and
+# the one that is through first takes tests from the other.
+IN_TWO := -n 2 --dist worksteal
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu campaign lint bench clean
+.PHONY: help demo test test-slow test-all test-gpu campaign lint bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +34,9 @@ test: $(INSTALLED) ## the quick tests
 
 test-slow: $(INSTALLED) ## the rest of the tests
 	@$(BIN)/python -m pytest -m "slow and not campaign" $(IN_TWO)
+
+test-all: $(INSTALLED) ## both, one after the other in one run: they share what they build
+	@$(BIN)/python -m pytest -m "not campaign" $(IN_TWO)
 
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu -s tests/gpu

@@ -48,6 +48,7 @@ TORCH = (
     "tfds_torch.torch_data.image_dataset",
     "tfds_torch.torch_data.loader",
 )
+_VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "TF_ENABLE_ONEDNN_OPTS": "0"}
 _GRACE_S = 15.0  # For a process to end.
 
 
@@ -66,10 +67,11 @@ class Zygote:
         else:
             self._control, theirs = Pipe()
             path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+            self._folder = tempfile.TemporaryDirectory(prefix="zygote-")
             inherited = {name: value for name, value in os.environ.items() if name not in RANK}
             self._process = subprocess.Popen(
                 [sys.executable, "-c", f"import zygote; zygote.serve({theirs.fileno()}, {modules!r})"],
-                env={**inherited, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "TF_ENABLE_ONEDNN_OPTS": "0"},
+                env={**inherited, **_VARIABLES, "PYTHONPATH": path, "TMPDIR": self._folder.name},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
@@ -109,6 +111,7 @@ class Zygote:
         self._control.close()
         if self._parent is None:
             self._process.wait(_GRACE_S)
+            self._folder.cleanup()
         else:
             self._parent.wait(self._pid)
 
@@ -237,6 +240,7 @@ def _serve(control: Connection, modules: Sequence[str]) -> None:
     """Forks a process for every request, and tells how processes ended. Returns in the forked ones only."""
     for module in modules:
         importlib.import_module(module)
+    tempfile.gettempdir()  # Of all that is forked: what ends at once removes no temporary file.
     control.send("ready")
     while True:
         try:
