@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch.distributed
+import torch.utils.data
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -30,6 +31,8 @@ multiprocessing.set_forkserver_preload(
     ["tensorflow", "torch.utils.data", "tfds_torch.parsers.tfds.parser_tfds", "tfds_torch.torch_data.image_dataset"]
 )
 warnings.filterwarnings("ignore", message="This DataLoader will create")
+# torch waits five seconds for a worker that has failed before it ends it.
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 1.0
 
 
 @contextmanager

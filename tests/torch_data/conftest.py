@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch.utils.data
 from fleet_fixtures import fleet
 from run_folder import built_once
 from tfds_fixtures import cache_home, write_numbered
@@ -41,6 +42,14 @@ def numbered_root(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("numbered")
     write_numbered(root, {"train": NUMBERED_SHARDS})
     return str(root)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _failed_workers_end_soon() -> Iterator[None]:
+    """torch waits five seconds for a worker that has failed before it ends it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 1.0)
+        yield
 
 
 @pytest.fixture(autouse=True)
