@@ -117,7 +117,9 @@ def odd_sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[DemoSpec, Path]:
     root = tmp_path_factory.mktemp("odd_sizes")
     specs = [DemoSpec("photos", 1, 1, 0), DemoSpec("photos", 5, 5, 0), DemoSpec("photos", 360, 7, 0)]
     tensorflow_zygote().call(build_each, str(root), specs)
-    return {spec: root / str(number) / "photos" / "1.0.0" for number, spec in enumerate(specs)}
+    folders = {spec: root / str(number) / "photos" / "1.0.0" for number, spec in enumerate(specs)}
+    assert len(folders) == 3
+    return folders
 
 
 def test_the_number_of_shards_is_exact(odd_sizes: dict[DemoSpec, Path]) -> None:

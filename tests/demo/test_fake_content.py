@@ -52,7 +52,10 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
 @pytest.fixture
 def reading(request: pytest.FixtureRequest, name: str) -> Reading:
     readings: dict[str, Reading] = request.getfixturevalue("quick" if name in QUICK else "slow")
-    return readings[name]
+    found = readings[name]
+    assert found.leaves
+    assert [len(found.examples[split]) for split in SPLITS] == [NUM, NUM]
+    return found
 
 
 def values_of(leaf: Leaf, example: dict[str, Any]) -> Iterator[Any]:
@@ -239,6 +242,7 @@ def test_imagenet2012_and_food101_are_photographs_in_jpeg(slow: dict[str, Readin
 
 @pytest.mark.slow
 def test_pets_have_a_trimap_of_their_own_size(slow: dict[str, Reading]) -> None:
+    assert len(slow["oxford_iiit_pet"].examples["train"]) == NUM
     for example in slow["oxford_iiit_pet"].examples["train"]:
         mask = example["segmentation_mask"]
         assert mask.shape == (*example["image"].shape[:2], 1)

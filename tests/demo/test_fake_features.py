@@ -136,6 +136,7 @@ def test_masks_hold_classes_and_fit_the_image(examples: Examples) -> None:
 
 def test_the_mask_lies_where_the_boxes_are(examples: Examples) -> None:
     for example in examples:
+        assert len(example["objects"]["bbox"]) >= 2
         mask = example["segmentation_mask"][..., 0] != 2
         height, width = mask.shape
         outside = mask.copy()

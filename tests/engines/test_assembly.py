@@ -73,7 +73,9 @@ def test_a_last_batch_may_be_short() -> None:
 def test_every_image_lies_in_the_row_of_its_example(preprocess: Any) -> None:
     source = MadeSource(40, 10**6, images=IMAGES)
     request = request_of(source, image_content(preprocess), options=ReadOptions(num_threads=4))
-    for batch in read_in_index_mode(request):
+    batches = list(read_in_index_mode(request))
+    assert batches
+    for batch in batches:
         assert batch.image.shape == (10, 6, 4, 3)
         expected = [LEVELS[number] for number in batch.index.tolist()]
         assert batch.image[:, 0, 0, 0].tolist() == batch.image[:, -1, -1, 2].tolist() == expected

@@ -90,7 +90,9 @@ def test_an_environment_that_contradicts_torch_distributed_is_an_error_with_both
         reads=num_workers == 0,
         environment=environment,
     )
+    assert len(results) == 2
     for rank, messages in enumerate(results):
+        assert len(messages) == 4
         said = environment["RANK"].format(rank=rank), environment["WORLD_SIZE"]
         for message in messages:
             assert f"rank {rank} of 2" in message, messages

@@ -98,11 +98,15 @@ def values(batches: list[Batch], name: str) -> list[Any]:
 
 
 def images(batches: list[Batch]) -> list[np.ndarray]:
-    return [image for batch in batches for image in batch.image]
+    found = [image for batch in batches for image in batch.image]
+    assert found, "nothing was read"
+    return found
 
 
 def test_ids_are_those_of_tfds(reads: Reads) -> None:
+    assert len(reads.results) > len(KINDS)
     for ours, theirs in map(reads.__getitem__, reads.results):
+        assert theirs
         assert [name for batch in ours for name in batch.id] == [example["tfds_id"].decode() for example in theirs]
 
 
@@ -117,6 +121,7 @@ def test_images_are_pillows_of_the_files_that_tfds_finds_bit_for_bit(reads: Read
 @pytest.mark.parametrize("name", [*FEATURES, *NESTED])
 def test_every_feature_has_the_values_of_tfds(reads: Reads, name: str) -> None:
     ours, theirs = reads["features"]
+    assert len(theirs) == len(images(ours)) > 0
     for i, example in enumerate(theirs):
         expected: Any = example
         for key in [name] if name in example else name.split("/"):

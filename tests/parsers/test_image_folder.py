@@ -432,6 +432,7 @@ def stored_pixels(path: Path) -> np.ndarray:
 
 def test_every_image_mode_gives_its_channels(folder: Path, batches: dict[str, list[list[Batch]]]) -> None:
     for (mode, channels), read in zip(MODES.items(), batches["modes"], strict=True):
+        assert sum(len(batch.id) for batch in read) > 0
         for batch in read:
             for name, image in zip(batch.id, batch.image, strict=True):
                 stored = stored_pixels(folder / name)

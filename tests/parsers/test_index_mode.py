@@ -119,6 +119,7 @@ def test_an_epoch_begins_at_any_batch_in_any_world(
     datasets: Datasets, global_batches: dict[tuple[str, int, int], list[list[int]]], kind: str
 ) -> None:
     batches = global_batches[kind, 1, 1]
+    assert len(batches) > 2
     starts = (1, len(batches) - 1, len(batches))
     places = [(start, r, w) for start in starts for r, w in ((1, 3), (3, 2))]
     reads = [

@@ -43,10 +43,13 @@ BUFFERS = ("tensor", pytest.param("array", marks=slow))
 
 
 def transformed(root: Path, preprocess: Any, **options: Any) -> list[list[Transformed]]:
-    """Returns epochs of a dataset of pictures."""
+    """Returns epochs of a dataset of pictures, none of them empty."""
     arguments = {"root": str(root), "name": "pictures", "batch_size": 4, "preprocess": preprocess}
     of_reading = {name: options.pop(name) for name in ("epochs", "fields", "buffer") if name in options}
-    return call_reader(read_transformed, arguments | options, **of_reading)
+    epochs: list[list[Transformed]] = call_reader(read_transformed, arguments | options, **of_reading)
+    assert len(epochs) == len(of_reading.get("epochs", (0,)))
+    assert all(epochs)
+    return epochs
 
 
 def crop_of(preprocess: Any, image: Image.Image, key: int, *, shrinkable: bool = False) -> tuple[Any, bool, bool]:

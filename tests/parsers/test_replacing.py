@@ -298,6 +298,7 @@ def test_the_same_examples_take_their_places_after_a_resume_at_every_batch(
     damaged = (6, 7, 15, 23)
     arguments = damage(kind, damaged) | {"is_training": True, "preprocess": PREPROCESS["train"]}
     expected = with_replaced(undamaged(whole, arguments), damaged, is_training=True)
+    assert len(expected) >= NUM_EXAMPLES
     for start_batch in range(NUM_EXAMPLES // 6 + 1):
         tail = read_world(arguments, 1, num_workers, 6, start_batch)
         assert tail == expected[start_batch * 6 :], f"from batch {start_batch} on"

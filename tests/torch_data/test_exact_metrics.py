@@ -106,6 +106,7 @@ def test_the_mean_loss_of_padding_is_nan_and_its_sum_is_not() -> None:
 def test_ranks_are_reduced_to_one_mean(run_ranks: Callable[..., list[Any]]) -> None:
     results = run_ranks(scenarios.average_numbers, 3)
     numbers = [number for rank in range(3) for number in range(rank + 2)]
+    assert len(results) == 3
     for result in results:
         assert result["sums"] == [sum(numbers), len(numbers)]
         assert result["mean"] == sum(numbers) / len(numbers)
