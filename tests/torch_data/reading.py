@@ -4,7 +4,6 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
-from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any
 from unittest import mock
@@ -133,22 +132,6 @@ def take_from_two_threads(iterable: Iterable[Any]) -> tuple[list[Any], list[str]
             thread.start()
             thread.join()
     return taken, told
-
-
-def serve(requests: Connection) -> None:
-    """Answers calls, until None comes or the other side is gone."""
-    while True:
-        try:
-            request = requests.recv()
-        except EOFError:
-            return
-        if request is None:
-            return
-        function, args = request
-        try:
-            requests.send((False, function(*args)))
-        except Exception as error:
-            requests.send((True, error))
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
