@@ -63,7 +63,7 @@ class Zygote:
     def __init__(self, *modules: str, parent: "Zygote | None" = None) -> None:
         self._parent = parent
         if parent is not None:
-            self._pid, self._control = parent.fork(_serve, modules)
+            self.pid, self._control = parent.fork(_serve, modules)
         else:
             self._control, theirs = Pipe()
             path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
@@ -76,6 +76,7 @@ class Zygote:
                 stdin=subprocess.DEVNULL,
             )
             theirs.close()
+            self.pid = self._process.pid
         assert self._control.recv() == "ready"
 
     def fork(self, function: Callable[..., Any], *args: Any) -> tuple[int, Connection]:
@@ -90,30 +91,43 @@ class Zygote:
         """
         ours, theirs = Pipe()
         authkey = bytes(current_process().authkey)  # By which shared tensors are handed over.
-        self._control.send(("fork", (sys.path, authkey), pickle.dumps((function, args))))
-        send_handle(self._control, theirs.fileno(), None)
-        theirs.close()
-        return self._control.recv(), ours
+        with self._exchanging():
+            self._control.send(("fork", (sys.path, authkey), pickle.dumps((function, args))))
+            send_handle(self._control, theirs.fileno(), None)
+            theirs.close()
+            return self._control.recv(), ours
 
     def wait(self, pid: int) -> int:
         """Waits for the end of a process that was forked, and returns its exit code."""
-        self._control.send(("wait", pid, None))
-        return int(self._control.recv())
+        with self._exchanging():
+            self._control.send(("wait", pid, None))
+            return int(self._control.recv())
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Returns `function(*args, **kwargs)` of a process of its own, as `fresh_process.call` does."""
         with Answering(self) as answering:
             return answering.ask(function, *args, **kwargs)
 
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:  # Also a test's time limit: an answer that is still due is not the next one's.
+            os.kill(self.pid, signal.SIGKILL)
+            _forget_all()
+            raise
+
     def close(self) -> None:
         """Ends it. What it has forked goes on."""
-        self._control.send(("end", None, None))
+        with suppress(BrokenPipeError):  # It was killed.
+            self._control.send(("end", None, None))
         self._control.close()
         if self._parent is None:
             self._process.wait(_GRACE_S)
             self._folder.cleanup()
         else:
-            self._parent.wait(self._pid)
+            with suppress(OSError, EOFError):  # It was killed.
+                self._parent.wait(self.pid)
 
 
 class Answering:
@@ -132,7 +146,7 @@ class Answering:
         self._link.send((dict(os.environ), pickle.dumps((function, args, kwargs))))
         try:
             is_error, result = self._link.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             raise WorkerError(f"The process (pid {self._pid}) ended while it ran {function.__qualname__}.") from None
         if is_error:
             raise result
@@ -224,6 +238,10 @@ def close_all() -> None:
     """Ends the zygotes of this process."""
     while _started:
         _started.pop().close()
+
+
+def _forget_all() -> None:
+    """Lets the next ones who ask for a zygote have a new one."""
     torch_zygote.cache_clear()
     tensorflow_zygote.cache_clear()
 
