@@ -40,7 +40,6 @@ RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 TORCH = (
     "torch.distributed",
     "torch.utils.data",
-    "hypothesis",
     "psutil",
     "pytest",
     "tensorflow_datasets",
