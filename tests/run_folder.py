@@ -1,17 +1,34 @@
-"""What the processes of one run of the tests share: folders that the first one builds and the others find."""
+"""What the processes of one run of the tests share: what the first one builds, the others find."""
 
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import filelock
 import pytest
+
+T = TypeVar("T")
 
 
 def run_folder(factory: pytest.TempPathFactory) -> Path:
     """Returns the folder of this run: the same one in every process of xdist."""
     base = factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def computed_once(factory: pytest.TempPathFactory, name: str, compute: Callable[[], T]) -> T:
+    """Returns what whoever asks first has computed; it is pickled.
+
+    Args:
+        factory: of the session.
+        name: of the value.
+        compute: returns it.
+    """
+    folder = built_once(factory, name, lambda folder: (folder / "value").write_bytes(pickle.dumps(compute())))
+    value: T = pickle.loads((folder / "value").read_bytes())
+    return value
 
 
 def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:

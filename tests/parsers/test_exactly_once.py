@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_folder import computed_once
 from tfds_fixtures import SPLITS, Datasets, Ledger, Read, collect_rank, grid, read_all, with_read
 
 from tfds_torch.engines.batch import Batch
@@ -129,13 +130,13 @@ SLOW_TRAINING = [
 class Epochs:
     """The batches of many cases: every rank's, as a DataLoader collects them."""
 
-    def __init__(self, datasets: Datasets, cases: list[Case]) -> None:
+    def __init__(self, factory: pytest.TempPathFactory, name: str, datasets: Datasets, cases: list[Case]) -> None:
         reads = [
             Read(case.arguments(datasets), world, case.epoch, fields=("label",))
             for case in cases
             for world in case.worlds
         ]
-        results = iter(read_all(datasets.root, reads))
+        results = iter(computed_once(factory, name, lambda: read_all(datasets.root, reads)))
         self.parts = {case: [next(results) for _ in case.worlds] for case in cases}
 
     def pipelines(self, case: Case) -> list[list[Batch]]:
@@ -152,13 +153,13 @@ class Epochs:
 
 
 @pytest.fixture(scope="module")
-def epochs(datasets: Datasets) -> Epochs:
-    return Epochs(datasets, [*EVALUATION, *TRAINING])
+def epochs(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> Epochs:
+    return Epochs(tmp_path_factory, "quick epochs", datasets, [*EVALUATION, *TRAINING])
 
 
 @pytest.fixture(scope="module")
-def slow_epochs(datasets: Datasets) -> Epochs:
-    return Epochs(datasets, [*SLOW_EVALUATION, *SLOW_TRAINING])
+def slow_epochs(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> Epochs:
+    return Epochs(tmp_path_factory, "slow epochs", datasets, [*SLOW_EVALUATION, *SLOW_TRAINING])
 
 
 def test_every_evaluation_yields_every_example_exactly_once_among_valid(epochs: Epochs, ledgers: Ledgers) -> None:
