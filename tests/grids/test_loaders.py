@@ -23,7 +23,7 @@ def ids(epoch: list[list[Row]]) -> list[str]:
         pytest.param(FORKSERVER, 2, False, id="forkserver", marks=slow),
         pytest.param(FORKSERVER, 2, True, id="forkserver-persistent", marks=slow),
         pytest.param(SPAWN, 1, False, id="spawn", marks=slow),
-        pytest.param(SPAWN, 1, True, id="spawn-persistent", marks=slow),
+        pytest.param(SPAWN, 1, True, id="spawn-persistent", marks=pytest.mark.campaign),
     ],
 )
 def test_two_loaders_that_follow_each_other_share_the_count_of_epochs(

@@ -99,17 +99,39 @@ def test_an_environment_that_contradicts_torch_distributed_is_an_error_with_both
             assert all(number in message for number in said), messages
 
 
-@pytest.mark.parametrize(("method", "num_workers"), METHODS)
+ENVIRONMENTS: dict[str, dict[str, str]] = {
+    "contradiction": {"RANK": "4", "WORLD_SIZE": "7"},
+    "torchrun": {"RANK": "{rank}", "WORLD_SIZE": "{num_replicas}"},
+    "nonsense": {"WORLD_SIZE": "x"},
+}
+
+
 @pytest.mark.parametrize(
-    "environment",
+    ("method", "num_workers", "environment"),
     [
-        pytest.param({"RANK": "4", "WORLD_SIZE": "7"}, id="contradiction"),
-        pytest.param({"RANK": "{rank}", "WORLD_SIZE": "{num_replicas}"}, id="torchrun", marks=slow),
-        pytest.param({"WORLD_SIZE": "x"}, id="nonsense", marks=slow),
+        pytest.param(NO_WORKERS, 0, "contradiction", id="contradiction-no-workers"),
+        pytest.param(FORK, 1, "contradiction", id="contradiction-fork"),
+        pytest.param(SPAWN, 1, "contradiction", id="contradiction-spawn", marks=slow),
+        *(
+            pytest.param(method, num_workers, name, id=f"{name}-{method}", marks=slow)
+            for name in ("torchrun", "nonsense")
+            for method, num_workers in ((NO_WORKERS, 0), (FORK, 1))
+        ),
+        pytest.param(FORKSERVER, 1, "torchrun", id="torchrun-forkserver", marks=slow),
+        # What a worker is told comes with the dataset, however it is started.
+        *(
+            pytest.param(method, 1, name, id=f"{name}-{method}", marks=pytest.mark.campaign)
+            for method, name in (
+                (FORKSERVER, "contradiction"),
+                (FORKSERVER, "nonsense"),
+                (SPAWN, "torchrun"),
+                (SPAWN, "nonsense"),
+            )
+        ),
     ],
 )
 def test_an_explicit_world_always_wins(
-    environment: dict[str, str],
+    environment: str,
     method: str,
     num_workers: int,
     fleet: Fleet,
@@ -123,7 +145,7 @@ def test_an_explicit_world_always_wins(
         splits[DATA],
         num_replicas=2,
         reads=num_workers == 0,
-        environment=environment,
+        environment=ENVIRONMENTS[environment],
         deadline_s=120,
     )
     assert [rank for _, rank in results] == [1, 0]
