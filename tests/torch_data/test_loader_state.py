@@ -1,13 +1,13 @@
 """Loader over ImageDataset: its batches are the planned ones, and its state goes on exactly, wherever it was taken."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 from grids.fleet import Fleet
 from tfds_fixtures import with_read
 
-from tfds_torch import ImageDataset, ParserTfds, World, create_loader
+from tfds_torch import ImageDataset, Loader, ParserTfds, World, create_loader
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.torch_data.loading import advice
 from torch_data import loader_resuming
@@ -17,6 +17,7 @@ from torch_data.resuming import Setup
 slow = pytest.mark.slow
 MARKS = {"spawn": pytest.mark.campaign}
 NUM_EXAMPLES = sum(NUMBERED_SHARDS)
+FORK = {0: None, 2: "fork"}
 
 
 def make_setup(root: str, mode: str = "index", global_batch: int = 24, **arguments: Any) -> Setup:
@@ -139,6 +140,47 @@ def test_a_fresh_loader_is_at_the_beginning_and_a_loaded_one_where_it_was_sent(n
     assert loader.state_dict()["epoch"] == 3
     loader.load_state_dict(state)
     assert loader.state_dict() == state
+
+
+def indices(batches: Iterable[Any]) -> list[int]:
+    return [index for batch in batches for index in batch[0].tolist()]
+
+
+def place_of(loader: Loader) -> tuple[int, int]:
+    state = loader.state_dict()
+    return state["epoch"], state["batches_delivered"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_iteration_that_is_only_begun_is_not_an_epoch(num_workers: int, numbered_root: str) -> None:
+    """Lightning begins one just to try it; Ctrl-C may come before the first batch."""
+    with create_loader(dataset_of(numbered_root), num_workers, multiprocessing_context=FORK[num_workers]) as loader:
+        epochs = [indices(loader) for _ in range(3)]
+        loader.load_state_dict(loader.state_dict())
+        assert indices(loader) == []  # What is left of epoch 2.
+    with create_loader(dataset_of(numbered_root), num_workers, multiprocessing_context=FORK[num_workers]) as loader:
+        for number, epoch in enumerate(epochs[:2]):
+            for _ in range(3):
+                iter(loader)
+            assert place_of(loader) == (number, 0)
+            assert indices(loader) == epoch
+        begun = iter(loader)
+        first = [next(begun) for _ in range(2)]
+        loader.load_state_dict(loader.state_dict())
+        iter(loader), iter(loader)
+        assert place_of(loader) == (2, 2)
+        assert indices(first) + indices(loader) == epochs[2]
+
+
+def test_an_epoch_that_was_broken_off_is_over_and_one_that_is_set_begins(numbered_root: str) -> None:
+    loader = create_loader(dataset_of(numbered_root))
+    epochs = [indices(loader) for _ in range(3)]
+    loader = create_loader(dataset_of(numbered_root))
+    next(iter(loader))
+    assert indices(loader) == epochs[1]
+    iter(loader)
+    loader.set_epoch(1)
+    assert indices(loader) == epochs[1]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ class LoaderIteration(Iterator[Any]):
         metrics: what counts.
         num_expected: batches of an exact plan; None: nobody knows.
         on_delivery: called after each batch with their number.
+        on_exhausted: called when the last batch has been delivered and another one is asked for.
         on_end: called once: True where a new iteration may go on with the same processes.
     """
 
@@ -27,12 +28,13 @@ class LoaderIteration(Iterator[Any]):
         metrics: LoaderMetrics,
         num_expected: int | None,
         on_delivery: Callable[[int], None],
+        on_exhausted: Callable[[], None],
         on_end: Callable[[bool], None],
     ) -> None:
         self._batches: Iterator[Any] | None = batches
         self._examples, self._metrics = examples, metrics
         self._num_expected, self._num_delivered = num_expected, 0
-        self._on_delivery, self._on_end = on_delivery, on_end
+        self._on_delivery, self._on_exhausted, self._on_end = on_delivery, on_exhausted, on_end
         self._is_replaced = False
         metrics.note_iteration()
 
@@ -50,6 +52,7 @@ class LoaderIteration(Iterator[Any]):
         except StopIteration:
             self._metrics.add_waiting(asked_at)
             self._end(can_go_on=True)
+            self._on_exhausted()
             self._check_number()
             raise
         except BaseException:

@@ -116,12 +116,14 @@ def create_loader(
 
 
 class Loader(Iterable[Any]):
-    """Batches, for training loops: every `iter()` is an epoch.
+    """Batches, for training loops: every `for` is an epoch.
 
     Over an ImageDataset its length is exact, its state counts what was delivered, and a state taken anywhere goes on
     exactly. Over any dataset, a worker that dies is a WorkerError within seconds, and a batch that does not come a
     StallError after `timeout_s`. What fails in a worker is raised here: with its own type where that needs no import
     (else a WorkerError), and with the worker's traceback.
+
+    Every iteration is an epoch, also one that is broken off; one of which no batch was taken is begun again.
 
     One iteration at a time: a new one ends the one before. One that is broken off, dropped or failed leaves no process,
     but persistent workers, which `close`, the end of a `with` block, or dropping the loader ends. Workers end by
@@ -145,7 +147,8 @@ class Loader(Iterable[Any]):
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
         self._setup = TorchLoaderSetup.of(dataset, options)
         self._began: LoaderState | None = None  # Where the latest iteration over an ImageDataset began,
-        self._num_delivered = 0  # and how many batches the training loop has got of it.
+        self._num_delivered = 0  # how many batches the training loop has got of it,
+        self._has_ended = False  # and whether it has got them all.
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
         if options.has_device_stage:
@@ -180,8 +183,8 @@ class Loader(Iterable[Any]):
         if (earlier := self._iteration()) is not None:
             earlier.replace()
         self._check_ranks()
-        began = self.dataset.begin(self.num_workers) if self._is_ours else None
-        self._began, self._num_delivered = began, 0
+        began = self._began = self._begin_epoch()
+        self._num_delivered, self._has_ended = 0, False
         source = self._begin_source(began)
         batches = source.batches()
         num_expected = None if began is None else began.num_batches - began.batches_delivered
@@ -191,6 +194,7 @@ class Loader(Iterable[Any]):
             self._metrics,
             num_expected,
             self._note_delivery,
+            self._note_end,
             partial(self._end_source, source),
         )
         self._iteration = weakref.ref(iteration)
@@ -270,6 +274,17 @@ class Loader(Iterable[Any]):
         if getattr(self, "_source", None) is not None:
             self.close()
 
+    def _begin_epoch(self) -> LoaderState | None:
+        """Returns where an iteration over an ImageDataset begins that begins now."""
+        if not self._is_ours:
+            return None
+        began, progress = self._began, self.dataset.progress
+        is_untouched = progress.has_begun and not (self._num_delivered or self._has_ended)
+        if began is not None and is_untouched and progress.start == (began.epoch, began.batches_delivered):
+            return began  # Frameworks begin an iteration just to try it.
+        begun: LoaderState = self.dataset.begin(self.num_workers)
+        return begun
+
     def _begin_source(self, began: LoaderState | None) -> BatchSource:
         """Returns the source of an iteration that begins now."""
         source, context = self._source, self._context
@@ -304,6 +319,9 @@ class Loader(Iterable[Any]):
         if self.options.log_every is not None and number % self.options.log_every == 0:
             workers = f"; workers' pids {', '.join(map(str, self.worker_pids))}" if self.worker_pids else ""
             _logger.info("%s: %s%s", self._name, self.stats(), workers)
+
+    def _note_end(self) -> None:
+        self._has_ended = True
 
     def _on_device(self, batches: Iterable[Any]) -> DevicePrefetcher:
         options = self.options

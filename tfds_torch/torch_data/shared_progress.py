@@ -55,6 +55,11 @@ class Progress:
         return self.num_workers is not None
 
     @property
+    def start(self) -> tuple[int, int]:
+        """Epoch and first batch."""
+        return self.epoch, self.start_batch
+
+    @property
     def facts(self) -> dict[str, object]:
         """What must be equal on every rank."""
         return {"epoch": self.epoch, "start_batch": self.start_batch}
