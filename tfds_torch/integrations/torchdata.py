@@ -1,6 +1,6 @@
 """torchdata: a `StatefulDataLoader`'s state goes on in any number of workers.
 
-load_state(loader, state)  # in place of loader.load_state_dict(state)
+`load_state(loader, state)` takes the place of `loader.load_state_dict(state)`.
 """
 
 from collections.abc import Mapping
