@@ -14,7 +14,9 @@ NUM_BYTES = 768
 
 
 def flags(slots: SharedSlots, count: int) -> list[int]:
-    return slots._flags[:count].tolist()
+    """Returns which of the first slots are held, by whomever."""
+    of_workers, of_receiver = slots._flags[: slots._all_slots], slots._flags[slots._all_slots :]
+    return (of_workers[:count] | of_receiver[:count]).tolist()
 
 
 def test_a_slot_is_free_again_when_it_was_not_sent() -> None:
@@ -23,10 +25,10 @@ def test_a_slot_is_free_again_when_it_was_not_sent() -> None:
     taken = slots.take(NUM_BYTES)
     assert taken is not None
     assert flags(slots, 6) == [0, 0, 0, 1, 0, 0]
-    assert slots.is_own(3)
+    assert slots.num_unsent(3) == NUM_BYTES
     del taken
     assert flags(slots, 6) == [0] * 6
-    assert not slots.is_own(3)
+    assert slots.num_unsent(3) is None
 
 
 def test_a_worker_takes_its_own_slots_only_and_none_beyond_them() -> None:
@@ -79,6 +81,21 @@ def test_what_was_sent_belongs_to_the_receiver_until_nothing_refers_to_it() -> N
     assert flags(slots, 2) == [0, 0]
 
 
+def test_what_was_sent_is_not_used_again_while_the_worker_holds_it_either() -> None:
+    slots = SharedSlots(1, 2, NUM_BYTES)
+    taken = slots.take(NUM_BYTES)
+    assert taken is not None
+    slots.note_sent(0)
+    assert slots.num_unsent(0) is None
+    slots.receive(0)
+    assert flags(slots, 2) == [1, 0]
+    other = slots.take(NUM_BYTES)
+    assert other is not None
+    assert slots.find(other.ctypes.data) == (1, 0)
+    del taken
+    assert flags(slots, 2) == [0, 1]
+
+
 def hold_and_drop(slots: SharedSlots, held: list[Any], connection: Any) -> None:
     held.clear()
     connection.send(flags(slots, 1))
@@ -102,8 +119,8 @@ def send(slots: SharedSlots, worker: int, connection: Any) -> None:
     assert taken is not None
     taken[:] = worker + 7
     slots.note_sent(worker)
-    connection.send_bytes(pickle.dumps((slots.name, worker)))
     del taken
+    connection.send_bytes(pickle.dumps((slots.name, worker)))
     connection.recv_bytes()
     assert slots.take(NUM_BYTES) is not None
     connection.send_bytes(b"taken again")

@@ -5,6 +5,7 @@ import gc
 import inspect
 import json
 import logging
+import multiprocessing
 import os
 import pickle
 import random
@@ -250,6 +251,16 @@ def test_a_worker_that_dies_while_the_loop_is_at_work_does_not_interrupt_it() ->
 
 
 @pytest.mark.slow
+def test_a_fork_that_reads_a_loader_too_leaves_its_workers_alone() -> None:
+    with create_loader(Batches(), 2, **FORKED) as loader:
+        numbers = [batch[1].tolist() for batch in loader]
+        process = multiprocessing.get_context("fork").Process(target=list, args=(loader,))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        assert [batch[1].tolist() for batch in loader] == numbers
+
+
 class Complaining(Batches):
     """Says why before it ends."""
 
@@ -403,6 +414,8 @@ def test_worker_info_shows_the_users_dataset() -> None:
         ({"batch_size": 0}, "batch_size=0 must be an integer >= 1."),
         ({"log_every": 0}, "log_every=0 must be an integer >= 1."),
         ({"seed": -1}, "seed=-1 must be an integer >= 0."),
+        ({"multiprocessing_context": 3}, "multiprocessing_context=3 must be one of 'fork'"),
+        ({"sampler": 3}, "sampler=3 must be a Sampler, or other indices in order."),
         ({"timeout_s": 0}, "timeout_s=0 must be a number of seconds > 0, or None (for ever)."),
         ({"timeout_s": float("nan")}, "timeout_s=nan must be a number"),
         ({"timeout_s": "5"}, "timeout_s='5' must be a number"),
@@ -425,6 +438,8 @@ def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any], m
 def test_options_that_do_not_fit_a_dataset_are_refused() -> None:
     with pytest.raises(ConfigError, match="Batches is an IterableDataset, which has an order of its own"):
         create_loader(Batches(), shuffle=True)
+    with pytest.raises(ConfigError, match="create_loader: the class Batches is not a dataset"):
+        create_loader(Batches)
     with pytest.raises(ConfigError, match="object is not a dataset: it must be an ImageDataset"):
         create_loader(object())
     with pytest.raises(ConfigError, match=r"^set_epoch: epoch=-1 must be an integer >= 0"):

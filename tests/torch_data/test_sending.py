@@ -19,7 +19,7 @@ from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.loading import sending
 from tfds_torch.torch_data.loading.sending import SendingCollate
 
-SLOT_BYTES = 1 << 16
+SLOT_BYTES = 1 << 18
 DTYPES = [torch.uint8, torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.complex64]
 
 
@@ -34,7 +34,9 @@ def as_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def flags(slots: SharedSlots, count: int) -> list[int]:
-    return slots._flags[:count].tolist()
+    """Returns which of the first slots are held, by whomever."""
+    of_workers, of_receiver = slots._flags[: slots._all_slots], slots._flags[slots._all_slots :]
+    return (of_workers[:count] | of_receiver[:count]).tolist()
 
 
 def travel(batch: Any, slots: SharedSlots | None) -> tuple[Any, int]:
@@ -80,6 +82,8 @@ def assert_equal(found: Any, expected: Any) -> None:
         lambda: Pair([torch.ones(3000), (torch.zeros(2), None)], np.arange(4000)),
         lambda: [f"text {number}" for number in range(2000)],
         lambda: torch.zeros(2 * SLOT_BYTES, dtype=torch.uint8),
+        lambda: torch.full((3,), 1 + 2j).conj(),
+        lambda: torch.ones(20, dtype=torch.bfloat16),
     ],
 )
 def test_a_batch_arrives_as_it_was(make: Any, with_slots: bool) -> None:
@@ -136,7 +140,7 @@ def test_images_that_were_written_into_a_slot_are_not_copied() -> None:
     assert arrived[0].is_contiguous(memory_format=torch.channels_last)
     np.testing.assert_array_equal(arrived[0].permute(0, 2, 3, 1).numpy().ravel(), expected)
     assert arrived[1].tolist() == list(range(2000))
-    assert flags(slots, 2) == [1, 0]  # What comes with them lies behind them.
+    assert flags(slots, 2) == [1, 0]
     part = arrived[0][2:]
     del arrived
     assert flags(slots, 2) == [1, 0]
@@ -182,16 +186,68 @@ def test_a_batch_that_comes_again_is_copied_out_of_the_slot_that_is_the_receiver
     assert torch.equal(first[0], second[0])
 
 
+def test_what_comes_between_parts_of_a_batch_does_not_overwrite_them() -> None:
+    slots = SharedSlots(1, 4, 1 << 20)
+    memory = slots.take(200_000)
+    assert memory is not None
+    memory[:] = np.arange(memory.size) % 251
+    images, labels = torch.from_numpy(memory), torch.arange(20_000)
+    batch = [images[:50_000], labels, images[50_000:100_000], labels.float(), images[100_000:], memory[5:]]
+    expected = [part.clone() if isinstance(part, Tensor) else part.copy() for part in batch]
+    arrived, _ = travel(batch, slots)
+    assert_equal(arrived, expected)
+
+
+def test_whoever_keeps_the_labels_keeps_no_images() -> None:
+    slots = SharedSlots(1, 2, SLOT_BYTES)
+    kept = []
+    for number in range(5):
+        memory = slots.take(30_000)
+        assert memory is not None
+        batch = (torch.from_numpy(memory), torch.full((128,), number))
+        del memory
+        arrived, _ = travel(batch, slots)
+        del batch
+        kept.append(arrived[1])
+        del arrived
+        assert flags(slots, 2) == [0, 0]
+    assert [int(labels[0]) for labels in kept] == list(range(5))
+
+
+def test_a_batch_that_the_worker_remembers_is_not_overwritten() -> None:
+    slots, remembered = SharedSlots(1, 3, SLOT_BYTES), []
+    for number in range(8):
+        memory = slots.take(3000)
+        pixels = np.empty(3000, np.uint8) if memory is None else memory
+        pixels[:] = number
+        remembered.append(torch.from_numpy(pixels))
+        del memory, pixels
+        arrived, _ = travel([remembered[-1], remembered[max(0, number - 2)]], slots)
+        assert [int(part[0]) for part in arrived] == [number, max(0, number - 2)]
+        remembered = remembered if number < 3 else [None] * 2 + remembered[2:]
+        del arrived
+    assert [int(images[7]) for images in remembered if images is not None] == list(range(2, 8))
+
+
+@pytest.mark.parametrize("with_slots", [True, False])
+def test_the_layout_in_memory_stays(with_slots: bool) -> None:
+    slots = SharedSlots(1, 4, 1 << 20) if with_slots else None
+    for size in (4, 64):
+        images = torch.rand(2, 3, size, size).contiguous(memory_format=torch.channels_last)
+        arrived, _ = travel(images, slots)
+        assert arrived.stride() == images.stride()
+
+
 def test_nothing_waits_for_a_slot() -> None:
     slots = SharedSlots(1, 1, SLOT_BYTES)
-    batches = [travel(torch.full((3000,), number), slots)[0] for number in range(3)]
+    batches = [travel(torch.full((30_000,), number), slots)[0] for number in range(3)]
     assert [int(batch[-1]) for batch in batches] == [0, 1, 2]
     assert flags(slots, 1) == [1]
 
 
 def test_slots_are_free_again_where_a_batch_cannot_be_pickled() -> None:
     slots = SharedSlots(1, 2, SLOT_BYTES)
-    failure, _ = travel([torch.zeros(3000), lambda: None], slots)
+    failure, _ = travel([torch.zeros(30_000), lambda: None], slots)
     assert isinstance(failure, Failure)
     assert flags(slots, 2) == [0, 0]
 

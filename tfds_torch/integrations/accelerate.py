@@ -156,9 +156,9 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
         Raises:
             StateMismatchError: the state is not of this dataset, split, plan or world.
         """
-        if not state["is_training"] and not state["batches_delivered"]:
-            return
-        self.loader.load_state_dict(state)
+        saved = LoaderState.from_dict(state)
+        if saved.is_training or saved.batches_delivered:
+            self.loader.load_state_dict(state)
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # While it is being copied or unpickled.

@@ -30,7 +30,7 @@ _LARGEST_SORTED = 4096
 
 @dataclass(frozen=True)
 class BlockShuffle:
-    """A coarser shuffle, for disks where reads all over a file are dear.
+    """A coarser shuffle, for disks where reads all over a file are expensive.
 
     Blocks of neighbouring examples are shuffled as wholes. Then the examples of every `window_blocks` blocks that
     follow each other in that row are shuffled among themselves. So the examples of a window lie in `window_blocks`

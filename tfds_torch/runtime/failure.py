@@ -9,7 +9,7 @@ from tfds_torch.errors import TfdsTorchError, WorkerError
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that was raised in a worker, as text: its type may be unknown here, or dear to import.
+    """An exception that was raised in a worker, as text: its type may be unknown here, or expensive to import.
 
     Attributes:
         module, name: of its type.

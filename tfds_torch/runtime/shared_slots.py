@@ -17,8 +17,9 @@ _FREE, _TAKEN = 0, 1
 class SharedSlots:
     """Memory for the batches of a loader's workers, which the training process sees, too.
 
-    Every worker has slots of its own. A slot is taken by the worker and free again as soon as nothing in the training
-    process refers to the batch any more; a worker that finds none hands its batch over in another way. Nothing waits.
+    Every worker has slots of its own. A slot is taken by the worker and free again as soon as nothing refers to the
+    batch any more, neither there nor in the training process; a worker that finds none hands its batch over in another
+    way. Nothing waits. Other processes do not count: copy a batch before you fork a process that goes on with it.
     It lies in a file without a name (memfd), not in /dev/shm, and goes with the last process that has it open. Pages
     are taken from the machine when they are first written: slots that are larger than the batches cost nothing, and of
     the free slots the first is taken. It is inherited by forked workers and travels to spawned ones.
@@ -36,8 +37,9 @@ class SharedSlots:
     def __init__(self, num_workers: int, num_slots: int, slot_bytes: int) -> None:
         self._num_slots = num_slots
         self.slot_bytes = -(-slot_bytes // _PAGE) * _PAGE
-        self._flag_bytes = -(-num_workers * num_slots // _PAGE) * _PAGE
-        self._size = self._flag_bytes + num_workers * num_slots * self.slot_bytes
+        self._all_slots = num_workers * num_slots
+        self._flag_bytes = -(-2 * self._all_slots // _PAGE) * _PAGE  # Of workers, then of the receiver.
+        self._size = self._flag_bytes + self._all_slots * self.slot_bytes
         descriptor = os.memfd_create("tfds_torch")
         try:
             os.ftruncate(descriptor, self._size)
@@ -49,12 +51,12 @@ class SharedSlots:
         weakref.finalize(self, os.close, descriptor)
         self._first_slot = 0
         self.name = f"{os.getpid()}.{id(self)}"
-        _all_slots[self.name] = self
+        _slots_by_name[self.name] = self
 
     @classmethod
     def named(cls, name: str) -> "SharedSlots":
         """Returns the slots of a name, which are those of a loader of this process or of its parent's."""
-        return _all_slots[name]
+        return _slots_by_name[name]
 
     def bind(self, worker: int) -> None:
         """Lets this process take the slots of a worker."""
@@ -63,14 +65,15 @@ class SharedSlots:
     def take(self, num_bytes: int) -> NDArray[np.uint8] | None:
         """Returns memory of any content, uint8 [num_bytes], in a free slot of this worker; None: there is none.
 
-        It is free again when this process drops it without having sent it.
+        It is free again when this process has dropped it, and the receiver too, if it was sent.
         """
         if num_bytes > self.slot_bytes:
             return None
         for slot in range(self._first_slot, self._first_slot + self._num_slots):
-            if self._flags[slot] == _FREE:
+            if self._flags[slot] == self._flags[self._all_slots + slot] == _FREE:
                 self._flags[slot] = _TAKEN
-                memory, self._releases[slot] = self._owned(slot, num_bytes)
+                memory = self._owned(slot, num_bytes, slot)
+                self._unsent[slot] = weakref.ref(memory)
                 return memory
         return None
 
@@ -84,45 +87,47 @@ class SharedSlots:
         start = self._flag_bytes + slot * self.slot_bytes
         return self._bytes[start : start + self.slot_bytes]
 
-    def is_own(self, slot: int) -> bool:
-        """Returns whether this process has taken a slot and neither dropped nor sent it."""
-        release = self._releases.get(slot)
-        return release is not None and release.alive
+    def num_unsent(self, slot: int) -> int | None:
+        """Returns the bytes of a slot that this process has taken and neither dropped nor sent; None: of another."""
+        memory = self._unsent.get(slot, _nothing)()
+        return None if memory is None else memory.size
 
     def note_sent(self, slot: int) -> None:
-        """Notes that a slot is the receiver's now: dropping it here does not free it."""
-        self._releases.pop(slot).detach()
+        """Notes that the receiver holds a slot, too, from now on."""
+        del self._unsent[slot]
+        self._flags[self._all_slots + slot] = _TAKEN
 
     def receive(self, slot: int) -> NDArray[np.uint8]:
-        """Returns all bytes of a slot that was sent; it is free when nothing refers to them any more.
+        """Returns all bytes of a slot that was sent; the receiver holds it until nothing refers to them any more.
 
         Whoever asks again meanwhile gets the same object.
         """
         received = self._received.get(slot)
         if received is None:
-            received, _ = self._owned(slot, self.slot_bytes)
-            self._received[slot] = received
+            received = self._received[slot] = self._owned(slot, self.slot_bytes, self._all_slots + slot)
         return received
 
-    def _owned(self, slot: int, num_bytes: int) -> "tuple[NDArray[np.uint8], weakref.finalize[..., Any]]":
-        """Returns bytes of a slot which it frees when nothing refers to them, and what lets it do so."""
+    def _owned(self, slot: int, num_bytes: int, flag: int) -> NDArray[np.uint8]:
+        """Returns bytes of a slot; a flag is cleared when nothing refers to them."""
         # A new object over the same memory: it lives as long as any view of it.
         array = np.frombuffer(self.bytes_of(slot)[:num_bytes].data, np.uint8)
-        release = weakref.finalize(array, _set_free, self._flags, slot, os.getpid())
-        release.atexit = False
-        return array, release
+        weakref.finalize(array, _set_free, self._flags, flag, os.getpid()).atexit = False
+        return array
 
     def _map(self, descriptor: int) -> None:
         self._bytes = np.frombuffer(mmap.mmap(descriptor, self._size), np.uint8)
         self._flags = self._bytes[: self._flag_bytes]
         self._address = self._bytes.ctypes.data
-        self._releases: dict[int, weakref.finalize[..., Any]] = {}
+        self._unsent: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
         self._received: weakref.WeakValueDictionary[int, NDArray[np.uint8]] = weakref.WeakValueDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is None:
             raise TypeError("SharedSlots travel to new processes only.")
-        state = {key: getattr(self, key) for key in ("_num_slots", "slot_bytes", "_flag_bytes", "_size", "name")}
+        state = {
+            key: getattr(self, key)
+            for key in ("_num_slots", "_all_slots", "slot_bytes", "_flag_bytes", "_size", "name")
+        }
         return state | {"descriptor": reduction.DupFd(self._descriptor)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -131,12 +136,16 @@ class SharedSlots:
         self._map(descriptor)
         os.close(descriptor)
         self._first_slot = 0
-        _all_slots[self.name] = self
+        _slots_by_name[self.name] = self
 
 
-_all_slots: "weakref.WeakValueDictionary[str, SharedSlots]" = weakref.WeakValueDictionary()
+def _nothing() -> None:
+    return None
 
 
-def _set_free(flags: NDArray[np.uint8], slot: int, owner: int) -> None:
+_slots_by_name: "weakref.WeakValueDictionary[str, SharedSlots]" = weakref.WeakValueDictionary()
+
+
+def _set_free(flags: NDArray[np.uint8], flag: int, owner: int) -> None:
     if os.getpid() == owner:  # Not what a fork has copied of it.
-        flags[slot] = _FREE
+        flags[flag] = _FREE

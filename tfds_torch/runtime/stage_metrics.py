@@ -11,7 +11,7 @@ from tfds_torch.errors import ConfigError
 STAGES = ("read", "decode", "transform", "fetch", "collate", "hand_over", "device_copy", "waiting", "consumer")
 """What time is spent on: `fetch` is all that a dataset does, `read`, `decode` and `transform` what it tells of that."""
 
-_PID, _NUM_BEGUN, _READING, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(7)
+_PID, _NUM_BEGUN, _READING, _IS_DONE, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(8)
 _STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, _STARTED + 1)}
 _ROW = _STARTED + 1 + len(STAGES)
 
@@ -85,7 +85,16 @@ class StageMetrics:
 
     def note_begun(self) -> None:
         """Notes that an iteration has begun in this process."""
+        self._numbers[self._row + _IS_DONE] = 0
         self._add(self._row + _NUM_BEGUN, 1)
+
+    def note_done(self) -> None:
+        """Notes that this process has read all of its part of an iteration."""
+        self._numbers[self._row + _IS_DONE] = 1
+
+    def is_done(self, worker: int) -> bool:
+        """Returns whether a worker has read all of its part of the iteration."""
+        return bool(self._numbers[worker * _ROW + _IS_DONE])
 
     def pid(self, worker: int) -> int | None:
         """Returns the process of a worker, None before it has reported."""

@@ -1,98 +1,169 @@
 """Watchdog: a limit on how long a thread waits, whatever it waits for."""
 
 import ctypes
+import logging
 import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from typing import TypeVar
 
 from tfds_torch.errors import StallError
 
 _ARRIVAL_S = 1.0
+_LOOK_S = 1.0
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Ends what takes too long: `with watchdog:` around it, in one thread at a time.
+    """Ends a step that takes too long: `run(step)`, in one thread at a time.
 
-    Entering and leaving cost a microsecond: a thread of its own looks when the time is over. It interrupts what the
-    watched thread does: the main thread as Ctrl-C would, where that is Python's own, so that waiting for a lock, a
-    socket or `time.sleep` ends, too; another thread at its next step of Python code.
+    A step in time costs a microsecond: a thread of its own looks when the time is over. It interrupts the main thread
+    by a signal of its own, so that waiting for a lock, a socket or `time.sleep` ends, too; another thread at its next
+    step of Python code. It does so every second until the step ends. What another thread waits for in native code
+    cannot be ended: that is logged.
 
     Args:
-        limit_s: how long the block may take, seconds.
+        limit_s: how long a step may take, seconds; None: for ever.
         describe: called when that is over with the watched thread's stack; returns the error's message.
+        has_failed: called every second while a step takes long; True ends it, too; None: there is nothing to ask.
     """
 
-    def __init__(self, limit_s: float, describe: Callable[[str], str]) -> None:
-        self._limit_s, self._describe = limit_s, describe
+    def __init__(
+        self, limit_s: float | None, describe: Callable[[str], str], has_failed: Callable[[], bool] | None = None
+    ) -> None:
+        self._limit_s, self._describe, self._has_failed = limit_s, describe, has_failed
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
         self._watched = 0
         self._began_at: float | None = None
-        self._message: str | None = None
+        self._stack: str | None = None  # Where the step was when it was interrupted.
 
-    def __enter__(self) -> None:
-        self._watched = threading.get_ident()
-        self._began_at = time.monotonic()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-            self._thread.start()
+    def run(self, step: Callable[[], T]) -> T:
+        """Returns what a step returns.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._lock:
-            self._began_at = None
-            message, self._message = self._message, None
-        if message is None:
-            return
-        if not isinstance(error, KeyboardInterrupt | _Interrupted):
+        Raises:
+            StallError: it took too long.
+        """
+        result: list[T] = []
+        try:
+            try:
+                self._run(step, result)
+            except BaseException as error:
+                if self._stack is not None and not isinstance(error, _Interrupted):
+                    _wait_for_interrupt()  # The code behind the step must not get it.
+                raise
+            if self._stack is None:
+                return result[0]
             _wait_for_interrupt()
-        raise StallError(message) from None
+            result.clear()  # It has swallowed the interrupt: nobody knows what it returned.
+        except _Interrupted:
+            if self._stack is None:
+                raise
+        self._settle()
+        if result:  # It was over when it was interrupted.
+            return result[0]
+        raise StallError(self._describe(self._stack or "")) from None
 
     def close(self) -> None:
         """Ends its thread."""
         self._is_over.set()
 
-    def _watch(self) -> None:
-        wait_s = self._limit_s
-        while not self._is_over.wait(wait_s):
+    def _run(self, step: Callable[[], T], result: list[T]) -> None:
+        self._watched, self._stack = threading.get_ident(), None
+        self._began_at = time.monotonic()
+        if self._thread is None:
+            _prepare_main_thread()
+            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+            self._thread.start()
+        try:
+            result.append(step())
+        finally:
             with self._lock:
-                wait_s = self._limit_s
-                if self._began_at is None or self._message is not None:
+                self._began_at = None
+
+    def _settle(self) -> None:
+        """Returns when no interrupt is under way any more."""
+        while True:
+            try:
+                with self._lock:
+                    self._began_at = None
+                time.sleep(0.001)
+            except _Interrupted:
+                continue
+            return
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(self._wait_s()):
+            began_at = self._began_at
+            if began_at is None or not self._must_end(began_at):
+                continue
+            stack = _stack_of(self._watched)
+            with self._lock:
+                if self._began_at != began_at:
                     continue
-                wait_s = self._began_at + self._limit_s - time.monotonic()
-                if wait_s <= 0:
-                    frame = sys._current_frames().get(self._watched)
-                    stack = "" if frame is None else "".join(traceback.format_stack(frame))
-                    del frame
-                    self._message = self._describe(stack)
-                    _interrupt(self._watched)
-                    wait_s = self._limit_s
+                is_first, self._stack = self._stack is None, self._stack or stack
+                can_end_all = _interrupt(self._watched)
+            if is_first and not can_end_all:
+                _logger.error("%s", self._describe(stack))
+
+    def _wait_s(self) -> float:
+        """Returns for how long nothing can have to be done."""
+        if self._has_failed is not None or self._stack is not None:
+            return _LOOK_S
+        began_at, limit_s = self._began_at, self._limit_s or _LOOK_S
+        return limit_s if began_at is None else max(0.0, began_at + limit_s - time.monotonic())
+
+    def _must_end(self, began_at: float) -> bool:
+        waited_s = time.monotonic() - began_at
+        if self._limit_s is not None and waited_s >= self._limit_s:
+            return True
+        return self._has_failed is not None and waited_s >= _LOOK_S and self._has_failed()
 
 
 class _Interrupted(BaseException):
-    """What is raised in a thread that is not the main one."""
+    """What is raised in a thread that is watched."""
 
 
-def _interrupt(thread: int) -> None:
+def _raise_interrupted(number: int, frame: object) -> None:
+    raise _Interrupted
+
+
+def _signal() -> int | None:
+    return signal.SIGRTMAX - 4 if hasattr(signal, "SIGRTMAX") else None
+
+
+def _prepare_main_thread() -> None:
+    """Lets the main thread be interrupted by our signal, where this is the main thread."""
+    number = _signal()
+    if number is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(number, _raise_interrupted)
+
+
+def _interrupt(thread: int) -> bool:
+    """Interrupts a thread; returns whether it ends whatever that waits for."""
+    number = _signal()
     is_main = thread == threading.main_thread().ident
-    is_plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_main and is_plain and hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(thread, signal.SIGINT)
-    else:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_Interrupted))
+    if is_main and number is not None and signal.getsignal(number) is _raise_interrupted:
+        signal.pthread_kill(thread, number)
+        return True
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_Interrupted))
+    return False
+
+
+def _stack_of(thread: int) -> str:
+    frame = sys._current_frames().get(thread)
+    return "" if frame is None else "".join(traceback.format_stack(frame))
 
 
 def _wait_for_interrupt() -> None:
-    """Returns when an interrupt that is under way has come: the code behind the block must not get it."""
+    """Waits for an interrupt that is under way: it is raised here, unless the step has swallowed it."""
     ends_at = time.monotonic() + _ARRIVAL_S
-    try:
-        while time.monotonic() < ends_at:
-            time.sleep(0.001)
-    except (KeyboardInterrupt, _Interrupted):
-        pass
+    while time.monotonic() < ends_at:
+        time.sleep(0.001)

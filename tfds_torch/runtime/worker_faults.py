@@ -11,6 +11,7 @@ _IMPORT_HINT = (
     ' ("Can\'t get attribute": a worker that is spawned finds only what it can import; functions and classes of a '
     "notebook need multiprocessing_context='fork', or a module)"
 )
+_STOPPED = "Tt"
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,29 @@ class WorkerFaults:
         ]
         return " ".join([*said, self.names.next_step]) + "".join(wrote)
 
-    def describe_stall(self, worker: int, pid: int) -> str:
-        """Returns what is said when no batch came of a worker in time."""
-        letter, state = process_state(pid)
-        said = f"{self._no_batch()} Worker {worker} (pid {pid}), whose turn it is, is {state} ({letter}) and reads "
-        said += f"{self._place_of(worker)}. {self.names.next_step} "
-        if letter in "Tt":
+    def describe_stall(self, pids: Sequence[int], num_received: int) -> str:
+        """Returns what is said when no batch came in time.
+
+        Args:
+            pids: of the workers.
+            num_received: batches of this iteration that came; workers take turns.
+        """
+        if not pids:
+            return f"{self._no_batch()} {self.names.next_step}"
+        turns = [(num_received + number) % len(pids) for number in range(len(pids))]
+        at_work = [worker for worker in turns if not self.metrics.is_done(worker)] or turns
+        # One that is stopped keeps all of them waiting when an iteration begins.
+        stopped = [worker for worker in at_work if process_state(pids[worker])[0] in _STOPPED]
+        worker = (stopped or at_work)[0]
+        letter, state = process_state(pids[worker])
+        said = f"{self._no_batch()} Worker {worker} (pid {pids[worker]}), "
+        said += f"{'for which all wait' if stopped else 'whose turn it is'}, is {state} ({letter})"
+        if self.metrics.pid(worker) is None:
+            return f"{said} and has not begun to read {self.names.dataset}. {self.names.next_step}"
+        said += f" and reads {self._place_of(worker)}. {self.names.next_step} "
+        if letter in _STOPPED:
             return f"{said}A stopped process cannot tell its stack; SIGCONT lets it go on."
-        stack = self.output.ask_for_stack(worker, pid)
+        stack = self.output.ask_for_stack(worker, pids[worker])
         return said + (f"Its stacks:\n{stack}" if stack else "It does not tell its stack.")
 
     def describe_own_stall(self, stack: str) -> str:

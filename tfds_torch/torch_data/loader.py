@@ -63,13 +63,14 @@ def create_loader(
 
     Args:
         dataset: an ImageDataset, a map-style Dataset, or an IterableDataset.
-        num_workers: processes that read; 0: this process does, in a thread; "auto": by cores, ranks and memory.
+        num_workers: processes that read; 0: this process does; "auto": by cores, ranks and memory.
         device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
         mean: of each channel, where images go from 0 to 1; `DevicePrefetcher` normalises with it.
         std: likewise.
         dtype: of the images, as in `DevicePrefetcher`.
         prefetch_batches: batches that each worker reads ahead, >= 1, and batches ahead on the device.
-        timeout_s: how long the training loop waits for a batch, seconds, worker start included; None: for ever.
+        timeout_s: how long the training loop waits for a batch, seconds, worker start included; None: for ever. Without
+            workers, and outside of the main thread, what waits in native code is logged and goes on.
         batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
         shuffle: whether a map-style dataset is shuffled anew in every epoch; an ImageDataset's parser plans its order.
         sampler: as in torch's DataLoader, for a map-style dataset.
@@ -123,7 +124,9 @@ class Loader(Iterable[Any]):
     StallError after `timeout_s`. What fails in a worker is raised here: with its own type where that needs no import
     (else a WorkerError), and with the worker's traceback.
 
-    Every iteration is an epoch, also one that is broken off; one of which no batch was taken is begun again.
+    Every iteration is an epoch, also one that is broken off; over an ImageDataset, one of which no batch was taken is
+    begun again. Batches of workers lie in memory that processes share: copy one before you fork a process that keeps
+    it.
 
     One iteration at a time: a new one ends the one before. One that is broken off, dropped or failed leaves no process,
     but persistent workers, which `close`, the end of a `with` block, or dropping the loader ends. Workers end by
@@ -204,7 +207,7 @@ class Loader(Iterable[Any]):
         """Fixes the epoch of the iterations to come, of an ImageDataset; else of a sampler or dataset that has epochs.
 
         Raises:
-            ConfigError: epoch is no integer >= 0.
+            ConfigError: epoch is not an integer >= 0.
         """
         epoch = check_integer("set_epoch: epoch", epoch, 0)
         for owner in (self.dataset, self.options.sampler):
@@ -217,7 +220,7 @@ class Loader(Iterable[Any]):
         A batch counts as soon as the training loop has got it: from the device, when there is one.
 
         Raises:
-            ConfigError: the dataset is no ImageDataset.
+            ConfigError: the dataset is not an ImageDataset.
         """
         dataset = self._own_dataset()
         if self._began is None or not dataset.progress.has_begun:
@@ -231,7 +234,7 @@ class Loader(Iterable[Any]):
         the global batch is the same; the first iteration after an epoch's end is empty.
 
         Raises:
-            ConfigError: the dataset is no ImageDataset.
+            ConfigError: the dataset is not an ImageDataset.
             StateMismatchError: the state is damaged, or not of this dataset, split, plan or world; nothing is changed.
         """
         dataset = self._own_dataset()

@@ -94,7 +94,7 @@ class SharedProgress:
         """Fixes the epoch of the iterations to come.
 
         Raises:
-            ConfigError: epoch is no integer in 0..2**62.
+            ConfigError: epoch is not an integer in 0..2**62.
         """
         epoch = check_integer("set_epoch: epoch", epoch, 0)
         if epoch > _MOST_EPOCHS:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import get_all_start_methods
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
@@ -96,12 +97,15 @@ class LoaderOptions:
                 "run, and a state could not say which batches were delivered. Use more workers, or a larger "
                 "prefetch_batches, where some batches take long."
             )
+        if self.sampler is not None and not isinstance(self.sampler, Iterable):
+            raise ConfigError(f"create_loader: sampler={self.sampler!r} must be a Sampler, or other indices in order.")
         if self.sampler is not None and self.shuffle:
             raise ConfigError("create_loader: sampler= and shuffle=True exclude each other: the sampler is the order.")
         if self.drop_last and self.batch_size is None:
             raise ConfigError("create_loader: drop_last=True needs batch_size: without it there are no short batches.")
         methods = get_all_start_methods()
-        if isinstance(self.multiprocessing_context, str) and self.multiprocessing_context not in methods:
+        context = self.multiprocessing_context
+        if not isinstance(context, BaseContext | None) and context not in methods:
             raise ConfigError(
                 f"create_loader: multiprocessing_context={self.multiprocessing_context!r} must be one of "
                 f"{', '.join(map(repr, methods))}, or a context of multiprocessing."

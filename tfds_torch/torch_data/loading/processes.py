@@ -39,7 +39,12 @@ class LoaderProcesses:
     @property
     def pids(self) -> list[int]:
         """The processes, by the worker's number."""
-        return [process.pid for process in self._iterator._workers]
+        return [] if self._iterator is None else [process.pid for process in self._iterator._workers]
+
+    def has_crashed(self) -> bool:
+        """Returns whether one has ended, and not as it should; from any thread."""
+        iterator = self._iterator
+        return iterator is not None and any(process.exitcode for process in list(iterator._workers))
 
     def find_dead(self, error: BaseException) -> list[tuple[int, int, int]]:
         """Returns (worker, pid, exit code) of those that ended too early.
@@ -47,7 +52,7 @@ class LoaderProcesses:
         Args:
             error: that torch's loader has raised, perhaps because of a dead worker.
         """
-        processes = self._iterator._workers
+        processes = [] if self._iterator is None else self._iterator._workers
         if isinstance(error, OSError | EOFError):
             # Of a connection that broke: its other end is about to die, but may not be dead yet.
             ending = wait([process.sentinel for process in processes], _GRACE_S)
@@ -63,7 +68,10 @@ class LoaderProcesses:
     def end(self) -> None:
         """Ends the workers: those that are idle by themselves, the others by SIGKILL after a second at most."""
         iterator = self._iterator
-        if iterator is None or os.getpid() != self._owner:
+        if iterator is None:
+            return
+        if os.getpid() != self._owner:
+            iterator._shutdown = True  # What a fork has copied: torch would end the parent's workers.
             return
         self._iterator = None
         processes, is_torchs_turn = iterator._workers, iterator._shutdown

@@ -22,7 +22,7 @@ from tfds_torch.torch_data.nested import map_tensors, tensors
 
 _NO_SPACE = "No space left on device"
 _LONGEST_MESSAGE = 2048  # Bytes. A pipe takes that whole: a worker that is killed leaves no half of one.
-_MOST_INLINE_BYTES = 1 << 16  # Of a tensor for which there is no slot.
+_MOST_INLINE_BYTES = 1 << 16  # Of a tensor; larger ones lie in a slot.
 _ALIGNMENT = 64
 
 
@@ -98,23 +98,26 @@ class _Packed:
     """A batch on its way, pickled where an error can still be told; torch's queue would drop it with a message.
 
     Args:
-        place: of the pickled bytes: name of the slots, slot, offset and size; or they themselves.
+        content: the pickled bytes; or their place in a slot: its number, offset and size.
+        name: of the slots.
+        slots: those that the batch lies in.
     """
 
-    def __init__(self, place: tuple[str, int, int, int] | bytes) -> None:
-        self._place = place
+    def __init__(self, content: bytes | tuple[int, int, int], name: str, slots: tuple[int, ...]) -> None:
+        self._parts = content, name, slots
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, (self._place,)
+        return _unpack, self._parts
 
 
-def _unpack(place: tuple[str, int, int, int] | bytes) -> Sent:
-    if isinstance(place, bytes):
-        content: Any = place
+def _unpack(content: bytes | tuple[int, int, int], name: str, slots: tuple[int, ...]) -> Sent:
+    # All of them first: none is free before the whole batch is there.
+    received = {slot: SharedSlots.named(name).receive(slot) for slot in slots}
+    if not isinstance(content, bytes):
+        slot, offset, size = content
+        sent: Sent = pickle.loads(received[slot][offset : offset + size].data)  # noqa: S301 (from our own worker)
     else:
-        name, slot, offset, size = place
-        content = SharedSlots.named(name).receive(slot)[offset : offset + size].data
-    sent: Sent = pickle.loads(content)  # noqa: S301 (from our own worker, over private memory and a private pipe)
+        sent = pickle.loads(content)  # noqa: S301 (from our own worker, over a private pipe)
     sent.received_at = time.monotonic()
     return sent
 
@@ -133,38 +136,43 @@ class _Packing:
 
     def refer(self, tensor: Tensor) -> Any:
         """Returns what stands for a tensor in a message: where it lies, or a copy of it; or the tensor itself."""
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
         slots = self._slots
-        if slots is None or not _is_plain(tensor):
-            return _without_slot(tensor)
-        found = slots.find(tensor.data_ptr()) if tensor.nbytes else None
-        if found is not None and slots.is_own(found[0]):
+        if not _is_plain(tensor):
+            return tensor
+        found = slots.find(tensor.data_ptr()) if slots is not None and tensor.nbytes else None
+        num_bytes = slots.num_unsent(found[0]) if slots is not None and found is not None else None
+        if slots is not None and found is not None and num_bytes is not None:
             slot, offset = found
-            end = offset + _extent(tensor)
-            if end <= slots.slot_bytes:
-                self._ends[slot] = max(self._ends.get(slot, 0), end)
+            if offset + _extent(tensor) <= num_bytes:
+                self._ends.setdefault(slot, num_bytes)  # Behind all of it, also where this is a part.
                 return _InSlot((slots.name, slot, offset), tensor)
-        place = self._place(tensor.nbytes) if tensor.nbytes > _LONGEST_MESSAGE // 4 else None
-        if place is None:
-            return _without_slot(tensor)
-        slot, offset = place
         strides = torch.empty_like(tensor, device="meta").stride()  # The same, where there are no gaps.
+        # A small one beside the images: whoever keeps it does not keep them.
+        place = self._place(tensor.nbytes) if tensor.nbytes > _MOST_INLINE_BYTES else None
+        if slots is None or place is None:
+            return _Inline(tensor, strides) if tensor.nbytes <= _MOST_INLINE_BYTES else tensor
+        slot, offset = place
         copy = _tensor_at(slots.bytes_of(slot), offset, tensor.dtype, tuple(tensor.shape), strides)
         copy.copy_(tensor)
         return _InSlot((slots.name, slot, offset), copy)
 
     def finish(self, sent: Sent) -> _Packed:
-        """Returns the message; all of its slots are the receiver's now."""
-        content = bytes(ForkingPickler.dumps(sent))
-        packed, slots = _Packed(content), self._slots
-        place = self._place(len(content)) if len(content) > _LONGEST_MESSAGE else None
+        """Returns the message; the receiver holds all of its slots from now on."""
+        pickled = bytes(ForkingPickler.dumps(sent))
+        content: bytes | tuple[int, int, int] = pickled
+        size, slots = len(pickled), self._slots
+        place = self._place(size) if size > _LONGEST_MESSAGE else None
         if slots is not None and place is not None:
             slot, offset = place
-            slots.bytes_of(slot)[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
-            packed = _Packed((slots.name, slot, offset, len(content)))
+            slots.bytes_of(slot)[offset : offset + size] = np.frombuffer(pickled, np.uint8)
+            content = slot, offset, size
+        if slots is None:
+            return _Packed(content, "", ())
         for slot in self._ends:
-            if slots is not None:
-                slots.note_sent(slot)
-        return packed
+            slots.note_sent(slot)
+        return _Packed(content, slots.name, tuple(self._ends))
 
     def _place(self, num_bytes: int) -> tuple[int, int] | None:
         """Returns a slot and an offset at which so many bytes may be written; None: there is no room."""
@@ -219,35 +227,26 @@ def _is_plain(tensor: Tensor) -> bool:
         type(tensor) is Tensor
         and tensor.device.type == "cpu"
         and tensor.layout is torch.strided
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not (tensor.requires_grad or tensor.is_quantized)
     )
 
 
 class _Inline:
     """A small tensor on its way: within the message, not in shared memory and a file descriptor of its own."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
+    def __init__(self, tensor: Tensor, strides: tuple[int, ...]) -> None:
+        self._tensor, self._strides = tensor, strides
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return torch.from_numpy, (self._tensor.numpy(),)
+        dense = torch.empty(self._tensor.numel(), dtype=self._tensor.dtype)
+        dense.as_strided(self._tensor.shape, self._strides).copy_(self._tensor)
+        return _from_bytes, (dense.view(torch.uint8).numpy(), dense.dtype, tuple(self._tensor.shape), self._strides)
 
 
-def _without_slot(tensor: Tensor) -> Any:
-    is_small = _is_plain(tensor) and tensor.nbytes <= _MOST_INLINE_BYTES
-    return _Inline(tensor) if is_small and tensor.dtype in _NUMPY_DTYPES else tensor
-
-
-_NUMPY_DTYPES = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float32,
-    torch.float64,
-)
+def _from_bytes(
+    content: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Tensor:
+    return torch.from_numpy(content).view(dtype).as_strided(shape, strides)
 
 
 def describe_full_memory() -> str:

@@ -7,14 +7,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from tfds_torch.errors import StallError, WorkerError
+from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
@@ -23,7 +22,7 @@ from tfds_torch.torch_data.loading.sending import Sent
 from tfds_torch.torch_data.loading.worker import WorkerContext
 
 _SLOW_START_S = 5.0
-_HALF_MESSAGE_S = 2.0
+_HALF_MESSAGE_S = 10.0
 
 _logger = logging.getLogger(__name__)
 
@@ -59,12 +58,11 @@ class BatchSource:
             self._iterator = _start(loader, method)
             this = weakref.ref(self)
             self._processes = LoaderProcesses(self._iterator, lambda: _look(this))
-        if timeout_s is not None:
-            self._watchdog = (
-                Watchdog(timeout_s + _HALF_MESSAGE_S, faults.describe_half_message)
-                if loader.num_workers
-                else Watchdog(timeout_s, faults.describe_own_stall)
-            )
+            # `look` is asked while nothing comes, not while the rest of a message does not.
+            limit_s = None if timeout_s is None else timeout_s + _HALF_MESSAGE_S
+            self._watchdog = Watchdog(limit_s, faults.describe_half_message, self._processes.has_crashed)
+        elif timeout_s is not None:
+            self._watchdog = Watchdog(timeout_s, faults.describe_own_stall)
 
     @property
     def pids(self) -> list[int]:
@@ -115,34 +113,34 @@ class BatchSource:
         self.examples.append(sent.num_examples)
         return sent.batch
 
-    def _watched(self, step: Any) -> Any:
+    def _watched(self, step: Callable[[], Any]) -> Any:
         """Returns what a step of torch's loader does, within `timeout_s`."""
         self._asked_at = time.monotonic()
-        with self._watchdog or nullcontext():
-            try:
-                return step()
-            except (StopIteration, StallError):
+        try:
+            return step() if self._watchdog is None else self._watchdog.run(step)
+        except StopIteration:
+            raise
+        except Exception as error:
+            dead = self._processes.find_dead(error) if self._processes is not None else []
+            if not dead:
                 raise
-            except Exception as error:
-                dead = self._processes.find_dead(error) if self._processes is not None else []
-                if not dead:
-                    raise
-                raise WorkerError(self._faults.describe_deaths(dead)) from error
+            raise WorkerError(self._faults.describe_deaths(dead)) from error
 
     def look(self) -> None:
         """Looks how the workers are while no batch comes.
 
         Raises:
+            ConfigError: the loader was closed meanwhile.
             StallError: it has been too long.
         """
+        if self._loader is None:
+            raise ConfigError("This Loader was closed while its batch was waited for.")
         now = time.monotonic()
         if not self._is_slow_start_told and now - self._started_at >= _SLOW_START_S:
             self._is_slow_start_told = True
             _logger.info("%s", self._faults.describe_slow_start(_SLOW_START_S))
         if self._timeout_s is not None and now - self._asked_at >= self._timeout_s:
-            pids = self.pids
-            worker = self._num_received % len(pids)
-            raise StallError(self._faults.describe_stall(worker, pids[worker]))
+            raise StallError(self._faults.describe_stall(self.pids, self._num_received))
 
     def close(self) -> None:
         """Ends the workers; the source cannot be used any more."""

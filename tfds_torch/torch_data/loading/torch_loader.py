@@ -64,9 +64,9 @@ class TorchLoaderSetup:
                 f"create_loader: {type(dataset).__name__} is an IterableDataset, which has an order of its own: "
                 f"shuffle= and sampler= are for map-style datasets."
             )
-        elif not hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
+        elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or isinstance(dataset, IterableDataset)):
             raise ConfigError(
-                f"create_loader: {type(dataset).__name__} is not a dataset: it must be an ImageDataset, a "
+                f"create_loader: {_kind_of(dataset)} is not a dataset: it must be an ImageDataset, a "
                 f"torch.utils.data.IterableDataset, or have __getitem__ and __len__."
             )
         generator = None if seed is None else torch.Generator().manual_seed(seed % 2**63)
@@ -139,6 +139,10 @@ def _planned_batch_size(dataset: ImageDataset, options: LoaderOptions) -> int:
                 f"batch its parser plans: give ParserTfds shuffle= or remainder= instead."
             )
     return planned
+
+
+def _kind_of(dataset: Any) -> str:
+    return f"the class {dataset.__name__}" if isinstance(dataset, type) else type(dataset).__name__
 
 
 def _make_slots(dataset: Any, num_workers: int, prefetch_batches: int) -> SharedSlots | None:

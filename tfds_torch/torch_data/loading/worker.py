@@ -184,7 +184,7 @@ class _Timed(Iterator[Any]):
 
 
 class _InWorker(_Timed):
-    """The same in a worker, where an error is an item that comes again and again: it must fill a batch."""
+    """Yields them in a worker, where an error is an item that comes again and again: it must fill a batch."""
 
     _failure: Failure | None = None
     _is_first = True
@@ -198,6 +198,7 @@ class _InWorker(_Timed):
                 item = super().__next__()
             except StopIteration:
                 self._metrics.note_started()
+                self._metrics.note_done()
                 raise
             except Exception as error:
                 item = Failure.of(error)
