@@ -519,5 +519,5 @@ def test_a_stale_dataset_info_is_an_error(datasets: Datasets, tmp_path: Path) ->
     first.write_bytes(contents[1])
     second.write_bytes(contents[0])
     parser = ParserTfds(tmp_path, "shapes", batch_size=8)
-    with pytest.raises(errors.ShardError, match=r"-00000-of-00007 holds 3 of 40 examples"):
+    with pytest.raises(errors.ShardError, match=r"-0000(0-of-00007 holds 3 of 40|1-of-00007 holds 40 of 3) examples"):
         list(parser.batches(World()))
