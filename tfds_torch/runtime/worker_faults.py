@@ -92,7 +92,7 @@ class WorkerFaults:
         worker = (stopped or at_work)[0]
         letter, state = process_state(pids[worker])
         said = f"{self._no_batch()} Worker {worker} (pid {pids[worker]}), "
-        said += f"{'for which all wait' if stopped else 'whose turn it is'}, is {state} ({letter})"
+        said += f"{'whose turn it is' if worker == at_work[0] else 'for which all wait'}, is {state} ({letter})"
         if self.metrics.pid(worker) is None:
             return f"{said} and has not begun to read {self.names.dataset}. {self.names.next_step}"
         said += f" and reads {self._place_of(worker)}. {self.names.next_step} "
