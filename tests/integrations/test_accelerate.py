@@ -13,7 +13,8 @@ from torch.utils.data import ChainDataset, DataLoader
 from integrations import accelerate_scenarios as scenarios
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import ConfigError
-from tfds_torch.integrations.accelerate import _check_batch_size, _find_dataset, check_accelerator
+from tfds_torch.integrations.accelerate import _check_batch_size, check_accelerator
+from tfds_torch.torch_data.wrapped_datasets import find_layer
 
 NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
 NUM_FILLED = NUM_RANKS * BATCH_SIZE * NUM_BATCHES - NUM_PHOTOS
@@ -222,8 +223,8 @@ class Counting:
 @pytest.mark.parametrize("wrap", [scenarios.Wrapped, lambda dataset: ChainDataset([dataset])], ids=["own", "chain"])
 def test_a_dataset_around_ours_is_found(data_root: Path, wrap: Any) -> None:
     ours = scenarios.make_dataset(str(data_root), False, world=World(1, 2))
-    assert _find_dataset(DataLoader(wrap(ours), BATCH_SIZE)) is ours
-    assert _find_dataset(DataLoader([1, 2, 3])) is None  # type: ignore[arg-type]
+    assert find_layer(wrap(ours), ImageDataset) is ours
+    assert find_layer([1, 2, 3], ImageDataset) is None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import Loader
-from tfds_torch.torch_data.wrapped_datasets import unwrap
+from tfds_torch.torch_data.wrapped_datasets import find_layer
 
 _MARK = "_keeps_own_shards"
 
@@ -64,7 +64,7 @@ def keep_own_shards(accelerator: Accelerator) -> None:
     def prepare_loader(data_loader: Any, device_placement: bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(data_loader, Loader | PreparedLoader):
             return prepare_ours(data_loader, device_placement)
-        dataset = _find_dataset(data_loader)
+        dataset = find_layer(getattr(data_loader, "dataset", None), ImageDataset)
         if dataset is None or getattr(data_loader, "_is_accelerate_prepared", False):
             return prepare_one(data_loader, device_placement, *args, **kwargs)
         check_accelerator(accelerator, dataset)
@@ -164,12 +164,6 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
         if name == "loader":  # While it is being copied or unpickled.
             raise AttributeError(name)
         return getattr(self.loader, name)
-
-
-def _find_dataset(loader: Any) -> ImageDataset | None:
-    """Returns what of ours a loader reads from, through any wrapper; None: nothing of ours."""
-    layers = unwrap(getattr(loader, "dataset", None))
-    return next((layer for layer in layers if isinstance(layer, ImageDataset)), None)
 
 
 def _prepare_plain(accelerator: Accelerator, loader: Any, dataset: ImageDataset, device_placement: bool | None) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.wrapped_datasets import unwrap
+from tfds_torch.torch_data.wrapped_datasets import find_layer
 
 
 def load_state(loader: Any, state: Mapping[str, Any]) -> None:
@@ -28,8 +28,7 @@ def load_state(loader: Any, state: Mapping[str, Any]) -> None:
         StateMismatchError: it is not such a state, or it does not fit the dataset; or it was taken in the middle of a
             batch, and the loader has other workers.
     """
-    layers = unwrap(getattr(loader, "dataset", None))
-    dataset = next((layer for layer in layers if isinstance(layer, ImageDataset)), None)
+    dataset = find_layer(getattr(loader, "dataset", None), ImageDataset)
     if dataset is None:
         raise ConfigError(f"load_state: {loader!r} does not read an ImageDataset. Use its own load_state_dict.")
     snapshot = state.get("_snapshot") if isinstance(state, Mapping) else None

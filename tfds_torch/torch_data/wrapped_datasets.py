@@ -1,9 +1,11 @@
 """What lies in a dataset: an ImageDataset may be wrapped, by timm, by torch's ChainDataset or by the user."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import Dataset
+
+_Found = TypeVar("_Found")
 
 
 def unwrap(dataset: Any) -> Iterator[Any]:
@@ -19,3 +21,8 @@ def unwrap(dataset: Any) -> Iterator[Any]:
         for name, value in list(getattr(layer, "__dict__", {}).items()):
             values = value if isinstance(value, list | tuple) else [value]
             found += [inner for inner in values if isinstance(inner, Dataset) or name == "reader"]
+
+
+def find_layer(dataset: Any, kind: type[_Found]) -> _Found | None:
+    """Returns the outermost layer that is of a kind; None: there is none."""
+    return next((layer for layer in unwrap(dataset) if isinstance(layer, kind)), None)

@@ -16,7 +16,7 @@ from tfds_torch.runtime.machine_share import choose_workers, num_local_ranks, us
 from tfds_torch.runtime.memory_limits import available_bytes, memory_limit
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.options import LoaderOptions
-from tfds_torch.torch_data.wrapped_datasets import unwrap
+from tfds_torch.torch_data.wrapped_datasets import find_layer
 
 _logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def find_num_workers(asked: int | str) -> tuple[int, str]:
 
 def warn_of_foreign(dataset: Any, options: LoaderOptions, num_workers: int) -> None:
     """Warns where a dataset that is not ours would be read several times, or by nobody but the training loop."""
-    if any(isinstance(layer, ImageDataset) for layer in unwrap(dataset)):
+    if find_layer(dataset, ImageDataset) is not None:
         return
     name = type(dataset).__name__
     is_shared_out = options.worker_init_fn is not None or _asks_for_worker(type(dataset))
