@@ -1,16 +1,17 @@
 """Decode and transform: encoded images become rows of batch buffers, or arrays of their own size."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
+from tfds_torch.images.buffer_rows import BadImageError, BufferRows, OtherSizeError, single_rows, write_rows
 from tfds_torch.images.crop_parameters import CropParameters
 from tfds_torch.images.decoding import CHANNELS, MOST_PIXELS, ImageDecodeError, ImageDecoder, Pixels
 from tfds_torch.images.headers import Header
+from tfds_torch.images.masks import check_masks, cut_alike
 from tfds_torch.images.preprocess import Preprocess, height_and_width
 
 Int64Array = NDArray[np.int64]
@@ -19,32 +20,6 @@ _MOST_SMALL_PIXELS = 128 * 128
 
 MapImages = Callable[[Pixels, Int64Array], Pixels]
 """uint8 [n, H, W, C] and the sample keys int64 [n] -> uint8 [n, H, W, C]."""
-
-
-@dataclass(frozen=True)
-class BufferRows:
-    """Rows `start` to `stop` - 1 of a batch buffer, which images belong to."""
-
-    buffer: BatchBuffer
-    start: int
-    stop: int
-
-
-class BadImageError(Exception):
-    """One of several images cannot be used.
-
-    Args:
-        position: which one.
-        reason: why, in a sentence.
-    """
-
-    def __init__(self, position: int, reason: str) -> None:
-        super().__init__(position, reason)
-        self.position, self.reason = position, reason
-
-
-class OtherSizeError(BadImageError):
-    """An image is not of the size of its batch."""
 
 
 class ImageTransform:
@@ -136,10 +111,10 @@ class ImageTransform:
             decoded = self._decode_windows(images, headers, parameters)
             apart = ArrayBuffer((len(images), *self.row_shape(b"")))
             self._fill([BufferRows(apart, 0, len(images))], decoded, parameters, resizer=rows[0].buffer)
-            _write_rows(rows, self._map(apart.pixels, keys))
+            write_rows(rows, self._map(apart.pixels, keys))
         if not masks:
             return {}
-        _check_masks(masks, sizes)
+        check_masks(masks, sizes)
         size = height_and_width(self.preprocess.size)
         return {name: cut_alike(values, parameters, size) for name, values in masks.items()}
 
@@ -153,7 +128,7 @@ class ImageTransform:
         return headers
 
     def _copy(self, images: Sequence[bytes], headers: Sequence[Header], rows: Sequence[BufferRows]) -> None:
-        for position, (image, header, (buffer, row)) in enumerate(zip(images, headers, _single(rows), strict=True)):
+        for position, (image, header, (buffer, row)) in enumerate(zip(images, headers, single_rows(rows), strict=True)):
             out = buffer.pixels[row]
             shape = (header.height, header.width, self._decoder.num_channels(header))
             if shape != out.shape:
@@ -191,7 +166,7 @@ class ImageTransform:
         tops, lefts = (starts + before).T
         cut = windows[np.arange(len(images)), tops, lefts * num_channels].reshape(-1, *size, num_channels)
         cut[parameters.flips] = cut[parameters.flips, :, ::-1]
-        _write_rows(rows, cut)
+        write_rows(rows, cut)
 
     def _decode_windows(
         self, images: Sequence[bytes], headers: Sequence[Header], parameters: CropParameters
@@ -220,7 +195,7 @@ class ImageTransform:
         resizer: BatchBuffer | None = None,
     ) -> None:
         """Resizes decoded images into their rows; as another buffer resizes, where one is given."""
-        for (buffer, row), pixels, crop in zip(_single(rows), decoded, parameters.rows(), strict=True):
+        for (buffer, row), pixels, crop in zip(single_rows(rows), decoded, parameters.rows(), strict=True):
             self._fill_row(buffer, row, pixels, *crop, resizer=resizer or buffer)
 
     def _fill_row(
@@ -254,68 +229,3 @@ class ImageTransform:
             left = width - left - part.shape[1] if flip else left
             out = out[top : top + part.shape[0], left : left + part.shape[1]]
         out[:] = part[:, ::-1] if flip else part
-
-
-def _single(rows: Sequence[BufferRows]) -> Iterator[tuple[BatchBuffer, int]]:
-    """Yields each row by itself."""
-    for part in rows:
-        for row in range(part.start, part.stop):
-            yield part.buffer, row
-
-
-def _write_rows(rows: Sequence[BufferRows], pixels: Pixels) -> None:
-    """Writes n images, uint8 [n, H, W, C], into their n rows."""
-    start = 0
-    for part in rows:
-        stop = start + part.stop - part.start
-        part.buffer.pixels[part.start : part.stop] = pixels[start:stop]
-        start = stop
-
-
-def _check_masks(masks: Mapping[str, Sequence[Pixels]], sizes: Int64Array) -> None:
-    for name, values in masks.items():
-        for position, (mask, size) in enumerate(zip(values, sizes.tolist(), strict=True)):
-            if list(mask.shape[:2]) != size:
-                raise BadImageError(
-                    position,
-                    f"Its {name!r} has {mask.shape[0]} x {mask.shape[1]} pixels, and its image {size[0]} x {size[1]}: "
-                    f"what goes through the same crop must be of the same size.",
-                )
-
-
-def cut_alike(masks: Sequence[Pixels], parameters: CropParameters, size: tuple[int, int]) -> list[Pixels]:
-    """Returns other images, uint8 [h, w, C], cropped, resized and mirrored like n images, by the nearest pixel.
-
-    Args:
-        masks: of the same sizes as the images.
-        parameters: of the images.
-        size: height and width of the results.
-
-    Returns:
-        n images uint8 [H, W, C], 0 where they are padded.
-
-    Source: Pillow, `Image.resize` with NEAREST.
-    """
-    return list(_cut_alike(masks, parameters, size))
-
-
-def _cut_alike(masks: Sequence[Pixels], parameters: CropParameters, size: tuple[int, int]) -> Iterator[Pixels]:
-    rows = zip(masks, parameters.rows(), parameters.windows.tolist(), parameters.shrinks.tolist(), strict=True)
-    for mask, (resized, steps, offset, flip, _), window, shrink in rows:
-        out = np.zeros((*size, mask.shape[-1]), mask.dtype)
-        lines, columns = (
-            _nearest(size[axis], resized[axis], offset[axis], steps[axis] * shrink, window[axis], mask.shape[axis])
-            for axis in (0, 1)
-        )
-        part = mask[lines[1][:, None], columns[1]]
-        out[lines[0][:, None], columns[0]] = part
-        yield out[:, ::-1] if flip else out
-
-
-def _nearest(
-    length: int, resized: int, offset: int, step: float, first: int, available: int
-) -> tuple[Int64Array, Int64Array]:
-    """Returns positions along a side of the result, and the pixels of the whole image that are nearest to them."""
-    positions = np.arange(max(-offset, 0), min(length, resized - offset))
-    pixels = first + np.floor((positions + offset + 0.5) * step).astype(np.int64)
-    return positions, np.minimum(pixels, available - 1)
