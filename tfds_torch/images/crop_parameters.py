@@ -152,9 +152,7 @@ def resize_shorter_side(sizes: Int64Array, length: int) -> Int64Array:
     Source: torchvision 0.28, `transforms.Resize` of one number.
     """
     shorter, longer = sizes.min(axis=1), sizes.max(axis=1)
-    others = np.maximum(
-        1, [int(length * long / short) for short, long in zip(shorter.tolist(), longer.tolist(), strict=True)]
-    )
+    others = np.maximum(1, (length * longer / shorter).astype(np.int64))
     is_wide = sizes[:, 1] >= sizes[:, 0]
     return np.stack([np.where(is_wide, length, others), np.where(is_wide, others, length)], axis=1).astype(np.int64)
 

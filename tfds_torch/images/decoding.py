@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.decoders import jpeg, pillow, png
-from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Decoder, ImageDecodeError, Pixels
+from tfds_torch.images.decoders import jpeg, pillow, png, raw
+from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Decoder, EncodedImage, ImageDecodeError, Pixels
 from tfds_torch.images.headers import Header, ImageFormat, read_header
 
-__all__ = ["CHANNELS", "MOST_PIXELS", "ImageDecodeError", "ImageDecoder", "Pixels"]
+__all__ = ["CHANNELS", "MOST_PIXELS", "EncodedImage", "ImageDecodeError", "ImageDecoder", "Pixels"]
 
 CHANNELS: Mapping[str | None, int] = {None: 0, "L": 1, "RGB": 3, "RGBA": 4}
 """Mode of images -> number of channels; 0: as stored."""
@@ -22,7 +24,7 @@ _DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
     ImageFormat.BMP: (pillow,),
     ImageFormat.WEBP: (pillow,),
 }
-"""Who decodes what; the first one that does not refuse."""
+"""Who decodes what; the first one that does not refuse. What is stored as pixels is converted by `raw`."""
 
 _STORED_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
@@ -47,18 +49,18 @@ class ImageDecoder:
         self._mode = mode
         self._max_pixels = max_pixels
 
-    def read_header(self, image: bytes) -> Header:
+    def read_header(self, image: EncodedImage) -> Header:
         """Returns what an image says about itself, before anything of it is decoded.
 
         Args:
-            image: encoded.
+            image: encoded, or pixels as they are stored: uint8 [h, w, C].
 
         Raises:
             ImageDecodeError: it is empty, not an image, has no pixels or more than `max_pixels`.
         """
-        header = read_header(image)
+        header = _header_of_pixels(image) if isinstance(image, np.ndarray) else read_header(image)
         if header is None:
-            if not image:
+            if not len(image):
                 raise ImageDecodeError("It is empty.")
             raise ImageDecodeError(f"Its {len(image)} bytes are not a whole JPEG, PNG, GIF, BMP or WebP image.")
         num_pixels = header.height * header.width
@@ -78,9 +80,11 @@ class ImageDecoder:
 
     def shrinks(self, header: Header) -> bool:
         """Whether an image with this header can be downsized by 2, 4 or 8 while it is decoded, which is faster."""
-        return _DECODERS[header.format][0].shrinks(header)
+        return header.format != ImageFormat.PIXELS and _DECODERS[header.format][0].shrinks(header)
 
-    def decode(self, image: bytes, header: Header, window: Sequence[int] | None = None, shrink: int = 1) -> Pixels:
+    def decode(
+        self, image: EncodedImage, header: Header, window: Sequence[int] | None = None, shrink: int = 1
+    ) -> Pixels:
         """Returns the pixels of an image, or of a window of it: uint8 [h, w, C], not always contiguous.
 
         Args:
@@ -103,7 +107,7 @@ class ImageDecoder:
             raise ImageDecodeError(f"It decodes to {_words(pixels.shape)}, and its header says {_words(shape)}.")
         return pixels[top : top + height, left : left + width]
 
-    def decode_into(self, image: bytes, header: Header, out: Pixels) -> None:
+    def decode_into(self, image: EncodedImage, header: Header, out: Pixels) -> None:
         """Decodes a whole image into given memory, without a further copy where the decoder can do so.
 
         Args:
@@ -131,7 +135,16 @@ class ImageDecoder:
         return _STORED_MODES.get(header.channels, "RGB")
 
 
-def _decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None) -> Pixels:
+def _header_of_pixels(image: Pixels) -> Header:
+    height, width, channels = image.shape
+    return Header(ImageFormat.PIXELS, height, width, channels, 8)
+
+
+def _decode(
+    image: EncodedImage, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None
+) -> Pixels:
+    if isinstance(image, np.ndarray):
+        return raw.convert(image, mode, out)
     for decoder in _DECODERS[header.format]:
         pixels = decoder.decode(image, header, mode, shrink, out, num_rows)
         if pixels is not None:

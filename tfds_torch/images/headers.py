@@ -25,13 +25,14 @@ _BMP_DEPTHS = {1: 1, 4: 4, 8: 8, 16: 5, 24: 8, 32: 8}
 
 
 class ImageFormat(IntEnum):
-    """How an image is encoded."""
+    """How an image is encoded; PIXELS: not at all."""
 
     JPEG = 0
     PNG = 1
     GIF = 2
     BMP = 3
     WEBP = 4
+    PIXELS = 5
 
 
 class Header(NamedTuple):

@@ -152,14 +152,16 @@ class TrainPreprocess:
         shrinkable: NDArray[np.bool_],
     ) -> CropParameters:
         """Returns what is done to each of n images; see `Preprocess`."""
-        uniforms = draw_uniforms(keys, seed, NUM_DRAWS + 2)
-        flips = uniforms[:, NUM_DRAWS] < self.hflip
         height, width = height_and_width(self.size)
         if self.crop_padding is not None:
+            uniforms = draw_uniforms(keys, seed, (0, 1, NUM_DRAWS))
+            flips = uniforms[:, 2] < self.hflip
             room = sizes + 2 * self.crop_padding - np.array([height, width])
             starts = np.floor(uniforms[:, :2] * (room + 1)).astype(np.int64) - self.crop_padding
             centered = -((np.array([height, width]) - sizes) // 2)
             return cut_windows(sizes, np.where(room >= 0, starts, centered), (height, width), flips)
+        uniforms = draw_uniforms(keys, seed, NUM_DRAWS + 2)
+        flips = uniforms[:, NUM_DRAWS] < self.hflip
         boxes = random_resized_crops(sizes, uniforms[:, :NUM_DRAWS], self.scale, self.ratio)
         bicubic = _choose_bicubic(self.interpolation, uniforms[:, NUM_DRAWS + 1])
         return crop_and_resize(boxes, (height, width), shrinkable, flips, bicubic)

@@ -3,16 +3,25 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
-from tfds_torch.images.buffer_rows import BadImageError, BufferRows, OtherSizeError, single_rows, write_rows
+from tfds_torch.images.buffer_rows import (
+    BadImageError,
+    BufferRows,
+    OtherSizeError,
+    blocks_of,
+    copy_stored,
+    single_rows,
+    write_rows,
+)
 from tfds_torch.images.crop_parameters import CropParameters
-from tfds_torch.images.decoding import CHANNELS, MOST_PIXELS, ImageDecodeError, ImageDecoder, Pixels
+from tfds_torch.images.cutting import cut_windows_of, mirror
+from tfds_torch.images.decoding import CHANNELS, MOST_PIXELS, EncodedImage, ImageDecodeError, ImageDecoder, Pixels
 from tfds_torch.images.headers import Header
 from tfds_torch.images.masks import check_masks, cut_alike
-from tfds_torch.images.preprocess import Preprocess, height_and_width
+from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, height_and_width
+from tfds_torch.storage.stored_pixels import StoredPixels
 
 Int64Array = NDArray[np.int64]
 
@@ -43,10 +52,11 @@ class ImageTransform:
         self.preprocess = preprocess
         self._seed = seed
         self._map = map_images
+        self._kept_size: tuple[int, int] | None = None  # Of images that an evaluation leaves as they are.
         self._num_channels = CHANNELS[mode]
         self._decoder = ImageDecoder(mode, MOST_PIXELS if preprocess is None else preprocess.max_pixels)
 
-    def row_shape(self, first: bytes) -> tuple[int, int, int]:
+    def row_shape(self, first: EncodedImage) -> tuple[int, int, int]:
         """Returns [H, W, C] of the rows of a batch: as the preprocess says, else that of its first image.
 
         Raises:
@@ -57,7 +67,7 @@ class ImageTransform:
         (header,) = self._headers([first])
         return header.height, header.width, self._decoder.num_channels(header)
 
-    def decode(self, images: Sequence[bytes]) -> list[Pixels]:
+    def decode(self, images: Sequence[EncodedImage]) -> list[Pixels]:
         """Returns the pixels of n whole images, uint8 [h, w, C].
 
         Raises:
@@ -73,7 +83,7 @@ class ImageTransform:
 
     def write(
         self,
-        images: Sequence[bytes],
+        images: Sequence[EncodedImage],
         keys: Int64Array,
         rows: Sequence[BufferRows],
         masks: Mapping[str, Sequence[Pixels]] | None = None,
@@ -93,32 +103,57 @@ class ImageTransform:
             BadImageError: an image or a mask cannot be used.
             OtherSizeError: without a preprocess, an image is not of the size of its row.
         """
-        headers = self._headers(images)
+        images = self._as_stored(images)
+        if isinstance(images, StoredPixels) and not masks and self._copies(images.shape[:2]):
+            self._copy(images, [], rows)
+            return {}
+        is_stored = isinstance(images, StoredPixels)
+        headers = [] if is_stored else self._headers(images)
         if self.preprocess is None:
             self._copy(images, headers, rows)
             return {}
-        decoder = self._decoder
-        sizes = np.array([(header.height, header.width) for header in headers], np.int64)
-        shrinkable = np.array([decoder.shrinks(header) for header in headers])
+        if isinstance(images, StoredPixels):
+            sizes = np.broadcast_to(np.array(images.shape[:2], np.int64), (len(images), 2))
+            shrinkable = np.zeros(len(images), np.bool_)
+        else:
+            sizes = np.array([(header.height, header.width) for header in headers], np.int64)
+            shrinkable = np.array([self._decoder.shrinks(header) for header in headers])
         parameters = self.preprocess.crop_parameters(sizes, keys, self._seed, shrinkable)
         if self._map is None and parameters.keep_all(sizes, height_and_width(self.preprocess.size)):
             self._copy(images, headers, rows)
         elif self._map is None and sizes[0].prod() <= _MOST_SMALL_PIXELS and parameters.only_cut(sizes):
             self._cut(images, headers, rows, parameters)
-        elif self._map is None:
-            self._fill(rows, self._decode_windows(images, headers, parameters), parameters)
         else:
-            decoded = self._decode_windows(images, headers, parameters)
-            apart = ArrayBuffer((len(images), *self.row_shape(b"")))
-            self._fill([BufferRows(apart, 0, len(images))], decoded, parameters, resizer=rows[0].buffer)
-            write_rows(rows, self._map(apart.pixels, keys))
+            self._resize(images, headers, keys, rows, parameters)
         if not masks:
             return {}
         check_masks(masks, sizes)
         size = height_and_width(self.preprocess.size)
         return {name: cut_alike(values, parameters, size) for name, values in masks.items()}
 
-    def _headers(self, images: Sequence[bytes]) -> list[Header]:
+    def _copies(self, size: tuple[int, int]) -> bool:
+        """Whether nothing is ever done to images of this size."""
+        if self._kept_size == size:
+            return True
+        if self._map is not None or not isinstance(self.preprocess, EvalPreprocess):
+            return False
+        sizes = np.array([size], np.int64)
+        parameters = self.preprocess.crop_parameters(sizes, np.zeros(1, np.int64), 0, np.zeros(1, np.bool_))
+        self._kept_size = size if parameters.keep_all(sizes, height_and_width(self.preprocess.size)) else None
+        return self._kept_size is not None
+
+    def _as_stored(self, images: Sequence[EncodedImage]) -> Sequence[EncodedImage]:
+        """Returns images that can be copied as they are stored, or each by itself.
+
+        Raises:
+            BadImageError: they have too many pixels.
+        """
+        if not isinstance(images, StoredPixels):
+            return images
+        (header,) = self._headers(images[:1])  # They are all of one size.
+        return images if self._decoder.num_channels(header) == images.shape[2] else list(images)
+
+    def _headers(self, images: Sequence[EncodedImage]) -> list[Header]:
         headers: list[Header] = []
         for image in images:
             try:
@@ -127,7 +162,10 @@ class ImageTransform:
                 raise BadImageError(len(headers), str(error)) from None
         return headers
 
-    def _copy(self, images: Sequence[bytes], headers: Sequence[Header], rows: Sequence[BufferRows]) -> None:
+    def _copy(self, images: Sequence[EncodedImage], headers: Sequence[Header], rows: Sequence[BufferRows]) -> None:
+        if isinstance(images, StoredPixels):
+            copy_stored(images, rows)
+            return
         for position, (image, header, (buffer, row)) in enumerate(zip(images, headers, single_rows(rows), strict=True)):
             out = buffer.pixels[row]
             shape = (header.height, header.width, self._decoder.num_channels(header))
@@ -140,36 +178,54 @@ class ImageTransform:
 
     def _cut(
         self,
-        images: Sequence[bytes],
+        images: Sequence[EncodedImage],
         headers: Sequence[Header],
         rows: Sequence[BufferRows],
         parameters: CropParameters,
     ) -> None:
         """Cuts a window out of each of n small images of one size, padded where it reaches outside: all at once."""
-        height, width = headers[0].height, headers[0].width
-        num_channels = self._decoder.num_channels(headers[0])
-        decoded = ArrayBuffer((len(images), height, width, num_channels))
-        self._copy(images, headers, [BufferRows(decoded, 0, len(images))])
+        if isinstance(images, StoredPixels):
+            shape = images.shape
+        else:
+            shape = (headers[0].height, headers[0].width, self._decoder.num_channels(headers[0]))
         size = rows[0].buffer.pixels.shape[1:3]
+        if size == shape[:2] and not parameters.windows[:, :2].any() and not parameters.offsets.any():
+            self._copy(images, headers, rows)
+            for buffer, start, stop, first in blocks_of(rows):
+                mirror(buffer.pixels[start:stop], parameters.flips[first : first + stop - start])
+            return
+        decoded = ArrayBuffer((len(images), *shape))
+        self._copy(images, headers, [BufferRows(decoded, 0, len(images))])
+        fill = 0 if self.preprocess is None else self.preprocess.fill
         starts = parameters.windows[:, :2] + parameters.offsets
-        before = np.maximum(0, -starts.min(axis=0))
-        after = np.maximum(0, (starts + size).max(axis=0) - (height, width))
-        padded = decoded.pixels
-        if before.any() or after.any():
-            shape = (len(images), before[0] + height + after[0], before[1] + width + after[1], num_channels)
-            padded = np.empty(shape, np.uint8)
-            padded[:] = 0 if self.preprocess is None else self.preprocess.fill
-            padded[:, before[0] : before[0] + height, before[1] : before[1] + width] = decoded.pixels
-        # Lines of bytes, so that whole lines are copied.
-        lines = padded.reshape(len(padded), padded.shape[1], -1)
-        windows = sliding_window_view(lines, (size[0], size[1] * num_channels), axis=(1, 2))
-        tops, lefts = (starts + before).T
-        cut = windows[np.arange(len(images)), tops, lefts * num_channels].reshape(-1, *size, num_channels)
-        cut[parameters.flips] = cut[parameters.flips, :, ::-1]
-        write_rows(rows, cut)
+        for buffer, start, stop, first in blocks_of(rows):
+            images_of_block = slice(first, first + stop - start)
+            out = buffer.pixels[start:stop]
+            cut_windows_of(decoded.pixels[images_of_block], starts[images_of_block], fill, out)
+            mirror(out, parameters.flips[images_of_block])
+
+    def _resize(
+        self,
+        images: Sequence[EncodedImage],
+        headers: Sequence[Header],
+        keys: Int64Array,
+        rows: Sequence[BufferRows],
+        parameters: CropParameters,
+    ) -> None:
+        """Decodes, resizes and flips n images of any sizes, each by itself."""
+        if isinstance(images, StoredPixels):
+            images = list(images)
+            headers = self._headers(images)
+        decoded = self._decode_windows(images, headers, parameters)
+        if self._map is None:
+            self._fill(rows, decoded, parameters)
+            return
+        apart = ArrayBuffer((len(images), *self.row_shape(b"")))
+        self._fill([BufferRows(apart, 0, len(images))], decoded, parameters, resizer=rows[0].buffer)
+        write_rows(rows, self._map(apart.pixels, keys))
 
     def _decode_windows(
-        self, images: Sequence[bytes], headers: Sequence[Header], parameters: CropParameters
+        self, images: Sequence[EncodedImage], headers: Sequence[Header], parameters: CropParameters
     ) -> list[Pixels]:
         """Returns the windows of n images, uint8 [h, w, C].
 

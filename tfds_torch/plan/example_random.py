@@ -6,6 +6,7 @@ gets others.
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +14,19 @@ from numpy.typing import NDArray
 from tfds_torch.plan.hashing import UInt64Array, hash_with_key
 
 
-def draw_uniforms(keys: NDArray[np.int64], seed: int, num_draws: int) -> NDArray[np.float64]:
+def draw_uniforms(keys: NDArray[np.int64], seed: int, draws: int | Sequence[int]) -> NDArray[np.float64]:
     """Returns independent random numbers for each of n sample keys.
 
     Args:
         keys: int64 [n], each >= 0.
         seed: any integer >= 0.
-        num_draws: numbers of each.
+        draws: how many numbers of each; or which of them, m of 0, 1, 2, ...
 
     Returns:
-        float64 [n, num_draws], uniform in [0, 1); those of a key do not depend on num_draws beyond their count.
+        float64 [n, m], uniform in [0, 1); a number of a key does not depend on which others are drawn.
     """
-    bits = hash_with_key(_hash_keys(keys, seed)[:, None], np.arange(num_draws, dtype=np.uint64))
+    which = np.arange(draws, dtype=np.uint64) if isinstance(draws, int) else np.array(draws, np.uint64)
+    bits = hash_with_key(_hash_keys(keys, seed)[:, None], which)
     # The upper 53 bits are a float64's precision.
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

@@ -10,6 +10,9 @@ from tfds_torch.images.headers import Header
 Pixels = NDArray[np.uint8]
 """Of one image: [h, w, C]."""
 
+EncodedImage = bytes | Pixels
+"""An image as it is stored: the bytes of its file, or its pixels."""
+
 NUM_CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 """What decoders return, by Pillow's names."""
 

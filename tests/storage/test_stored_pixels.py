@@ -1,0 +1,43 @@
+"""StoredPixels: images of one size where they lie in memory."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfds_torch.storage.stored_pixels import StoredPixels
+
+MEMORY = np.random.default_rng(0).integers(0, 256, 8192, dtype=np.uint8)
+SHAPE = (4, 8, 3)  # 96 bytes: three units of 32.
+
+
+@pytest.mark.parametrize(("starts", "unit"), [([0, 8096, 96, 96], 32), ([0, 8096, 96, 96], 1), ([3, 1001, 8095], 1)])
+def test_each_image_is_what_lies_at_its_start(starts: list[int], unit: int) -> None:
+    images = StoredPixels(MEMORY, np.array(starts), SHAPE, unit)
+    expected = [MEMORY[start : start + 96].reshape(SHAPE) for start in starts]
+    assert (images.copy() == np.stack(expected)).all()
+    for place, one in enumerate(expected):
+        assert (images[place] == one).all()
+        assert (images[-1] == expected[-1]).all()
+    assert [(image == one).all() for image, one in zip(images, expected, strict=True)]
+    assert (images[1:].copy() == np.stack(expected[1:])).all()
+    assert len(images[1:]) == len(starts) - 1
+
+
+def test_the_last_byte_of_memory_may_be_an_images() -> None:
+    images = StoredPixels(MEMORY[:192], np.array([96, 0]), SHAPE, 32)
+    assert (images.copy()[0] == MEMORY[96:192].reshape(SHAPE)).all()
+    assert (StoredPixels(MEMORY[:191], np.array([95]), SHAPE).copy()[0] == MEMORY[95:191].reshape(SHAPE)).all()
+
+
+def test_no_images_are_no_images() -> None:
+    empty: Any = np.empty(0, np.int64)
+    assert StoredPixels(MEMORY, empty, SHAPE, 32).copy().shape == (0, *SHAPE)
+    assert StoredPixels(MEMORY, empty, SHAPE).copy().shape == (0, *SHAPE)
+
+
+def test_pickled_they_are_a_list_of_arrays() -> None:
+    images = pickle.loads(pickle.dumps(StoredPixels(MEMORY, np.array([5, 7]), SHAPE)))
+    assert isinstance(images, list)
+    assert (images[1] == MEMORY[7:103].reshape(SHAPE)).all()

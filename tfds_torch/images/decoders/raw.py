@@ -1,0 +1,31 @@
+"""Images that are stored as pixels: nothing is left to decode, but channels may have to be converted."""
+
+import numpy as np
+from PIL import Image
+
+from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+def convert(pixels: Pixels, mode: str, out: Pixels | None) -> Pixels:
+    """Returns pixels in a mode, as Pillow converts them.
+
+    Args:
+        pixels: uint8 [h, w, C].
+        mode: `L`, `RGB` or `RGBA`.
+        out: uint8 [h, w, C] of the result; None: into memory of its own, which may be that of the image.
+
+    Raises:
+        ImageDecodeError: it has channels that no mode has.
+    """
+    stored = _MODES.get(pixels.shape[-1])
+    if stored is None:
+        raise ImageDecodeError(f"It is stored as pixels of {pixels.shape[-1]} channels, and 1, 3 or 4 can be read.")
+    if stored != mode:
+        converted = np.asarray(Image.fromarray(pixels[..., 0] if stored == "L" else pixels).convert(mode))
+        pixels = converted if converted.ndim == 3 else converted[..., None]
+    if out is None:
+        return pixels
+    out[...] = pixels
+    return out
