@@ -1,4 +1,4 @@
-"""write_whole: a file that is there whole or not at all."""
+"""write_whole and WholeFile: a file that is there whole or not at all."""
 
 import os
 import stat
@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from tfds_torch.runtime.whole_file import write_whole
+from tfds_torch.runtime.whole_file import WholeFile, write_whole
 
 
 def test_content_takes_the_place_of_a_file_and_keeps_its_mode(tmp_path: Path) -> None:
@@ -35,3 +35,58 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> Non
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["report.json"]
+
+
+def test_parts_are_written_at_any_offset_and_put_in_place_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    file = WholeFile(path)
+    file.write(b"end", 5)
+    file.write(b"start", 0)
+    file.write(b"", 100)
+    assert path.read_bytes() == b"old"
+    file.commit()
+    file.discard()
+    assert path.read_bytes() == b"startend"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert os.listdir(tmp_path) == ["data.bin"]
+
+
+def test_what_is_given_up_or_forgotten_leaves_nothing(tmp_path: Path) -> None:
+    for forget in (False, True):
+        file = WholeFile(tmp_path / "data.bin")
+        file.write(b"content", 0)
+        if not forget:
+            file.discard()
+            file.discard()
+        del file
+        assert os.listdir(tmp_path) == []
+
+
+def test_nothing_is_written_to_what_was_put_in_place_or_given_up(tmp_path: Path) -> None:
+    for end in (WholeFile.commit, WholeFile.discard):
+        file = WholeFile(tmp_path / "data.bin")
+        end(file)
+        with pytest.raises(ValueError, match="is complete, or was given up"):
+            file.write(b"more", 0)
+
+
+def test_a_child_that_ends_does_not_delete_the_parents_file(tmp_path: Path) -> None:
+    file = WholeFile(tmp_path / "data.bin")
+    child = os.fork()
+    if child == 0:
+        file.write(b"child", 0)
+        file.discard()
+        os._exit(0)
+    os.waitpid(child, 0)
+    file.commit()
+    assert (tmp_path / "data.bin").read_bytes() == b"child"
+
+
+def test_a_short_write_is_gone_on_with(tmp_path: Path) -> None:
+    file, pwrite = WholeFile(tmp_path / "data.bin"), os.pwrite
+    with mock.patch("os.pwrite", lambda descriptor, content, offset: pwrite(descriptor, content[:3], offset)):
+        file.write(b"0123456789", 2)
+    file.commit()
+    assert (tmp_path / "data.bin").read_bytes() == b"\0\x000123456789"

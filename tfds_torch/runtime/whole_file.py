@@ -1,9 +1,13 @@
 """Writing a file that is there whole or not at all."""
 
+import logging
 import os
 import secrets
 import stat
+import weakref
 from pathlib import Path
+
+_logger = logging.getLogger(__name__)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -21,3 +25,72 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+class WholeFile:
+    """A large file that is written in parts, at any offsets, beside its place, and put there when it is whole.
+
+    Killed at any moment, its place holds what was there before, or all of the new file. What lies beside it then,
+    `.<name>.<random>.tmp`, may be deleted. Forked processes may write too; only the one that made it puts it in place.
+
+    Args:
+        path: its place.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()  # A link stays, and its target is replaced.
+        self.beside = self.path.with_name(f".{self.path.name[:50]}.{secrets.token_hex(8)}.tmp")
+        self.descriptor = os.open(self.beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+        self._discard = weakref.finalize(self, _discard, self.beside, self.descriptor, os.getpid())
+
+    def write(self, content: bytes | bytearray | memoryview, offset: int) -> None:
+        """Writes all of content at an offset; several processes may do so at once.
+
+        Raises:
+            OSError: it cannot be written, for example because the disk is full.
+            ValueError: the file was put in its place, or given up.
+        """
+        if not self._discard.alive:  # The descriptor may be another file's by now.
+            raise ValueError(f"{self.path} is complete, or was given up: nothing more can be written.")
+        view = memoryview(content).cast("B") if len(content) else memoryview(b"")
+        while view:
+            num_written = os.pwrite(self.descriptor, view, offset)
+            view, offset = view[num_written:], offset + num_written
+
+    def commit(self) -> None:
+        """Puts the file in its place, for good: also if the power fails afterwards.
+
+        Raises:
+            OSError: it cannot be put there; what was there is still there.
+        """
+        if self.path.is_file():
+            os.fchmod(self.descriptor, stat.S_IMODE(self.path.stat().st_mode))
+        os.fsync(self.descriptor)
+        os.replace(self.beside, self.path)
+        self._discard.detach()
+        os.close(self.descriptor)
+        try:
+            _fsync_folder(self.path.parent)
+        except OSError as error:  # It is in place and whole; only a power failure could still undo that.
+            _logger.warning("%s is written, but its folder could not be synced to the disk: %s.", self.path, error)
+
+    def discard(self) -> None:
+        """Leaves the place as it was, and nothing beside it; may be called twice, and after `commit`."""
+        self._discard()
+
+
+def _discard(beside: Path, descriptor: int, owner: int) -> None:
+    os.close(descriptor)
+    if os.getpid() == owner:  # Not by a forked child that ends.
+        beside.unlink(missing_ok=True)
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
