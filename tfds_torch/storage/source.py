@@ -140,6 +140,7 @@ _FORMATS = {
     "tfrecord": "tfds_torch.storage.tfrecord.source:TfrecordSource",
     "array_record": "tfds_torch.storage.array_record.source:ArrayRecordSource",
     "image_folder": "tfds_torch.storage.image_folder.source:ImageFolderSource",
+    "beton": "tfds_torch.storage.beton.source:BetonSource",
 }
 """Format -> its Source. A new format is a folder of this room and a line here."""
 
@@ -159,7 +160,7 @@ def source_type(file_format: str) -> Any:
         ConfigError: there is no such format, or it is not read.
     """
     if file_format not in _FORMATS:
-        readable = " and ".join(map(repr, sorted(set(_FORMATS) - {"image_folder"}, reverse=True)))
+        readable = " and ".join(map(repr, sorted(set(_FORMATS) - {"image_folder", "beton"}, reverse=True)))
         why = _REFUSED.get(
             file_format,
             "Convert the dataset: tfds convert_format --dataset_dir=<its version directory> "

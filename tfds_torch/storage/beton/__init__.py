@@ -1,0 +1,1 @@
+"""FFCV's `.beton` files, version 2, written and read without FFCV."""

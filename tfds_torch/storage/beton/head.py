@@ -1,0 +1,224 @@
+"""The head of a file: its header, the descriptors of its fields, and what its manifest says. Little is read for it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError, CorruptRecordError
+from tfds_torch.storage.beton.fields import BetonField, field_of
+from tfds_torch.storage.beton.format import (
+    ALLOCATION,
+    CUSTOM_ID,
+    DESCRIPTOR,
+    HEADER,
+    IMAGE_ID,
+    LONGEST_NAME,
+    MOST_FIELDS,
+    VERSION,
+    Layout,
+    is_page_size,
+    make_row_type,
+)
+from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.manifest import HEAD_MAGIC, TAIL_BYTES, Manifest, Tail, read_facts, read_tail
+from tfds_torch.storage.open_files import Stamp, stamp_of
+from tfds_torch.storage.shard_errors import shard_status, unreadable
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the head of a file says.
+
+    Attributes:
+        path: of the file.
+        stamp: its size in bytes and modification time in ns.
+        fields: name -> type, in order.
+        layout: where its parts lie.
+        table_at: where the allocation table lies, to the end of the file.
+        manifest: None: there is none, as in the files of FFCV itself.
+    """
+
+    path: str
+    stamp: Stamp
+    fields: Mapping[str, BetonField]
+    layout: Layout
+    table_at: int
+    manifest: Manifest | None
+
+    @property
+    def num_allocations(self) -> int:
+        """Rows of the allocation table."""
+        return (self.stamp[0] - self.table_at) // ALLOCATION.itemsize
+
+
+def check_fields(fields: Mapping[str, BetonField]) -> None:
+    """Raises ConfigError for fields that a file cannot have."""
+    if not 1 <= len(fields) <= MOST_FIELDS:
+        raise ConfigError(f"There are {len(fields)} fields: a file has 1 to {MOST_FIELDS:,}.")
+    for name, field in fields.items():
+        is_plain = isinstance(name, str) and name.isascii() and name.isprintable()
+        if not is_plain or not 1 <= len(name) <= LONGEST_NAME:
+            raise ConfigError(
+                f"The field name {name!r} cannot be stored: the format has room for {LONGEST_NAME} printable ASCII "
+                f"characters (FFCV cuts longer ones off without a word). Choose a shorter name."
+            )
+        if isinstance(field, type) or not hasattr(field, "encode") or not hasattr(field, "row_type"):
+            raise ConfigError(f"Field {name!r}: {field!r} is not a field such as BetonImage() or BetonInt().")
+        if len(field.binary()) > DESCRIPTOR["arguments"].itemsize:
+            raise ConfigError(f"Field {name!r}: its arguments take {len(field.binary())} bytes, and 1,024 is the most.")
+
+
+def encode_head(fields: Mapping[str, BetonField], layout: Layout, table_at: int) -> bytes:
+    """Returns header and descriptors as they are written."""
+    header = np.zeros((), HEADER)
+    numbers = (VERSION, len(fields), layout.page_size, layout.num_samples, table_at)
+    for name, value in zip(HEADER.names or (), numbers, strict=True):
+        header[name] = value
+    descriptors = np.zeros(len(fields), DESCRIPTOR)
+    for place, (name, field) in enumerate(fields.items()):
+        arguments = np.frombuffer(field.binary().ljust(DESCRIPTOR["arguments"].itemsize, b"\0"), "V1024")
+        descriptors[place] = (field.type_id, name.encode("ascii"), arguments[0])
+    return header.tobytes() + descriptors.tobytes()
+
+
+def read_head(path: str, handlers: Mapping[str, BetonField] | None = None) -> Head:
+    """Returns what the head of a file says; of a hostile one no more than its own size is read.
+
+    Args:
+        path: of the file.
+        handlers: field -> its type, for those of type 255.
+
+    Raises:
+        ShardError: it is missing, or cannot be read.
+        CorruptRecordError: it is not a `.beton` file of version 2, or is damaged.
+        ConfigError: a custom field has no handler, or there is no field for a handler.
+    """
+    shard_status(path)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return _HeadReader(path, file.fileno(), dict(handlers or {})).read()
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def damaged(path: str, what: str) -> CorruptRecordError:
+    """Returns the error for a damaged file; `what` is a clause."""
+    return CorruptRecordError(f"{path} is not a whole .beton file: {what}. Write it again from its dataset.")
+
+
+class _HeadReader:
+    def __init__(self, path: str, descriptor: int, handlers: dict[str, BetonField]) -> None:
+        self._path, self._descriptor, self._handlers = path, descriptor, handlers
+        self._stamp = stamp_of(os.fstat(descriptor))
+
+    def read(self) -> Head:
+        head = self._bytes(0, HEADER.itemsize, "its header")
+        version, num_fields, page_size, num_samples, table_at = (int(one) for one in np.frombuffer(head, HEADER)[0])
+        size = self._stamp[0]
+        if version != VERSION:
+            raise self._damaged(f"its first bytes name version {version}, and {VERSION} is read")
+        if not is_page_size(page_size):
+            raise self._damaged(f"its pages have {page_size} bytes")
+        if not num_fields:
+            raise self._damaged("it has no fields")
+        if table_at == 0:
+            raise self._damaged("its header names no allocation table: whoever wrote it did not finish")
+        described = self._bytes(
+            HEADER.itemsize, num_fields * DESCRIPTOR.itemsize, f"the descriptors of {num_fields} fields"
+        )
+        tail = self._tail(table_at)
+        if tail is not None and google_crc32c.value(head + described) != tail.head_crc:
+            raise self._damaged("its header does not have its checksum")
+        fields = self._fields(np.frombuffer(described, DESCRIPTOR))
+        row_type = make_row_type([field.row_type for field in fields.values()])
+        layout = Layout(num_samples, num_fields, row_type, page_size)
+        if not layout.metadata_end <= table_at <= size:
+            raise self._damaged(
+                f"its allocation table is said to begin at {table_at}, where {num_samples} samples end at "
+                f"{layout.metadata_end} and the file at {size}"
+            )
+        if (size - table_at) % ALLOCATION.itemsize:
+            raise self._damaged("its allocation table ends inside a row")
+        manifest = None
+        if tail is not None:
+            manifest = self._manifest(tail, table_at, layout)
+        return Head(self._path, self._stamp, fields, layout, table_at, manifest)
+
+    def _tail(self, table_at: int) -> Tail | None:
+        if not TAIL_BYTES <= table_at <= self._stamp[0]:
+            return None
+        try:
+            return read_tail(self._bytes(table_at - TAIL_BYTES, TAIL_BYTES, "its manifest"))
+        except ValueError as error:
+            raise self._damaged(str(error)) from None
+
+    def _fields(self, descriptors: NDArray[np.void]) -> dict[str, BetonField]:
+        found: dict[str, BetonField] = {}
+        for type_id, encoded, arguments in descriptors.tolist():
+            name = encoded.decode("ascii", "replace")
+            if not name or not name.isascii() or not name.isprintable() or name in found:
+                raise self._damaged(f"a field's name is {encoded!r}")
+            found[name] = self._field(type_id, name, bytes(arguments))
+        unknown = sorted(set(self._handlers) - set(found))
+        if unknown:
+            raise ConfigError(f"{self._path} has no field {unknown[0]!r}, for which there is a handler: {list(found)}.")
+        return found
+
+    def _field(self, type_id: int, name: str, arguments: bytes) -> BetonField:
+        if name in self._handlers:
+            return self._handlers[name]
+        if type_id == IMAGE_ID:
+            return BetonImage()
+        if type_id == CUSTOM_ID:
+            raise ConfigError(
+                f"{self._path}: the field {name!r} is of a type of its own: give its BetonCustom, handlers={{{name!r}: "
+                f"...}}. The rest of the file cannot be read without it."
+            )
+        try:
+            field = field_of(type_id, arguments)
+        except ValueError as error:
+            raise self._damaged(f"of field {name!r}, {error}") from None
+        if field is None:
+            raise self._damaged(f"the field {name!r} is of type {type_id}, which does not exist")
+        return field
+
+    def _manifest(self, tail: Tail, table_at: int, layout: Layout) -> Manifest:
+        at = table_at - tail.num_bytes
+        text = self._bytes(table_at - TAIL_BYTES - tail.text_bytes, tail.text_bytes, "its manifest")
+        try:
+            facts = read_facts(text, tail.text_crc)
+        except ValueError as error:
+            raise self._damaged(str(error)) from None
+        manifest = Manifest(facts, at)
+        num_bytes = (manifest.page_checksums_at - at) + facts.page_checksums[0] + tail.text_bytes + TAIL_BYTES
+        num_stops = 0 if facts.id_stops is None else layout.num_samples
+        is_fitting = (
+            at == layout.pages_end(facts.num_pages)
+            and num_bytes == tail.num_bytes
+            and facts.num_samples == layout.num_samples
+            and facts.page_checksums[0] == 4 * facts.num_pages
+            and (0 if facts.id_stops is None else facts.id_stops[0]) == 8 * num_stops
+            and self._bytes(at, len(HEAD_MAGIC), "its manifest") == HEAD_MAGIC
+        )
+        if not is_fitting:
+            raise self._damaged("its manifest and its header contradict each other")
+        return manifest
+
+    def _bytes(self, offset: int, size: int, what: str) -> bytes:
+        if offset < 0 or size < 0 or offset + size > self._stamp[0]:
+            raise self._damaged(f"it ends at {self._stamp[0]} bytes, inside {what}")
+        parts, wanted = [], size
+        while wanted:
+            data = os.pread(self._descriptor, wanted, offset + size - wanted)
+            if not data:
+                raise self._damaged(f"it ends inside {what}")
+            parts.append(data)
+            wanted -= len(data)
+        return b"".join(parts)
+
+    def _damaged(self, what: str) -> CorruptRecordError:
+        return damaged(self._path, what)

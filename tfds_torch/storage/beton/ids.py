@@ -1,0 +1,72 @@
+"""The ids of the samples of a `.beton` file."""
+
+import mmap
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ShardError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.beton.head import Head, damaged
+
+_LONGEST_NUMBER = 18  # Digits.
+
+
+class BetonIds:
+    """Ids by number, and numbers by id. They stay in the file: a text for each would take many times their memory.
+
+    Args:
+        head: of the file.
+
+    Raises:
+        ShardError: the file cannot be read.
+        CorruptRecordError: where its ids end makes no sense.
+    """
+
+    def __init__(self, head: Head) -> None:
+        self._num_samples = head.layout.num_samples
+        self._prefix = f"{os.path.basename(head.path)}__"
+        self._stops: NDArray[np.uint64] | None = None
+        manifest = head.manifest
+        if manifest is None or manifest.facts.ids is None or not self._num_samples:
+            return
+        try:
+            with open(head.path, "rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise ShardError(f"{head.path} cannot be mapped into memory: {error}.") from error
+        self._at, num_bytes = manifest.ids_at, manifest.facts.ids[0]
+        self._stops = np.frombuffer(self._map, "<u8", self._num_samples, manifest.id_stops_at)
+        if int(self._stops[-1]) != num_bytes or (self._stops[1:] < self._stops[:-1]).any():
+            raise damaged(head.path, "the places where its ids end are not in order")
+
+    def names(self, index: Int64Array) -> list[str]:
+        """Returns the ids of samples, int64 [n]."""
+        if self._stops is None:
+            return [f"{self._prefix}{number}" for number in index.tolist()]
+        stops = self._stops[index].tolist()
+        starts = np.where(index > 0, self._stops[index - 1], 0).tolist()
+        return [
+            self._map[self._at + start : self._at + stop].decode("utf-8", "surrogateescape")
+            for start, stop in zip(starts, stops, strict=True)
+        ]
+
+    def find(self, id: str) -> int | None:
+        """Returns the number of the first sample that has an id; None: none has it."""
+        if self._stops is None:
+            digits = id.removeprefix(self._prefix)
+            is_number = digits != id and digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_NUMBER
+            number = int(digits) if is_number else self._num_samples
+            return number if number < self._num_samples and str(number) == digits else None
+        wanted, end = id.encode("utf-8", "surrogateescape"), self._at + int(self._stops[-1])
+        if not wanted:
+            return next(iter(np.flatnonzero(np.diff(self._stops, prepend=np.uint64(0)) == 0).tolist()), None)
+        at = self._map.find(wanted, self._at, end)
+        while at >= 0:
+            number = int(np.searchsorted(self._stops, at - self._at, side="right"))
+            start = int(self._stops[number - 1]) if number else 0
+            if at - self._at == start and int(self._stops[number]) == start + len(wanted):
+                return number
+            at = self._map.find(wanted, at + 1, end)
+        return None

@@ -1,0 +1,216 @@
+"""The manifest: what this package notes in a file beyond FFCV's format, between the last page and the allocation table.
+
+FFCV finds the table by its pointer and looks at nothing before it. The manifest is, in this order: a magic word; where
+each id ends, uint64 [n]; the ids; a CRC32C of each page, uint32; facts as JSON; a tail of fixed size, by which it is
+found from the table backwards.
+"""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+HEAD_MAGIC, TAIL_MAGIC = b"tfds_torch.beton", b"beton.tfds_torch"
+_VERSION = 1
+# Magic, version, size of the JSON, size of the manifest; CRC32C of the JSON, of header and descriptors, of all these.
+_TAIL = struct.Struct("<16sIIQIII")
+TAIL_BYTES = _TAIL.size
+LARGEST_FACTS = 2**28
+"""Of the JSON, bytes: a larger one is not read."""
+
+Part = tuple[int, int]
+"""Size in bytes, and CRC32C."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a manifest says.
+
+    Attributes:
+        name: of the dataset; "": the file's.
+        fingerprint: of what the samples were made from; "": unknown.
+        class_names: field -> names of its labels, by number.
+        fields: field -> how its values were encoded, in words.
+        num_samples: of the file.
+        num_pages: of the file.
+        num_reencoded: images that could not keep their bytes.
+        metadata: of the samples' rows.
+        table: of the allocation table.
+        id_stops: of the places where ids end; None: the samples have no ids of their own.
+        ids: of the ids.
+        page_checksums: of these themselves.
+    """
+
+    name: str
+    fingerprint: str
+    class_names: Mapping[str, Sequence[str]]
+    fields: Mapping[str, str]
+    num_samples: int
+    num_pages: int
+    num_reencoded: int
+    metadata: Part
+    table: Part
+    id_stops: Part | None
+    ids: Part | None
+    page_checksums: Part
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest that was found.
+
+    Attributes:
+        facts: what it says.
+        at: where it begins.
+    """
+
+    facts: Facts = field(repr=False)
+    at: int
+
+    @property
+    def id_stops_at(self) -> int:
+        """Where the places lie at which ids end."""
+        return self.at + len(HEAD_MAGIC)
+
+    @property
+    def ids_at(self) -> int:
+        """Where the ids lie."""
+        return self.id_stops_at + _size(self.facts.id_stops)
+
+    @property
+    def page_checksums_at(self) -> int:
+        """Where the CRC32C of the pages lie."""
+        return self.ids_at + _size(self.facts.ids)
+
+
+def checksum(content: bytes) -> Part:
+    """Returns the size of bytes, and their CRC32C."""
+    return len(content), google_crc32c.value(content)
+
+
+def encode_ids(ids: Sequence[str] | None) -> tuple[bytes, bytes] | None:
+    """Returns where each id ends, uint64 [n], and the ids end to end, as UTF-8; None: there are none."""
+    if ids is None:
+        return None
+    encoded = [id.encode("utf-8", "surrogateescape") for id in ids]
+    return np.cumsum([len(id) for id in encoded], dtype="<u8").tobytes(), b"".join(encoded)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The end of a manifest.
+
+    Attributes:
+        text_bytes: size of the facts.
+        num_bytes: size of the manifest.
+        text_crc: CRC32C of the facts.
+        head_crc: CRC32C of the file's header and descriptors.
+    """
+
+    text_bytes: int
+    num_bytes: int
+    text_crc: int
+    head_crc: int
+
+
+def encode_body(facts: Facts, id_stops: bytes, ids: bytes, page_checksums: bytes) -> tuple[bytes, Tail]:
+    """Returns a manifest as it is written but for its tail, and what stands there, the head's CRC32C being 0."""
+    text = json.dumps(asdict(facts)).encode()
+    body = b"".join([HEAD_MAGIC, id_stops, ids, page_checksums, text])
+    return body, Tail(len(text), len(body) + TAIL_BYTES, google_crc32c.value(text), 0)
+
+
+def encode_tail(tail: Tail) -> bytes:
+    """Returns a tail as it is written."""
+    numbers = (TAIL_MAGIC, _VERSION, tail.text_bytes, tail.num_bytes, tail.text_crc, tail.head_crc)
+    return _TAIL.pack(*numbers, google_crc32c.value(_TAIL.pack(*numbers, 0)))
+
+
+def read_tail(tail: bytes) -> Tail | None:
+    """Returns the tail that the bytes before the table are; None: they are none.
+
+    Raises:
+        ValueError: it is damaged, or of a later version.
+    """
+    if len(tail) < TAIL_BYTES or not tail.startswith(TAIL_MAGIC):
+        return None
+    *numbers, crc = _TAIL.unpack(tail)
+    if crc != google_crc32c.value(_TAIL.pack(*numbers, 0)):
+        raise ValueError("the manifest's tail does not have its checksum")
+    _, version, text_bytes, num_bytes, text_crc, head_crc = numbers
+    if version != _VERSION:
+        raise ValueError(f"its manifest is of version {version}, and this package reads version {_VERSION}")
+    if text_bytes > LARGEST_FACTS or text_bytes + TAIL_BYTES + len(HEAD_MAGIC) > num_bytes:
+        raise ValueError(f"its manifest says that it holds {text_bytes} bytes of facts")
+    return Tail(text_bytes, num_bytes, text_crc, head_crc)
+
+
+def read_facts(text: bytes, crc: int) -> Facts:
+    """Returns the facts of a manifest.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    if google_crc32c.value(text) != crc:
+        raise ValueError("the manifest's facts do not have their checksum")
+    try:
+        return _check_facts(json.loads(text))
+    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        raise ValueError(f"the manifest's facts make no sense ({error})") from None
+
+
+def is_whole(part: Part, content: NDArray[np.uint8]) -> bool:
+    """Whether content, uint8 [n], is the part of which size and CRC32C were noted."""
+    return len(content) == part[0] and checksum_of_array(content) == part[1]
+
+
+def checksum_of_array(content: NDArray[np.uint8]) -> int:
+    """Returns the CRC32C of uint8 [n], without a copy of all of it."""
+    crc, step = 0, 2**20
+    for at in range(0, len(content), step):
+        crc = google_crc32c.extend(crc, content[at : at + step].tobytes())
+    return crc
+
+
+def _size(part: Part | None) -> int:
+    return 0 if part is None else part[0]
+
+
+def _check_facts(values: Any) -> Facts:
+    parts = {name: _check_part(values[name]) for name in ("metadata", "table", "page_checksums")}
+    optional = {name: None if values[name] is None else _check_part(values[name]) for name in ("id_stops", "ids")}
+    counts = {name: _check_count(values[name]) for name in ("num_samples", "num_pages", "num_reencoded")}
+    texts = {name: _check_text(values[name]) for name in ("name", "fingerprint")}
+    class_names = {
+        _check_text(key): [_check_text(name) for name in names] for key, names in _items(values, "class_names")
+    }
+    fields = {_check_text(key): _check_text(text) for key, text in _items(values, "fields")}
+    if (optional["id_stops"] is None) != (optional["ids"] is None):
+        raise ValueError("ids")
+    return Facts(**texts, **counts, **parts, **optional, class_names=class_names, fields=fields)  # type: ignore[arg-type]
+
+
+def _items(values: Any, name: str) -> Any:
+    return dict(values[name]).items()
+
+
+def _check_part(value: Any) -> Part:
+    size, crc = value
+    return _check_count(size), _check_count(crc)
+
+
+def _check_count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
+def _check_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value

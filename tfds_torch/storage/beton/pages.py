@@ -1,0 +1,160 @@
+"""PageWriter: samples into pages of their own. Several processes, each with its own, may write one file so."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.storage.beton.fields import BetonField, Encoded
+from tfds_torch.storage.beton.format import ALLOCATION, Layout
+
+_PACKED_AT_ONCE = 4096
+
+
+class WriteAt(Protocol):
+    """Writes all of content at an offset of the file."""
+
+    def __call__(self, content: bytes, offset: int) -> None:
+        """Raises OSError where it cannot."""
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """Samples that a PageWriter has written. Plain values: they travel between processes.
+
+    Attributes:
+        numbers: int64 [n], of the samples, in the order in which they came.
+        rows: [n] of the layout's row_type, what stands in their rows of the metadata.
+        ids: n of them; None where a sample has none.
+        allocations: [m] of ALLOCATION, of every payload.
+        page_checksums: page -> CRC32C.
+        num_reencoded: samples with an image that could not keep its bytes.
+    """
+
+    numbers: NDArray[np.int64]
+    rows: NDArray[np.void]
+    ids: list[str | None]
+    allocations: NDArray[np.void]
+    page_checksums: dict[int, int]
+    num_reencoded: int
+
+
+class PageWriter:
+    """Puts samples into pages. One process and thread at a time.
+
+    Args:
+        fields: of a sample, by name, in order.
+        layout: of the file.
+        write: writes a page.
+        take_page: returns the number of the file's next page, which nobody else gets.
+    """
+
+    def __init__(
+        self, fields: Mapping[str, BetonField], layout: Layout, write: WriteAt, take_page: Callable[[], int]
+    ) -> None:
+        self.num_reencoded = 0
+        self._rows: list[tuple[Any, ...]] = []
+        self._allocations: list[tuple[int, int, int]] = []
+        self._numbers: list[int] = []
+        self._ids: list[str | None] = []
+        self._packed: list[tuple[NDArray[np.void], NDArray[np.void]]] = []
+        self._page_checksums: dict[int, int] = {}
+        self._fields = fields
+        self._layout = layout
+        self._write, self._take_page = write, take_page
+        self._page: bytearray | None = None
+        self._page_number = 0
+
+    def add(self, values: Sequence[Any], number: int, id: str | None = None) -> None:
+        """Encodes a sample and puts it into a page; a page that is full is written.
+
+        Args:
+            values: of the fields, in order.
+            number: of the sample; that it is free is for the caller to know.
+            id: of the sample.
+
+        Raises:
+            ConfigError: a value cannot be stored, or the sample is larger than a page; nothing of it is written.
+            OSError: a page cannot be written.
+        """
+        encoded = [self._encode(name, value, number) for name, value in zip(self._fields, values, strict=True)]
+        # A payload of no bytes takes one, so that its pointer is like no other.
+        num_bytes = sum(max(1, len(one.payload)) for one in encoded if one.payload is not None)
+        if num_bytes > self._layout.page_size:
+            largest = max(zip(encoded, self._fields, strict=True), key=lambda pair: len(pair[0].payload or b""))[1]
+            raise ConfigError(
+                f"Sample {number} has {num_bytes:,} bytes, most of them in {largest!r}, and a page "
+                f"{self._layout.page_size:,}: all of a sample lies on one page. Use page_size="
+                f"{1 << (num_bytes - 1).bit_length():,}, or store less of it (BetonImage has max_resolution)."
+            )
+        if num_bytes and (self._page is None or len(self._page) + num_bytes > self._layout.page_size):
+            self._begin_page()
+        row = tuple(
+            self._place(one, member, number) for one, member in zip(encoded, self._fields.values(), strict=True)
+        )
+        self._numbers.append(number)
+        self._rows.append(row)
+        self._ids.append(id)
+        self.num_reencoded += any(one.is_reencoded for one in encoded)
+        if len(self._rows) == _PACKED_AT_ONCE:
+            self._pack()
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that were written, or are being filled."""
+        return len(self._page_checksums) + (self._page is not None)
+
+    def close(self) -> WrittenPart:
+        """Writes the last page, and returns what was written."""
+        self._flush()
+        self._pack()
+        rows, allocations = (np.concatenate(parts) for parts in zip(*self._packed, strict=True))
+        numbers = np.array(self._numbers, np.int64)
+        return WrittenPart(numbers, rows, self._ids, allocations, self._page_checksums, self.num_reencoded)
+
+    def _pack(self) -> None:
+        """Turns what is noted of samples into arrays, which take a tenth of the memory."""
+        row_type = self._layout.row_type
+        rows = np.zeros(len(self._rows), row_type)  # The padding between members is zero, too.
+        for place, name in enumerate(row_type.names or ()):
+            rows[name] = np.array([row[place] for row in self._rows], row_type[name])
+        self._packed.append((rows, np.array(self._allocations, ALLOCATION)))
+        self._rows, self._allocations = [], []
+
+    def _encode(self, name: str, value: Any, number: int) -> Encoded:
+        member = self._fields[name]
+        try:
+            encoded = member.encode(value, number)
+        except ConfigError as error:
+            raise ConfigError(f"Sample {number}, field {name!r}: {error}") from None
+        if (encoded.payload is None) != (member.pointer_at is None):
+            raise ConfigError(
+                f"Field {name!r}: {type(member).__name__} has pointer_at={member.pointer_at} and returned "
+                f"{'no' if encoded.payload is None else 'a'} payload: it has both or neither."
+            )
+        return encoded
+
+    def _place(self, encoded: Encoded, member: BetonField, number: int) -> Any:
+        """Returns a field of a row, whose payload is put into the page."""
+        values = encoded.facts
+        if encoded.payload is not None and member.pointer_at is not None and self._page is not None:
+            pointer = self._layout.pages_at + self._page_number * self._layout.page_size + len(self._page)
+            self._page += encoded.payload or b"\0"
+            self._allocations.append((number, pointer, len(encoded.payload)))
+            values = (*values[: member.pointer_at], pointer, *values[member.pointer_at :])
+        return values if np.dtype(member.row_type).names else values[0]
+
+    def _begin_page(self) -> None:
+        self._flush()
+        self._page, self._page_number = bytearray(), self._take_page()
+
+    def _flush(self) -> None:
+        if self._page is None:
+            return
+        content = bytes(self._page).ljust(self._layout.page_size, b"\0")
+        self._write(content, self._layout.pages_at + self._page_number * self._layout.page_size)
+        self._page_checksums[self._page_number], self._page = google_crc32c.value(content), None

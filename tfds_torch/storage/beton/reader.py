@@ -1,0 +1,174 @@
+"""BetonReader: the values of samples by number, out of a mapped file whose pointers were checked before."""
+
+import math
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ExampleNotFoundError, ShardError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.beton.allocations import PayloadSizes, check_allocations
+from tfds_torch.storage.beton.fields import BetonArray, BetonCustom, BetonField, BetonJson
+from tfds_torch.storage.beton.format import JPEG, RAW
+from tfds_torch.storage.beton.head import Head, damaged
+from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.manifest import is_whole
+from tfds_torch.storage.open_files import OpenFiles
+from tfds_torch.storage.stored_pixels import StoredPixels
+
+
+class BetonReader:
+    """Reads samples of one file. Threads may share it; a forked process goes on with it.
+
+    Opening one checks all pointers of the file, vectorised, and the checksums of metadata and table where there is a
+    manifest. Payloads are held against their checksums by `verify` only. The file must not be cut while it is mapped.
+
+    Args:
+        head: of the file.
+
+    Raises:
+        ShardError: the file is missing, changed, or cannot be read.
+        CorruptRecordError: a pointer, size or count makes no sense.
+    """
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self._files = OpenFiles([head.path], [head.stamp])
+        self._files.read(0, 0, 1)  # Says whether it is still the file whose head was read.
+        self.memory = _map(head)
+        layout = head.layout
+        rows = self.memory[layout.metadata_at : layout.metadata_end]
+        table = self.memory[head.table_at :]
+        if head.manifest is not None:
+            for part, content, what in (
+                (head.manifest.facts.metadata, rows, "metadata"),
+                (head.manifest.facts.table, table, "allocation table"),
+            ):
+                if not is_whole(part, content):
+                    raise damaged(head.path, f"its {what} does not have its checksum")
+        self.rows: NDArray[np.void] = rows.view(layout.row_type)
+        self._sizes: PayloadSizes = check_allocations(head, self.rows, self.memory)
+        self._members = dict(zip(head.fields, layout.row_type.names or (), strict=True))
+        self._raw_shapes = {name: self._raw_shape(name) for name in head.fields}
+        self._units = {name: self._unit(name) for name in head.fields}
+
+    def read(self, name: str, index: Int64Array) -> Any:
+        """Returns n values of a field: an array [n, ...], StoredPixels, or a list.
+
+        Images are bytes (JPEG) or uint8 [h, w, 3]; JSON is text as bytes.
+
+        Args:
+            name: of the field.
+            index: int64 [n].
+
+        Raises:
+            ExampleNotFoundError: an index outside the file.
+            CorruptRecordError: a value is not what its type says.
+        """
+        outside = (index < 0) | (index >= len(self.rows))
+        if outside.any():
+            raise ExampleNotFoundError(
+                f"{self.head.path} has no sample {index[outside][0]}: it has {len(self.rows)}, counted from 0."
+            )
+        field, member = self.head.fields[name], self.rows[self._members[name]]
+        if isinstance(field, BetonCustom):
+            return field.decode(member[index], self._payloads(name, field, index))
+        if field.pointer_at is None:
+            return member[index]
+        if isinstance(field, BetonArray):
+            return self._arrays(field, member[index].astype(np.int64))
+        if isinstance(field, BetonImage):
+            return self._images(name, index)
+        payloads = self._payloads(name, field, index) or []
+        return [payload.removesuffix(b"\0") for payload in payloads] if isinstance(field, BetonJson) else payloads
+
+    def announce(self, name: str, index: Int64Array) -> None:
+        """Asks the system to read the payloads of a field ahead; not those that are copied out of mapped memory."""
+        field = self.head.fields[name]
+        if field.pointer_at is None or self._raw_shapes[name] is not None:
+            return
+        pointers, sizes = self._places(name, index)
+        for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True):
+            self._files.advise(0, pointer, size)
+
+    def rows_of(self, name: str) -> NDArray[Any]:
+        """Returns what stands in the samples' rows for a field, [n] of its row_type."""
+        rows: NDArray[Any] = self.rows[self._members[name]]
+        return rows
+
+    def has_jpeg(self, name: str) -> bool:
+        """Whether an image of a field is stored as JPEG."""
+        return bool((self.rows_of(name)["mode"] == JPEG).any())
+
+    def changed(self) -> str | None:
+        """Says how the file differs from what was opened, or returns None."""
+        return self._files.changed(0)
+
+    def close(self) -> None:
+        """Closes the file; may be called twice. Mapped memory goes with what refers to it."""
+        self._files.close()
+
+    def _places(self, name: str, index: Int64Array) -> tuple[Int64Array, Int64Array]:
+        return self._sizes.pointers(name, index), self._sizes.sizes(name, index)
+
+    def _payloads(self, name: str, field: BetonField, index: Int64Array) -> list[bytes] | None:
+        if field.pointer_at is None:
+            return None
+        pointers, sizes = self._places(name, index)
+        return [
+            self._files.read(0, pointer, size) if size else b""
+            for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True)
+        ]
+
+    def _arrays(self, field: BetonArray, pointers: Int64Array) -> NDArray[Any]:
+        flat = StoredPixels(self.memory, pointers, (1, 1, field.num_bytes)).copy()
+        arrays: NDArray[Any] = flat.reshape(len(pointers), field.num_bytes).view(field.dtype)
+        return arrays.reshape(len(pointers), *field.shape)
+
+    def _images(self, name: str, index: Int64Array) -> Any:
+        shape = self._raw_shapes[name]
+        pointers = self._sizes.pointers(name, index)
+        if shape is not None:
+            return StoredPixels(self.memory, pointers, shape, self._units[name])
+        rows = self.rows[self._members[name]][index]
+        found: list[Any] = []
+        payloads = self._payloads(name, BetonImage(), index) or []
+        for payload, (mode, width, height, _) in zip(payloads, rows.tolist(), strict=True):
+            is_raw = mode == RAW
+            found.append(np.array(np.frombuffer(payload, np.uint8)).reshape(height, width, 3) if is_raw else payload)
+        return found
+
+    def _raw_shape(self, name: str) -> tuple[int, int, int] | None:
+        """Returns [H, W, 3] of images that are all stored as pixels of one size."""
+        rows = self.rows[self._members[name]]
+        if not isinstance(self.head.fields[name], BetonImage) or not len(rows):
+            return None
+        mode, width, height, _ = rows[0].tolist()
+        is_one = mode == RAW and all((rows[key] == rows[0][key]).all() for key in ("mode", "width", "height"))
+        return (height, width, 3) if is_one else None
+
+    def _unit(self, name: str) -> int:
+        """Returns a number of bytes of which every image's place and size is a multiple."""
+        shape = self._raw_shapes[name]
+        if shape is None:
+            return 1
+        unit = math.gcd(math.prod(shape), self.head.layout.page_size)
+        pointers = self._sizes.pointers(name, np.arange(len(self.rows)))
+        while unit > 1 and (pointers % unit).any():
+            unit //= 2
+        return unit
+
+
+def _map(head: Head) -> NDArray[np.uint8]:
+    try:
+        descriptor = os.open(head.path, os.O_RDONLY)
+        try:
+            mapped = mmap.mmap(descriptor, head.stamp[0], access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise ShardError(f"{head.path} cannot be mapped into memory: {error}.") from error
+    return np.frombuffer(mapped, np.uint8)

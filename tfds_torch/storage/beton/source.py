@@ -1,0 +1,198 @@
+"""BetonSource: the samples of a `.beton` file as a Source."""
+
+import hashlib
+import os
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.beton.fields import BetonArray, BetonField, BetonFloat, BetonInt
+from tfds_torch.storage.beton.head import read_head
+from tfds_torch.storage.beton.ids import BetonIds
+from tfds_torch.storage.beton.reader import BetonReader
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.ids import LazyIds
+from tfds_torch.storage.open_files import stamp_of
+from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.shard_errors import shard_status
+from tfds_torch.storage.source import Columns, FieldSpec
+
+
+class BetonSource:
+    """A `Source` of one `.beton` file. Building it reads the file's head; opening it checks all pointers.
+
+    Values are as they are stored: images are JPEG (bytes) or pixels (uint8 [h, w, 3]; `StoredPixels` where all are of
+    one size), JSON is its text.
+
+    Args:
+        path: of the file.
+        handlers: field -> its type, for those of a type of their own (255).
+
+    Raises:
+        ShardError: the file is missing, or cannot be read.
+        CorruptRecordError: it is not a `.beton` file of version 2, or is damaged.
+        ConfigError: a custom field has no handler.
+    """
+
+    has_shards = True
+    streams: Literal["records", "numbers"] | None = None
+    obstacle: str | None = None
+
+    def __init__(self, path: str | os.PathLike[str], handlers: Mapping[str, BetonField] | None = None) -> None:
+        self._path = os.path.abspath(path)
+        self._handlers = dict(handlers or {})
+        self.head = read_head(self._path, self._handlers)
+        self._reader: BetonReader | None = None
+        self._read_last: tuple[str, ...] = ()  # Labels alone must not bring the images into memory.
+        self._lock = ProcessLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+    @property
+    def name(self) -> str:
+        """That of the dataset, if the file tells it; else the file's."""
+        found = "" if self.head.manifest is None else self.head.manifest.facts.name
+        return found or os.path.basename(self._path)
+
+    @cached_property
+    def identity(self) -> object:
+        """What the samples were made from and their ids, if the file tells both; else what their rows hold."""
+        manifest, fields = self.head.manifest, list(self.head.fields)
+        if manifest is None:
+            digest = hashlib.blake2b(self._opened().rows.tobytes(), digest_size=16).hexdigest()
+            return [len(self), fields, digest]
+        facts = manifest.facts
+        if facts.fingerprint:
+            return [len(self), fields, facts.fingerprint, facts.ids]
+        return [len(self), fields, facts.ids, facts.metadata, facts.page_checksums]
+
+    @property
+    def specs(self) -> Mapping[str, FieldSpec]:
+        """The fields of the file."""
+        return MappingProxyType({name: _spec_of(field) for name, field in self.head.fields.items()})
+
+    @property
+    def class_names(self) -> Mapping[str, Sequence[str]]:
+        """Field -> names of its labels, where the file tells them."""
+        return {} if self.head.manifest is None else self.head.manifest.facts.class_names
+
+    @property
+    def instructions(self) -> Sequence[FileInstruction]:
+        """The file, unless it is empty."""
+        return (FileInstruction(self._path, 0, len(self), 0, len(self)),) if len(self) else ()
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """Mean size of a sample, its part of the last page's rest included."""
+        return (self.head.table_at - self.head.layout.metadata_at) // max(1, len(self))
+
+    def __len__(self) -> int:
+        return self.head.layout.num_samples
+
+    def check(self, streamed: Collection[str] | None = None) -> None:
+        """Checks all pointers of the file, once; afterwards that it has not changed. See `Source`."""
+        if self._reader is not None and stamp_of(shard_status(self._path)) != self.head.stamp:
+            self._reopen()
+        self._opened()
+
+    def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Returns encoded values of samples in the order asked; see `Source`."""
+        reader, index = self._opened(), np.asarray(index, np.int64)
+        for name in fields:
+            if name not in self.head.fields:
+                raise ConfigError(f"{self.name} has no field {name!r}: its fields are {', '.join(self.head.fields)}.")
+        self._read_last = tuple(fields)
+        return {name: reader.read(name, index) for name in fields}
+
+    def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Is not asked for: there are no records to be read elsewhere.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"{self.name} has no records: its samples are read by number only.")
+
+    def announce(self, index: Int64Array) -> None:
+        """Asks the system to read payloads ahead, of the fields that were read last; errors are left to reading."""
+        try:
+            reader = self._opened()
+            for name in self._read_last:
+                reader.announce(name, np.asarray(index, np.int64))
+        except ShardError:
+            pass
+
+    def ids(self, index: Int64Array) -> LazyIds:
+        """Returns the samples' ids: those of the manifest, else `<file>__<n>`."""
+        index = np.asarray(index, np.int64)
+        return LazyIds(self._name_samples, np.zeros(len(index), np.int64), index)
+
+    def find(self, id: str) -> int:
+        """Returns the number of the sample that has an id; the first one, where several have it."""
+        found = self._ids.find(id)
+        if found is None:
+            such_as = f", such as {self.ids(np.zeros(1, np.int64))[0]!r}" if len(self) else ""
+            raise ExampleNotFoundError(f"{self.name}: there is no example {id!r}: the file has {len(self)}{such_as}.")
+        return found
+
+    def undecodable(self, index: int, reason: str) -> CorruptRecordError:
+        """Returns the error for a sample whose content cannot be decoded; see `Source`."""
+        (name,) = self.ids(np.array([index], np.int64))
+        return CorruptRecordError(
+            f"{self._path}: sample {index} (id {name}) of {self.name} cannot be decoded. {reason} Run "
+            f"tfds_torch.storage.beton.verify.verify() on the file: it says whether it is damaged, or was written so."
+        )
+
+    def close(self) -> None:
+        """Closes the file; the next read opens it again."""
+        with self._lock:
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    @property
+    def reader(self) -> BetonReader:
+        """What reads the file, opened."""
+        return self._opened()
+
+    def _opened(self) -> BetonReader:
+        reader = self._reader
+        if reader is None:
+            with self._lock:
+                reader = self._reader = self._reader or BetonReader(self.head)
+        return reader
+
+    def _reopen(self) -> None:
+        """Goes on with a file that was put in the place of the first one, where it holds the same samples."""
+        head, was = read_head(self._path, self._handlers), self.identity
+        other = BetonSource(self._path, self._handlers)
+        if list(head.fields.items()) != list(self.head.fields.items()) or repr(other.identity) != repr(was):
+            raise ShardError(
+                f"{self._path} changed while it was in use: it holds other samples now. Start again with a file that "
+                f"nobody writes to."
+            )
+        with self._lock:
+            self.head, self._reader = head, None
+            self.__dict__.pop("_ids", None)
+
+    def _name_samples(self, file: Int64Array, record: Int64Array) -> list[str]:
+        return self._ids.names(record)
+
+    @cached_property
+    def _ids(self) -> BetonIds:
+        return BetonIds(self.head)
+
+
+def _spec_of(field: BetonField) -> FieldSpec:
+    if isinstance(field, BetonInt):
+        return FieldSpec((), np.int64)
+    if isinstance(field, BetonFloat):
+        return FieldSpec((), np.float64)
+    if isinstance(field, BetonArray):
+        return FieldSpec(field.shape, field.dtype)
+    return FieldSpec((), object)
