@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tfds_torch.engines.options import ReadOptions
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
     from tfds_torch.parsers.parser import Parser
+    from tfds_torch.parsers.parser_beton import ParserBeton
     from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
     from tfds_torch.plan.epoch import EpochPlan, Remainder
     from tfds_torch.plan.world import World
@@ -34,6 +35,7 @@ _ROOMS = {
     "Loader": "torch_data.loader",
     "MaskedMean": "torch_data.exact_metrics",
     "Parser": "parsers.parser",
+    "ParserBeton": "parsers.parser_beton",
     "ParserTfds": "parsers.tfds.parser_tfds",
     "ReadOptions": "engines.options",
     "Remainder": "plan.epoch",
@@ -53,6 +55,7 @@ __all__ = [
     "Loader",
     "MaskedMean",
     "Parser",
+    "ParserBeton",
     "ParserTfds",
     "ReadOptions",
     "Remainder",

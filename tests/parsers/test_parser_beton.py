@@ -1,0 +1,432 @@
+"""ParserBeton: a `.beton` file as batches, with every promise of read mode `index`. No tensorflow, no FFCV."""
+
+import io
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conformance import Step, check_resumes
+from conftest import ROOT
+from PIL import Image
+from storage.beton.made_files import FIELDS, PAGE, sample_of, unpack, write_images, write_samples
+
+from parsers.resuming import ParserLoader
+from tfds_torch import (
+    EvalPreprocess,
+    ImageDataset,
+    IndexedImageDataset,
+    ParserBeton,
+    ReadOptions,
+    TrainPreprocess,
+    World,
+    create_loader,
+)
+from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.parsers.parser import Parser
+from tfds_torch.storage.beton.fields import BetonField, BetonInt
+from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.writer import BetonWriter
+from tfds_torch.storage.stored_pixels import StoredPixels
+
+NUM_EXAMPLES, SIDE = 50, 8
+WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("beton")
+
+
+@pytest.fixture(scope="module")
+def pixels(folder: Path) -> Any:
+    """Pixels of `images.beton`, uint8 [50, 8, 8, 3]; the labels are n % 10."""
+    return write_images(folder / "images.beton", NUM_EXAMPLES, SIDE)
+
+
+@pytest.fixture(scope="module")
+def path(folder: Path, pixels: Any) -> Path:
+    return folder / "images.beton"
+
+
+@pytest.fixture(scope="module")
+def mixed(folder: Path, pixels: Any) -> Path:
+    """The first ten of them as JPEG files."""
+    with BetonWriter(
+        folder / "mixed.beton", {"image": BetonImage(), "label": BetonInt()}, 10, page_size=PAGE
+    ) as writer:
+        for number in range(10):
+            writer.add((jpeg(pixels[number]), number))
+    return folder / "mixed.beton"
+
+
+def jpeg(one: Any, mode: str = "RGB") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(one).convert(mode).save(file, "JPEG", quality=95)
+    return file.getvalue()
+
+
+# What comes
+
+
+def test_it_is_a_parser(path: Path) -> None:
+    parser = ParserBeton(path)
+    assert isinstance(parser, Parser)
+    assert (parser.num_examples, parser.dataset_name, parser.split) == (NUM_EXAMPLES, "images.beton", "all")
+    assert parser.read_mode(World()) == "index"
+    assert repr(parser) == "ParserBeton(images.beton, split='all', num_examples=50)"
+    assert parser.class_names is None
+    assert {"image", "label", "valid", "index", "id"} == set(parser.element_spec.fields)
+    assert parser.element_spec.fields["image"].shape == (None, None, 3)
+
+
+@pytest.mark.parametrize("batch_size", [7, 50, 4])
+def test_whole_batches_have_the_stored_pixels(batch_size: int, path: Path, pixels: Any) -> None:
+    batches = list(ParserBeton(path, True, batch_size=batch_size, preprocess=WHOLE).batches())
+    seen = np.concatenate([batch.index for batch in batches])
+    assert sorted(seen.tolist()) == list(range(NUM_EXAMPLES))
+    for batch in batches:
+        assert (batch.image == pixels[batch.index]).all()
+        assert (batch.label == batch.index % 10).all()
+        assert list(batch.id) == [f"images.beton__{number}" for number in batch.index]
+
+
+def test_without_a_preprocess_images_are_arrays_of_their_own(path: Path, pixels: Any) -> None:
+    (batch,) = ParserBeton(path, batch_size=NUM_EXAMPLES).batches()
+    assert isinstance(batch.image, list)
+    assert all((image == one).all() for image, one in zip(batch.image, pixels, strict=True))
+
+
+@pytest.mark.parametrize("preprocess", [
+    TrainPreprocess(size=SIDE, crop_padding=0),
+    TrainPreprocess(size=SIDE, crop_padding=2, fill=3),
+    TrainPreprocess(size=5, crop_padding=1),
+    TrainPreprocess(size=(12, 10), crop_padding=3, hflip=0, fill=7),
+    TrainPreprocess(size=6),
+    EvalPreprocess(size=6),
+    EvalPreprocess(size=12, crop_mode="border", fill=9),
+])  # fmt: skip
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+def test_stored_pixels_are_augmented_like_the_same_pixels_in_a_list(
+    preprocess: Any, mode: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images of one size are cut and mirrored a batch at a time, those of a list each by itself: the same comes."""
+
+    def read() -> list[Any]:
+        parser = ParserBeton(path, True, True, 16, preprocess=preprocess, image_mode=mode, seed=3)
+        return [batch.image for epoch in range(2) for batch in parser.batches(World(), epoch)]
+
+    at_once = read()
+    monkeypatch.setattr("tfds_torch.images.transform._MOST_SMALL_PIXELS", 0)
+    monkeypatch.setattr("tfds_torch.images.transform.ImageTransform._as_stored", lambda self, images: list(images))
+    one_by_one = read()
+    assert all((one == other).all() for one, other in zip(at_once, one_by_one, strict=True))
+    assert at_once[0].shape[1:3] == ((preprocess.size,) * 2 if isinstance(preprocess.size, int) else preprocess.size)
+
+
+def test_no_python_runs_for_each_stored_image(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: StoredPixels, *place: Any) -> Any:
+        raise AssertionError("an image was taken by itself")
+
+    getitem = StoredPixels.__getitem__
+    monkeypatch.setattr(StoredPixels, "__iter__", refuse)
+    monkeypatch.setattr(
+        StoredPixels,
+        "__getitem__",
+        lambda self, place: getitem(self, place) if isinstance(place, slice) else refuse(self),
+    )
+    monkeypatch.setattr("tfds_torch.storage.beton.ids.BetonIds.names", refuse)
+    for preprocess in (WHOLE, TrainPreprocess(size=SIDE, crop_padding=1)):
+        monkeypatch.setattr("tfds_torch.images.transform.ImageTransform._headers", only_one)
+        assert sum(len(batch) for batch in ParserBeton(path, batch_size=8, preprocess=preprocess).batches()) == 50
+
+
+def only_one(self: Any, images: Any) -> Any:
+    assert len(images) == 1
+    return [self._decoder.read_header(image) for image in [images.copy()[0]]]
+
+
+def test_images_of_another_size_than_the_batch_are_an_error(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    with BetonWriter(folder / "sizes.beton", {"image": BetonImage("raw"), "label": BetonInt()}, 4) as writer:
+        for number in range(4):
+            writer.add((rng.integers(0, 256, (4 + number // 2, 4, 3), dtype=np.uint8), 0))
+    dataset = ImageDataset(ParserBeton(folder / "sizes.beton", batch_size=4), batched=True)
+    with pytest.raises(ConfigError, match=r"Whole batches need images of one size: sizes.beton__2 is of another one"):
+        list(create_loader(dataset, device=None))
+
+
+def test_pixels_above_the_limit_are_refused(path: Path) -> None:
+    preprocess = EvalPreprocess(size=SIDE, crop_pct=1.0, max_pixels=SIDE * SIDE - 1)
+    with pytest.raises(CorruptRecordError, match=r"8 x 8 pixels, and at most 63 are allowed"):
+        list(ParserBeton(path, batch_size=4, preprocess=preprocess).batches())
+
+
+def test_jpeg_files_are_decoded_as_ever(mixed: Path, pixels: Any) -> None:
+    (batch,) = ParserBeton(mixed, batch_size=10, preprocess=WHOLE).batches()
+    for image, one in zip(batch.image, pixels, strict=False):
+        assert (image == np.asarray(Image.open(io.BytesIO(jpeg(one))))).all()
+
+
+def test_pixels_of_several_sizes_are_resized_into_the_batch(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    pixels = [rng.integers(0, 256, (10 + number, 9, 3), dtype=np.uint8) for number in range(6)]
+    with BetonWriter(folder / "several.beton", {"image": BetonImage("raw")}, 6, page_size=PAGE) as writer:
+        for one in pixels:
+            writer.add((one,))
+    parser = ParserBeton(
+        folder / "several.beton", batch_size=6, preprocess=EvalPreprocess(size=6, crop_mode="squash", crop_pct=1.0)
+    )
+    ((images,),) = create_loader(ImageDataset(parser, fields=("image",)))
+    for image, one in zip(images.permute(0, 2, 3, 1).numpy(), pixels, strict=True):
+        expected = np.asarray(Image.fromarray(one).resize((6, 6), Image.Resampling.BILINEAR)).astype(int)
+        assert np.abs(image - expected).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", None])
+def test_jpeg_and_pixels_may_be_mixed(mode: str | None, folder: Path, pixels: Any) -> None:
+    field = BetonImage("proportion", quality=95)
+    with BetonWriter(folder / f"both {mode}.beton", {"image": field}, 20, page_size=PAGE) as writer:
+        for number in range(20):
+            writer.add((pixels[number],))
+    (batch,) = ParserBeton(folder / f"both {mode}.beton", batch_size=20, image_mode=mode).batches(fields=("image",))
+    kinds = Counter()
+    for image, one in zip(batch.image, pixels, strict=False):
+        expected = np.array(Image.fromarray(one).convert(mode or "RGB"))
+        expected = expected[..., None] if mode == "L" else expected
+        assert image.shape == expected.shape
+        is_exact = bool((image == expected).all())
+        kinds[is_exact] += 1
+        assert is_exact or np.abs(image.astype(int) - expected).mean() < 60
+    assert set(kinds) == {True, False}
+
+
+def test_every_kind_of_field_comes_as_what_it_is(folder: Path) -> None:
+    write_samples(folder / "all.beton", class_names={"label": ["a", "b", "c"]})
+    parser = ParserBeton(folder / "all.beton", batch_size=7)
+    fields = tuple(FIELDS)
+    (batch,) = parser.batches(fields=fields)
+    samples = [sample_of(number) for number in range(7)]
+    assert batch.features["facts"] == [sample["facts"] for sample in samples]
+    assert batch.features["text"] == [sample["text"] for sample in samples]
+    assert batch.features["score"].tolist() == [sample["score"] for sample in samples]
+    assert (batch.features["box"] == np.stack([sample["box"] for sample in samples])).all()
+    assert batch.features["codes"].dtype == np.int16
+    assert (parser.class_names, parser.class_to_idx) == (["a", "b", "c"], {"a": 0, "b": 1, "c": 2})
+    assert parser["folder/4.png"].index == 4
+    assert parser[-1].id == "folder/6.png"
+    assert (parser[2].image == samples[2]["image"]).all()
+    assert parser.filenames(basename=True)[:2] == ["0.png", "1.png"]
+    assert parser.filenames(absolute=True)[0] == str(folder / "folder/0.png")
+    with pytest.raises(ExampleNotFoundError, match="there is no example 7"):
+        parser[7]
+
+
+def test_files_of_ffcv_are_read(tmp_path: Path) -> None:
+    path = unpack("regenerated_ffcv_1.0.2.beton.gz", tmp_path)
+    parser = ParserBeton(path, batch_size=5, image_key="jpg", target_key="int", preprocess=EvalPreprocess(size=32))
+    batches = list(parser.batches(fields=("image", "label", "json", "nd", "raw")))
+    assert np.concatenate([batch.label for batch in batches]).tolist() == [7 * n - 3 for n in range(12)]
+    assert batches[0].image.shape == (5, 32, 32, 3)
+    assert batches[2].features["json"][1] == {"i": 11, "name": "ex 11 é"}
+    assert [image.shape for image in batches[0].features["raw"]] == [(20 + 3 * n, 31 + 2 * n, 3) for n in range(5)]
+
+
+def test_a_class_map_gives_new_labels(path: Path) -> None:
+    parser = ParserBeton(path, batch_size=10, class_map={label: 9 - label for label in range(10)})
+    (batch, *_) = parser.batches(fields=("label",))
+    assert batch.label.tolist() == [9 - label for label in range(10)]
+
+
+def test_masks_go_through_the_same_crop(folder: Path, pixels: Any) -> None:
+    fields: dict[str, BetonField] = {"image": BetonImage("raw"), "mask": BetonImage("raw")}
+    with BetonWriter(folder / "masks.beton", fields, 20, page_size=PAGE) as writer:
+        for number in range(20):
+            writer.add((pixels[number], pixels[number]))
+    preprocess = TrainPreprocess(size=SIDE, crop_padding=2, also=("mask",))
+    parser = ParserBeton(folder / "masks.beton", True, True, 10, preprocess=preprocess)
+    for batch in parser.batches(fields=("image", "mask")):
+        assert (batch.image == np.stack(batch.features["mask"])).all()
+
+
+# Promises
+
+
+def test_every_example_comes_once_on_every_grid(path: Path) -> None:
+    for num_replicas, num_workers in ((1, 1), (2, 3), (3, 2)):
+        parser = ParserBeton(path, True, batch_size=4, remainder="pad", preprocess=WHOLE)
+        batches = [
+            batch
+            for rank in range(num_replicas)
+            for worker in range(num_workers)
+            for batch in parser.batches(World(rank, num_replicas, worker, num_workers), epoch=1)
+        ]
+        seen = Counter(int(number) for batch in batches for number in batch.index[batch.valid])
+        assert seen == dict.fromkeys(range(NUM_EXAMPLES), 1)
+
+
+def test_global_batches_do_not_depend_on_the_number_of_ranks(path: Path) -> None:
+    def read(num_replicas: int) -> list[Any]:
+        parser = ParserBeton(path, is_training=True, batch_size=12 // num_replicas)
+        ranks = [list(parser.batches(World(rank, num_replicas), 2, fields=())) for rank in range(num_replicas)]
+        return [np.concatenate([batch.index for batch in batches]).tolist() for batches in zip(*ranks, strict=True)]
+
+    assert read(1) == read(2) == read(3)
+
+
+class BetonLoader(ParserLoader):
+    """All pipelines of a grid over a `.beton` file."""
+
+    def __init__(self, path: Path, num_replicas: int, num_workers: int) -> None:
+        self.num_replicas, self.num_workers = num_replicas, num_workers
+        self.parser: Any = ParserBeton(path, is_training=True, batch_size=12 // num_replicas)
+        self.epoch, self.start, self.is_begun = 0, 0, False
+
+
+def test_a_parser_restored_at_every_step_gives_the_uninterrupted_tail(path: Path) -> None:
+    num_tails = check_resumes(partial(BetonLoader, path, 2, 2), partial(BetonLoader, path, 1, 3))
+    assert num_tails == 2 * (1 + 2 * (5 + 1))
+
+
+class TrainingLoader:
+    """A Loader as training uses it."""
+
+    def __init__(self, path: Path, num_workers: int) -> None:
+        parser = ParserBeton(path, is_training=True, batch_size=12, preprocess=TrainPreprocess(SIDE, crop_padding=1))
+        self.dataset = ImageDataset(parser, fields=("image", "label", "index", "valid"))
+        self.loader = create_loader(self.dataset, num_workers)
+
+    def __iter__(self) -> Iterator[Step]:
+        first = self.loader.state_dict()
+        for images, labels, index, valid in self.loader:
+            assert images.shape == (12, 3, SIDE, SIDE)
+            assert (labels == index % 10).all()
+            state = self.loader.state_dict()
+            assert state["epoch"] >= first["epoch"]
+            yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index.tolist()), tuple(valid.tolist()))
+
+    def state(self, num_steps: int) -> Any:
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(path: Path) -> None:
+    assert check_resumes(partial(TrainingLoader, path, 0), num_epochs=1) == 2 * (1 + 5 + 1)
+
+
+@pytest.mark.slow
+def test_a_loader_with_workers_goes_on_exactly(path: Path) -> None:
+    check_resumes(partial(TrainingLoader, path, 2), partial(TrainingLoader, path, 1), num_epochs=1)
+
+
+def test_a_loader_with_workers_delivers_what_is_stored(path: Path, pixels: Any) -> None:
+    parser = ParserBeton(path, is_training=True, batch_size=10, preprocess=WHOLE)
+    with create_loader(ImageDataset(parser, fields=("image", "index")), 2) as loader:
+        for images, index in loader:
+            assert (images.permute(0, 2, 3, 1) == torch.from_numpy(pixels)[index]).all()
+
+
+def test_single_examples_are_pillow_images(path: Path, pixels: Any) -> None:
+    (image, label) = next(iter(ImageDataset(ParserBeton(path, batch_size=4))))
+    assert (np.asarray(image) == pixels[0]).all()
+    assert label == 0
+    assert (np.asarray(IndexedImageDataset(ParserBeton(path))[7][0]) == pixels[7]).all()
+
+
+def test_it_goes_to_other_processes(path: Path) -> None:
+    parser = ParserBeton(path, batch_size=4, preprocess=WHOLE)
+    next(iter(parser.batches()))
+    other = pickle.loads(pickle.dumps(parser))
+    assert other.fingerprint == parser.fingerprint
+    assert [batch.index.tolist() for batch in other.batches()] == [batch.index.tolist() for batch in parser.batches()]
+
+
+def test_the_fingerprint_is_that_of_the_content(path: Path, folder: Path) -> None:
+    (folder / "again").mkdir()
+    write_images(folder / "again" / "images.beton", NUM_EXAMPLES, SIDE)
+    write_images(folder / "again" / "other.beton", NUM_EXAMPLES - 1, SIDE)
+    assert ParserBeton(folder / "again" / "images.beton").fingerprint == ParserBeton(path).fingerprint
+    assert ParserBeton(folder / "again" / "other.beton").fingerprint != ParserBeton(path).fingerprint
+
+
+def test_neither_tensorflow_nor_torch_nor_ffcv_is_imported(path: Path) -> None:
+    code = (
+        "import sys; from tfds_torch import ParserBeton, EvalPreprocess\n"
+        f"(batch,) = ParserBeton({str(path)!r}, batch_size=50, preprocess=EvalPreprocess(8)).batches()\n"
+        "print(len(batch), sorted({'tensorflow', 'tensorflow_datasets', 'torch', 'ffcv'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "50 []\n", done.stderr
+
+
+def test_a_damaged_image_is_named_or_replaced(folder: Path, pixels: Any) -> None:
+    path = folder / "damaged.beton"
+    with BetonWriter(path, {"image": BetonImage(), "label": BetonInt()}, 8, page_size=PAGE) as writer:
+        for number in range(8):
+            image = jpeg(np.kron(pixels[number], np.ones((4, 4, 1), np.uint8)))
+            writer.add((image[: len(image) // 2] if number == 3 else image, number), id=f"image {number}")
+    preprocess = EvalPreprocess(size=SIDE)
+    with pytest.raises(
+        CorruptRecordError, match=r"damaged.beton: sample 3 \(id image 3\) .* cannot be decoded\. .*verify"
+    ):
+        list(ParserBeton(path, batch_size=8, preprocess=preprocess).batches())
+    read = ReadOptions(on_error="replace")
+    parser = ParserBeton(path, True, True, 8, preprocess=preprocess, read=read)
+    assert Counter(next(iter(parser.batches())).label.tolist()) == Counter([0, 1, 2, 4, 4, 5, 6, 7])
+
+
+# What cannot work
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"image_key": "imge"},
+            r"has no field 'imge' \(image_key\): its fields are image, label. Did you mean 'image'",
+        ),
+        ({"target_key": "labl"}, r"has no field 'labl' \(target_key\)"),
+        ({"image_key": "label"}, r"the image field 'label' is BetonInt\(\), not an image. Use image_key= with one of"),
+        ({"is_training": True}, "Training needs batch_size"),
+        ({"preprocess": WHOLE}, "A preprocess needs batch_size"),
+        ({"batch_size": 2, "preprocess": TrainPreprocess(8, also=("label",))}, "which is not an image but BetonInt"),
+        ({"read": ReadOptions(mode="files"), "is_training": True, "batch_size": 2}, "only read by index"),
+        ({"class_map": {0: 1}, "target_key": None}, r"target_key=None is not a field of integers"),
+        ({"image_mode": "BGR"}, "Unknown image_mode 'BGR'"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused_at_once(arguments: dict[str, Any], message: str, path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ParserBeton(path, **arguments)
+
+
+def test_fields_that_are_not_there_are_refused(path: Path) -> None:
+    parser = ParserBeton(path, target_key=None)
+    with pytest.raises(ConfigError, match=r"there is no field 'label': target_key=None"):
+        parser.check_fields(["label"])
+    with pytest.raises(ConfigError, match="has no field 'mask': its fields are image, label"):
+        parser.check_fields(["mask"])
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ShardError, match="is missing"):
+        ParserBeton(tmp_path / "none.beton")
+
+
+def test_an_empty_file_has_no_batches_and_cannot_be_trained_on(tmp_path: Path) -> None:
+    BetonWriter(tmp_path / "empty.beton", {"label": BetonInt()}, 0).close()
+    assert list(ParserBeton(tmp_path / "empty.beton").batches(fields=("label",))) == []
+    with pytest.raises(ConfigError, match=r"empty\.beton"):
+        ParserBeton(tmp_path / "empty.beton", is_training=True, batch_size=2)

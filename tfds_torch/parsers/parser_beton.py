@@ -1,0 +1,235 @@
+"""ParserBeton: a `.beton` file as batches of numpy arrays."""
+
+import copy
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.engines.fields import FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.arguments import check_arguments, check_preprocess
+from tfds_torch.parsers.class_map import ClassMap, load_class_map
+from tfds_torch.parsers.parser import ElementSpec
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.world import World
+from tfds_torch.storage.beton.fields import BetonField, BetonInt, BetonJson
+from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.source import BetonSource
+from tfds_torch.storage.source import Columns, FieldSpec, source_type
+
+SPLIT = "all"
+"""The split of a `.beton` file, for messages and states: it holds one."""
+
+
+@dataclass(frozen=True)
+class JsonField:
+    """Values that are stored as JSON.
+
+    Attributes:
+        key: the stored field.
+    """
+
+    key: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.key,)
+
+    def decode(self, columns: Columns) -> list[Any]:  # noqa: D102
+        return [json.loads(text) for text in columns[self.key]]
+
+
+class ParserBeton(ParserBase):
+    """Reads a `.beton` file, FFCV's own or one of this package, by number: FFCV is not needed.
+
+    Building one reads the head of the file; its pointers are checked before the first example is read. Images that are
+    stored as pixels of one size go from the mapped file into their batch in one step, and are flipped and cut a batch
+    at a time. Parsers can be pickled, and may be used from several processes. The file must not be written to.
+
+    Args:
+        path: of the file.
+        shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
+        is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
+        batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
+        repeats: passes over the file in one epoch; 0 and 1 mean one.
+        seed: of the order, >= 0.
+        remainder: as in ParserTfds.
+        preprocess: as in ParserTfds.
+        image_key: field that holds the image; None: the file has none.
+        target_key: field that holds the target; None: there is none.
+        image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
+        class_map: as in ParserTfds.
+        read: how examples are read: only read mode `index` can.
+        handlers: field -> its `BetonCustom`, for fields of a type of their own.
+
+    Raises:
+        ConfigError: an argument that cannot work, with what is there instead.
+        ShardError: the file is missing, or cannot be read.
+        CorruptRecordError: it is not a `.beton` file of version 2, or is damaged.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        shuffle: bool | None = None,
+        is_training: bool = False,
+        batch_size: int | None = None,
+        repeats: int = 0,
+        *,
+        seed: int = 42,
+        remainder: Remainder | str | None = None,
+        preprocess: Preprocess | None = None,
+        image_key: str | None = "image",
+        target_key: str | None = "label",
+        image_mode: str | None = "RGB",
+        class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
+        read: ReadOptions = ReadOptions(),
+        handlers: Mapping[str, BetonField] | None = None,
+    ) -> None:
+        check_arguments(is_training, batch_size, shuffle, image_mode, read)
+        self._file: BetonSource = source_type("beton")(path, handlers)
+        super().__init__(
+            self._file,
+            SPLIT,
+            is_training=is_training,
+            shuffle=shuffle,
+            batch_size=batch_size,
+            repeats=repeats,
+            seed=seed,
+            remainder=remainder,
+            preprocess=preprocess,
+            image_mode=image_mode,
+            read=read,
+        )
+        self.image_key, self.target_key = image_key, target_key
+        self._check_keys()
+        self._new_labels = self._make_class_map(class_map)
+        self.plan(World())  # What cannot work in any world is said now.
+        self.read_mode(World())
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, by label; None when the file does not tell them."""
+        if self._new_labels is not None:
+            return self._new_labels.class_names
+        return self._stored_class_names
+
+    @property
+    def class_to_idx(self) -> dict[Any, int]:
+        """Class name -> label, or the class map; empty when the file does not tell the classes."""
+        if self._new_labels is not None:
+            return dict(self._new_labels.entries)
+        return {name: label for label, name in enumerate(self.class_names or [])}
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value."""
+        fields = {
+            name: FieldSpec((None, None, 3), np.uint8) if isinstance(field, BetonImage) else self._file.specs[name]
+            for name, field in sorted(self._stored.items())
+        }
+        metadata = {"valid": FieldSpec((), np.bool_), "index": FieldSpec((), np.int64), "id": FieldSpec((), np.object_)}
+        return ElementSpec(fields | metadata)
+
+    def with_read(self, read: ReadOptions) -> "ParserBeton":
+        """Returns this parser, reading the same examples in another way."""
+        parser = copy.copy(self)
+        parser.read = read
+        parser.read_mode(World())
+        return parser
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Returns a name for every example, in the order of `index`: its id.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the folder of the file.
+        """
+        names = list(self.ids(np.arange(self.num_examples)))
+        if basename:
+            names = [os.path.basename(name) for name in names]
+        folder = os.path.dirname(self._file.head.path)
+        return [os.path.join(folder, name) for name in names] if absolute else names
+
+    @property
+    def _stored(self) -> Mapping[str, BetonField]:
+        return self._file.head.fields
+
+    @property
+    def _stored_class_names(self) -> list[str] | None:
+        names = self._file.class_names.get(self.target_key or "")
+        return None if names is None else list(names)
+
+    def _field(self, name: str) -> FieldDecoder:
+        key = {"image": self.image_key, "label": self.target_key}.get(name, name)
+        if key is None or key not in self._stored:
+            raise ConfigError(self._missing(name, key))
+        field = self._stored[key]
+        if name == "image" and not isinstance(field, BetonImage):
+            images = [other for other, one in self._stored.items() if isinstance(one, BetonImage)]
+            raise ConfigError(
+                f"{self.dataset_name}: the image field {key!r} is {field!r}, not an image. Use image_key= with one of "
+                f"{images}, or None."
+            )
+        if isinstance(field, BetonImage):
+            return ImageField(key, self.image_mode)
+        return JsonField(key) if isinstance(field, BetonJson) else StoredField(key)
+
+    @property
+    def _has_integer_target(self) -> bool:
+        return isinstance(self._stored.get(self.target_key or ""), BetonInt)
+
+    @property
+    def _all_fields(self) -> Sequence[str]:
+        return list(self._stored)
+
+    @property
+    def _class_map(self) -> ClassMap | None:
+        return self._new_labels
+
+    def _missing(self, name: str, key: str | None) -> str:
+        if key is None:
+            argument = "image_key" if name == "image" else "target_key"
+            return f"{self.dataset_name}: there is no field {name!r}: {argument}=None."
+        argument = {"image": " (image_key)", "label": " (target_key)"}.get(name, "")
+        return (
+            f"{self.dataset_name} has no field {key!r}{argument}: its fields are {', '.join(self._stored)}."
+            f"{did_you_mean(key, self._stored)}"
+        )
+
+    def _check_keys(self) -> None:
+        """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
+        for name, key in (("image", self.image_key), ("label", self.target_key)):
+            if key not in (None, name):
+                self._field(name)
+        check_preprocess(self.preprocess, self.batch_size, self.image_mode)
+        if self.preprocess is None:
+            return
+        self._field("image")
+        for name in self.preprocess.also:
+            if not isinstance(self._field(name), ImageField):
+                raise ConfigError(
+                    f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
+                    f"{self._stored[name]!r}. Only images go through the same crop."
+                )
+
+    def _make_class_map(self, class_map: object) -> ClassMap | None:
+        if class_map is None:
+            return None
+        entries = load_class_map(class_map)
+        if not self._has_integer_target:
+            raise ConfigError(
+                f"{self.dataset_name}: class_map gives the target new labels, and target_key={self.target_key!r} is "
+                f"not a field of integers."
+            )
+        mapped = ClassMap(entries, self._stored_class_names, self.dataset_name)
+        mapped.check_covers_classes()
+        return mapped
