@@ -7,8 +7,9 @@ import numpy as np
 
 from tfds_torch.check.expectation import Expectation, Share
 from tfds_torch.check.expected_ids import ExpectedIds
-from tfds_torch.check.ledger import EpochEnd, Ledger, Promise, Received
+from tfds_torch.check.ledger import EpochEnd, Ledger, Received
 from tfds_torch.check.promises import judge
+from tfds_torch.check.verdict import Promise
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from tfds_torch.check import command, json_report
 from tfds_torch.check.arguments import parse_arguments
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.json_report import save_report
-from tfds_torch.check.ledger import EpochCounts, NotJudged, Promise, Some
+from tfds_torch.check.ledger import EpochCounts
+from tfds_torch.check.verdict import NotJudged, Promise, Some
 from tfds_torch.errors import ConfigError, ShardError
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from tfds_torch.check.expectation import Expectation, Share
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun
-from tfds_torch.check.ledger import EpochEnd, Ledger, Received, Some
+from tfds_torch.check.ledger import EpochEnd, Ledger, Received
 from tfds_torch.check.promises import judge
+from tfds_torch.check.verdict import Some
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import epoch_order
 from tfds_torch.plan.world import World

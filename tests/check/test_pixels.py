@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from picture_fixtures import ENCODINGS, photograph
 
-from tfds_torch.check.ledger import NotJudged, Promise
 from tfds_torch.check.pixels import PIXELS_PROMISE, judge_pixels, measure
+from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess, height_and_width
 from tfds_torch.images.transform import BufferRows, ImageTransform

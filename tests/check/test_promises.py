@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from check.played_ledger import Entry, ListedIds, RankEpoch, play, share_of
 from check.played_ledger import judge_received as judge
 from tfds_torch.check.expectation import Expectation
-from tfds_torch.check.ledger import Promise
+from tfds_torch.check.verdict import Promise
 from tfds_torch.plan.assignment import ShardRange, deal_examples, deal_files
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
 from tfds_torch.plan.world import World

@@ -13,9 +13,10 @@ from check.machine import Checked, no_control_characters
 from tfds_torch.check.content import ImageSizes, LabelCount
 from tfds_torch.check.delivery import Delivery
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.ledger import EpochCounts, Ledger, NotJudged, Promise, Some
+from tfds_torch.check.ledger import EpochCounts, Ledger
 from tfds_torch.check.report import plain, print_findings, print_verdict
 from tfds_torch.check.throughput import STAGES, RankReading
+from tfds_torch.check.verdict import NotJudged, Promise, Some
 from tfds_torch.runtime.epoch_times import EpochTimes
 
 

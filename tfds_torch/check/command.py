@@ -24,11 +24,10 @@ from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
 from tfds_torch.check.content import measure_images
 from tfds_torch.check.delivery import choose_delivery, read_sizes
 from tfds_torch.check.expectation import Expectation, count_pipelines, expect
-from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.index_promises import judge_index
 from tfds_torch.check.json_report import save_report
-from tfds_torch.check.ledger import EpochEnd, Ledger, NotJudged, Promise
+from tfds_torch.check.ledger import EpochEnd, Ledger
 from tfds_torch.check.opening import is_built_here, open_parser
 from tfds_torch.check.pixels import PIXELS_PROMISE, judge_pixels
 from tfds_torch.check.promises import judge
@@ -39,19 +38,19 @@ from tfds_torch.check.reading import (
     read_rank,
     read_ranks,
 )
+from tfds_torch.check.reference import CheckedParser, reference_of
 from tfds_torch.check.resume import choose_points
 from tfds_torch.check.settings import Settings, check_json, resolve
-from tfds_torch.check.tfds_sample import TFDS_PROMISE, ComparedExample, choose_examples, judge_sample, read_sample
+from tfds_torch.check.tfds_sample import ComparedExample, choose_examples
 from tfds_torch.check.throughput import RankReading
+from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.images.decoding import CHANNELS
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.machine_share import choose_workers, num_cores, usable_cores
 from tfds_torch.runtime.memory_limits import available_bytes
 from tfds_torch.storage.file_instruction import is_local
-from tfds_torch.storage.record_source import RecordSource
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
 _GRACE_S = 20.0
@@ -130,7 +129,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     num_workers, num_replicas = settings.config.num_workers, settings.num_replicas
     findings.parser, findings.num_workers = parser, num_workers
     findings.is_torchrun = settings.is_torchrun
-    findings.is_fake = demo.is_fake(parser.data_dir)
+    findings.is_fake = demo.is_fake(reference_of(parser).place)
     expected = findings.expected = expect(parser, num_replicas, num_workers, settings.num_epochs)
     report.print_card(console, parser, findings.is_fake)
     findings.pipelines = count_pipelines(parser, expected)
@@ -148,7 +147,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.readings = _read(reading_parser, settings, how, findings.ledger)
     findings.promises = judge(findings.ledger)
     findings.advice = advise(_facts(parser, expected, findings, is_built_here(settings)))
-    with _busy("TFDS's own reader, Pillow" + ", another number of workers" * is_index):
+    with _busy("another reader, Pillow" + ", another number of workers" * is_index):
         sample = _read_sample(parser, expected, indices, is_index)
         if is_index:
             states = findings.readings[0].resumed if findings.readings else ()
@@ -165,7 +164,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     return OK if findings.is_kept else BROKEN
 
 
-def _read(parser: ParserTfds, settings: Settings, how: HowRead, ledger: Ledger) -> list[RankReading]:
+def _read(parser: CheckedParser, settings: Settings, how: HowRead, ledger: Ledger) -> list[RankReading]:
     """Reads with every rank into a ledger, and shows on a terminal how far it is."""
     columns = (
         TextColumn("{task.description}"),
@@ -213,21 +212,19 @@ def _busy(text: str) -> Iterator[None]:
 
 
 def _read_sample(
-    parser: ParserTfds, expected: Expectation, indices: Sequence[int], is_index: bool
+    parser: CheckedParser, expected: Expectation, indices: Sequence[int], is_index: bool
 ) -> list[ComparedExample]:
     """Returns the sample of examples that other promises are judged by; empty where there is nothing to judge."""
-    if not all(is_local(run.path) for run in parser.files) or not (is_index or parser.has_field("image")):
+    if not (is_index or parser.has_field("image")):
         return []
-    return read_sample(parser, expected.ids, indices, by_index=is_index)
+    return reference_of(parser).sample(expected.ids, indices, by_index=is_index)
 
 
-def _judge_sample(findings: Findings, ledger: Ledger, parser: ParserTfds, sample: Sequence[ComparedExample]) -> None:
+def _judge_sample(findings: Findings, ledger: Ledger, parser: CheckedParser, sample: Sequence[ComparedExample]) -> None:
     """Adds what a sample of examples tells: of the index, and of pixels."""
     expected, judged = ledger.expected, list[Promise | NotJudged]()
-    if expected.mode == "index" and isinstance(parser.source, RecordSource):
-        judged.append(judge_sample(expected.ids, sample))
-    elif expected.mode == "index":
-        judged.append(NotJudged(TFDS_PROMISE, "an image folder has no records, and so no index of them"))
+    if expected.mode == "index":
+        judged.append(reference_of(parser).judge_index(expected.ids, sample))
     if not parser.has_field("image"):
         judged.append(NotJudged(PIXELS_PROMISE, "the dataset has no image"))
     else:
@@ -238,7 +235,7 @@ def _judge_sample(findings: Findings, ledger: Ledger, parser: ParserTfds, sample
     findings.not_judged = [one for one in judged if isinstance(one, NotJudged)]
 
 
-def _facts(parser: ParserTfds, expected: Expectation, findings: Findings, is_built_here: bool) -> Facts:
+def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_built_here: bool) -> Facts:
     sizes, num_replicas = findings.image_sizes, expected.plan.world.num_replicas
     num_channels = CHANNELS[parser.image_mode] or 3
     is_crowded = findings.is_torchrun and num_replicas > 1
@@ -249,7 +246,7 @@ def _facts(parser: ParserTfds, expected: Expectation, findings: Findings, is_bui
         plan=expected.plan,
         mode=expected.mode,
         # Of an image folder only paths are shuffled.
-        read=replace(parser.read, shuffle_buffer=1) if is_image_folder(parser.data_dir) else parser.read,
+        read=parser.read if parser.source.has_shards else replace(parser.read, shuffle_buffer=1),
         is_built_here=is_built_here,
         num_files=parser.num_shards,
         is_remote=not all(is_local(run.path) for run in parser.files),

@@ -10,9 +10,9 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
+from tfds_torch.check.reference import CheckedParser
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import printable
 from tfds_torch.runtime.whole_file import write_whole
@@ -23,7 +23,7 @@ _CAPTION_SIZE, _TITLE_SIZE = 14, 22
 _INK, _FAINT, _PAPER, _FRAME = "#1c1c1e", "#48484a", "#ffffff", "#f2f2f4"
 
 
-def save_contact_sheet(parser: ParserTfds, path: Path, title: str) -> None:
+def save_contact_sheet(parser: CheckedParser, path: Path, title: str) -> None:
     """Writes a PNG with the first images of epoch 0, each with its class's name, its label or its id.
 
     Args:
@@ -44,7 +44,7 @@ def save_contact_sheet(parser: ParserTfds, path: Path, title: str) -> None:
         raise ConfigError(f"The contact sheet {path} cannot be written: {error}.") from None
 
 
-def check_has_images(parser: ParserTfds) -> None:
+def check_has_images(parser: CheckedParser) -> None:
     """Raises ConfigError when the dataset has no images to show."""
     if parser.image_key is None or not parser.has_field("image"):
         raise ConfigError(
@@ -52,7 +52,7 @@ def check_has_images(parser: ParserTfds) -> None:
         )
 
 
-def _pictures(parser: ParserTfds) -> Iterator[tuple[Image.Image, str]]:
+def _pictures(parser: CheckedParser) -> Iterator[tuple[Image.Image, str]]:
     """Yields (image of a cell's size at most, caption) of the examples of epoch 0."""
     names = parser.class_names
     fields = tuple(filter(parser.has_field, DEFAULT_FIELDS))

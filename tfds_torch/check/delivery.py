@@ -2,17 +2,16 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 from PIL import Image
 
 from tfds_torch.check.content import ImageSizes
-from tfds_torch.check.expected_ids import is_image_folder
+from tfds_torch.check.reference import CheckedParser
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.parsers.config import Config
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 _USUAL_SIDE, _SMALL_SIDE, _CROP_PADDING = 224, 64, 4  # Pixels.
 
@@ -43,8 +42,8 @@ class Delivery:
 
 
 def choose_delivery(
-    config: Config, parser: ParserTfds, sizes: ImageSizes | None, *, is_plain: bool, is_single: bool
-) -> tuple[Delivery, ParserTfds]:
+    config: Config, parser: CheckedParser, sizes: ImageSizes | None, *, is_plain: bool, is_single: bool
+) -> tuple[Delivery, CheckedParser]:
     """Returns how examples are read, and the parser that does so.
 
     Args:
@@ -66,7 +65,7 @@ def choose_delivery(
     preprocess = config.preprocess or choose_preprocess(parser.is_training, sizes)
     if reason is None:
         try:
-            batched = _reopen(config, parser, preprocess)
+            batched = _with_preprocess(config, parser, preprocess)
             return Delivery(loader, True, describe(preprocess), config.preprocess is not None, None), batched
         except ConfigError as error:
             if config.preprocess is not None:
@@ -94,7 +93,7 @@ def describe(preprocess: Preprocess) -> str:
     return f"{type(preprocess).__name__}({given})"
 
 
-def read_sizes(parser: ParserTfds, indices: Sequence[int]) -> list[tuple[int, int]]:
+def read_sizes(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[int, int]]:
     """Returns (width, height) of the images of some examples, as far as Pillow can tell.
 
     Raises:
@@ -107,18 +106,15 @@ def read_sizes(parser: ParserTfds, indices: Sequence[int]) -> list[tuple[int, in
     for index in indices:
         try:
             (image,) = source.read(np.array([index], np.int64), [key])[key]
-            sizes.append(Image.open(io.BytesIO(image)).size)
+            is_raw = isinstance(image, np.ndarray)
+            sizes.append((image.shape[1], image.shape[0]) if is_raw else Image.open(io.BytesIO(image)).size)
         except (CorruptRecordError, OSError, TypeError):  # Whoever reads it says so.
             continue
     return sizes
 
 
-def _reopen(config: Config, parser: ParserTfds, preprocess: Preprocess) -> ParserTfds:
+def _with_preprocess(config: Config, parser: CheckedParser, preprocess: Preprocess) -> CheckedParser:
     """Returns the same parser with a preprocess."""
-    batch_size = config.batch_size
-    if batch_size is None and config.num_workers < 2:
-        batch_size = 1  # As it is planned.
-    config = replace(config, split=parser.split, preprocess=preprocess, batch_size=batch_size)
-    if is_image_folder(parser.data_dir):
-        return config.make_parser(parser.data_dir)
-    return replace(config, name=str(parser.data_dir)).make_parser()
+    if parser.batch_size is None and config.num_workers < 2:
+        parser = parser.with_batch_size(1)  # As it is planned.
+    return parser.with_preprocess(preprocess)

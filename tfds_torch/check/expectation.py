@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.check.expected_ids import ExpectedIds, expected_ids
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.check.expected_ids import ExpectedIds
+from tfds_torch.check.reference import CheckedParser, reference_of
 from tfds_torch.plan.assignment import pipeline_counts
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.worker_order import WorkerOrder
@@ -34,7 +34,7 @@ class Expectation:
     Attributes:
         plan: the epoch plan of rank 0; its world tells the numbers of ranks and workers.
         mode: the read mode, `index`, `files` or `examples`.
-        ids: the split's ids by index, from `dataset_info.json`.
+        ids: the split's ids by index, as its reference tells them.
         num_epochs: epochs that are to be read.
         share: (rank, epoch) -> what that rank is to receive; worked out anew for every call.
         num_unread: examples of an epoch that uneven files leave unread in mode `files`; else 0.
@@ -85,7 +85,7 @@ class PipelineCounts:
     num_available: int
 
 
-def expect(parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: int) -> Expectation:
+def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epochs: int) -> Expectation:
     """Returns what must come from a world of `num_replicas` ranks with `num_workers` loader processes each.
 
     Raises:
@@ -93,7 +93,7 @@ def expect(parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: 
     """
     here = World(0, num_replicas, 0, max(1, num_workers))
     plan, mode = parser.plan(here), parser.read_mode(here)
-    ids = expected_ids(parser.data_dir, parser.split, parser.files)
+    ids = reference_of(parser).ids()
     if mode == "index":
         return Expectation(plan, mode, ids, num_epochs, lambda rank, epoch: _share_of_order(parser, plan, rank, epoch))
     num_unread = num_repeated = 0
@@ -109,13 +109,13 @@ def expect(parser: ParserTfds, num_replicas: int, num_workers: int, num_epochs: 
     )
 
 
-def count_pipelines(parser: ParserTfds, expected: Expectation) -> list[PipelineCounts]:
+def count_pipelines(parser: CheckedParser, expected: Expectation) -> list[PipelineCounts]:
     """Returns the counts of every pipeline."""
     world = expected.plan.world
     return [_count(parser, one, expected.mode) for one in World.grid(world.num_replicas, world.num_workers)]
 
 
-def _count(parser: ParserTfds, world: World, mode: str) -> PipelineCounts:
+def _count(parser: CheckedParser, world: World, mode: str) -> PipelineCounts:
     plan = parser.plan(world)
     num_batches = len(plan.worker_batches())
     if mode == "index":  # Every pipeline reads in all files.
@@ -127,13 +127,13 @@ def _count(parser: ParserTfds, world: World, mode: str) -> PipelineCounts:
     )
 
 
-def _share_of_order(parser: ParserTfds, plan: EpochPlan, rank: int, epoch: int) -> Share:
+def _share_of_order(parser: CheckedParser, plan: EpochPlan, rank: int, epoch: int) -> Share:
     order = WorkerOrder(parser.plan(World(rank, plan.world.num_replicas)), epoch)
     planned = order.planned(0, len(order))
     return Share(planned.index, planned.valid)
 
 
-def _share_of_files(parser: ParserTfds, plan: EpochPlan, rank: int, epoch: int) -> Share:
+def _share_of_files(parser: CheckedParser, plan: EpochPlan, rank: int, epoch: int) -> Share:
     index: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     valid: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
     for worker in range(plan.world.num_workers):

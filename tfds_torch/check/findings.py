@@ -7,10 +7,11 @@ from pathlib import Path
 from tfds_torch.check.content import ImageSizes, LabelCount
 from tfds_torch.check.delivery import Delivery
 from tfds_torch.check.expectation import Expectation, PipelineCounts
-from tfds_torch.check.ledger import EpochCounts, Ledger, NotJudged, Promise
+from tfds_torch.check.ledger import EpochCounts, Ledger
 from tfds_torch.check.promises import judge
+from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.throughput import RankReading
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.check.verdict import NotJudged, Promise
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Findings:
         is_interrupted: whether Ctrl-C did.
     """
 
-    parser: ParserTfds | None = None
+    parser: CheckedParser | None = None
     is_fake: bool = False
     is_torchrun: bool = False
     expected: Expectation | None = None

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from tfds_torch.check.expectation import Expectation
-from tfds_torch.check.ledger import Ledger, Promise, Received, Some
+from tfds_torch.check.ledger import Ledger, Received
 from tfds_torch.check.promises import make_promise
 from tfds_torch.check.reading import NUM_AT_BEGIN, OtherReading
 from tfds_torch.check.resume import Point, Resumed, batches_after, choose_points
 from tfds_torch.check.throughput import RankReading
+from tfds_torch.check.verdict import Promise, Some
 
 _UNKNOWN = -1  # An example whose id is not that of its index.
 

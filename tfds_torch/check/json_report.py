@@ -52,9 +52,9 @@ import tfds_torch
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
+from tfds_torch.check.reference import CheckedParser, reference_of
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import METADATA_FIELDS
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime.machine_share import num_cores
 from tfds_torch.runtime.whole_file import write_whole
 from tfds_torch.storage.source import FieldSpec
@@ -124,12 +124,12 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _dataset(findings: Findings, parser: ParserTfds) -> dict[str, Any]:
+def _dataset(findings: Findings, parser: CheckedParser) -> dict[str, Any]:
     features = {key: spec for key, spec in parser.element_spec.fields.items() if key not in METADATA_FIELDS}
     return {
         "name": parser.dataset_name,
         "split": parser.split,
-        "data_dir": str(parser.data_dir),
+        "data_dir": str(reference_of(parser).place),
         "is_fake": findings.is_fake,
         "num_examples": parser.num_examples,
         "num_shards": parser.num_shards,

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from tfds_torch.check.content import Labels
 from tfds_torch.check.expectation import Expectation
+from tfds_torch.check.verdict import NUM_KEPT, Some
 from tfds_torch.plan.epoch import PAD_LABEL, Remainder
 
-NUM_SHOWN = 5
-_NUM_KEPT = 100
 _FEWEST_TO_JUDGE = 10  # Fewer examples have the same shuffled order twice by chance.
 
 
@@ -59,52 +58,6 @@ class EpochEnd:
     num_announced: int
     loader_batch_size: int | None = None
     drop_last: bool = False
-
-
-class Some:
-    """The first of many texts, and how many they are."""
-
-    def __init__(self, texts: Iterable[str] = ()) -> None:
-        self.number, self.first = 0, list[str]()
-        self.extend(texts)
-
-    def add(self, text: str, times: int = 1) -> None:
-        """Adds a text; several times the same, where it stands for so many."""
-        self.number += times
-        self.first += [text] * min(times, _NUM_KEPT - len(self.first))
-
-    def extend(self, texts: "Iterable[str] | Some") -> None:
-        """Adds many."""
-        if isinstance(texts, Some):
-            self.number += texts.number
-            self.first = (self.first + texts.first)[:_NUM_KEPT]
-            return
-        for text in texts:
-            self.add(text)
-
-    def __bool__(self) -> bool:
-        return self.number > 0
-
-    def __str__(self) -> str:
-        more = f" and {self.number - NUM_SHOWN} more" if self.number > NUM_SHOWN else ""
-        return ", ".join(self.first[:NUM_SHOWN]) + more
-
-
-@dataclass(frozen=True)
-class Promise:
-    """A promise and whether it was kept; `detail` gives the figures, and what broke it."""
-
-    name: str
-    kept: bool
-    detail: str
-
-
-@dataclass(frozen=True)
-class NotJudged:
-    """A promise that cannot be judged, and why."""
-
-    name: str
-    reason: str
 
 
 @dataclass
@@ -264,7 +217,7 @@ class Ledger:
     def _name(self, numbers: NDArray[np.int64]) -> Some:
         """Returns the ids of examples, each as often as its number says."""
         some = Some()
-        for index in np.flatnonzero(numbers)[:_NUM_KEPT].tolist():
+        for index in np.flatnonzero(numbers)[:NUM_KEPT].tolist():
             some.add(self.expected.ids[index], int(numbers[index]))
         some.number = int(numbers.sum())
         return some

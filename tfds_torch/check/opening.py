@@ -2,20 +2,25 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from tfds_torch import demo
+from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.settings import Settings
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers.config import Config
+from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.tfds.dataset_names import base_name
 from tfds_torch.parsers.tfds.dataset_opening import registered_names
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.arguments import did_you_mean
 
 _FAKE_HINT = 1000
+_BETON = ".beton"
 
 
-def open_parser(settings: Settings) -> ParserTfds:
+def open_parser(settings: Settings) -> CheckedParser:
     """Returns the parser, without a preprocess; an embedded or made-up dataset that is asked for is built first.
 
     Raises:
@@ -25,6 +30,8 @@ def open_parser(settings: Settings) -> ParserTfds:
         WorkerError: the dataset could not be built.
     """
     config, root = replace(settings.config, preprocess=None), settings.root
+    if config.name.endswith(_BETON):
+        return _open_beton(config, settings)
     name = _unversioned_name(settings)
     is_embedded = _is_embedded(settings)
     if settings.num_fake is not None:
@@ -53,6 +60,27 @@ def open_parser(settings: Settings) -> ParserTfds:
         return config.make_parser(root)
     except DatasetNotFoundError as error:
         raise DatasetNotFoundError(f"{error}{_ways_on(settings)}") from None
+
+
+def _open_beton(config: Config, settings: Settings) -> ParserBeton:
+    """Returns the parser of a `.beton` file, which is named by its path."""
+    refused = {"--root": settings.root, "--fake": settings.num_fake, "--shards": settings.num_shards}
+    refused["--split"] = config.split
+    for flag, value in refused.items():
+        if value is not None:
+            raise ConfigError(
+                f"{flag} {value}: {config.name!r} names a .beton file, which is one split, written before. Drop {flag}."
+            )
+    if isinstance(config.target_key, tuple):
+        raise ConfigError(f"target_key={config.target_key}: the target of a .beton file is one field. Name one.")
+    path = Path(config.name)
+    if not path.is_file():
+        there = sorted(found.name for found in path.parent.glob(f"*{_BETON}"))
+        raise DatasetNotFoundError(f"There is no file {config.name!r}.{did_you_mean(path.name, there)}")
+    others = ("name", "split", "preprocess", "num_workers")
+    return ParserBeton(
+        path, **{key.name: getattr(config, key.name) for key in fields(config) if key.name not in others}
+    )
 
 
 def _check_holds_no_real_data(root: str | None) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tfds_torch.check.ledger import NotJudged, Promise, Some
+from tfds_torch.check.verdict import NotJudged, Promise, Some
 from tfds_torch.images.crop_parameters import CropParameters
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.images.preprocess import Preprocess, height_and_width

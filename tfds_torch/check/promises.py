@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from tfds_torch.check.expectation import Expectation
-from tfds_torch.check.ledger import NUM_SHOWN, EpochCounts, Ledger, Promise, RankEpoch, Some
+from tfds_torch.check.ledger import EpochCounts, Ledger, RankEpoch
+from tfds_torch.check.verdict import NUM_SHOWN, Promise, Some
 from tfds_torch.plan.epoch import Remainder
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.check.ledger import Received
+from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.resume import NUM_AFTER, Point, Resumed, batches_after
 from tfds_torch.errors import ConfigError, StateMismatchError, TfdsTorchError, WorkerError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.epoch_times import EpochTimer
 from tfds_torch.runtime.loader_stats import LoaderStats
@@ -43,7 +43,7 @@ class Reader:
 
     def __init__(
         self,
-        parser: ParserTfds,
+        parser: CheckedParser,
         world: World | None,
         num_workers: int,
         *,
@@ -180,12 +180,12 @@ class Receive:
         """Returns a batch; of its images only those that are kept are looked at, unless all are digested."""
         values = batch if self._is_batched else zip(*batch, strict=True)
         columns = dict(zip(self._fields, values, strict=True))
-        index, image = np.array(columns["index"], np.int64), columns.get("image")
+        index, image = np.asarray(columns["index"]).astype(np.int64), columns.get("image")
         rows = {number: i for i, number in enumerate(index.tolist()) if number in self._sample}
         return Received(
             columns["id"],
             index,
-            np.array(columns["valid"], np.bool_),
+            np.asarray(columns["valid"]).astype(np.bool_),
             _integers(columns.get("label")),
             {} if image is None else {number: self._pixels(image[i]) for number, i in rows.items()},
             blake2b(image.numpy().tobytes(), digest_size=16).digest() if is_digested and image is not None else b"",

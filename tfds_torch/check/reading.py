@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.ledger import EpochEnd, Received
 from tfds_torch.check.reader import Reader
+from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.resume import Point, Resumed, batches_after, choose_points
 from tfds_torch.check.throughput import STAGES, RankReading
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.epoch_times import EpochTimer
 from tfds_torch.runtime.memory import tree_pss_bytes
@@ -47,7 +47,7 @@ class HowRead:
     sample: frozenset[int] = frozenset()
 
 
-def read_rank(parser: ParserTfds, how: HowRead, world: World) -> Iterator[Step]:
+def read_rank(parser: CheckedParser, how: HowRead, world: World) -> Iterator[Step]:
     """Yields what a rank receives, and at last how fast.
 
     Raises:
@@ -57,7 +57,7 @@ def read_rank(parser: ParserTfds, how: HowRead, world: World) -> Iterator[Step]:
         yield from _read(reader, how, world.rank)
 
 
-def read_ranks(parser: ParserTfds, how: HowRead, num_replicas: int) -> Iterator[tuple[int, Step]]:
+def read_ranks(parser: CheckedParser, how: HowRead, num_replicas: int) -> Iterator[tuple[int, Step]]:
     """Yields (rank, what it receives) of the ranks of a torch.distributed training, all of them at the same time.
 
     Raises:
@@ -69,7 +69,7 @@ def read_ranks(parser: ParserTfds, how: HowRead, num_replicas: int) -> Iterator[
         yield from steps
 
 
-def stream_rank(parser: ParserTfds, how: HowRead) -> Iterator[Step]:
+def stream_rank(parser: CheckedParser, how: HowRead) -> Iterator[Step]:
     """Reads as one rank of torch.distributed.
 
     The dataset is not told which rank it is; what came is written down under the number that the launcher gave.
@@ -143,7 +143,7 @@ class OtherReading:
 
 
 def read_other_world(
-    parser: ParserTfds, expected: Expectation, how: HowRead, states: Collection[Resumed]
+    parser: CheckedParser, expected: Expectation, how: HowRead, states: Collection[Resumed]
 ) -> OtherReading:
     """Reads again, in a world with another number of workers and one rank, a few batches without their content.
 

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from tfds_torch.check.content import ImageSizes, LabelCount
 from tfds_torch.check.expectation import Expectation, PipelineCounts
-from tfds_torch.check.expected_ids import is_image_folder
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.ledger import EpochCounts, Promise
+from tfds_torch.check.ledger import EpochCounts
+from tfds_torch.check.reference import CheckedParser, reference_of
 from tfds_torch.check.throughput import RankReading
+from tfds_torch.check.verdict import Promise
 from tfds_torch.parsers.parser import METADATA_FIELDS
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime.printable import printable
 
 _MOST_ROWS = 24
@@ -31,14 +31,15 @@ def plain(text: str) -> Text:
     return Text(printable(text))
 
 
-def print_card(console: Console, parser: ParserTfds, is_fake: bool) -> None:
+def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
     """Prints what the dataset is."""
     table = _grid(2)
     if is_fake:
         table.add_row("content", Text("made up: its form is the dataset's, its images and labels mean nothing"))
-    shards = _plural(parser.num_shards, "file" if is_image_folder(parser.data_dir) else "shard")
+    shards = _plural(parser.num_shards, "shard" if parser.source.has_shards else "file")
     table.add_row("split", plain(f"{parser.split}: {_plural(parser.num_examples, 'example')} in {shards}"))
-    table.add_row("directory", plain(str(parser.data_dir)))
+    place = reference_of(parser).place
+    table.add_row("file" if place.is_file() else "directory", plain(str(place)))
     names = parser.class_names
     if names:
         more = f" ... ({len(names)} classes)" if len(names) > _MOST_CLASSES else f" ({len(names)} classes)"
@@ -82,9 +83,9 @@ def print_plan(console: Console, expected: Expectation, pipelines: Sequence[Pipe
 def print_findings(console: Console, findings: Findings) -> None:
     """Prints everything that was found out by reading."""
     num_expected = len(findings.expected.ids) if findings.expected else 0
-    is_folder = findings.parser is not None and is_image_folder(findings.parser.data_dir)
-    source = "the image folder" if is_folder else "dataset_info.json"
-    console.print(f"Ledger: {source} promises {_plural(num_expected, 'example')} per pass")
+    if findings.parser is not None:
+        source = reference_of(findings.parser).promised_by
+        console.print("Ledger:", plain(f"{source} promises {_plural(num_expected, 'example')} per pass"))
     console.print(_ledger(findings.counts))
     console.print(_promises(findings.promises))
     for skipped in findings.not_judged:

@@ -3,13 +3,12 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from tfds_torch.check.expected_ids import ExpectedIds
-from tfds_torch.check.ledger import Promise, Some
 from tfds_torch.check.tfds_reader import ReferenceExample, ask_tfds, digest, find_image_key
+from tfds_torch.check.verdict import Promise, Some
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import RecordSource
@@ -65,46 +64,47 @@ def choose_examples(runs: Sequence[FileInstruction], mean_example_bytes: int, se
     return sorted(chosen)
 
 
-def read_sample(
-    parser: ParserTfds, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool
-) -> list[ComparedExample]:
-    """Returns examples as TFDS finds them, or in an image folder as they lie there.
+def read_sample(parser: ParserTfds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
+    """Returns examples as TFDS finds them.
 
     Args:
         parser: of the split.
-        ids: of the split.
         indices: which ones.
-        by_index: whether they are also read by index, to be compared; in an image folder there are no records to
-            compare.
+        by_index: whether they are also read by index, to be compared.
 
     Raises:
         ShardError: a file cannot be read, here or by TFDS.
         CorruptRecordError: a record is damaged.
         WorkerError: the process that asked TFDS died.
     """
-    data_dir = os.fspath(parser.data_dir)
-    if not isinstance(parser.source, RecordSource):
-        images = [Path(data_dir, ids[index]).read_bytes() for index in indices]
-        rows = zip(indices, images, strict=True)
-        return [ComparedExample(index, None, ReferenceExample(None, "", image)) for index, image in rows]
     if not indices:
         return []
+    data_dir = os.fspath(parser.data_dir)
     compared_key = find_image_key(data_dir, parser.image_key)
     theirs = ask_tfds(data_dir, parser.split, indices, compared_key, parser.image_key)
     ours: list[str | None] = [None] * len(indices)
-    if by_index:
+    if by_index and isinstance(parser.source, RecordSource):
         ours = [digest(record, compared_key) for record in parser.source.records(np.array(indices))]
     return [ComparedExample(*row) for row in zip(indices, ours, theirs, strict=True)]
 
 
-def judge_sample(ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise:
-    """Returns whether the examples that are read by index are those that TFDS finds."""
+def judge_sample(
+    ids: ExpectedIds, sample: Sequence[ComparedExample], promise: str = TFDS_PROMISE, reader: str = "TFDS"
+) -> Promise:
+    """Returns whether the examples that are read by index are those that another reader finds.
+
+    Args:
+        ids: of the split.
+        sample: some of its examples.
+        promise: the name of the promise.
+        reader: who else has read them.
+    """
     wrong = Some()
     for example in sample:
         id, theirs = ids[example.index], example.theirs
         if theirs.id not in (None, id):
-            wrong.add(f"index {example.index}: {id} is expected, and TFDS has {theirs.id}")
+            wrong.add(f"index {example.index}: {id} is expected, and {reader} has {theirs.id}")
         if theirs.digest != example.digest:
-            wrong.add(f"index {example.index}: {id} has other bytes than TFDS reads")
+            wrong.add(f"index {example.index}: {id} has other bytes than {reader} reads")
     what = "the same bytes" if any(example.theirs.id is None for example in sample) else "the same ids and bytes"
-    return Promise(TFDS_PROMISE, not wrong, str(wrong) or f"{len(sample)} examples: {what}")
+    return Promise(promise, not wrong, str(wrong) or f"{len(sample)} examples: {what}")

@@ -116,6 +116,10 @@ class ParserBase(ABC):
         """New labels for the target; None: it keeps its own."""
         return None
 
+    @abstractmethod
+    def _check_preprocess(self) -> None:
+        """Raises ConfigError where the preprocess does not fit the dataset or the other arguments."""
+
     # What is read.
 
     @property
@@ -235,6 +239,17 @@ class ParserBase(ABC):
         parser = copy.copy(self)
         parser.batch_size = check_integer("batch_size", batch_size, 1)
         parser.plan(World())
+        return parser
+
+    def with_preprocess(self: _Self, preprocess: Preprocess | None) -> _Self:
+        """Returns this parser with another preprocess.
+
+        Raises:
+            ConfigError: it does not fit the dataset, or needs a batch_size or an image_mode that the parser lacks.
+        """
+        parser = copy.copy(self)
+        parser.preprocess = preprocess
+        parser._check_preprocess()
         return parser
 
     def batches(

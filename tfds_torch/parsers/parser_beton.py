@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,11 @@ class ParserBeton(ParserBase):
         self.read_mode(World())
 
     @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self._file.head.path)
+
+    @property
     def class_names(self) -> list[str] | None:
         """Names of the classes, by label; None when the file does not tell them."""
         if self._new_labels is not None:
@@ -210,6 +216,9 @@ class ParserBeton(ParserBase):
         for name, key in (("image", self.image_key), ("label", self.target_key)):
             if key not in (None, name):
                 self._field(name)
+        self._check_preprocess()
+
+    def _check_preprocess(self) -> None:
         check_preprocess(self.preprocess, self.batch_size, self.image_mode)
         if self.preprocess is None:
             return

@@ -1,0 +1,126 @@
+"""What a dataset must yield, by another way than the one that is checked: one `Reference` for each kind of dataset."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from tfds_torch.check import beton_reader
+from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, is_image_folder
+from tfds_torch.check.tfds_reader import ReferenceExample
+from tfds_torch.check.tfds_sample import TFDS_PROMISE, ComparedExample, judge_sample, read_sample
+from tfds_torch.check.verdict import NotJudged, Promise
+from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.stored_pixels import StoredPixels
+
+BETON_PROMISE = "the index is the file's"
+
+CheckedParser = ParserTfds | ParserBeton
+"""What can be checked."""
+
+
+class Reference(Protocol):
+    """The examples of a split, found by another way than the one that is checked."""
+
+    @property
+    def place(self) -> Path:
+        """The folder or file in which they lie."""
+
+    @property
+    def promised_by(self) -> str:
+        """What tells how many examples there are, as the subject of a sentence."""
+
+    def ids(self) -> ExpectedIds:
+        """Returns the ids of the split.
+
+        Raises:
+            ShardError: what tells them does not fit the split.
+        """
+
+    def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
+        """Returns some examples as the other way finds them; none where there is no other way.
+
+        Args:
+            ids: of the split.
+            indices: which ones.
+            by_index: whether they are also read by index, to be compared.
+
+        Raises:
+            ShardError: a file cannot be read.
+            CorruptRecordError: a record is damaged.
+            WorkerError: the process that read them died.
+        """
+
+    def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
+        """Returns whether the examples that are read by index are those that the other way finds."""
+
+
+def reference_of(parser: CheckedParser) -> Reference:
+    """Returns the reference of what a parser reads."""
+    if isinstance(parser, ParserBeton):
+        return _BetonReference(parser)
+    return _FolderReference(parser) if is_image_folder(parser.data_dir) else _TfdsReference(parser)
+
+
+class _TfdsReference:
+    promised_by = "dataset_info.json"
+
+    def __init__(self, parser: ParserTfds) -> None:
+        self._parser = parser
+
+    @property
+    def place(self) -> Path:
+        return self._parser.data_dir
+
+    def ids(self) -> ExpectedIds:
+        return expected_ids(self._parser.data_dir, self._parser.split, self._parser.files)
+
+    def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
+        if not all(is_local(run.path) for run in self._parser.files):
+            return []
+        return read_sample(self._parser, indices, by_index=by_index)
+
+    def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
+        return judge_sample(ids, sample)
+
+
+class _FolderReference(_TfdsReference):
+    promised_by = "the image folder"
+
+    def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
+        found = [(index, (self.place / ids[index]).read_bytes()) for index in indices]
+        return [ComparedExample(index, None, ReferenceExample(None, "", image)) for index, image in found]
+
+    def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
+        return NotJudged(TFDS_PROMISE, "an image folder has no records, and so no index of them")
+
+
+class _BetonReference:
+    def __init__(self, parser: ParserBeton) -> None:
+        self._parser = parser
+        self.place = parser.path
+        self.promised_by = f"the head of {parser.path.name}"
+
+    def ids(self) -> ExpectedIds:
+        names = self._parser.ids(np.arange(self._parser.num_examples))
+        return ExpectedIds([IdRun(self.place.name, 0, len(names), list(names))])
+
+    def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
+        if not self._parser.has_field("image"):
+            return []
+        key = str(self._parser.image_key)
+        theirs = beton_reader.read_images(self.place, key, indices)
+        ours = self._parser.source.read(np.array(indices), [key])[key]
+        if isinstance(ours, StoredPixels):
+            ours = ours.copy()
+        stored = [image if isinstance(image, bytes) else image.tobytes() for image in ours]
+        digests = [beton_reader.digest(image) for image in stored]
+        return [ComparedExample(*row) for row in zip(indices, digests, theirs, strict=True)]
+
+    def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
+        if not self._parser.has_field("image"):
+            return NotJudged(BETON_PROMISE, "the file has no image")
+        return judge_sample(ids, sample, BETON_PROMISE, "a plain reader of the file")
