@@ -1,6 +1,8 @@
 """write_whole and WholeFile: a file that is there whole or not at all."""
 
+import fcntl
 import os
+import signal
 import stat
 from pathlib import Path
 from unittest import mock
@@ -90,3 +92,53 @@ def test_a_short_write_is_gone_on_with(tmp_path: Path) -> None:
         file.write(b"0123456789", 2)
     file.commit()
     assert (tmp_path / "data.bin").read_bytes() == b"\0\x000123456789"
+
+
+def write_and_die(path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        file = WholeFile(path)
+        file.write(b"half", 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_what_a_killed_writer_left_goes_when_its_place_is_written_anew(tmp_path: Path) -> None:
+    living = WholeFile(tmp_path / "data.bin")
+    others = [tmp_path / ".data.bin.tmp", tmp_path / ".data.bin.0123.tmp", tmp_path / ".other.bin.0123456789abcdef.tmp"]
+    for other in others:
+        other.touch()
+    write_and_die(tmp_path / "data.bin")
+    write_and_die(tmp_path / "data.bin")
+    left = [one for one in tmp_path.iterdir() if one not in others]
+    assert len(left) == 2  # The one that lives, and that of the second: it has removed what the first one left.
+    file = WholeFile(tmp_path / "data.bin")
+    assert {*tmp_path.iterdir()} == {living.beside, file.beside, *others}
+    file.commit()
+    living.commit()
+    assert {*tmp_path.iterdir()} == {tmp_path / "data.bin", *others}
+
+
+def test_a_file_that_was_removed_before_it_was_locked_is_made_anew(tmp_path: Path) -> None:
+    flock, removed = fcntl.flock, list[Path]()
+
+    def remove_then_lock(descriptor: int, operation: int) -> None:
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            removed[0].unlink()
+        flock(descriptor, operation)
+
+    with mock.patch("fcntl.flock", remove_then_lock):
+        file = WholeFile(tmp_path / "data.bin")
+    assert file.beside not in removed
+    file.write(b"all", 0)
+    file.commit()
+    assert (tmp_path / "data.bin").read_bytes() == b"all"
+
+
+def test_without_locks_nothing_is_removed(tmp_path: Path) -> None:
+    write_and_die(tmp_path / "data.bin")
+    (left,) = tmp_path.iterdir()
+    with mock.patch("fcntl.flock", side_effect=OSError("no locks here")):
+        WholeFile(tmp_path / "data.bin").commit()
+    assert {*tmp_path.iterdir()} == {left, tmp_path / "data.bin"}

@@ -1,13 +1,17 @@
 """Writing a file that is there whole or not at all."""
 
+import fcntl
+import glob
 import logging
 import os
 import secrets
 import stat
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 _logger = logging.getLogger(__name__)
+_SUFFIX = ".tmp"
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -31,7 +35,8 @@ class WholeFile:
     """A large file that is written in parts, at any offsets, beside its place, and put there when it is whole.
 
     Killed at any moment, its place holds what was there before, or all of the new file. What lies beside it then,
-    `.<name>.<random>.tmp`, may be deleted. Forked processes may write too; only the one that made it puts it in place.
+    `.<name>.<random>.tmp`, goes when the next one is made for the same place: it is locked as long as somebody writes
+    to it. Forked processes may write too; only the one that made it puts it in place.
 
     Args:
         path: its place.
@@ -42,8 +47,8 @@ class WholeFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()  # A link stays, and its target is replaced.
-        self.beside = self.path.with_name(f".{self.path.name[:50]}.{secrets.token_hex(8)}.tmp")
-        self.descriptor = os.open(self.beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+        _remove_left_behind(self.path)
+        self.beside, self.descriptor = _open_beside(self.path)
         self._discard = weakref.finalize(self, _discard, self.beside, self.descriptor, os.getpid())
 
     def write(self, content: bytes | bytearray | memoryview, offset: int) -> None:
@@ -86,6 +91,34 @@ def _discard(beside: Path, descriptor: int, owner: int) -> None:
     os.close(descriptor)
     if os.getpid() == owner:  # Not by a forked child that ends.
         beside.unlink(missing_ok=True)
+
+
+def _open_beside(path: Path) -> tuple[Path, int]:
+    """Makes a file beside a place, locks it, and returns it with its descriptor."""
+    while True:
+        beside = path.with_name(f"{_prefix(path)}{secrets.token_hex(8)}{_SUFFIX}")
+        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with suppress(OSError):  # Some file systems have no locks: there nothing left behind is removed, either.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return beside, descriptor
+        os.close(descriptor)  # It was taken for one left behind before it was locked.
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Removes what writers of a place left beside it that are dead."""
+    for beside in path.parent.glob(f"{glob.escape(_prefix(path))}{'[0-9a-f]' * 16}{_SUFFIX}"):
+        with suppress(OSError):
+            descriptor = os.open(beside, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                beside.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:50]}."
 
 
 def _fsync_folder(folder: Path) -> None:
