@@ -1,7 +1,7 @@
 """How the fields of examples are decoded from what is stored of them: one small class for each kind of field."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -86,3 +86,17 @@ class ImageField:
     def decode(self, columns: Columns) -> list[Any]:
         """Returns n images, uint8 [h, w, C]; raises BadImageError."""
         return ImageTransform(self.mode).decode(columns[self.key])
+
+
+class EncodedField(NamedTuple):
+    """A field as it is stored: images encoded, or as pixels where those are stored; texts as bytes; the rest decoded.
+
+    Attributes:
+        decoder: makes the values of what is stored.
+        kind: what the values are.
+        spec: FieldSpec of one value as the dataset declares it, or dictionaries of them; None: values of any form.
+    """
+
+    decoder: FieldDecoder
+    kind: Literal["image", "text", "value"]
+    spec: Any

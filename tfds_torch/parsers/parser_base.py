@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_in_index_mode
-from tfds_torch.engines.fields import FieldDecoder, ImageField
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.read_mode import assign, find_read_mode
 from tfds_torch.engines.request import Content, ReadContext, ReadRequest
@@ -94,6 +94,14 @@ class ParserBase(ABC):
 
         Raises:
             ConfigError: it does not exist, or `image` or `label` names nothing suitable.
+        """
+
+    @abstractmethod
+    def encoded_field(self, name: str) -> EncodedField:
+        """Returns how a field is handed over as it is stored; also one with the name of a metadata field.
+
+        Raises:
+            ConfigError: it does not exist, or only tensorflow could decode it.
         """
 
     @property
@@ -365,14 +373,48 @@ class ParserBase(ABC):
         if isinstance(fields, str):
             raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
         self.check_fields(fields)
+        self._check_can_fetch()
+        index = find_examples(self._source, self.split, indices_or_ids)
+        content = self._content(fields, in_buffers=False, is_preprocessed=False)
+        return decode_examples(self._source, content, self._class_map, self.read, index)
+
+    def encoded_names(self) -> list[str]:
+        """Returns the fields of an example as it is stored: image and label first, then the dataset's other ones."""
+        names = [name for name in DEFAULT_FIELDS if self.has_field(name)]
+        behind = {self.encoded_field(name).decoder.keys for name in names}
+        return names + [name for name in self._all_fields if name not in names and self._keys_of(name) not in behind]
+
+    def encoded_examples(self, index: NDArray[np.int64], fields: Sequence[str]) -> list[Example]:
+        """Returns examples as they are stored, in the order asked for: see `EncodedField`.
+
+        Args:
+            index: int64 [n].
+            fields: which of `encoded_names`. `label` has its new value where there is a class map.
+
+        Raises:
+            ConfigError: a field that does not exist, or remote files.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: an example is damaged.
+        """
+        self._check_can_fetch()
+        content = Content(
+            {name: self.encoded_field(name).decoder for name in fields},
+            has_label="label" in fields and self._has_integer_target,
+        )
+        return decode_examples(self._source, content, self._class_map, self.read, index)
+
+    def _keys_of(self, name: str) -> tuple[str, ...] | None:
+        try:
+            return self.encoded_field(name).decoder.keys
+        except ConfigError:  # Only tensorflow could decode it: whoever asks for it is told.
+            return None
+
+    def _check_can_fetch(self) -> None:
         if self._source.obstacle is not None:
             raise ConfigError(
                 f"{self.dataset_name}: single examples cannot be fetched: {self._source.obstacle}. Copy the dataset to "
                 f"this machine, or read it in order with batches()."
             )
-        index = find_examples(self._source, self.split, indices_or_ids)
-        content = self._content(fields, in_buffers=False, is_preprocessed=False)
-        return decode_examples(self._source, content, self._class_map, self.read, index)
 
 
 def _move_into_buffers(batches: Iterator[Batch], context: ReadContext) -> Iterator[Batch]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.fields import FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
@@ -188,6 +188,14 @@ class ParserBeton(ParserBase):
         if isinstance(field, BetonImage):
             return ImageField(key, self.image_mode)
         return JsonField(key) if isinstance(field, BetonJson) else StoredField(key)
+
+    def encoded_field(self, name: str) -> EncodedField:
+        """Returns how a field is handed over as it is stored: images as JPEG or pixels; see ParserBase."""
+        decoder = self._field(name)
+        if isinstance(decoder, ImageField):
+            return EncodedField(StoredField(decoder.key), "image", FieldSpec((None, None, 3), np.uint8))
+        (key,) = decoder.keys
+        return EncodedField(decoder, "value", None if isinstance(decoder, JsonField) else self._file.specs[key])
 
     @property
     def _has_integer_target(self) -> bool:

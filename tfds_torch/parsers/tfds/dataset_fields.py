@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from tfds_torch.engines.fields import FieldDecoder, ImageField, PositionsField, StoredField
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, PositionsField, StoredField
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.tfds.dataset import field_spec
 from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature
 from tfds_torch.parsers.tfds.features import StructuredField
 from tfds_torch.parsers.tfds.targets import find_binary_fields, suggest_targets
@@ -77,6 +78,24 @@ class DatasetFields:
         if is_tensor and _is_stored_as_it_is(found.connector):
             return StoredField("/".join(found.path), isinstance(found.connector, tfds.features.Text))
         return StructuredField(self.features, found.path)
+
+    def encoded_field(self, name: str) -> EncodedField:
+        """Returns how a field is handed over as it is stored.
+
+        Raises:
+            ConfigError: as `field` does.
+        """
+        decoder = self.field(name, None)
+        if isinstance(decoder, PositionsField):
+            return EncodedField(decoder, "value", None)
+        found = self.find(name)
+        if self._is_repeated(found):
+            return EncodedField(decoder, "value", None)
+        spec, stored = field_spec(found.connector), StoredField("/".join(found.path))
+        if isinstance(found.connector, tfds.features.Text):
+            return EncodedField(stored, "text", spec)
+        is_image = isinstance(found.connector, tfds.features.Image) and len(found.connector.shape) == 3
+        return EncodedField(stored, "image", spec) if is_image else EncodedField(decoder, "value", spec)
 
     @property
     def has_integer_target(self) -> bool:

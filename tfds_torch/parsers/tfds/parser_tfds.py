@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from tfds_torch.engines.fields import FieldDecoder
+from tfds_torch.engines.fields import EncodedField, FieldDecoder
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
@@ -193,6 +193,10 @@ class ParserTfds(ParserBase):
 
     def _field(self, name: str) -> FieldDecoder:
         return self._fields.field(name, self.image_mode)
+
+    def encoded_field(self, name: str) -> EncodedField:
+        """Returns how a field is handed over as it is stored: every single image encoded; see ParserBase."""
+        return self._fields.encoded_field(name)
 
     @property
     def _has_integer_target(self) -> bool:

@@ -3,7 +3,7 @@
 import io
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -69,7 +69,7 @@ class BetonImage:
     quality: int = 90
     proportion: float = 0.5
     seed: int = 0
-    decode: Callable[[bytes], Pixels] | None = None
+    decode: Callable[[bytes], Pixels] | None = field(default=None, repr=False)  # Says nothing of what is stored.
     type_id: ClassVar[int] = IMAGE_ID
     row_type: ClassVar[Any] = IMAGE_ROW
     pointer_at: ClassVar[int | None] = 3

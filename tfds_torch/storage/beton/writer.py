@@ -67,13 +67,10 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         overwrite: bool = False,
         take_page: Callable[[], int] | None = None,
     ) -> None:
+        check_target(path, page_size, overwrite)
         self.fields = dict(fields)
         check_fields(self.fields)
         check_integer("num_samples", num_samples, 0)
-        if not is_page_size(check_integer("page_size", page_size, 1)):
-            raise ConfigError(
-                f"page_size={page_size} must be a power of two, from {SMALLEST_PAGE:,} to {LARGEST_PAGE:,} bytes."
-            )
         self.class_names = {key: list(names) for key, names in (class_names or {}).items()}
         for key in self.class_names:
             if key not in self.fields:
@@ -82,7 +79,6 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         self.layout = Layout(num_samples, len(self.fields), row_type, page_size)
         self.name, self.fingerprint = name, fingerprint
         self.path = Path(path)
-        self._check_place(overwrite)
         self._is_written = np.zeros(num_samples, np.bool_)
         self._take_page = take_page or count().__next__
         self._parts: list[WrittenPart] = []
@@ -240,14 +236,6 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         if not self._is_open:
             raise ConfigError(f"The writer of {self.path} was closed, or gave up: make another one.")
 
-    def _check_place(self, overwrite: bool) -> None:
-        if self.path.is_dir():
-            raise ConfigError(f"{self.path} is a folder: name the file in it.")
-        if not self.path.absolute().parent.is_dir():
-            raise ConfigError(f"The folder of {self.path} does not exist: make it first.")
-        if not overwrite and self.path.exists():
-            raise ConfigError(f"{self.path} is there already: use overwrite=True to replace it, or another path.")
-
     def _guarded(self, act: Callable[[], Any]) -> Any:
         """Does something that writes; what the system refuses is an ExportError, and ends the writing."""
         try:
@@ -255,14 +243,24 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         except OSError as error:
             if hasattr(self, "_file"):
                 self.discard()
-            raise ExportError(f"{self._describe(error)} What was there before is untouched.") from error
+            num_pages = self._pages.num_pages if hasattr(self, "_pages") else 0
+            raise self.cannot_write(error, int(self._is_written.sum()), num_pages) from error
 
-    def _describe(self, error: OSError) -> str:
+    def cannot_write(self, error: OSError, num_done: int, num_pages: int) -> ExportError:
+        """Returns the error for what the system refused to write, be it to a page writer of another process.
+
+        Args:
+            error: the system's.
+            num_done: samples that were written until then.
+            num_pages: pages that were written.
+        """
+        return ExportError(f"{self._describe(error, num_done, num_pages)} What was there before is untouched.")
+
+    def _describe(self, error: OSError, num_done: int, num_pages: int) -> str:
         what = f"{self.path} cannot be written: {error.strerror or error}."
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return what
-        num_done = int(self._is_written.sum())
-        written = self.layout.pages_end(self._pages.num_pages if hasattr(self, "_pages") else 0)
+        written = self.layout.pages_end(num_pages)
         all_bytes = written * self.layout.num_samples // num_done if num_done else written
         try:
             status = os.statvfs(self.path.absolute().parent)
@@ -273,6 +271,21 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
             f"{what} About {all_bytes:,} bytes are needed ({written:,} for {num_done:,} of "
             f"{self.layout.num_samples:,} samples), and {free} are free: make room, or write elsewhere."
         )
+
+
+def check_target(path: str | os.PathLike[str], page_size: int, overwrite: bool) -> None:
+    """Raises ConfigError where no file can be put, or with pages of such a size; before any work is done for it."""
+    path = Path(path)
+    if not is_page_size(check_integer("page_size", page_size, 1)):
+        raise ConfigError(
+            f"page_size={page_size} must be a power of two, from {SMALLEST_PAGE:,} to {LARGEST_PAGE:,} bytes."
+        )
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name the file in it.")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"The folder of {path} does not exist: make it first.")
+    if not overwrite and path.exists():
+        raise ConfigError(f"{path} is there already: use overwrite=True to replace it, or another path.")
 
 
 def _check_ids(ids: list[str | None], path: Path) -> list[str] | None:
