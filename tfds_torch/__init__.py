@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tfds_torch import errors
     from tfds_torch.engines.batch import Batch
     from tfds_torch.engines.options import ReadOptions
+    from tfds_torch.export.exporting import export_dataset
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
     from tfds_torch.parsers.parser import Parser
     from tfds_torch.parsers.parser_beton import ParserBeton
@@ -42,6 +43,7 @@ _ROOMS = {
     "TrainPreprocess": "images.preprocess",
     "World": "plan.world",
     "create_loader": "torch_data.loader",
+    "export_dataset": "export.exporting",
 }
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "__version__",
     "create_loader",
     "errors",
+    "export_dataset",
 ]
 
 

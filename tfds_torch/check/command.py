@@ -1,8 +1,6 @@
 """The command `python -m tfds_torch.check`."""
 
 import argparse
-import io
-import logging
 import multiprocessing
 import os
 import sys
@@ -41,10 +39,10 @@ from tfds_torch.check.reading import (
 from tfds_torch.check.reference import CheckedParser, reference_of
 from tfds_torch.check.resume import choose_points
 from tfds_torch.check.settings import Settings, check_json, resolve
+from tfds_torch.check.terminal import PatientConsole, prepare_output
 from tfds_torch.check.tfds_sample import ComparedExample, choose_examples
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import NotJudged, Promise
-from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.plan.world import World
@@ -76,13 +74,8 @@ def run(flags: argparse.Namespace, command: Sequence[str], *, is_interrupted: bo
         command: the words of it, for the report.
         is_interrupted: whether Ctrl-C was pressed before.
     """
-    os.environ.update(QUIET_ENVIRON | os.environ)
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    for stream in (sys.stdout, sys.stderr):
-        # What a log file's encoding lacks, such as a class's name, is escaped.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    console = (_PatientConsole if flags.json else Console)(emoji=False, highlight=False)
+    prepare_output()
+    console = (PatientConsole if flags.json else Console)(emoji=False, highlight=False)
     errors = Console(stderr=True, emoji=False, highlight=False)
     started = time.time()
     findings = Findings()
@@ -112,14 +105,6 @@ def run(flags: argparse.Namespace, command: Sequence[str], *, is_interrupted: bo
     if interrupt is not None:
         _release_workers(interrupt)
     return code
-
-
-class _PatientConsole(Console):
-    """Goes on where a reader of standard output went away: the report is still to be written."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check(settings: Settings, console: Console, findings: Findings) -> int:

@@ -1,13 +1,13 @@
-"""Opens the dataset that is to be checked: prepared, embedded or made up."""
+"""Opens the dataset that a command is about: prepared, embedded or made up."""
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Protocol
 
 from tfds_torch import demo
 from tfds_torch.check.reference import CheckedParser
-from tfds_torch.check.settings import Settings
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.config import Config
 from tfds_torch.parsers.parser_beton import ParserBeton
@@ -20,8 +20,32 @@ _FAKE_HINT = 1000
 _BETON = ".beton"
 
 
-def open_parser(settings: Settings) -> CheckedParser:
+class Choice(Protocol):
+    """Which dataset a command line asks for."""
+
+    @property
+    def config(self) -> Config:
+        """Its name, and how it is opened; without a split, the usual one."""
+
+    @property
+    def root(self) -> str | None:
+        """TFDS data directory; None: TFDS's default, or the embedded datasets' own."""
+
+    @property
+    def num_fake(self) -> int | None:
+        """Examples per split of a made-up dataset; None: the dataset is there."""
+
+    @property
+    def num_shards(self) -> int | None:
+        """Shards per split of an embedded or made-up dataset; None: its default."""
+
+
+def open_parser(settings: Choice, command: str = "python -m tfds_torch.check") -> CheckedParser:
     """Returns the parser, without a preprocess; an embedded or made-up dataset that is asked for is built first.
+
+    Args:
+        settings: what is asked for.
+        command: by whom, for messages.
 
     Raises:
         ConfigError: arguments that cannot work, or not together.
@@ -59,10 +83,10 @@ def open_parser(settings: Settings) -> CheckedParser:
             config = replace(config, split=_usual_split(ParserTfds.split_names(root, config.name), config.is_training))
         return config.make_parser(root)
     except DatasetNotFoundError as error:
-        raise DatasetNotFoundError(f"{error}{_ways_on(settings)}") from None
+        raise DatasetNotFoundError(f"{error}{_ways_on(settings, command)}") from None
 
 
-def _open_beton(config: Config, settings: Settings) -> ParserBeton:
+def _open_beton(config: Config, settings: Choice) -> ParserBeton:
     """Returns the parser of a `.beton` file, which is named by its path."""
     refused = {"--root": settings.root, "--fake": settings.num_fake, "--shards": settings.num_shards}
     refused["--split"] = config.split
@@ -96,25 +120,25 @@ def _check_holds_no_real_data(root: str | None) -> None:
         )
 
 
-def is_built_here(settings: Settings) -> bool:
+def is_built_here(settings: Choice) -> bool:
     """Whether `open_parser` builds the dataset where it is not there yet: it is embedded or made up."""
     return settings.num_fake is not None or _is_embedded(settings)
 
 
-def _is_embedded(settings: Settings) -> bool:
+def _is_embedded(settings: Choice) -> bool:
     return settings.root is None and _unversioned_name(settings) in demo.DEMO_NAMES
 
 
-def _unversioned_name(settings: Settings) -> str:
+def _unversioned_name(settings: Choice) -> str:
     return settings.config.name.partition(":")[0]
 
 
-def _ways_on(settings: Settings) -> str:
+def _ways_on(settings: Choice, command: str) -> str:
     name = settings.config.name
     if base_name(name) in registered_names():
         return (
             f" Or try it with made-up content of the same form: "
-            f"python -m tfds_torch.check --name {shlex.quote(name)} --fake {_FAKE_HINT}"
+            f"{command} --name {shlex.quote(name)} --fake {_FAKE_HINT}"
         )
     return f" Embedded: {' and '.join(demo.DEMO_NAMES)}." if settings.root is None else ""
 

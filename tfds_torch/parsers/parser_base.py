@@ -120,6 +120,11 @@ class ParserBase(ABC):
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
 
     @property
+    @abstractmethod
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, by label; None when they are unknown."""
+
+    @property
     def _class_map(self) -> ClassMap | None:
         """New labels for the target; None: it keeps its own."""
         return None

@@ -1,0 +1,29 @@
+"""How a command writes: quietly, in any encoding, and to readers that may go away."""
+
+import io
+import logging
+import os
+import sys
+
+from rich.console import Console
+
+from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
+
+
+def prepare_output() -> None:
+    """Silences tensorflow in this process and its children; what an output's encoding lacks will be escaped."""
+    os.environ.update(QUIET_ENVIRON | os.environ)
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    for stream in (sys.stdout, sys.stderr):
+        # What a log file's encoding lacks, such as a class's name.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+class PatientConsole(Console):
+    """Goes on where a reader of standard output went away: there is other work left."""
+
+    def on_broken_pipe(self) -> None:
+        """Writes no more."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,1 @@
+"""Datasets written into other formats: `export_dataset`, and `python -m tfds_torch.export`."""

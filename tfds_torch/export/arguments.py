@@ -1,0 +1,40 @@
+"""The flags of `python -m tfds_torch.export`; nothing that takes time is imported for them."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+_DESCRIPTION = """Writes a prepared TFDS dataset into one file of another format: there whole or not at all, with the
+original bytes of its JPEG images, in the order of its examples. Without --root, the names digits and photos stand for
+the embedded datasets, which are built at their first use; --fake builds made-up content for any other name. The other
+command is `cache list | clear`. Exit code: 0 written, 1 not written (or not verified), 2 wrong usage or no such
+dataset, 130 interrupted."""
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Returns the flags, None where one was not given; a misuse that argparse sees ends the process with code 2."""
+    parser = argparse.ArgumentParser(prog="python -m tfds_torch.export", description=_DESCRIPTION, allow_abbrev=False)
+    what, how, output = map(parser.add_argument_group, ("what is read", "how it is stored", "what is written"))
+    what.add_argument("--name", help="dataset: name, name/config, name:version")
+    what.add_argument("--root", help="TFDS data directory, or a version directory (TFDS's default)")
+    what.add_argument("--split", help="TFDS split expression, such as train[:10%%] (train)")
+    what.add_argument("--config", metavar="FILE.toml", help="a recipe, such as those in configs/; flags beat it")
+    what.add_argument("--fake", type=int, metavar="N", help="build the dataset with N made-up examples per split")
+    what.add_argument("--shuffle-seed", type=int, metavar="S", help="shuffle the examples (they stay in order)")
+    how.add_argument("--format", required=True, help="beton: FFCV's")
+    how.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        metavar="NAME=HOW",
+        help="passthrough, raw, jpg, smart, proportion (images), int, float, bytes, json, or skip; the fields that are "
+        "not named are stored by their type",
+    )
+    how.add_argument("--rename", action="append", default=[], metavar="NAME=NEW", help="another name in the file")
+    how.add_argument("--page-size", type=int, metavar="BYTES", help="a power of two (8 MiB)")
+    how.add_argument("--workers", type=int, default=0, metavar="W", help="processes (all cores)")
+    output.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    output.add_argument("--verify", action="store_true", help="read all of the file again afterwards")
+    output.add_argument("--json", action="store_true", help="print one report, for machines")
+    output.add_argument("out", type=Path, metavar="OUT", help="path of the file")
+    return parser.parse_args(arguments)

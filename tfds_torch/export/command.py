@@ -1,0 +1,192 @@
+"""The command `python -m tfds_torch.export`."""
+
+import argparse
+import json
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from tfds_torch.check.opening import open_parser
+from tfds_torch.check.terminal import PatientConsole, prepare_output
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
+from tfds_torch.export.arguments import parse_arguments
+from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.report import ExportReport
+from tfds_torch.parsers.config import Config, load_config
+from tfds_torch.runtime.printable import printable
+from tfds_torch.storage.beton.format import DEFAULT_PAGE
+from tfds_torch.storage.beton.verify import verify
+from tfds_torch.storage.beton.writer import check_target
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_COMMAND = "python -m tfds_torch.export"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code.
+
+    Args:
+        arguments: what follows the command's name; None: those of this process.
+
+    Returns:
+        0 written, 1 not written or not verified, 2 wrong usage or no such dataset, 130 interrupted.
+    """
+    return run(parse_arguments(arguments))
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Runs the command with its flags and returns its exit code, as `main`."""
+    prepare_output()
+    console = PatientConsole(emoji=False, highlight=False)
+    errors = Console(stderr=True, emoji=False, highlight=False)
+    report: ExportReport | None = None
+    before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process leaves nothing behind, either.
+    try:
+        report = _export(flags, errors)
+        if flags.verify:
+            report = _verify(report, errors)
+        _print_report(console, report, flags.json)
+        return OK
+    except KeyboardInterrupt:
+        state = "is as it was" if report is None else "is written, and was not verified"
+        errors.print(Text(printable(f"Interrupted: {flags.out} {state}.")), soft_wrap=True)
+        return INTERRUPTED
+    except TfdsTorchError as error:
+        if report is not None:
+            _print_report(console, replace(report, verified=False), flags.json)
+        elif flags.json:
+            console.print(Text(json.dumps({"error": str(error), "type": type(error).__name__})), soft_wrap=True)
+        errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
+        return USAGE if isinstance(error, ConfigError | DatasetNotFoundError) else FAILED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which dataset is exported; see `tfds_torch.check.opening.Choice`."""
+
+    config: Config
+    root: str | None
+    num_fake: int | None
+    num_shards: int | None = None
+
+
+def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
+    page_size = DEFAULT_PAGE if flags.page_size is None else flags.page_size
+    for name, least in (("fake", 1), ("workers", 0), ("shuffle_seed", 0)):
+        number = getattr(flags, name)
+        if number is not None and number < least:
+            raise ConfigError(f"--{name.replace('_', '-')} {number}: must be at least {least}.")
+    check_target(flags.out, page_size, flags.overwrite)  # Before a dataset is built for it.
+    fields, names = _pairs("--field", flags.field), _pairs("--rename", flags.rename)
+    parser = open_parser(_choice(flags), _COMMAND)
+    with _progress("samples", errors) as show:
+        return export_dataset(
+            parser,
+            flags.out,
+            format=flags.format,
+            fields=fields,
+            names=names,
+            num_workers=flags.workers,
+            shuffle_seed=flags.shuffle_seed,
+            page_size=page_size,
+            overwrite=flags.overwrite,
+            progress=show,
+        )
+
+
+def _choice(flags: argparse.Namespace) -> _Choice:
+    if flags.name is None and flags.config is None:
+        raise ConfigError("Which dataset? Give --name, or --config with a recipe.")
+    config = Config(name=flags.name) if flags.config is None else load_config(flags.config)
+    given = {"name": flags.name, "split": flags.split or config.split or "train"}
+    # Every example once, in order: what a recipe says of training has no use here.
+    config = replace(config, is_training=False, shuffle=None, repeats=0, remainder=None, read=ReadOptions())
+    return _Choice(replace(config, **{name: value for name, value in given.items() if value}), flags.root, flags.fake)
+
+
+def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for word in words:
+        name, separator, value = word.partition("=")
+        if not (name and separator and value):
+            raise ConfigError(f"{flag} {word!r}: must have the form NAME=VALUE.")
+        if name in pairs:
+            raise ConfigError(f"{flag} names {name!r} twice.")
+        pairs[name] = value
+    return pairs
+
+
+@contextmanager
+def _progress(unit: str, errors: Console) -> Iterator[Callable[[int, int], None]]:
+    """Shows on a terminal how far the work is; from its first step on, since workers are forked before."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    progress = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+    task: TaskID | None = None
+
+    def show(done: int, total: int) -> None:
+        nonlocal task
+        if task is None:
+            progress.start()
+            task = progress.add_task(unit, total=total, rate="")
+        speed = progress.tasks[0].speed
+        progress.update(task, completed=done, rate=f"{speed:,.0f} {unit}/s" if speed else "")
+
+    try:
+        yield show
+    finally:
+        progress.stop()
+
+
+def _verify(report: ExportReport, errors: Console) -> ExportReport:
+    with errors.status("verifying") if errors.is_terminal else nullcontext():
+        found = verify(report.path)
+    return replace(report, verified=True, unchecked=found.unchecked)
+
+
+def _print_report(console: Console, report: ExportReport, is_json: bool) -> None:
+    if is_json:
+        console.print(Text(json.dumps(report.to_dict(), indent=2)), soft_wrap=True)
+        return
+    processes = f"{report.num_workers} process{'es' * (report.num_workers != 1)}"
+    lines = [
+        f"{report.path}: {report.num_samples:,} samples, {report.num_bytes:,} bytes, in {report.elapsed_s:.3g} s "
+        f"({report.samples_per_s:,.0f} samples/s, {processes})",
+        *(f"  {name}: {field}" for name, field in report.fields.items()),
+    ]
+    if report.num_reencoded:
+        lines.append(
+            f"  {report.num_reencoded:,} samples have an image that FFCV cannot read as it was: it is encoded as JPEG "
+            f"(--field image=raw keeps its pixels)"
+        )
+    if report.verified is not None:
+        lines.append("Verified: everything is as it was written." if report.verified else "NOT VERIFIED.")
+    lines += report.unchecked
+    console.print(Text(printable("\n".join(lines))), soft_wrap=True)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,122 @@
+"""How values are stored where nothing else is asked for: as their declared form tells, else as a first value does."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tfds_torch.engines.fields import EncodedField
+from tfds_torch.errors import ConfigError
+from tfds_torch.export.values import is_tensor
+from tfds_torch.images.headers import read_header
+from tfds_torch.storage.beton.fields import (
+    BetonArray,
+    BetonBytes,
+    BetonField,
+    BetonFloat,
+    BetonInt,
+    BetonJson,
+    BetonTensor,
+)
+from tfds_torch.storage.beton.image_field import BetonImage, readable_jpeg_size
+from tfds_torch.storage.source import FieldSpec
+
+
+class CannotStoreError(Exception):
+    """Says why no field holds a value; never leaves this room."""
+
+
+def field_of_spec(name: str, known: EncodedField, value: Any) -> BetonField:
+    """Returns how values of a declared form are stored.
+
+    Args:
+        name: of the field.
+        known: its form.
+        value: the first one, which only tells how images are encoded; None: there is none.
+
+    Raises:
+        CannotStoreError: in no way.
+    """
+    if known.kind == "image":
+        if isinstance(value, np.ndarray):
+            return BetonImage("raw")
+        # A mask would not survive JPEG.
+        is_photo = name == "image" or (value is not None and readable_jpeg_size(value) is not None)
+        return BetonImage("passthrough") if is_photo else BetonBytes()
+    spec = known.spec
+    _check_has_no_images(spec)
+    if known.kind == "text" or not isinstance(spec, FieldSpec):
+        return BetonJson()
+    kind = np.dtype(spec.dtype).kind
+    if not spec.shape and kind in "OSU":
+        return BetonBytes()
+    if not spec.shape:
+        return _number(kind, spec.dtype)
+    if None in spec.shape or kind in "OSU" or not math.prod(side or 0 for side in spec.shape):
+        return BetonJson()
+    return _array(np.dtype(spec.dtype), tuple(side or 0 for side in spec.shape))
+
+
+def _check_has_no_images(spec: Any) -> None:
+    if isinstance(spec, Mapping):
+        for inner in spec.values():
+            _check_has_no_images(inner)
+    elif isinstance(spec, FieldSpec) and spec.dtype in (np.uint8, np.uint16) and spec.shape.count(None) > 1:
+        raise CannotStoreError("images inside of a sequence or a dictionary have no field of their own")
+
+
+def field_of_value(name: str, value: Any) -> BetonField:
+    """Returns how values such as a first one are stored: encoded images keep their bytes, pixels stay pixels.
+
+    Raises:
+        CannotStoreError: in no way.
+    """
+    if isinstance(value, Image.Image):
+        return BetonImage("raw")
+    if isinstance(value, bytes | bytearray):
+        is_image = readable_jpeg_size(bytes(value)) is not None or (
+            name == "image" and read_header(bytes(value)) is not None
+        )
+        return BetonImage("passthrough") if is_image else BetonBytes()
+    if isinstance(value, np.ndarray | np.generic) or is_tensor(value):
+        return _field_of_array(name, value)
+    if isinstance(value, bool | int):
+        return BetonInt()
+    if isinstance(value, float):
+        return BetonFloat()
+    if value is None or isinstance(value, str | list | tuple | Mapping):
+        return BetonJson()
+    raise CannotStoreError(f"{type(value).__name__} is nothing that a .beton file holds")
+
+
+def _field_of_array(name: str, value: Any) -> BetonField:
+    shape = tuple(value.shape)
+    if is_tensor(value):
+        dtype = str(value.dtype).removeprefix("torch.")
+        if not shape:
+            return BetonFloat() if "float" in dtype else BetonInt()
+        return _array(dtype, shape, BetonTensor)
+    if value.dtype == np.uint8 and (shape[2:] == (3,) or (name == "image" and (len(shape) == 2 or shape[2:] == (1,)))):
+        return BetonImage("raw")
+    if value.dtype.kind in "OSU":
+        return BetonJson()
+    if not shape:
+        return _number(value.dtype.kind, value.dtype)
+    return _array(value.dtype, shape) if value.size else BetonJson()
+
+
+def _number(kind: str, dtype: Any) -> BetonField:
+    if kind in "biu":
+        return BetonInt()
+    if kind == "f":
+        return BetonFloat()
+    raise CannotStoreError(f"there is no field for single values of {np.dtype(dtype)}")
+
+
+def _array(dtype: Any, shape: tuple[int, ...], kind: type[BetonArray] = BetonArray) -> BetonField:
+    try:
+        return kind(dtype, shape)
+    except ConfigError as error:
+        raise CannotStoreError(str(error)) from None

@@ -1,0 +1,259 @@
+"""Which fields a `.beton` file gets, and how they are stored: as asked for, else as a value or its spec tells."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.engines.fields import EncodedField
+from tfds_torch.errors import ConfigError
+from tfds_torch.export.default_fields import CannotStoreError, field_of_spec, field_of_value
+from tfds_torch.export.values import converter
+from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.storage.beton.fields import BetonBytes, BetonField, BetonFloat, BetonInt, BetonJson
+from tfds_torch.storage.beton.format import LONGEST_NAME
+from tfds_torch.storage.beton.image_field import MODES, BetonImage
+
+FIRST = ("image", "label")
+_PLAIN: dict[str, type[BetonInt | BetonFloat | BetonBytes | BetonJson]] = {
+    "bytes": BetonBytes,
+    "float": BetonFloat,
+    "int": BetonInt,
+    "json": BetonJson,
+}
+SHORT_NAMES = (*MODES, *_PLAIN)
+SKIP = "skip"
+
+FieldChoice = BetonField | str | None
+"""How a field is stored: a field's value, a short name of one; None or "skip": not at all."""
+
+
+@dataclass(frozen=True)
+class ChosenFields:
+    """The fields of a file, as a first sample tells them. It travels between processes, which a user's fields need not.
+
+    Attributes:
+        fields: name in the file -> how it is stored; the name of a field that was asked for is as it was asked for.
+        keys: as in FieldPlan.
+        num_values: as in FieldPlan.
+    """
+
+    fields: dict[str, BetonField | str]
+    keys: tuple[Any, ...]
+    num_values: int | None
+
+    def plan(self, asked: Mapping[str, FieldChoice]) -> "FieldPlan":
+        """Returns what is taken out of each sample.
+
+        Args:
+            asked: as `check_choices` returns it.
+        """
+        fields = {name: asked[one] if isinstance(one, str) else one for name, one in self.fields.items()}
+        return FieldPlan({name: _with_decoder(one) for name, one in fields.items()}, self.keys, self.num_values)
+
+
+@dataclass(frozen=True)
+class FieldPlan:
+    """What is taken out of each sample.
+
+    Attributes:
+        fields: of the file, by their names there.
+        keys: of a sample that is a mapping; positions in one that is a sequence.
+        num_values: of a sample that is a sequence; None: it is a mapping.
+    """
+
+    fields: dict[str, BetonField]
+    keys: tuple[Any, ...]
+    num_values: int | None
+    _converters: tuple[Callable[[Any], Any] | None, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_converters", tuple(converter(one) for one in self.fields.values()))
+
+    def values(self, sample: Any) -> list[Any]:
+        """Returns the values of a sample, for the fields, in their order.
+
+        Raises:
+            ConfigError: the sample has other values than the first one, or one cannot be stored.
+        """
+        if self.num_values is None:
+            lacking = [key for key in self.keys if not isinstance(sample, Mapping) or key not in sample]
+            if lacking:
+                found = list(sample) if isinstance(sample, Mapping) else type(sample).__name__
+                raise ConfigError(f"The sample has no {lacking}, as the first one had: it is {found}.")
+        elif (
+            isinstance(sample, Mapping | str | bytes)
+            or not hasattr(sample, "__len__")
+            or len(sample) != self.num_values
+        ):
+            found = f"{len(sample)} values" if isinstance(sample, tuple | list) else type(sample).__name__
+            raise ConfigError(f"The sample is {found}, and the first one had {self.num_values} values.")
+        values = [sample[key] for key in self.keys]
+        return [
+            value if convert is None else convert(value)
+            for value, convert in zip(values, self._converters, strict=True)
+        ]
+
+
+def check_choices(fields: object, names: object) -> tuple[dict[str, FieldChoice], dict[str, str]]:
+    """Returns what was asked for, before any sample is looked at.
+
+    Args:
+        fields: name -> how it is stored; None: nothing was asked for.
+        names: name -> its name in the file; None: as it is.
+
+    Raises:
+        ConfigError: not mappings of that form, or an unknown short name.
+    """
+    given = {name: _field_value(name, one) for name, one in _mapping("fields", fields).items()}
+    return given, dict(_mapping("names", names))
+
+
+def _mapping(what: str, value: object) -> Mapping[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"{what}={value!r} must be a mapping by name, such as {{'image': 'raw'}}.")
+    return value or {}
+
+
+def choose_fields(
+    asked: Mapping[str, FieldChoice],
+    names: Mapping[str, str],
+    known: Mapping[str, EncodedField | ConfigError] | None,
+    sample: Any,
+) -> ChosenFields:
+    """Returns the fields of a file: image and label first, then the others in the sample's order.
+
+    Args:
+        asked: as `check_choices` returns it; fields that are not named are stored as their value tells.
+        names: as `check_choices` returns it.
+        known: the source's fields, where it knows them; None: the sample tells.
+        sample: the first one; None: there is none.
+
+    Raises:
+        ConfigError: unknown fields, or fields that cannot be stored; all of these are named.
+    """
+    num_values = None
+    if known is None and not isinstance(sample, Mapping):
+        values, keys, num_values = _named_values(asked, sample)
+    else:
+        values = {} if sample is None else dict(sample)
+        every = list(values if known is None else known)
+        keys = {name: name for name in [*(n for n in FIRST if n in every), *(n for n in every if n not in FIRST)]}
+    for what, given in (("fields", asked), ("names", names)):
+        for name in given:
+            if name not in keys:
+                raise ConfigError(
+                    f"{what} names {name!r}, which is not a field: there are {', '.join(map(str, keys))}."
+                    f"{did_you_mean(name, map(str, keys))}"
+                )
+    chosen, refused = dict[str, BetonField | str](), list[str]()
+    for name in keys:
+        try:
+            if asked.get(name, SKIP) is not None:
+                in_file = _check_name(names.get(name, name), chosen)
+                chosen[in_file] = _choose(name, asked, values.get(name), None if known is None else known[name])
+        except CannotStoreError as error:
+            refused.append(f"{name!r}: {error}")
+    if refused:
+        raise ConfigError(
+            f"Nothing was written: of the fields, {len(refused)} cannot be stored as asked for.\n  "
+            + "\n  ".join(refused)
+            + "\nLeave such a field out with fields={name: None} (--field NAME=skip), store it in another way with "
+            "fields={name: 'json'} (--field NAME=json), or give it another name with names={name: new} "
+            "(--rename NAME=NEW)."
+        )
+    if not chosen:
+        why = "there is no sample that would tell them, and fields names none" if not keys else "all are left out"
+        raise ConfigError(f"There is no field to be written: {why}.")
+    kept = tuple(key for name, key in keys.items() if asked.get(name, SKIP) is not None)
+    return ChosenFields(chosen, kept, num_values)
+
+
+def _field_value(name: object, choice: object) -> FieldChoice:
+    if not isinstance(choice, str):
+        if isinstance(choice, type) or (choice is not None and not hasattr(choice, "encode")):
+            raise ConfigError(f"fields: {name!r} is {choice!r}, not a field such as BetonImage('raw') or BetonInt().")
+        return choice  # type: ignore[return-value]
+    if choice in MODES:
+        return BetonImage(choice)
+    if choice in _PLAIN:
+        return _PLAIN[choice]()
+    if choice == SKIP:
+        return None
+    raise ConfigError(
+        f"fields: there is no way {choice!r} to store {name!r}. Short names: {', '.join((*SHORT_NAMES, SKIP))}."
+        f"{did_you_mean(choice, (*SHORT_NAMES, SKIP))}"
+    )
+
+
+def _choose(
+    name: str, asked: Mapping[str, FieldChoice], value: Any, known: EncodedField | ConfigError | None
+) -> BetonField | str:
+    if isinstance(known, ConfigError):
+        raise CannotStoreError(str(known))
+    if name in asked:
+        return name
+    return field_of_value(name, value) if known is None else field_of_spec(name, known, value)
+
+
+def _check_name(name: object, taken: Mapping[str, object]) -> str:
+    if not isinstance(name, str) or not (name.isascii() and name.isprintable() and 1 <= len(name) <= LONGEST_NAME):
+        raise CannotStoreError(
+            f"its name {name!r} is not {LONGEST_NAME} printable ASCII characters at most, and the format has no room "
+            f"for more"
+        )
+    if name in taken:
+        raise CannotStoreError(f"another field has the name {name!r} already")
+    return name
+
+
+def _with_decoder(chosen: Any) -> Any:
+    """Lets images that must be decoded be decoded by `images/`, which is faster than Pillow."""
+    if isinstance(chosen, BetonImage) and chosen.decode is None:
+        return replace(chosen, decode=decode_image)
+    return chosen
+
+
+def decode_image(image: bytes) -> "np.typing.NDArray[np.uint8]":
+    """Returns the pixels of an encoded image, uint8 [h, w, 3].
+
+    Raises:
+        ConfigError: it cannot be decoded.
+    """
+    try:
+        return _DECODER.decode(image, _DECODER.read_header(image))
+    except ImageDecodeError as error:
+        raise ConfigError(f"The image cannot be decoded: {error}") from None
+
+
+_DECODER = ImageDecoder("RGB")
+
+
+def _named_values(asked: Mapping[str, FieldChoice], sample: Any) -> tuple[dict[str, Any], dict[str, Any], int | None]:
+    """Returns the values of a sample that is a sequence, by name, and the position of each."""
+    if sample is None:  # Nothing is known but what was asked for.
+        return {}, {name: place for place, name in enumerate(asked)}, len(asked)
+    if isinstance(sample, str | bytes) or not isinstance(sample, Sequence):
+        raise ConfigError(
+            f"The first sample is {type(sample).__name__}: samples are dictionaries, or tuples of values."
+        )
+    names = list(asked) if len(asked) == len(sample) else _usual_names(sample)
+    if len(asked) > len(sample):
+        raise ConfigError(f"fields names {len(asked)} values, and a sample has {len(sample)}.")
+    return dict(zip(names, sample, strict=True)), {name: place for place, name in enumerate(names)}, len(sample)
+
+
+def _usual_names(sample: Sequence[Any]) -> list[str]:
+    """Returns `image` and `label` for (image, integer), and `field_<n>` for what else there is."""
+    names = [f"field_{place}" for place in range(len(sample))]
+    try:
+        kinds = [field_of_value("image" if place == 0 else "", value) for place, value in enumerate(sample)]
+    except CannotStoreError:
+        kinds = []
+    for name, kind in (("image", BetonImage), ("label", BetonInt)):
+        place = next((place for place, found in enumerate(kinds) if isinstance(found, kind)), None)
+        if place is not None:
+            names[place] = name
+    return names

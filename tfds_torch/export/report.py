@@ -1,0 +1,42 @@
+"""ExportReport: what an export has written."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What an export has written.
+
+    Attributes:
+        path: of the file.
+        format: of the file: `beton`.
+        num_samples: that it holds.
+        num_bytes: its size.
+        elapsed_s: how long the export took, seconds.
+        num_workers: processes that wrote it.
+        num_reencoded: samples with an image that should have kept its bytes, and could not.
+        fields: name in the file -> how it is stored.
+        verified: whether all of the file was read again and found right; None: it was not tried.
+        unchecked: what the reading again could not check, in sentences.
+    """
+
+    path: str
+    format: str
+    num_samples: int
+    num_bytes: int
+    elapsed_s: float
+    num_workers: int
+    num_reencoded: int
+    fields: dict[str, str]
+    verified: bool | None = None
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second, of the whole export."""
+        return self.num_samples / self.elapsed_s if self.elapsed_s else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all of it as values that JSON has."""
+        return {**asdict(self), "samples_per_s": self.samples_per_s, "unchecked": list(self.unchecked)}

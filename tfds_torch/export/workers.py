@@ -1,0 +1,250 @@
+"""Workers: forked processes that do a job's tasks, watched: one that fails, dies or hangs is an error in seconds."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, Protocol
+
+from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
+from tfds_torch.runtime.failure import Failure, RemoteTraceback
+from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
+from tfds_torch.runtime.worker_output import WorkerOutput
+from tfds_torch.runtime.worker_watch import end_with_parent, process_state
+
+LOOK_S = 0.2
+STUCK_S = 300.0
+"""How long a worker may take for one sample."""
+_GRACE_S = 2.0
+
+
+class Job(Protocol):
+    """What workers do. It is inherited by them; nothing of it comes back but what its methods return."""
+
+    def begin(self, metrics: StageMetrics) -> None:
+        """Prepares a worker, which notes in `metrics` what it reads, and counts what it has done."""
+
+    def do(self, task: Any) -> Any:
+        """Does one task, and returns a picklable answer."""
+
+    def finish(self) -> Any:
+        """Returns the last answer, when there are no more tasks."""
+
+
+class Workers(AbstractContextManager["Workers"]):
+    """Processes for a job. They are forked, and end with the block, with an error, and with this process.
+
+    Ctrl-C is left to this process. One thread may use it; no other thread should hold locks while they are forked.
+
+    Args:
+        num_workers: >= 1.
+        job: what they do.
+        names: what messages tell of what they read.
+        context: what was asked for, the beginning of every message.
+
+    Raises:
+        ConfigError: this system cannot fork.
+    """
+
+    def __init__(self, num_workers: int, job: Job, names: ReadingNames, context: str) -> None:
+        self.metrics, self._output = StageMetrics(num_workers), WorkerOutput(num_workers)
+        self._context, self._names = context, names
+        self._faults = WorkerFaults(names, self.metrics, self._output, None, False)
+        self._workers: list[_Worker] = []
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Until a worker leaves it to this process.
+        try:
+            for _ in range(num_workers):
+                self._start(job)
+        except BaseException:
+            self.end()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def run(self, tasks: Iterable[Any], num_ahead: int, look: Callable[[], None]) -> Iterator[Any]:
+        """Yields the answers to all tasks, as they come, and then the last one of each worker.
+
+        Args:
+            tasks: picklable; each goes to whoever is free.
+            num_ahead: tasks that a worker is given at a time: 2 where they are small, 1 else.
+            look: called every 0.2 s or more often.
+
+        Raises:
+            ConfigError: as raised by the job.
+            ExportError: any other error of the job, with its traceback; a worker died, or has no sample done for
+                `STUCK_S` seconds.
+        """
+        left = iter(tasks)
+        for _ in range(num_ahead):
+            for worker in self._workers:
+                self._give(worker, left)
+        while waiting := [worker for worker in self._workers if not worker.has_finished]:
+            ready = wait([one for worker in waiting for one in (worker.link, worker.process.sentinel)], LOOK_S)
+            look()
+            for worker in waiting:
+                if worker.link in ready:
+                    answer = self._receive(worker)
+                    if not worker.has_finished:
+                        self._give(worker, left)
+                    yield answer
+                elif worker.process.sentinel in ready:
+                    raise self._death(worker)
+                self._check_is_alive(worker)
+
+    def end(self) -> None:
+        """Ends all of them, at once; may be called twice."""
+        for worker in self._workers:
+            worker.link.close()
+            if worker.process.is_alive():
+                worker.process.kill()
+        for worker in self._workers:
+            worker.process.join()
+        self._workers = []
+        self._output.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def _start(self, job: Job) -> None:
+        fork = get_context("fork")
+        ours, theirs = fork.Pipe()
+        number = len(self._workers)
+        # The ends of the others, which a forked process inherits, would keep their pipes open.
+        inherited = [worker.link for worker in self._workers] + [ours]
+        process = fork.Process(
+            target=_serve, args=(number, theirs, inherited, job, self.metrics, self._output), daemon=False
+        )
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(number, process, ours, time.monotonic()))
+
+    def _give(self, worker: "_Worker", tasks: Iterator[Any]) -> None:
+        if worker.is_told_all:
+            return
+        task = next(tasks, None)
+        worker.is_told_all = task is None
+        worker.last_sign_at = time.monotonic()  # Making the task may have taken long.
+        try:
+            worker.link.send(task)
+        except OSError:
+            raise self._death(worker) from None
+
+    def _receive(self, worker: "_Worker") -> Any:
+        try:
+            what, value = worker.link.recv()
+        except (EOFError, OSError):
+            raise self._death(worker) from None
+        if what == "failed":
+            raise self._failure(worker, value)
+        worker.has_finished = what == "finished"
+        return value
+
+    def _failure(self, worker: "_Worker", failure: Failure) -> TfdsTorchError:
+        where = f"{self._names.dataset}{self._names.example(self.metrics.reading(worker.number))}"
+        raised_in = f"Raised in worker {worker.number} (pid {worker.process.pid}):\n{failure.trace}"
+        error = failure.to_error("a worker")
+        if isinstance(error, ConfigError):
+            error = ConfigError(f"{self._context} {where}: {failure.message} {self._names.next_step}")
+        elif isinstance(error, TfdsTorchError) and failure.module == TfdsTorchError.__module__:
+            error = ExportError(f"{self._context} {where}: {failure.message} {self._names.next_step}")
+        else:
+            said = f"{failure.name}: {failure.message}"
+            return ExportError(f"{self._context} {where}: {said} {self._names.next_step}\n\n{raised_in}")
+        error.__cause__ = RemoteTraceback(raised_in)
+        return error
+
+    def _death(self, worker: "_Worker") -> ExportError:
+        worker.process.join(_GRACE_S)
+        if worker.process.exitcode is None:
+            worker.process.kill()
+            worker.process.join()
+        dead = [(worker.number, worker.process.pid or 0, worker.process.exitcode or 0)]
+        return ExportError(f"{self._context} {self._faults.describe_deaths(dead)}")
+
+    def _check_is_alive(self, worker: "_Worker") -> None:
+        """A worker that is given tasks does samples: where none comes for long, it is stuck."""
+        signs = (self.metrics.reading(worker.number), self.metrics.counts(worker.number))
+        now = time.monotonic()
+        if signs != worker.last_signs or worker.has_finished:
+            worker.last_signs, worker.last_sign_at = signs, now
+        if now - worker.last_sign_at < STUCK_S:
+            return
+        pid = worker.process.pid or 0
+        letter, state = process_state(pid)
+        stack = None if letter in "Tt" else self._output.ask_for_stack(worker.number, pid)
+        reading = f"{self._names.dataset}{self._names.example(self.metrics.reading(worker.number))}"
+        raise ExportError(
+            f"{self._context} Worker {worker.number} (pid {pid}) is {state} ({letter}), and has been at {reading} for "
+            f"{STUCK_S:g} s. {self._names.next_step}" + (f" Its stacks:\n{stack}" if stack else "")
+        )
+
+
+@dataclass
+class _Worker:
+    """One process, as this one sees it.
+
+    Attributes:
+        number: of it.
+        process: itself.
+        link: to it.
+        last_sign_at: when it last did something, seconds of the monotonic clock.
+        last_signs: what it had noted then.
+        is_told_all: whether it was told that there are no more tasks.
+        has_finished: whether its last answer came.
+    """
+
+    number: int
+    process: BaseProcess
+    link: "Connection[Any, Any]"
+    last_sign_at: float
+    last_signs: Any = None
+    is_told_all: bool = False
+    has_finished: bool = False
+
+
+def _serve(
+    number: int,
+    link: "Connection[Any, Any]",
+    inherited: list["Connection[Any, Any]"],
+    job: Job,
+    metrics: StageMetrics,
+    output: WorkerOutput,
+) -> None:
+    """The worker's side."""
+    # Ctrl-C reaches the whole process group: the exporting process ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in inherited:
+        other.close()
+    end_with_parent()
+    metrics.bind(number)
+    output.bind(number)
+    _use_one_thread()
+    try:
+        job.begin(metrics)
+        while (task := link.recv()) is not None:
+            link.send(("done", job.do(task)))
+        link.send(("finished", job.finish()))
+    except EOFError:
+        os._exit(1)  # The exporting process has ended.
+    except Exception as error:
+        link.send(("failed", Failure.of(error)))
+
+
+def _use_one_thread() -> None:
+    """Workers share the cores; and torch's own threads do not outlive a fork."""
+    if "torch" in sys.modules:
+        from tfds_torch.torch_data.worker_threads import use_one_thread
+
+        use_one_thread()
