@@ -266,11 +266,16 @@ def _path_of(out: object) -> str:
 
 def _check_is_not_read(samples: SampleSource, path: str) -> None:
     """A file that is exported from must not be replaced by its own export."""
-    try:
-        own = os.stat(path)
-    except (OSError, ValueError):
+    own = _stat(path)
+    if own is None:
         return
-    for other in set(samples.paths):
-        with suppress(OSError, ValueError):
-            if os.path.samestat(own, os.stat(other)):
-                raise ConfigError(f"{path} is what is exported: choose another path for the file that is written.")
+    for other in map(_stat, set(samples.paths)):
+        if other is not None and os.path.samestat(own, other):
+            raise ConfigError(f"{path} is what is exported: choose another path for the file that is written.")
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except (OSError, ValueError):  # ValueError: a null character.
+        return None

@@ -1,0 +1,67 @@
+"""Datasets that are made up in memory, whole ones and ones that fail."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+PAGE = 2**21
+
+
+def image_of(number: int) -> Any:
+    """Returns uint8 [h, w, 3] of a size of its own."""
+    return np.random.default_rng(number).integers(0, 256, (4 + number % 3, 5, 3), dtype=np.uint8)
+
+
+class Numbered:
+    """A map-style dataset of (image, label); with something that happens at one number."""
+
+    def __init__(self, num_samples: int = 40, at: int = -1, act: Callable[[], None] | None = None) -> None:
+        self.num_samples, self.at, self.act = num_samples, at, act
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        if not 0 <= number < self.num_samples:
+            raise IndexError(number)
+        if number == self.at and self.act is not None:
+            self.act()
+        return image_of(number), number % 7
+
+
+class Sized:
+    """An iterable with a length, which need not be right."""
+
+    def __init__(self, num_samples: int, promised: int | None = None) -> None:
+        self.num_samples, self.promised = num_samples, num_samples if promised is None else promised
+
+    def __len__(self) -> int:
+        return self.promised
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(self.num_samples):
+            yield {"text": f"sample {number}", "score": number / 7, "label": number, "image": image_of(number)}
+
+
+def fail() -> None:
+    raise KeyError("the lost key")
+
+
+def die() -> None:
+    os._exit(3)
+
+
+def be_killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang() -> None:
+    time.sleep(1000)
+
+
+def be_stopped() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)

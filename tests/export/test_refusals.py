@@ -1,0 +1,119 @@
+"""What cannot work is refused, with what to do, before anything is written."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.made_sources import Numbered
+from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.exporting import export_dataset
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.storage.beton.fields import BetonInt
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"format": "betom"}, r"format='betom' cannot be written: choose 'beton'\. Did you mean 'beton'\?"),
+    ({"num_workers": -1}, "num_workers=-1 must be an integer >= 0"),
+    ({"num_workers": 1.5}, "num_workers=1.5 must be an integer"),
+    ({"chunk_size": 0}, "chunk_size=0 must be an integer >= 1"),
+    ({"page_size": 3_000_000}, "page_size=3000000 must be a power of two"),
+    ({"progress": 3}, "progress=3 must be a function of two numbers"),
+    ({"shuffle_seed": -1}, "shuffle_seed=-1 must be an integer >= 0"),
+    ({"indices": [0, 40]}, r"indices: there is no sample 40: the source has 40, counted from 0\."),
+    ({"indices": [-1]}, "indices: there is no sample -1"),
+    ({"indices": np.array([-1])}, "indices: there is no sample -1"),
+    ({"indices": [0.5]}, "indices: 0.5 is not an integer"),
+    ({"indices": np.ones(40, bool)}, r"Of a mask, give np\.flatnonzero"),
+    ({"indices": "12"}, "indices='12' must be a sequence of integers"),
+    ({"indices": 3}, "indices=3 must be a sequence of integers"),
+    ({"fields": ["image"]}, r"fields=\['image'\] must be a mapping by name"),
+    ({"names": "image"}, "names='image' must be a mapping by name"),
+    ({"fields": {"image": "row"}}, r"no way 'row' to store 'image'.*Did you mean 'raw'\?"),
+    ({"fields": {"image": 3}}, "'image' is 3, not a field such as"),
+    ({"fields": {"label": BetonInt}}, "not a field such as"),
+    ({"fields": {"imag": "raw"}}, r"fields names 'imag', which is not a field.*image, label\. Did you mean 'image'\?"),
+    ({"names": {"lable": "a"}}, "names names 'lable', which is not a field"),
+    ({"fields": {"a": "raw", "b": "int", "c": "int"}}, "fields names 3 values, and a sample has 2"),
+    ({"fields": {"image": None, "label": "skip"}}, "no field to be written: all are left out"),
+    ({"names": {"image": "x" * 17}}, r"'image': its name 'x+' is not 16 printable ASCII characters"),
+    ({"names": {"image": "Bild ä"}}, "is not 16 printable ASCII characters"),
+    ({"names": {"image": "label"}}, "'label': another field has the name 'label' already"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_an_argument_that_cannot_work_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export_dataset(Numbered(), tmp_path / "a.beton", **{"format": "beton", **arguments})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("photos", "'photos' is not a dataset: open it first"),
+        ({"a": 1}, "dict cannot be exported: give a parser"),
+        (iter([(1, 2)]), "list_iterator cannot be exported"),
+        (None, "NoneType cannot be exported"),
+        ([1, 2], "The first sample is int: samples are dictionaries, or tuples"),
+        (["ab"], "The first sample is str"),
+        ([{"a": object()}], "'a': object is nothing that a .beton file holds"),
+        ([{"a": 1 + 2j}], "'a': complex is nothing"),
+        ([{"a": np.complex64(1)}], "no field for single values of complex64"),
+    ],
+)
+def test_what_is_not_a_dataset_is_refused(tmp_path: Path, source: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export_dataset(source, tmp_path / "a.beton", format="beton")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("name", "message"), [("", "is a folder"), ("b/c", "The folder of .* does not exist")])
+def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export_dataset(Numbered(), tmp_path / name, format="beton")
+
+
+def test_a_file_that_is_there_is_replaced_only_if_asked_to(tmp_path: Path) -> None:
+    path = tmp_path / "a.beton"
+    path.write_bytes(b"old")
+    with pytest.raises(ConfigError, match="is there already"):
+        export_dataset(Numbered(), path, format="beton")
+    assert path.read_bytes() == b"old"
+    assert export_dataset(Numbered(), path, format="beton", overwrite=True).num_samples == 40
+
+
+VALUES: list[tuple[list[Any], str]] = [
+    ([{"a": 1}] * 3 + [{"b": 1}], r"dataset\[3\]: The sample has no \['a'\], as the first one had: it is \['b'\]"),
+    ([(1, 2)] * 3 + [(1,)], r"dataset\[3\]: The sample is 1 values, and the first one had 2 values"),
+    ([{"a": 1}] * 3 + [{"a": "x"}], r"dataset\[3\]: Sample 3, field 'a': 'x' is not an integer"),
+    ([{"a": np.zeros(2)}, {"a": np.zeros(3)}], r"dataset\[1\]: .*convert it first"),
+    ([{"a": ["x"]}, {"a": [b"\xff"]}], "is not a text in UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("source", "message"), VALUES)
+def test_a_value_that_does_not_fit_is_named_and_nothing_is_written(
+    tmp_path: Path, source: list[Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        export_dataset(source, tmp_path / "a.beton", format="beton", num_workers=2, chunk_size=1)
+    assert "What was there before is untouched." in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_damaged_shard_is_an_error_with_its_file(exported_root: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(exported_root / "photos" / "1.0.0", tmp_path / "photos" / "1.0.0"))
+    shard = sorted(copy.glob("*.tfrecord*"))[2]
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 255
+    shard.write_bytes(content)
+    parser = ParserTfds(copy, "photos")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ExportError, match=shard.name):
+        export_dataset(parser, tmp_path / "out" / "a.beton", format="beton", num_workers=2, chunk_size=4)
+    assert os.listdir(tmp_path / "out") == []

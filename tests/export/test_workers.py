@@ -1,0 +1,165 @@
+"""A worker that raises, dies or hangs is an error in seconds that names the sample; nothing is left."""
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from export import made_sources as made
+from export.made_sources import Numbered, Sized
+from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export import workers
+from tfds_torch.export.exporting import export_dataset
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    before = psutil.Process().children()
+    yield
+    assert psutil.Process().children() == before
+
+
+def export(source: object, path: Path, **arguments: object) -> None:
+    export_dataset(source, path, **{"format": "beton", "num_workers": 2, "chunk_size": 3, **arguments})
+
+
+def test_a_worker_that_raises_hands_over_its_traceback_and_the_sample(tmp_path: Path) -> None:
+    (tmp_path / "a.beton").write_bytes(b"old")
+    with pytest.raises(ExportError) as caught:
+        export(Numbered(at=17, act=made.fail), tmp_path / "a.beton", overwrite=True)
+    said = str(caught.value)
+    assert "The export to" in said
+    assert re.search(
+        r"failed\. Numbered, dataset\[17\]: KeyError: 'the lost key' What was there before is untouched", said
+    )
+    assert re.search(r"Raised in worker [01] \(pid \d+\):\nTraceback .*in fail\n", said, re.DOTALL)
+    assert os.listdir(tmp_path) == ["a.beton"]
+    assert (tmp_path / "a.beton").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(
+    ("act", "how"),
+    [(made.die, "ended with exit code 3"), (made.be_killed, r"was killed by SIGKILL \(out of memory\?\)")],
+)
+@pytest.mark.parametrize("at", [0, 39])
+def test_a_worker_that_dies_is_an_error_at_once(tmp_path: Path, act: Callable[[], None], how: str, at: int) -> None:
+    with pytest.raises(ExportError, match=rf"Worker [01] \(pid \d+\) {how} while it read Numbered, dataset\[{at}\]"):
+        export(Numbered(at=at, act=act), tmp_path / "a.beton")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_worker_that_dies_beside_one_that_hangs_is_an_error(tmp_path: Path) -> None:
+    class Both(Numbered):
+        def __getitem__(self, number: int) -> tuple[object, int]:
+            if number == 3:
+                made.hang()
+            if number == 20:
+                made.be_killed()
+            return super().__getitem__(number)
+
+    with pytest.raises(ExportError, match=r"was killed by SIGKILL.*dataset\[20\]"):
+        export(Both(), tmp_path / "a.beton")
+
+
+@pytest.mark.parametrize(("act", "state"), [(made.hang, r"sleeping \(S\)"), (made.be_stopped, r"stopped \(T\)")])
+def test_a_worker_that_hangs_is_an_error_with_its_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None], state: str
+) -> None:
+    monkeypatch.setattr(workers, "STUCK_S", 0.5)
+    with pytest.raises(ExportError, match=rf"is {state}, and has been at Numbered, dataset\[17\] for 0\.5 s") as caught:
+        export(Numbered(at=17, act=act), tmp_path / "a.beton")
+    assert ("in hang" in str(caught.value)) == (act is made.hang)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_dead_worker_wrote_last_is_told(tmp_path: Path) -> None:
+    def complain_and_die() -> None:
+        import sys
+
+        print("the database is gone", file=sys.stderr)
+        os._exit(3)
+
+    with pytest.raises(ExportError, match="wrote to standard error:\nthe database is gone"):
+        export(Numbered(at=5, act=complain_and_die), tmp_path / "a.beton")
+
+
+def test_an_iterable_that_raises_is_an_error_with_its_cause(tmp_path: Path) -> None:
+    class Failing(Sized):
+        def __iter__(self) -> Iterator[dict[str, object]]:
+            for number, sample in enumerate(super().__iter__()):
+                if number == 9:
+                    raise OSError("no route to host")
+                yield sample
+
+    with pytest.raises(ExportError, match="Failing raised OSError: no route to host") as caught:
+        export(Failing(20), tmp_path / "a.beton")
+    assert isinstance(caught.value.__cause__, OSError)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_length_that_raises_is_an_error_of_the_dataset(tmp_path: Path) -> None:
+    class Unsized(Numbered):
+        def __len__(self) -> int:
+            raise TypeError("not known")
+
+    with pytest.raises(ConfigError, match=r"Unsized: its len\(\) failed: TypeError: not known"):
+        export(Unsized(), tmp_path / "a.beton")
+
+
+def test_a_progress_that_raises_ends_the_export(tmp_path: Path) -> None:
+    def refuse(done: int, total: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        export(Numbered(), tmp_path / "a.beton", progress=refuse)
+    assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    def press(done: int, total: int) -> None:
+        if not pressed:
+            pressed.append(done)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    pressed: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        export(Numbered(at=39, act=made.hang), tmp_path / "a.beton", progress=press)
+    assert os.listdir(tmp_path) == []
+
+
+def test_workers_are_as_many_as_asked_for_and_there_is_work_for(tmp_path: Path) -> None:
+    for number, (asked, chunk_size, there) in enumerate([(3, 3, 3), (3, 20, 2), (3, 100, 1)]):
+        report = export_dataset(
+            Numbered(), tmp_path / f"{number}", format="beton", num_workers=asked, chunk_size=chunk_size
+        )
+        assert report.num_workers == there
+
+
+def test_the_dataset_is_read_in_other_processes_only(tmp_path: Path) -> None:
+    here = os.getpid()
+
+    def look() -> None:
+        assert os.getpid() != here
+        assert threading.active_count() <= 2  # The one that watches its parent.
+
+    for at in (0, 5):
+        export(Numbered(at=at, act=look), tmp_path / f"{at}.beton")
+
+
+def test_a_slow_iterable_is_not_a_stuck_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "STUCK_S", 0.3)
+
+    class Slow(Sized):
+        def __iter__(self) -> Iterator[dict[str, object]]:
+            for number, sample in enumerate(super().__iter__()):
+                if number in (3, 8):
+                    time.sleep(0.8)
+                yield sample
+
+    export(Slow(12), tmp_path / "a.beton")
