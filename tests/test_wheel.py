@@ -75,3 +75,6 @@ def test_the_wheel_checks_the_digits_in_a_clean_environment(wheel: Path, root: P
     origin = run(python, "-c", "import tfds_torch; print(tfds_torch.__file__)", cwd=elsewhere)
     assert Path(origin.strip()).is_relative_to(tmp_path / "clean")
     run(python, "-m", "tfds_torch.check", cwd=elsewhere, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    export = ["--name", "digits", "--format", "beton", "--field", "image=raw", "--verify", "digits.beton"]
+    run(python, "-m", "tfds_torch.export", *export, cwd=elsewhere, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert (elsewhere / "digits.beton").is_file()

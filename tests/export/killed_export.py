@@ -1,6 +1,6 @@
 """Exports with two workers in a process that is killed at a random moment, and counts what is left. Run as a script.
 
-`python killed_export.py FOLDER ROUNDS SEED`: prints counts as JSON. It is a process of its own, because it forks.
+`python killed_export.py FOLDER KILLS SEED`: prints counts as JSON. It is a process of its own, because it forks.
 """
 
 import json
@@ -41,15 +41,15 @@ def tell_renames(pipe: int) -> None:
 
 
 def main() -> None:
-    folder, rounds, rng = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
+    folder, num_kills, rng = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
     began = time.monotonic()
     for number in range(3):
         export(folder / f"timed{number}.beton")
     usual_s = (time.monotonic() - began) / 3
-    counts = {"before_rename": 0, "after_rename": 0, "absent": 0, "whole": 0, "broken": 0, "orphans": 0, "killed": 0}
+    counts = {"before_rename": 0, "after_rename": 0, "absent": 0, "whole": 0, "broken": 0, "killed": 0}
     workers: list[psutil.Process] = []
-    for round_number in range(rounds):
-        path = folder / f"{round_number}.beton"
+    while counts["killed"] < num_kills:
+        path = folder / "a.beton"
         has_old = rng.random() < 0.5
         if has_old:
             export(path, 2)
@@ -58,13 +58,18 @@ def main() -> None:
         if pid == 0:
             tell_renames(write_end)
             export(path)
+            time.sleep(0.2 * usual_s)
             os._exit(0)
         os.close(write_end)
-        time.sleep(rng.uniform(0, 1.1 * usual_s))
+        time.sleep(rng.uniform(0, 1.15 * usual_s))
         workers += psutil.Process(pid).children(recursive=True)
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
-        counts["killed"] += os.WIFSIGNALED(status)
+        if not os.WIFSIGNALED(status):  # It was through before.
+            os.close(read_end)
+            path.unlink()
+            continue
+        counts["killed"] += 1
         os.set_blocking(read_end, False)
         try:
             is_renamed = os.read(read_end, 1) == RENAMED
@@ -85,8 +90,7 @@ def main() -> None:
         for left in folder.iterdir():
             left.unlink()
     _, alive = psutil.wait_procs(workers, ORPHANS_MAY_TAKE_S)
-    counts["orphans"] = len(alive)
-    print(json.dumps({**counts, "workers_seen": len(workers)}))
+    print(json.dumps({**counts, "orphans": len(alive), "workers_seen": len(workers)}))
 
 
 if __name__ == "__main__":

@@ -93,6 +93,8 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
         number = getattr(flags, name)
         if number is not None and number < least:
             raise ConfigError(f"--{name.replace('_', '-')} {number}: must be at least {least}.")
+    if flags.out.exists() and not flags.overwrite and not flags.out.is_dir():
+        raise ConfigError(f"{flags.out} is there already: --overwrite replaces it.")
     check_target(flags.out, page_size, flags.overwrite)  # Before a dataset is built for it.
     fields, names = _pairs("--field", flags.field), _pairs("--rename", flags.rename)
     parser = open_parser(_choice(flags), _COMMAND)

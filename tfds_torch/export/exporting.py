@@ -11,7 +11,7 @@ from typing import Any
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.field_choice import ChosenFields, FieldChoice, FieldPlan, check_choices, choose_fields
 from tfds_torch.export.jobs import NO_SAMPLE, ChooseFields, CountShards, FillPages
-from tfds_torch.export.report import ExportReport
+from tfds_torch.export.report import ExportReport, describe_field
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.samples import IteratedSamples, SampleSource, samples_of
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
@@ -117,7 +117,7 @@ def export_dataset(
         elapsed_s=time.monotonic() - began_s,
         num_workers=num_workers,
         num_reencoded=facts.num_reencoded,
-        fields=dict(facts.fields),
+        fields={name: describe_field(field) for name, field in plan.fields.items()},
     )
 
 
@@ -211,14 +211,18 @@ class _Export:
                 told = done
                 progress(done, len(order))
 
+        refused: OSError | None = None
         with workers:
             tasks = self._tasks(order, chunk_size)
             for answer in workers.run(tasks, self._samples.num_ahead, look):
-                if isinstance(answer, OSError):
-                    raise writer.cannot_write(answer, num_done(), num_pages()) from answer
                 if isinstance(answer, WrittenPart):
                     writer.include(answer)
+                elif isinstance(answer, OSError):
+                    refused = answer
+                    break
             look()
+        if refused is not None:  # The workers, who held the file open, have ended.
+            raise writer.cannot_write(refused, num_done(), num_pages()) from refused
         return num_workers
 
     def _tasks(self, order: SampleOrder, chunk_size: int) -> Any:

@@ -1,6 +1,6 @@
 """ExportReport: what an export has written."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 
@@ -40,3 +40,15 @@ class ExportReport:
     def to_dict(self) -> dict[str, Any]:
         """Returns all of it as values that JSON has."""
         return {**asdict(self), "samples_per_s": self.samples_per_s, "unchecked": list(self.unchecked)}
+
+
+def describe_field(field: object) -> str:
+    """Returns how a field is stored, in short: an image's mode, and what else is not as usual."""
+    if not is_dataclass(field):
+        return repr(field)
+    said = []
+    for place, one in enumerate(fields(field)):
+        value = getattr(field, one.name)
+        if one.repr and (place == 0 or one.default is MISSING or value != one.default):
+            said.append(f"{one.name}={str(value) if one.name == 'dtype' else repr(value)}")
+    return f"{type(field).__name__}({', '.join(said)})"

@@ -232,14 +232,30 @@ def _serve(
     output.bind(number)
     _use_one_thread()
     try:
+        _work(link, job, metrics)
+    except OSError:  # Of the link: whoever waited at its other end is gone.
+        os._exit(1)
+
+
+def _work(link: "Connection[Any, Any]", job: Job, metrics: StageMetrics) -> None:
+    """Does tasks until there are no more; raises OSError where the link breaks."""
+    try:
         job.begin(metrics)
-        while (task := link.recv()) is not None:
-            link.send(("done", job.do(task)))
-        link.send(("finished", job.finish()))
-    except EOFError:
-        os._exit(1)  # The exporting process has ended.
     except Exception as error:
         link.send(("failed", Failure.of(error)))
+        return
+    is_done = False
+    while not is_done:
+        try:
+            task = link.recv()
+        except EOFError:
+            return
+        is_done = task is None
+        try:
+            answer = ("finished", job.finish()) if is_done else ("done", job.do(task))
+        except Exception as error:
+            answer, is_done = ("failed", Failure.of(error)), True
+        link.send(answer)
 
 
 def _use_one_thread() -> None:

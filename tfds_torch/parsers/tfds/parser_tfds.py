@@ -204,7 +204,7 @@ class ParserTfds(ParserBase):
 
     @property
     def _all_fields(self) -> Sequence[str]:
-        return list(self._dataset.features)
+        return sorted(self._dataset.features)
 
     @property
     def _class_map(self) -> ClassMap | None:

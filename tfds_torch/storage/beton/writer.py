@@ -241,19 +241,19 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         try:
             return act()
         except OSError as error:
-            if hasattr(self, "_file"):
-                self.discard()
             num_pages = self._pages.num_pages if hasattr(self, "_pages") else 0
             raise self.cannot_write(error, int(self._is_written.sum()), num_pages) from error
 
     def cannot_write(self, error: OSError, num_done: int, num_pages: int) -> ExportError:
-        """Returns the error for what the system refused to write, be it to a page writer of another process.
+        """Gives up, and returns the error for what the system refused to write, be it to another process's page writer.
 
         Args:
             error: the system's.
             num_done: samples that were written until then.
             num_pages: pages that were written.
         """
+        if hasattr(self, "_file"):
+            self.discard()  # What it took is free again.
         return ExportError(f"{self._describe(error, num_done, num_pages)} What was there before is untouched.")
 
     def _describe(self, error: OSError, num_done: int, num_pages: int) -> str:

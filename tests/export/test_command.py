@@ -1,0 +1,189 @@
+"""`python -m tfds_torch.export`: what it prints, and its exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from tfds_torch.export import command
+from tfds_torch.export.exporting import export_dataset
+from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.storage.beton import verify as verifying
+
+DEADLINE_S = 120
+
+
+@pytest.fixture
+def run(
+    exported_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """`run("photos", ...)`: exit code, standard output and standard error of an export in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, *arguments: str) -> tuple[int, str, str]:
+        words = ["--name", name, "--root", str(exported_root), "--format", "beton", *arguments]
+        code = command.main(words)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_dataset_is_written_and_told(run: Callable[..., Any], tmp_path: Path) -> None:
+    code, output, errors = run("photos", "a.beton", "--workers", "1", "--verify")
+    assert (code, errors) == (0, "")
+    lines = output.splitlines()
+    assert lines[0].startswith(f"a.beton: 37 samples, {os.path.getsize('a.beton'):,} bytes, in ")
+    assert lines[0].endswith(" samples/s, 1 process)")
+    assert lines[1:] == [
+        "  image: BetonImage(mode='passthrough')",
+        "  label: BetonInt()",
+        "  file_name: BetonJson()",
+        "Verified: everything is as it was written.",
+        "Of JPEG files the headers were read; their pixels were not decoded.",
+    ]
+    assert ParserBeton("a.beton").num_examples == 37
+
+
+def test_the_report_for_machines_is_one_value(run: Callable[..., Any], exported_root: Path) -> None:
+    fields = ["--field", "image=raw", "--field", "file_name=skip", "--rename", "label=class"]
+    code, output, errors = run("photos", "a.beton", *fields, "--json", "--split", "train[:9]", "--shuffle-seed", "3")
+    assert (code, errors) == (0, "")
+    report = json.loads(output)
+    assert report["fields"] == {"image": "BetonImage(mode='raw')", "class": "BetonInt()"}
+    assert (report["num_samples"], report["verified"], report["path"]) == (9, None, "a.beton")
+    assert ParserBeton("a.beton", target_key="class").class_names == ["china", "flower"]
+
+
+def test_images_that_were_encoded_anew_are_told(run: Callable[..., Any]) -> None:
+    code, output, _ = run("digits", "a.beton", "--split", "test[:5]")
+    assert code == 0
+    assert "  5 samples have an image that FFCV cannot read as it was: it is encoded as JPEG" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("there.beton", "there.beton is there already: --overwrite replaces it."),
+        ("no/a.beton", "The folder of no/a.beton does not exist"),
+        (".", "is a folder"),
+        ("a.beton --format tar", "format='tar' cannot be written: choose 'beton'."),
+        ("a.beton --field image", "--field 'image': must have the form NAME=VALUE."),
+        ("a.beton --field image=raw --field image=jpg", "--field names 'image' twice."),
+        ("a.beton --field imag=raw", "Did you mean 'image'?"),
+        ("a.beton --field image=rew", "Did you mean 'raw'?"),
+        ("a.beton --rename image=label", "another field has the name 'label' already"),
+        ("a.beton --workers -1", "--workers -1: must be at least 0."),
+        ("a.beton --fake 0", "--fake 0: must be at least 1."),
+        ("a.beton --shuffle-seed -1", "--shuffle-seed -1: must be at least 0."),
+        ("a.beton --page-size 7", "page_size=7 must be a power of two"),
+        ("a.beton --split tain", "Did you mean 'train'?"),
+        ("a.beton --name phots", "The nearest names are: photos"),
+        ("a.beton --config no.toml", "no.toml"),
+    ],
+)
+def test_wrong_usage_is_code_two_and_says_what_to_do(
+    run: Callable[..., Any], tmp_path: Path, arguments: str, message: str
+) -> None:
+    (tmp_path / "there.beton").write_bytes(b"old")
+    code, output, errors = run("photos", *arguments.split())
+    assert (code, output) == (2, "")
+    assert message in errors
+    assert errors.startswith("error: ")
+    assert os.listdir(tmp_path) == ["there.beton"]
+    assert (tmp_path / "there.beton").read_bytes() == b"old"
+
+
+def test_an_error_is_for_machines_too(run: Callable[..., Any]) -> None:
+    code, output, errors = run("photos", "no/a.beton", "--json")
+    assert code == 2
+    assert json.loads(output)["type"] == "ConfigError"
+    assert json.loads(output)["error"] in errors
+
+
+def test_which_dataset_must_be_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert command.main(["--format", "beton", str(tmp_path / "a.beton")]) == 2
+    assert "Which dataset? Give --name, or --config with a recipe." in capsys.readouterr().err
+
+
+def test_a_recipe_names_the_dataset_and_what_it_says_of_training_is_left_out(
+    run: Callable[..., Any], tmp_path: Path, exported_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "photos.toml").write_text(
+        'name = "photos"\nsplit = "train[:7]"\nis_training = true\nbatch_size = 4\n[read]\nmode = "files"\n'
+    )
+    words = ["--config", "photos.toml", "--root", str(exported_root), "--format", "beton", "a.beton"]
+    assert command.main(words) == 0, capsys.readouterr().err
+    assert ParserBeton("a.beton").num_examples == 7
+
+
+def test_what_does_not_verify_is_code_one(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def damage(*arguments: Any, **options: Any) -> Any:
+        report = export_dataset(*arguments, **options)
+        with open(report.path, "r+b") as file:
+            file.seek(report.num_bytes // 2)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 1]))
+        return report
+
+    monkeypatch.setattr(command, "export_dataset", damage)
+    code, output, errors = run("photos", "a.beton", "--verify", "--json")
+    assert code == 1
+    assert json.loads(output)["verified"] is False
+    assert "does not have its checksum" in errors
+
+
+@pytest.mark.parametrize(("at", "state"), [("export_dataset", "is as it was"), ("verify", "is written, and was not")])
+def test_ctrl_c_is_code_130_and_says_what_is_there(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, at: str, state: str
+) -> None:
+    def press(*arguments: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("not reached")
+
+    monkeypatch.setattr(command, at, press)
+    code, output, errors = run("photos", "a.beton", "--verify")
+    assert (code, output) == (130, "")
+    assert errors.startswith(f"Interrupted: a.beton {state}")
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def start(exported_root: Path, folder: Path, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+    words = ["--name", "photos", "--root", str(exported_root), "--format", "beton", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    command = [sys.executable, "-m", "tfds_torch.export", *words]
+    return subprocess.Popen(command, cwd=folder, **{**pipes, **options})
+
+
+@pytest.mark.slow
+def test_the_command_runs_as_a_process_and_imports_neither_tensorflow_nor_torch(
+    exported_root: Path, tmp_path: Path
+) -> None:
+    for name in ("tensorflow", "torch"):  # In its workers, too.
+        (tmp_path / "refused" / name).mkdir(parents=True)
+        (tmp_path / "refused" / name / "__init__.py").write_text(f"raise SystemExit('{name} was imported')")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'refused'}{os.pathsep}{ROOT}"}
+    with start(exported_root, tmp_path, "a.beton", "--verify", "--workers", "2", env=environment) as process:
+        output, errors = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, errors) == (0, "")
+    assert "a.beton: 37 samples" in output
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_does_not_undo_the_export(exported_root: Path, tmp_path: Path) -> None:
+    with start(exported_root, tmp_path, "a.beton") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        errors = process.stderr.read()
+        process.wait(DEADLINE_S)
+    assert (process.returncode, errors) == (0, "")
+    assert verifying.verify(tmp_path / "a.beton").num_samples == 37
