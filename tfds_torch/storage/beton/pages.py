@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.storage.beton.fields import BetonField, Encoded
 from tfds_torch.storage.beton.format import ALLOCATION, Layout
+from tfds_torch.storage.beton.manifest import checksum_of_array
 
 _PACKED_AT_ONCE = 4096
 
@@ -18,7 +18,7 @@ _PACKED_AT_ONCE = 4096
 class WriteAt(Protocol):
     """Writes all of content at an offset of the file."""
 
-    def __call__(self, content: bytes, offset: int) -> None:
+    def __call__(self, content: bytes | memoryview, offset: int) -> None:
         """Raises OSError where it cannot."""
 
 
@@ -66,8 +66,9 @@ class PageWriter:
         self._fields = fields
         self._layout = layout
         self._write, self._take_page = write, take_page
-        self._page: bytearray | None = None
-        self._page_number = 0
+        # One page's memory for all of them: new memory of this size costs more than what is put into it.
+        self._page: NDArray[np.uint8] | None = None
+        self._page_number, self._page_fill = 0, -1  # Bytes in it; -1: no page was begun.
 
     def add(self, values: Sequence[Any], number: int, id: str | None = None) -> None:
         """Encodes a sample and puts it into a page; a page that is full is written.
@@ -91,7 +92,7 @@ class PageWriter:
                 f"{self._layout.page_size:,}: all of a sample lies on one page. Use page_size="
                 f"{1 << (num_bytes - 1).bit_length():,}, or store less of it (BetonImage has max_resolution)."
             )
-        if num_bytes and (self._page is None or len(self._page) + num_bytes > self._layout.page_size):
+        if num_bytes and not 0 <= self._page_fill <= self._layout.page_size - num_bytes:
             self._begin_page()
         row = tuple(
             self._place(one, member, number) for one, member in zip(encoded, self._fields.values(), strict=True)
@@ -106,7 +107,7 @@ class PageWriter:
     @property
     def num_pages(self) -> int:
         """Pages that were written, or are being filled."""
-        return len(self._page_checksums) + (self._page is not None)
+        return len(self._page_checksums) + (self._page_fill >= 0)
 
     def close(self) -> WrittenPart:
         """Writes the last page, and returns what was written."""
@@ -142,19 +143,23 @@ class PageWriter:
         """Returns a field of a row, whose payload is put into the page."""
         values = encoded.facts
         if encoded.payload is not None and member.pointer_at is not None and self._page is not None:
-            pointer = self._layout.pages_at + self._page_number * self._layout.page_size + len(self._page)
-            self._page += encoded.payload or b"\0"
+            pointer = self._layout.pages_at + self._page_number * self._layout.page_size + self._page_fill
+            payload = encoded.payload or b"\0"
+            self._page[self._page_fill : self._page_fill + len(payload)] = np.frombuffer(payload, np.uint8)
+            self._page_fill += len(payload)
             self._allocations.append((number, pointer, len(encoded.payload)))
             values = (*values[: member.pointer_at], pointer, *values[member.pointer_at :])
         return values if np.dtype(member.row_type).names else values[0]
 
     def _begin_page(self) -> None:
         self._flush()
-        self._page, self._page_number = bytearray(), self._take_page()
+        if self._page is None:
+            self._page = np.empty(self._layout.page_size, np.uint8)
+        self._page_fill, self._page_number = 0, self._take_page()
 
     def _flush(self) -> None:
-        if self._page is None:
+        if self._page is None or self._page_fill < 0:
             return
-        content = bytes(self._page).ljust(self._layout.page_size, b"\0")
-        self._write(content, self._layout.pages_at + self._page_number * self._layout.page_size)
-        self._page_checksums[self._page_number], self._page = google_crc32c.value(content), None
+        self._page[self._page_fill :] = 0
+        self._write(self._page.data, self._layout.pages_at + self._page_number * self._layout.page_size)
+        self._page_checksums[self._page_number], self._page_fill = checksum_of_array(self._page), -1
