@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
+from tfds_torch.parsers.cache_opening import open_cached
 from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.parsers.decoded_cache import DecodedCache
 from tfds_torch.parsers.parser import ElementSpec
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.dataset import field_spec
@@ -24,8 +26,9 @@ from tfds_torch.parsers.tfds.feature_keys import find_feature
 from tfds_torch.parsers.tfds.targets import class_names, make_class_map, parse_target_key
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
+from tfds_torch.storage.cached_source import PIXELS, CachedSource
 from tfds_torch.storage.file_instruction import is_local
-from tfds_torch.storage.source import FieldSpec
+from tfds_torch.storage.source import FieldSpec, Source
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
 _NAMES_AT_A_TIME = 64
@@ -34,9 +37,9 @@ _NAMES_AT_A_TIME = 64
 class ParserTfds(ParserBase):
     """Reads a split of a prepared TFDS dataset.
 
-    Building one reads `dataset_info.json` and `features.json` only. Local files are read without tensorflow; the stream
-    modes, and a `map_fn`, load it in the process that calls `batches`. Parsers can be pickled, and may be used from
-    several processes.
+    Building one reads `dataset_info.json` and `features.json` only, and builds the cache where one is asked for. Local
+    files are read without tensorflow; the stream modes, and a `map_fn`, load it in the process that calls `batches`.
+    Parsers can be pickled, and may be used from several processes.
 
     Args:
         root: TFDS data directory, or the version directory of one dataset; None: TFDS's default data directory. For
@@ -61,6 +64,9 @@ class ParserTfds(ParserBase):
             or of a text file (`.txt`) with a class name in each line. None: the target's own.
         read: how examples are read.
         download: whether to prepare (download and build) a dataset that is not there, once, in a process of its own.
+        cache: where decoded images are kept: built here and now if it is not there, by one process for all ranks, and
+            read instead of the original files from then on. Needs local files, read mode `index`, and image_mode `RGB`
+            or `L`. None: images are decoded in every epoch.
 
     Raises:
         ConfigError: an argument that cannot work, with what is there instead.
@@ -86,6 +92,7 @@ class ParserTfds(ParserBase):
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
         download: bool = False,
+        cache: DecodedCache | None = None,
     ) -> None:
         check_arguments(is_training, batch_size, shuffle, image_mode, read)
         self._dataset = open_dataset(root, name, download=download)
@@ -109,6 +116,11 @@ class ParserTfds(ParserBase):
         self._check_preprocess()
         self._new_labels = make_class_map(class_map, self.target_key, features, self.dataset_name)
         self.plan(World())  # What cannot work in any world is said now.
+        self.cache = cache
+        if cache is not None:
+            self._check_cache(read)
+            image = "/".join(self._fields.find("image").path)
+            self._source: Source = open_cached(self._source, split, image, cache)
 
     @staticmethod
     def split_names(root: str | os.PathLike[str] | None, name: str | os.PathLike[str]) -> list[str]:
@@ -150,7 +162,11 @@ class ParserTfds(ParserBase):
         """Returns this parser, reading the same examples in another way."""
         parser = copy.copy(self)
         parser.read = read
-        parser._source = self._dataset.source(self.split, verify_checksums=read.verify_checksums)
+        source = self._dataset.source(self.split, verify_checksums=read.verify_checksums)
+        if isinstance(self._source, CachedSource):
+            self._check_cache(read)
+            source = self._source.over(source)
+        parser._source = source
         return parser
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
@@ -192,7 +208,8 @@ class ParserTfds(ParserBase):
                 yield name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
     def _field(self, name: str) -> FieldDecoder:
-        return self._fields.field(name, self.image_mode)
+        field = self._fields.field(name, self.image_mode)
+        return ImageField(PIXELS, field.mode) if self.cache is not None and isinstance(field, ImageField) else field
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: every single image encoded; see ParserBase."""
@@ -226,6 +243,28 @@ class ParserTfds(ParserBase):
                     f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
                     f"{found!r}. Only images go through the same crop."
                 )
+
+    def _check_cache(self, read: ReadOptions) -> None:
+        """Raises ConfigError where a decoded cache cannot work with a parser's other arguments."""
+        cache = self.cache
+        if not isinstance(cache, DecodedCache):
+            raise ConfigError(f"cache={cache!r} must be a DecodedCache, for example DecodedCache(), or None.")
+        self._fields.find("image")
+        if read.mode not in ("auto", "index"):
+            raise ConfigError(
+                f"{self.dataset_name}: a decoded cache is read by index, and read mode {read.mode!r} streams the "
+                f"original files. Use mode 'index' or 'auto', or leave out cache=."
+            )
+        if self.image_mode not in ("RGB", "L"):
+            raise ConfigError(
+                f"{self.dataset_name}: a decoded cache holds three channels, from which image_mode={self.image_mode!r} "
+                f"cannot be had as the files have it. Use image_mode 'RGB' or 'L', or leave out cache=."
+            )
+        if cache.max_resolution is not None and self.preprocess is not None and self.preprocess.also:
+            raise ConfigError(
+                f"{self.dataset_name}: max_resolution={cache.max_resolution} makes the cached image smaller, and not "
+                f"{', '.join(map(repr, self.preprocess.also))}, which must be of its size: leave out max_resolution."
+            )
 
     def _check_explicit_keys(self) -> None:
         """A key that was set by hand must exist; the defaults may be absent until they are asked for."""

@@ -1,0 +1,233 @@
+"""Opening of a decoded cache; it is built first where it is not there, by one process however many ask for it.
+
+A cache never ends a training that works without one: where it cannot be built, its images are decoded from the original
+files, with one warning.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from tfds_torch.errors import ConfigError, CorruptRecordError, ExportError, ShardError
+from tfds_torch.parsers.cache_building import CacheContent, Estimate, PixelMaker, build, estimate, number_fields
+from tfds_torch.parsers.cache_progress import CacheProgress
+from tfds_torch.parsers.cache_status import (
+    COMPLETE,
+    FAILED,
+    LONGEST_SILENCE_S,
+    WRITING,
+    CacheStatus,
+    read_status,
+    write_status,
+)
+from tfds_torch.parsers.decoded_cache import SUFFIX, DecodedCache, lock_path, status_path
+from tfds_torch.storage.beton.source import BetonSource
+from tfds_torch.storage.cached_source import CachedSource
+from tfds_torch.storage.open_files import Stamp, stamp_of
+from tfds_torch.storage.shard_errors import shard_status
+from tfds_torch.storage.source import Source
+
+_logger = logging.getLogger(__name__)
+_VERSION = 1  # Of what a cache holds: another one is another file.
+_LONGEST_SLUG = 30
+_BEAT_EVERY_S, _LOOK_EVERY_S = 1.0, 0.5
+_SLOWEST_DISK = 10_000_000  # Bytes a second, for how long a builder may bring its file to the disk.
+
+
+class _NotBuiltError(Exception):
+    """A cache cannot be built; the message says why."""
+
+
+def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache) -> CachedSource:
+    """Returns the examples of a source with their decoded images, out of a cache, which is built where it is not there.
+
+    To be called in the training process: it may take as long as an epoch.
+
+    Args:
+        source: the encoded examples.
+        split: the split expression, for people.
+        image_key: stored field of the image.
+        cache: where it lies.
+
+    Raises:
+        ConfigError: the files are remote.
+        ShardError: a file is missing, or does not hold the promised number of examples.
+    """
+    if source.obstacle is not None:
+        raise ConfigError(
+            f"{source.name}: a decoded cache is built from examples that are read by number, and {source.obstacle}. "
+            f"Copy the dataset to this machine, or leave out cache=."
+        )
+    names = number_fields(source.specs)
+    content = CacheContent(source, image_key, cache.max_resolution, _fingerprint(source, image_key, cache, names))
+    slug = re.sub(r"[^\w.-]+", "_", source.name, flags=re.ASCII)[:_LONGEST_SLUG]
+    path = cache.path / f"{slug}-{content.fingerprint[:16]}{SUFFIX}"
+    file = None
+    if len(source):
+        file = _open(path, content, source) or _Building(content, split, path).open()
+    maker = None if cache.max_resolution is None else PixelMaker(cache.max_resolution)
+    return CachedSource(source, image_key, file, names, cache.max_resolution, maker)
+
+
+def _fingerprint(source: Source, image_key: str, cache: DecodedCache, names: dict[str, str]) -> str:
+    """Returns a digest of what is cached; it tells no path, so that a dataset that was moved keeps its cache."""
+    # An image folder's identity tells the sizes of its files.
+    paths = dict.fromkeys(item.path for item in source.instructions) if source.has_shards else {}
+    stamps: list[Stamp] = [stamp_of(shard_status(path)) for path in paths]
+    what = (_VERSION, source.name, source.identity, stamps, image_key, cache.max_resolution, list(names.items()))
+    return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
+
+
+def _open(path: Path, content: CacheContent, source: Source, *, should_warn: bool = True) -> BetonSource | None:
+    """Returns a cache that is complete; None where there is none, or it is damaged."""
+    if not path.exists():
+        return None
+    try:
+        file = BetonSource(path)
+        manifest = file.head.manifest
+        if manifest is None or manifest.facts.fingerprint != content.fingerprint or len(file) != len(source):
+            raise CorruptRecordError(f"{path} is another file than was written there.")
+        file.check()
+    except (ShardError, ConfigError) as error:
+        if should_warn:
+            _logger.warning("The decoded cache of %s is damaged, and is built again: %s", source.name, error)
+        return None
+    with suppress(OSError):  # A folder of somebody else's. The system itself may not note when a file is read.
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+    return file
+
+
+@dataclass(frozen=True)
+class _Building:
+    """One process's part in building a cache: it builds, or waits for who does."""
+
+    content: CacheContent
+    split: str
+    path: Path
+
+    def open(self) -> BetonSource | None:
+        """Returns the cache; None, after a warning, where it cannot be built."""
+        source, lock = self.content.source, FileLock(lock_path(self.path))
+        name = f"{source.name} ({self.split})"
+        try:
+            with CacheProgress(name) as progress:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                waited_for = self._take_turn(lock, progress)
+                try:
+                    file = _open(self.path, self.content, source, should_warn=False)
+                    if file is None:
+                        self._check_failure(waited_for)
+                        self._build(progress)
+                        file = _open(self.path, self.content, source)
+                    return file
+                finally:
+                    lock.release()
+        except _NotBuiltError as error:
+            reason = str(error)
+        except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks.
+            reason = f"{self.path.parent} cannot be written to: {getattr(error, 'strerror', None) or error}."
+        _logger.warning(
+            "There is no decoded cache of %s, and its images are decoded from the original files: %s", name, reason
+        )
+        return None
+
+    def _take_turn(self, lock: BaseFileLock, progress: CacheProgress) -> CacheStatus | None:
+        """Takes the lock, which ends with the process that holds it; returns what the latest holder said."""
+        said, heard_s = None, time.monotonic()
+        while True:
+            with suppress(Timeout):
+                lock.acquire(timeout=_LOOK_EVERY_S)
+                return said
+            status = read_status(status_path(self.path))
+            if status is not None and status != said:
+                said, heard_s = status, time.monotonic()
+                progress.show(f"process {said.pid} builds", said.num_done, said.num_examples)
+            silence_s, allowed_s = time.monotonic() - heard_s, LONGEST_SILENCE_S if said is None else said.silence_s
+            if silence_s > allowed_s:
+                who = "the process" if said is None else f"process {said.pid} on {said.host}"
+                raise _NotBuiltError(
+                    f"{who} that builds {self.path} has said nothing for {silence_s:.0f} s: it is stuck. End it, and "
+                    f"the next start builds the cache."
+                )
+
+    def _check_failure(self, waited_for: CacheStatus | None) -> None:
+        """Raises _NotBuiltError where the builder that was waited for has failed: who waited need not fail, too."""
+        status = read_status(status_path(self.path))
+        if waited_for is None or status is None or status.phase != FAILED or status.build != waited_for.build:
+            return
+        raise _NotBuiltError(status.reason)
+
+    def _build(self, progress: CacheProgress) -> None:
+        content, split, said = self.content, self.split, status_path(self.path)
+        num_examples, name = len(content.source), content.source.name
+        status = CacheStatus(name, split, content.max_resolution, num_examples=num_examples)
+        beat = _Beat(said, status, progress)
+        try:
+            found = estimate(content)
+            self._check_room(found)
+            num_left_out = build(
+                content, self.path, found, beat, before_closing=lambda: beat.begin_writing(found.num_bytes)
+            )
+        except (_NotBuiltError, ExportError) as error:
+            write_status(said, replace(beat.status, phase=FAILED, reason=str(error)))
+            raise _NotBuiltError(str(error)) from error
+        except BaseException:
+            with suppress(OSError):
+                said.unlink(missing_ok=True)
+            raise
+        write_status(said, replace(beat.status, phase=COMPLETE, num_done=num_examples))
+        if num_left_out:
+            _logger.warning(
+                "%d of %d images of %s (%s) cannot be decoded, or are too large for its decoded cache: they are read "
+                "from the original files.",
+                num_left_out,
+                num_examples,
+                name,
+                split,
+            )
+
+    def _check_room(self, found: Estimate) -> None:
+        free = shutil.disk_usage(self.path.parent).free
+        if found.num_bytes > free:
+            raise _NotBuiltError(
+                f"it needs about {found.num_bytes:,} bytes in {self.path.parent}, and {free:,} are free. Make room, "
+                f"give DecodedCache another folder, or a max_resolution."
+            )
+
+
+class _Beat:
+    """What a builder says all the time.
+
+    Args:
+        path: where it says it.
+        status: what it says first.
+        progress: for people.
+    """
+
+    def __init__(self, path: Path, status: CacheStatus, progress: CacheProgress) -> None:
+        self.status = status
+        self._path, self._progress = path, progress
+        self._said_s = time.monotonic()
+        write_status(path, status)
+
+    def __call__(self, num_done: int) -> None:
+        self._progress.show("building", num_done, self.status.num_examples)
+        if time.monotonic() - self._said_s >= _BEAT_EVERY_S:
+            self._say(replace(self.status, num_done=num_done))
+
+    def begin_writing(self, num_bytes: int) -> None:
+        """Says that the file is being brought to the disk, which cannot be watched."""
+        silence_s = LONGEST_SILENCE_S + num_bytes / _SLOWEST_DISK
+        self._say(replace(self.status, phase=WRITING, num_done=self.status.num_examples, silence_s=silence_s))
+
+    def _say(self, status: CacheStatus) -> None:
+        self.status, self._said_s = replace(status, beat=status.beat + 1), time.monotonic()
+        write_status(self._path, self.status)

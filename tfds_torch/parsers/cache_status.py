@@ -1,0 +1,88 @@
+"""How far a cache's builder is: a file that it renews all the time, and that those look at who wait for it."""
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tfds_torch.runtime.whole_file import write_whole
+
+READING, WRITING, COMPLETE, FAILED = "reading", "writing", "complete", "failed"
+BUILDING = (READING, WRITING)
+"""Phases of a cache that is being built: images are decoded; the file is brought to the disk."""
+
+LONGEST_SILENCE_S = 300.0
+"""Of a builder that decodes images: one that says nothing for longer is stuck."""
+
+
+@dataclass(frozen=True)
+class CacheStatus:
+    """What a builder says. It stays beside a complete cache, as its description.
+
+    Attributes:
+        dataset: `name/config:version`.
+        split: the split expression.
+        max_resolution: longest side of the images in pixels; None: as they are.
+        phase: `reading`, `writing`, `complete` or `failed`.
+        num_done: examples that are decoded.
+        num_examples: of the split.
+        beat: counts the times that it was said.
+        silence_s: for how long the builder may say nothing, seconds.
+        reason: why it failed.
+        pid: of the builder.
+        host: its machine.
+        build: a word of this one attempt.
+    """
+
+    dataset: str | None = None
+    split: str | None = None
+    max_resolution: int | None = None
+    phase: str = READING
+    num_done: int = 0
+    num_examples: int = 0
+    beat: int = 0
+    silence_s: float = LONGEST_SILENCE_S
+    reason: str = ""
+    pid: int = field(default_factory=os.getpid)
+    host: str = field(default_factory=socket.gethostname)
+    build: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+def write_status(path: Path, status: CacheStatus) -> None:
+    """Says how far a builder is, where that can be written: building goes on without it."""
+    try:
+        write_whole(path, json.dumps(asdict(status)).encode())
+    except OSError:
+        pass
+
+
+def read_status(path: Path) -> CacheStatus | None:
+    """Returns what a builder said; None: nothing that makes sense."""
+    try:
+        values = json.loads(path.read_bytes())
+        return CacheStatus(**{one.name: _checked(values, one.name) for one in fields(CacheStatus)})
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "dataset": (str, type(None)),
+    "split": (str, type(None)),
+    "max_resolution": (int, type(None)),
+    "num_done": (int,),
+    "num_examples": (int,),
+    "beat": (int,),
+    "silence_s": (int, float),
+    "pid": (int,),
+}
+
+
+def _checked(values: Any, name: str) -> Any:
+    value = values[name]
+    if not isinstance(value, _TYPES.get(name, (str,))):
+        raise TypeError(name)
+    return value

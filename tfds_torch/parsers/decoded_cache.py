@@ -1,0 +1,206 @@
+"""DecodedCache: where a dataset's decoded images are kept, which caches there are, and how they are deleted."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+from filelock import FileLock, Timeout
+
+from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.parsers.cache_status import BUILDING, CacheStatus, read_status
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.storage.beton.format import LARGEST_SIDE
+from tfds_torch.storage.beton.head import read_head
+
+SUFFIX = ".beton"
+
+
+@dataclass(frozen=True)
+class DecodedCache:
+    """Lets a parser keep the decoded images of its split in a file, written once, and read them there.
+
+    The file is a `.beton` of pixels, uint8 [h, w, 3], and the numbers of each example beside them. Whoever builds the
+    parser first writes it, whatever the number of ranks; workers never do. Number, order, ids and states are those of
+    the original files, and so are the pixels, unless `max_resolution` is given.
+
+    Attributes:
+        folder: where the files lie; None: `decoded` in the user's cache folder for this package.
+        max_resolution: longest side in pixels: larger images are made smaller, with antialiasing. It changes pixels,
+            and so the parser's fingerprint. None: images are as they are.
+
+    Raises:
+        ConfigError: a folder that is not a path, or a max_resolution that is not 1 to 65,535.
+    """
+
+    folder: str | os.PathLike[str] | None = None
+    max_resolution: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | os.PathLike | None) or self.folder == "":
+            raise ConfigError(f"DecodedCache: folder={self.folder!r} must be the path of a folder, or None.")
+        if self.max_resolution is None:
+            return
+        if check_integer("DecodedCache: max_resolution", self.max_resolution, 1) > LARGEST_SIDE:
+            raise ConfigError(f"DecodedCache: max_resolution={self.max_resolution} must be at most {LARGEST_SIDE:,}.")
+
+    @property
+    def path(self) -> Path:
+        """The folder, absolute."""
+        if self.folder is None:
+            return platformdirs.user_cache_path("tfds_torch") / "decoded"
+        return Path(os.path.abspath(os.path.expanduser(os.fspath(self.folder))))
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """A cache that is there.
+
+    Attributes:
+        path: of its file; the one that it will have, where it is not complete.
+        state: `complete`, `damaged`, `building` (by a process that lives), or `unfinished` (its builder is gone).
+        dataset: `name/config:version`; None: unknown, as are the following ones.
+        split: the split expression that it was first built for.
+        max_resolution: longest side in pixels; None also where images are as they are.
+        num_examples: of the split.
+        num_bytes: of its files.
+        last_used: when a parser opened it last, in seconds since 1970; None: never.
+    """
+
+    path: Path
+    state: str
+    dataset: str | None
+    split: str | None
+    max_resolution: int | None
+    num_examples: int | None
+    num_bytes: int
+    last_used: float | None
+
+
+def list_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntry]:
+    """Returns the caches of a folder, by dataset and split; none where the folder does not exist.
+
+    Args:
+        folder: as of DecodedCache.
+
+    Raises:
+        ConfigError: the folder cannot be read.
+    """
+    entries = [_describe(path) for path in _cache_paths(DecodedCache(folder).path)]
+    return sorted(entries, key=lambda entry: (entry.dataset or "", entry.split or "", entry.path))
+
+
+def clear_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntry]:
+    """Deletes the caches of a folder, and what killed builders left; nothing else, and none that is being built.
+
+    A training that has one open goes on with it; workers that it starts afterwards read the original files.
+
+    Args:
+        folder: as of DecodedCache.
+
+    Returns:
+        What was deleted.
+
+    Raises:
+        ConfigError: the folder cannot be read, or not written to.
+    """
+    deleted = []
+    for path in _cache_paths(DecodedCache(folder).path):
+        lock = FileLock(lock_path(path))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            continue
+        except OSError as error:
+            raise ConfigError(f"The caches in {path.parent} cannot be deleted: {error.strerror or error}.") from None
+        try:
+            entry = _describe(path, is_locked=True)
+            for part in (path, status_path(path), *_unfinished(path), lock_path(path)):
+                part.unlink(missing_ok=True)
+            deleted.append(entry)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be deleted: {error.strerror or error}.") from None
+        finally:
+            lock.release()
+    return deleted
+
+
+def status_path(path: Path) -> Path:
+    """Returns where a cache's builder says how far it is."""
+    return path.with_suffix(".json")
+
+
+def lock_path(path: Path) -> Path:
+    """Returns the lock under which a cache is built."""
+    return path.with_suffix(".lock")
+
+
+def _cache_paths(folder: Path) -> list[Path]:
+    """Returns the places of all caches of a folder, whether their files are complete or not."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"The folder {folder} cannot be read: {error.strerror}.") from None
+    stems = {Path(name).stem for name in names if _is_ours(name)}
+    return [folder / f"{stem}{SUFFIX}" for stem in sorted(stems)]
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file belongs to a cache: `<dataset>-<16 hexadecimal digits>`, and one of three endings."""
+    digits = Path(name).stem.rpartition("-")[2]
+    is_named_so = len(digits) == 16 and not set(digits) - set("0123456789abcdef") and not name.startswith(".")
+    return is_named_so and Path(name).suffix in (SUFFIX, ".json", ".lock")
+
+
+def _unfinished(path: Path) -> Sequence[Path]:
+    """Returns what a builder of a cache is writing, or has left."""
+    return sorted(path.parent.glob(f".{path.name}.*.tmp"))
+
+
+def _describe(path: Path, *, is_locked: bool = False) -> CacheEntry:
+    status = read_status(status_path(path)) or CacheStatus()
+    state, num_examples, last_used, parts = "unfinished", None, None, [status_path(path), *_unfinished(path)]
+    dataset = status.dataset
+    if path.exists():
+        parts.append(path)
+        state, last_used = "complete", path.stat().st_atime
+        try:
+            head = read_head(str(path))
+            num_examples = head.layout.num_samples
+            dataset = dataset or (head.manifest.facts.name if head.manifest is not None else None)
+        except TfdsTorchError:
+            state = "damaged"
+    if state != "complete" and status.phase in BUILDING and not is_locked and _is_held(path):
+        state = "building"
+    return CacheEntry(
+        path=path,
+        state=state,
+        dataset=dataset,
+        split=status.split,
+        max_resolution=status.max_resolution,
+        num_examples=num_examples,
+        num_bytes=sum(map(_size, parts)),
+        last_used=last_used,
+    )
+
+
+def _is_held(path: Path) -> bool:
+    if not lock_path(path).exists():
+        return False
+    try:
+        with FileLock(lock_path(path), timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
