@@ -30,7 +30,7 @@ MakePixels = Callable[[bytes], "NDArray[np.uint8]"]
 
 
 class CachedSource:
-    """The examples of another Source, with decoded images: those of a cache, or of the original files where it has none.
+    """The examples of another Source, and their decoded images: out of a cache, else of the original files.
 
     What comes does not depend on whether there is a cache: number, order and ids are the original's, and so are all
     values but the images that a cache holds smaller than they are, which are made as small here.
