@@ -88,6 +88,7 @@ def test_everything_at_once_is_a_sentence_each_the_weightiest_first() -> None:
             is_remote=True,
             available_bytes=100,
             mean_image_bytes=0.01,
+            free_disk_bytes=10**9,
             read=ReadOptions(ram_budget_bytes=1),
         )
     )
@@ -369,22 +370,28 @@ def test_idle_workers_are_not_also_told_that_they_are_too_many() -> None:
 # Caches.
 
 
-def test_a_cache_helps_where_all_decoded_images_are_a_quarter_of_the_free_memory() -> None:
+def test_a_cache_helps_where_decoded_images_are_a_quarter_of_the_free_memory_and_half_of_the_disk() -> None:
     """6,400 images of 500 kB: 3.2 GB."""
-    for available, is_said in ((12_800_000_000, True), (6_399_999_999, False), (None, False)):
-        assert bool(said("cache", available_bytes=available)) is is_said
-    assert said("cache", available_bytes=12_800_000_000) == (
-        "All decoded images of the split are 3.2 GB, and 12.8 GB of memory are free here: a cache would help. Decoded "
-        "once into a list, they would cost nothing in later epochs."
+    memory, disk = 12_800_000_000, 6_400_000_000
+    for available, is_said in ((memory, True), (memory - 1, False), (None, False)):
+        assert bool(said("cache", available_bytes=available, free_disk_bytes=disk)) is is_said
+    for free, is_said in ((disk, True), (disk - 1, False), (None, False)):
+        assert bool(said("cache", available_bytes=memory, free_disk_bytes=free)) is is_said
+    sentence = (
+        "All decoded images of the split are 3.2 GB, and 12.8 GB of memory and 6.4 GB of disk are free here: with "
+        "ParserTfds(..., cache=tfds_torch.DecodedCache()) they are decoded once, into a file, and later epochs only "
+        "copy them."
     )
+    assert said("cache", available_bytes=memory, free_disk_bytes=disk, mode="index") == sentence
+    assert said("cache", available_bytes=memory, free_disk_bytes=disk) == f"{sentence} It needs read mode 'index'."
 
 
 def test_a_cache_does_not_help_without_images_or_later_epochs() -> None:
-    much = 10**15
-    assert said("cache", available_bytes=much) != ""
-    assert said("cache", available_bytes=much, mean_image_bytes=None) == ""
-    assert said("cache", available_bytes=much, mean_image_bytes=0.0) == ""
-    assert said("cache", available_bytes=much, is_training=False) == ""
+    much = {"available_bytes": 10**15, "free_disk_bytes": 10**15}
+    assert said("cache", **much) != ""
+    assert said("cache", **much, mean_image_bytes=None) == ""
+    assert said("cache", **much, mean_image_bytes=0.0) == ""
+    assert said("cache", **much, is_training=False) == ""
 
 
 @pytest.mark.parametrize("is_training", [True, False])

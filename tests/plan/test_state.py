@@ -354,7 +354,8 @@ def test_another_global_batch_names_both_and_what_would_do(num_replicas: int, ba
                                            "the dataset and version of the state."),
         ({"split": "test"}, "split: 'train' in the state, 'test' here. Pass split='train'."),
         ({"fingerprint": "f"}, "fingerprint: '0123456789abcdef' in the state, 'f' here. The files are not those that "
-                               "the state was saved with: open the same ones."),
+                               "the state was saved with: open the same ones (and a decoded cache with the same "
+                               "max_resolution)."),
         ({"num_examples": 999}, "num_examples: 1000 in the state, 999 here. Open the dataset with the examples it "
                                 "had."),
         ({"read_mode": "files"}, "read_mode: 'index' in the state, 'files' here. Pass ReadOptions(mode='index')."),

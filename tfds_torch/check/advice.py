@@ -12,7 +12,7 @@ from tfds_torch.runtime.machine_share import WorkerChoice
 _LARGE_REMAINDER = 0.05
 _LARGE_SHARE_OF_TIME = 0.5
 _ENOUGH_BATCHES = 8
-_SMALL_SHARE_OF_MEMORY = 0.25
+_SMALL_SHARE_OF_MEMORY, _SMALL_SHARE_OF_DISK = 0.25, 0.5
 _SHARDS_PER_PIPELINE = 4  # The shares of two pipelines then differ by a quarter at most.
 
 
@@ -33,6 +33,7 @@ class Facts:
         mean_image_bytes: size of a decoded image; None without images.
         available_bytes: memory that may still be taken; None where the system does not tell.
         num_cores: processors that this process may use.
+        free_disk_bytes: where decoded caches lie; None: images cannot be cached, or the system does not tell.
         num_loader_workers: of the loader; 0: the training process reads by itself.
         throughput: how fast rank 0 read whole batches, alone on the machine; None: it did not.
         usual_workers: what `num_workers="auto"` would choose; None: it is not asked for a Loader's number of workers.
@@ -50,6 +51,7 @@ class Facts:
     mean_image_bytes: float | None
     available_bytes: int | None
     num_cores: int
+    free_disk_bytes: int | None = None
     num_loader_workers: int = 0
     throughput: RankReading | None = None
     usual_workers: WorkerChoice | None = None
@@ -177,13 +179,18 @@ def _cache(facts: Facts) -> Iterator[str]:
             f"be read at its speed, and in mode 'index', which remote shards do not have: shuffled as a whole, and "
             f"resumed at any batch."
         )
-    if facts.mean_image_bytes is None or facts.available_bytes is None or not facts.plan.is_training:
+    if facts.mean_image_bytes is None or not facts.plan.is_training:
         return
+    memory, disk = facts.available_bytes, facts.free_disk_bytes
     decoded = facts.mean_image_bytes * facts.plan.num_examples
-    if 0 < decoded <= _SMALL_SHARE_OF_MEMORY * facts.available_bytes:
+    if memory is None or disk is None or decoded <= 0:
+        return
+    if decoded <= _SMALL_SHARE_OF_MEMORY * memory and decoded <= _SMALL_SHARE_OF_DISK * disk:
+        mode = "" if facts.mode == "index" else " It needs read mode 'index'."
         yield (
-            f"All decoded images of the split are {_bytes(decoded)}, and {_bytes(facts.available_bytes)} of memory are "
-            f"free here: a cache would help. Decoded once into a list, they would cost nothing in later epochs."
+            f"All decoded images of the split are {_bytes(decoded)}, and {_bytes(memory)} of memory and {_bytes(disk)} "
+            f"of disk are free here: with ParserTfds(..., cache=tfds_torch.DecodedCache()) they are decoded once, into "
+            f"a file, and later epochs only copy them.{mode}"
         )
 
 

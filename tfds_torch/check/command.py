@@ -3,6 +3,7 @@
 import argparse
 import multiprocessing
 import os
+import shutil
 import sys
 import threading
 import time
@@ -45,6 +46,7 @@ from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.images.decoding import CHANNELS
+from tfds_torch.parsers.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.machine_share import choose_workers, num_cores, usable_cores
 from tfds_torch.runtime.memory_limits import available_bytes
@@ -238,12 +240,24 @@ def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_
         mean_example_bytes=parser.mean_example_bytes,
         mean_image_bytes=sizes.mean_pixels * num_channels if sizes else None,
         available_bytes=available_bytes(),
+        free_disk_bytes=_free_disk_bytes(parser),
         num_cores=num_cores(),
         num_loader_workers=findings.num_workers,
         # Ranks at the same time had less of the machine than one alone.
         throughput=findings.readings[0] if is_batched and not is_crowded else None,
         usual_workers=choose_workers(usable_cores(), num_replicas, available_bytes()) if is_batched else None,
     )
+
+
+def _free_disk_bytes(parser: ParserTfds) -> int | None:
+    """Returns how much room there is for a decoded cache; None where the parser cannot have one."""
+    if parser.source.obstacle is not None or parser.image_mode not in CACHED_MODES:
+        return None
+    folder = DecodedCache().path
+    try:
+        return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    except OSError:
+        return None
 
 
 def _release_workers(interrupt: KeyboardInterrupt) -> None:

@@ -18,6 +18,7 @@ from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.parsers.decoded_cache import CacheEntry, DecodedCache, clear_caches, list_caches
 from tfds_torch.runtime.printable import printable
 
+_WIDTH_OF_PIPES = 160
 _DESCRIPTION = """Lists or deletes the decoded caches that parsers have written (ParserTfds(..., cache=DecodedCache())).
 clear deletes caches only, and what killed builders left of them, whatever else lies in the folder; a cache that is
 being built stays. Exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
@@ -64,7 +65,8 @@ def _list(flags: argparse.Namespace) -> None:
     if flags.json:
         _print_json({"folder": folder, "caches": list(map(_plain, entries))})
         return
-    console = Console(emoji=False, highlight=False)
+    # A pipe has no width: whole lines are what it is read for.
+    console = Console(emoji=False, highlight=False, width=None if sys.stdout.isatty() else _WIDTH_OF_PIPES)
     if not entries:
         console.print(Text(f"There are no decoded caches in {folder}."), soft_wrap=True)
         return
@@ -94,18 +96,18 @@ def _table(folder: str, entries: Sequence[CacheEntry]) -> Table:
     for title, is_shown in (
         ("dataset", True),
         ("split", True),
-        ("longest side", has_limits),
+        ("side", has_limits),
         ("examples", True),
         ("size", True),
         ("last used", True),
         ("state", not is_complete),
     ):
-        is_number = title in ("longest side", "examples", "size")
+        is_number = title in ("side", "examples", "size")
         if is_shown:
-            table.add_column(title, justify="right" if is_number else "left", no_wrap=title != "longest side")
+            table.add_column(title, justify="right" if is_number else "left", no_wrap=True)
     table.add_column("file", overflow="fold")
     for entry in entries:
-        longest = "as stored" if entry.max_resolution is None else f"{entry.max_resolution} px"
+        longest = "all" if entry.max_resolution is None else f"{entry.max_resolution} px"
         examples = "?" if entry.num_examples is None else f"{entry.num_examples:,}"
         used = "never" if entry.last_used is None else time.strftime("%Y-%m-%d", time.localtime(entry.last_used))
         texts = [entry.dataset or "?", entry.split or "?", *[longest] * has_limits, examples, decimal(entry.num_bytes)]

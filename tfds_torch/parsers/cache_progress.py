@@ -40,7 +40,10 @@ class CacheProgress(AbstractContextManager["CacheProgress"]):
                 return
             self._next_s = time.monotonic() + _LINE_EVERY_S
             # A log that nobody has set up shows warnings only, and training does not begin before this ends.
-            _logger.warning("%s: %s of %s examples.", self._words(what), f"{num_done:,}", f"{num_examples:,}")
+            words = self._words(what)
+            _logger.warning(
+                "%s: %s of %s examples.", words[0].upper() + words[1:], f"{num_done:,}", f"{num_examples:,}"
+            )
 
     def __exit__(self, *details: object) -> None:
         if self._bar is not None:

@@ -17,6 +17,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.parsers.class_map import check_entries
+from tfds_torch.parsers.decoded_cache import DecodedCache
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import did_you_mean
 
@@ -92,12 +93,19 @@ class Config:
     preprocess: Preprocess | None = None
     num_workers: int = 2
 
-    def make_parser(self, root: str | os.PathLike[str] | None = None, *, download: bool = False) -> ParserTfds:
+    def make_parser(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        *,
+        download: bool = False,
+        cache: DecodedCache | None = None,
+    ) -> ParserTfds:
         """Returns the parser that reads it.
 
         Args:
             root: TFDS data directory; None: TFDS's default.
             download: whether to prepare a dataset that is not there.
+            cache: where decoded images are kept; None: nowhere.
 
         Raises:
             ConfigError: values that cannot work together, or not with this dataset.
@@ -105,7 +113,7 @@ class Config:
         """
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "num_workers"}
         given["split"] = "train" if self.split is None else self.split
-        return ParserTfds(root, download=download, **given)
+        return ParserTfds(root, download=download, cache=cache, **given)
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:

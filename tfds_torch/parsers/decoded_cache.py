@@ -10,12 +10,15 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.parsers.cache_status import BUILDING, CacheStatus, read_status
+from tfds_torch.parsers.cache_status import BUILDING, FAILED, CacheStatus, read_status
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.storage.beton.format import LARGEST_SIDE
 from tfds_torch.storage.beton.head import read_head
 
 SUFFIX = ".beton"
+
+CACHED_MODES = ("RGB", "L")
+"""Image modes that come out of three channels exactly as the files have them."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ class CacheEntry:
 
     Attributes:
         path: of its file; the one that it will have, where it is not complete.
-        state: `complete`, `damaged`, `building` (by a process that lives), or `unfinished` (its builder is gone).
+        state: `complete`, `damaged`, `building` (by a process that lives), `failed` (for lack of room, for example), or
+            `unfinished` (its builder is gone).
         dataset: `name/config:version`; None: unknown, as are the following ones.
         split: the split expression that it was first built for.
         max_resolution: longest side in pixels; None also where images are as they are.
@@ -176,6 +180,8 @@ def _describe(path: Path, *, is_locked: bool = False) -> CacheEntry:
             state = "damaged"
     if state != "complete" and status.phase in BUILDING and not is_locked and _is_held(path):
         state = "building"
+    elif state == "unfinished" and status.phase == FAILED:
+        state = "failed"
     return CacheEntry(
         path=path,
         state=state,

@@ -175,7 +175,7 @@ class ParserBase(ABC):
     def fingerprint(self) -> str:
         """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples.
 
-        Of an image folder it tells file names and sizes.
+        Of an image folder it tells file names and sizes; of a decoded cache whose images are smaller, their size.
         """
         identity = (self.dataset_name, self.split, self._source.identity)
         return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()

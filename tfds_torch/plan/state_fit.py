@@ -8,7 +8,8 @@ from tfds_torch.plan.state_fields import describe
 _REMEDIES = {
     "dataset": "Open the dataset and version of the state.",
     "split": "Pass split={stored}.",
-    "fingerprint": "The files are not those that the state was saved with: open the same ones.",
+    "fingerprint": "The files are not those that the state was saved with: open the same ones (and a decoded cache "
+    "with the same max_resolution).",
     "num_examples": "Open the dataset with the examples it had.",
     "read_mode": "Pass ReadOptions(mode={stored}).",
     "is_training": "Pass is_training={stored}.",

@@ -16,7 +16,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
 from tfds_torch.parsers.cache_opening import open_cached
 from tfds_torch.parsers.class_map import ClassMap
-from tfds_torch.parsers.decoded_cache import DecodedCache
+from tfds_torch.parsers.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.parser import ElementSpec
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.dataset import field_spec
@@ -255,7 +255,7 @@ class ParserTfds(ParserBase):
                 f"{self.dataset_name}: a decoded cache is read by index, and read mode {read.mode!r} streams the "
                 f"original files. Use mode 'index' or 'auto', or leave out cache=."
             )
-        if self.image_mode not in ("RGB", "L"):
+        if self.image_mode not in CACHED_MODES:
             raise ConfigError(
                 f"{self.dataset_name}: a decoded cache holds three channels, from which image_mode={self.image_mode!r} "
                 f"cannot be had as the files have it. Use image_mode 'RGB' or 'L', or leave out cache=."
