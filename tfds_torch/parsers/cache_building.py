@@ -17,7 +17,7 @@ from tfds_torch.images.decoding import ImageDecoder, Pixels
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.machine_share import usable_cores
 from tfds_torch.storage.beton.fields import BetonField, BetonFloat, BetonInt
-from tfds_torch.storage.beton.format import LARGEST_PAGE, LARGEST_SIDE, SMALLEST_PAGE, Layout, make_row_type
+from tfds_torch.storage.beton.format import ALLOCATION, LARGEST_PAGE, LARGEST_SIDE, SMALLEST_PAGE, Layout, make_row_type
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter
 from tfds_torch.storage.cached_source import IS_CACHED, PIXELS_FIELD
@@ -84,7 +84,7 @@ class Estimate:
     """What a cache will need.
 
     Attributes:
-        num_bytes: of the file; right where all images are of one size.
+        num_bytes: of the file, but for its manifest; right where all images are of one size.
         page_size: that holds its images.
         shape: [h, w, 3] of an image.
     """
@@ -121,7 +121,7 @@ def estimate(content: CacheContent) -> Estimate:
     fields = content.fields
     layout = Layout(num_examples, len(fields), make_row_type([one.row_type for one in fields.values()]), page_size)
     num_in_page = max(1, int(page_size // np.mean(sizes)))
-    num_bytes = layout.pages_end(-(-num_examples // num_in_page))
+    num_bytes = layout.pages_end(-(-num_examples // num_in_page)) + num_examples * ALLOCATION.itemsize
     return Estimate(num_bytes, page_size, shapes[0] if shapes else (1, 1, 3))
 
 

@@ -1,0 +1,48 @@
+"""Small datasets whose decoded images are cached, and what came of a parser. Importable by every child."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from picture_fixtures import save, write_pictures
+from PIL import Image
+
+from tfds_torch import ParserTfds, World
+from tfds_torch.engines.batch import Batch
+
+NUM_EXAMPLES, SIDE, SHARDS = 60, 32, (25, 35)
+
+
+def small_picture(number: int) -> bytes:
+    """Returns a PNG image of 32 x 32 pixels; every fifth one is grey."""
+    rng = np.random.default_rng(number)
+    image = Image.fromarray(rng.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8))
+    return save(image.convert("L") if number % 5 == 0 else image, "PNG", compress_level=1)
+
+
+def write_small(root: Path, num_examples: int = NUM_EXAMPLES, masks: Sequence[bytes] = ()) -> Path:
+    """Writes the dataset `pictures` of small images, whose labels are the examples' indices."""
+    images = [small_picture(number) for number in range(num_examples)]
+    return write_pictures(root, images, masks, SHARDS if num_examples == NUM_EXAMPLES else ())
+
+
+def read(parser: ParserTfds, epoch: int = 0, **options: Any) -> list[Batch]:
+    """Returns the batches of an epoch."""
+    return list(parser.batches(World(), epoch, **options))
+
+
+def assert_same_batches(ours: Sequence[Batch], theirs: Sequence[Batch]) -> None:
+    """Asserts that batches are equal in everything, pixels and types included."""
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.epoch, one.batch, list(one.id)) == (other.epoch, other.batch, list(other.id))
+        for name in ("index", "valid", "label"):
+            mine, yours = getattr(one, name), getattr(other, name)
+            assert (mine is None) == (yours is None)
+            if mine is not None:
+                assert mine.dtype == yours.dtype
+                np.testing.assert_array_equal(mine, yours)
+        for mine, yours in zip(one.image, other.image, strict=True):
+            assert mine.shape == yours.shape
+            assert mine.dtype == yours.dtype
+            np.testing.assert_array_equal(mine, yours)
