@@ -33,7 +33,7 @@ from tfds_torch import (
     create_loader,
     demo,
 )
-from tfds_torch.errors import ConfigError, CorruptRecordError, StateMismatchError
+from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, StateMismatchError
 from tfds_torch.parsers.decoded_cache import list_caches
 from tfds_torch.storage.beton.verify import verify
 from tfds_torch.storage.cached_source import PIXELS
@@ -117,6 +117,7 @@ def test_images_in_every_encoding_are_those_of_the_original_files(tmp_path: Path
         assert_same_batches(read(cached), read(plain))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [("digits", {}), ("photos", {"num_examples": 24, "num_shards": 2})])
 def test_the_demo_datasets_are_those_of_the_original_files(
     name: str, options: Any, folder: Path, tmp_path: Path
@@ -174,6 +175,9 @@ def test_image_and_label_do_not_need_the_original_records(small: Path, folder: P
         path.unlink()
     assert_same_batches(read(cached), wanted)
     assert cached.filenames() == names
+    assert sum(len(batch) for batch in read(cached, fields=("index",))) == NUM_EXAMPLES
+    with pytest.raises(ShardError, match="missing"):
+        cached.source.read(np.array([0]), ["image"])
 
 
 def test_what_is_not_cached_is_read_from_the_original_files(datasets: Datasets, tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_
     )
 
 
-def _free_disk_bytes(parser: ParserTfds) -> int | None:
+def _free_disk_bytes(parser: CheckedParser) -> int | None:
     """Returns how much room there is for a decoded cache; None where the parser cannot have one."""
     if parser.source.obstacle is not None or parser.image_mode not in CACHED_MODES:
         return None

@@ -46,7 +46,7 @@ def run(argv: Sequence[str]) -> int:
         return 130
     except TfdsTorchError as error:
         errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
-        return 2 if isinstance(error, ConfigError) and flags.folder is not None else 1
+        return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock, Timeout
 
-from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
 from tfds_torch.parsers.cache_status import BUILDING, FAILED, CacheStatus, read_status
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.storage.beton.format import LARGEST_SIDE
@@ -108,7 +108,8 @@ def clear_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntr
         What was deleted.
 
     Raises:
-        ConfigError: the folder cannot be read, or not written to.
+        ConfigError: the folder cannot be read.
+        ExportError: a file cannot be deleted; those that were deleted before are gone.
     """
     deleted = []
     for path in _cache_paths(DecodedCache(folder).path):
@@ -118,14 +119,14 @@ def clear_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntr
         except Timeout:
             continue
         except OSError as error:
-            raise ConfigError(f"The caches in {path.parent} cannot be deleted: {error.strerror or error}.") from None
+            raise ExportError(f"The caches in {path.parent} cannot be deleted: {error.strerror or error}.") from None
         try:
             entry = _describe(path, is_locked=True)
             for part in (path, status_path(path), *_unfinished(path), lock_path(path)):
                 part.unlink(missing_ok=True)
             deleted.append(entry)
         except OSError as error:
-            raise ConfigError(f"{path} cannot be deleted: {error.strerror or error}.") from None
+            raise ExportError(f"{path} cannot be deleted: {error.strerror or error}.") from None
         finally:
             lock.release()
     return deleted

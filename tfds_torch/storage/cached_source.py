@@ -122,8 +122,8 @@ class CachedSource:
         index = np.asarray(index, np.int64)
         cached = [name for name in fields if name == PIXELS or name in self._names]
         others = [name for name in fields if name not in cached]
-        columns = self._read_cached(index, cached) if cached and self.file is not None else None
-        if columns is None:
+        columns = {} if self.file is None else self._read_cached(index, cached)
+        if self.file is None:
             return self._read_original(index, fields)
         return {**columns, **(self._read_original(index, others) if others else {})}
 
@@ -156,8 +156,8 @@ class CachedSource:
             self.file.close()
         self.original.close()
 
-    def _read_cached(self, index: Int64Array, fields: Sequence[str]) -> dict[str, Any] | None:
-        """Returns values out of the file; None: it cannot be read any more."""
+    def _read_cached(self, index: Int64Array, fields: Sequence[str]) -> dict[str, Any]:
+        """Returns values out of the file; where it cannot be read any more there is none afterwards."""
         assert self.file is not None  # noqa: S101 (its only caller asked)
         try:
             if self._missing is None:
@@ -166,7 +166,7 @@ class CachedSource:
             stored = self.file.read(index, [PIXELS_FIELD if name == PIXELS else self._names[name] for name in fields])
         except ShardError as error:
             self._give_up(error)
-            return None
+            return {}
         columns = {name: self._as_declared(name, values) for name, values in zip(fields, stored.values(), strict=True)}
         if len(self._missing):
             places = np.flatnonzero(np.isin(index, self._missing))

@@ -1,0 +1,547 @@
+"""A decoded cache is built once, or not at all: never twice, never in a worker, and never at the cost of a training."""
+
+import errno
+import io
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from conftest import ROOT, RunPython
+from filelock import FileLock
+
+from parsers.cached_pictures import NUM_EXAMPLES, SIDE, assert_same_batches, read, write_small
+from tfds_torch import DecodedCache, EvalPreprocess, ImageDataset, ParserTfds, create_loader
+from tfds_torch.errors import ExportError, ShardError
+from tfds_torch.parsers import cache_building, cache_opening, cache_progress
+from tfds_torch.parsers.cache_building import CacheContent, build, estimate
+from tfds_torch.parsers.cache_progress import CacheProgress
+from tfds_torch.parsers.cache_status import READING, CacheStatus, read_status, write_status
+from tfds_torch.parsers.decoded_cache import clear_caches, list_caches, lock_path, status_path
+from tfds_torch.storage.beton.verify import verify
+
+NUM_PROCESSES = 8
+WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 PNG images of 32 x 32 pixels; shared."""
+    return write_small(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> DecodedCache:
+    return DecodedCache(tmp_path / "caches")
+
+
+def open_parser(root: Path, cache: DecodedCache | None) -> ParserTfds:
+    return ParserTfds(root, "pictures", batch_size=16, preprocess=WHOLE, cache=cache)
+
+
+def assert_reads_right(parser: ParserTfds, root: Path) -> None:
+    assert_same_batches(read(parser), read(open_parser(root, None)))
+
+
+def left_in(folder: Path) -> list[str]:
+    """Returns the endings of what lies in a folder."""
+    return sorted(Path(name).suffix for name in os.listdir(folder))
+
+
+def child_environment() -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])}
+
+
+# Once
+
+
+class Outcome(NamedTuple):
+    """What became of one process's parser: whether it has a cache, its pixels' sum, and what it logged."""
+
+    has_cache: bool
+    pixels: int
+    said: str
+
+
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def _start(root: Path, cache: DecodedCache, barrier: Any, results: Any) -> None:
+    said = _Lines()
+    logging.getLogger("tfds_torch").addHandler(said)
+    barrier.wait()
+    parser = open_parser(root, cache)
+    pixels = sum(int(batch.image.sum()) for batch in read(parser))
+    results.put(Outcome(parser.source.file is not None, pixels, "\n".join(said.lines)))
+
+
+def start_together(
+    root: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, make: Callable[..., int] = build
+) -> tuple[int, list[Outcome]]:
+    """Returns how many builds began in processes that start together, and what became of each process.
+
+    The first one does not build before all others wait for it.
+    """
+    num_builds, num_waiting = FORK.Value("i", 0), FORK.Value("i", 0)
+    take_turn = cache_opening._Building._take_turn
+
+    def counted_turn(self: Any, lock: Any, progress: Any) -> Any:
+        with num_waiting.get_lock():
+            num_waiting.value += 1
+        return take_turn(self, lock, progress)
+
+    def counted_build(*arguments: Any, **options: Any) -> int:
+        with num_builds.get_lock():
+            num_builds.value += 1
+        deadline_s = time.monotonic() + 60
+        while num_waiting.value < NUM_PROCESSES and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        # Another look of theirs, so that they know of this build.
+        threading.Event().wait(3 * cache_opening._LOOK_EVERY_S)
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(cache_opening._Building, "_take_turn", counted_turn)
+    monkeypatch.setattr(cache_opening, "build", counted_build)
+    monkeypatch.setattr(cache_opening, "_LOOK_EVERY_S", 0.1)
+    barrier, results = FORK.Barrier(NUM_PROCESSES), FORK.SimpleQueue()
+    processes = [FORK.Process(target=_start, args=(root, cache, barrier, results)) for _ in range(NUM_PROCESSES)]
+    for process in processes:
+        process.start()
+    outcomes = [results.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return num_builds.value, outcomes
+
+
+def test_processes_that_start_together_build_once(
+    small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_builds, outcomes = start_together(small, cache, monkeypatch)
+    pixels = sum(int(batch.image.sum()) for batch in read(open_parser(small, None)))
+    assert num_builds == 1
+    assert outcomes == [Outcome(True, pixels, "")] * NUM_PROCESSES
+    assert left_in(cache.path) == [".beton", ".json", ".lock"]
+
+
+def test_processes_that_wait_for_a_failure_do_not_fail_themselves(
+    small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> int:
+        raise ExportError("there is no more room.")
+
+    num_builds, outcomes = start_together(small, cache, monkeypatch, fail)
+    pixels = sum(int(batch.image.sum()) for batch in read(open_parser(small, None)))
+    assert num_builds == 1
+    words = (
+        "There is no decoded cache of pictures:1.0.0 (train), and its images are decoded from the original files: "
+        "there is no more room."
+    )
+    assert outcomes == [Outcome(False, pixels, words)] * NUM_PROCESSES
+    (entry,) = list_caches(cache.folder)
+    assert (entry.state, entry.num_examples) == ("failed", None)
+
+
+def test_a_later_start_tries_again_after_a_failure(
+    small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cache_opening.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(1, 1, 0))
+        assert open_parser(small, cache).source.file is None
+    assert open_parser(small, cache).source.file is not None
+
+
+# Workers
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_build_nothing(method: str, small: Path, cache: DecodedCache, caplog: pytest.LogCaptureFixture) -> None:
+    """The cache has gone before they start: they decode the original files."""
+    parser = open_parser(small, cache)
+    parser.source.close()
+    clear_caches(cache.folder)
+    wanted = read(open_parser(small, None))
+    with create_loader(ImageDataset(parser), num_workers=2, multiprocessing_context=method) as loader:
+        for (images, labels), batch in zip(loader, wanted, strict=True):
+            np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), batch.image)
+            np.testing.assert_array_equal(labels.numpy(), batch.label)
+    assert os.listdir(cache.path) == []
+
+
+def test_a_parser_that_was_pickled_goes_on_without_a_cache_that_has_gone(
+    small: Path, cache: DecodedCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    pickled = pickle.dumps(open_parser(small, cache))
+    clear_caches(cache.folder)
+    parser = pickle.loads(pickled)
+    with caplog.at_level(logging.WARNING):
+        assert_reads_right(parser, small)
+        assert_reads_right(parser, small)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("The decoded cache of pictures:1.0.0 cannot be read any more, and its images are decoded")
+    assert os.listdir(cache.path) == []
+
+
+def test_a_cache_that_is_deleted_while_it_is_open_is_read_on(small: Path, cache: DecodedCache) -> None:
+    parser = open_parser(small, cache)
+    wanted, batches = read(open_parser(small, None)), parser.batches()
+    first = next(batches)
+    clear_caches(cache.folder)
+    assert_same_batches([first, *batches], wanted)
+
+
+# No room
+
+
+def test_a_cache_larger_than_what_is_free_is_a_warning_and_nothing_is_written(
+    small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cache_opening.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(9**9, 9, 4_000_000))
+    parser = open_parser(small, cache)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        "There is no decoded cache of pictures:1.0.0 (train), and its images are decoded from the original files: it "
+        f"needs about 4,195,744 bytes in {cache.path}, and 4,000,000 are free. Make room, give DecodedCache another "
+        "folder, or a max_resolution."
+    )
+    assert left_in(cache.path) == [".json", ".lock"]
+    assert_reads_right(parser, small)
+
+
+@pytest.mark.parametrize("max_resolution", [None, 11])
+def test_a_disk_that_gets_full_leaves_the_same_pixels_from_the_original_files(
+    max_resolution: int | None,
+    small: Path,
+    cache: DecodedCache,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*arguments: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def make(folder: Path) -> ParserTfds:
+        return ParserTfds(small, "pictures", batch_size=16, cache=DecodedCache(folder, max_resolution))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        parser = make(cache.path)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "its images are decoded from the original files" in line
+    assert "No space left on device. About 4,194,304 bytes are needed" in line
+    assert "are free: make room, or write elsewhere" in line
+    assert left_in(cache.path) == [".json", ".lock"]
+    cached = make(cache.path)
+    assert cached.fingerprint == parser.fingerprint
+    assert cached.source.file is not None
+    assert_same_batches(read(parser), read(cached))
+    if max_resolution is not None:
+        assert {image.shape for batch in read(parser) for image in batch.image} == {(11, 11, 3)}
+
+
+LIMITED = """
+import logging, resource, sys
+from pathlib import Path
+from parsers.test_cache_building import assert_reads_right, open_parser
+from tfds_torch import DecodedCache
+logging.basicConfig()
+root = Path(sys.argv[1])
+built = open_parser(root, DecodedCache(sys.argv[2] + "/built"))
+assert built.source.file is not None
+assert_reads_right(built, root)
+assert "tensorflow" not in sys.modules
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+parser = open_parser(root, DecodedCache(sys.argv[2]))
+assert parser.source.file is None
+assert_reads_right(parser, root)
+assert "tensorflow" not in sys.modules
+print("read")
+"""
+
+
+@pytest.mark.slow
+def test_a_real_limit_of_the_files_size_leaves_training_on_the_original_files_and_nothing_loads_tensorflow(
+    small: Path, cache: DecodedCache, run_python: RunPython
+) -> None:
+    done = run_python("-c", LIMITED, str(small), str(cache.path), env=child_environment())
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
+    assert "File too large. About" in done.stderr
+    assert left_in(cache.path) == ["", ".json", ".lock"]
+
+
+@pytest.mark.parametrize("what", ["file", "denied", "no locks"])
+def test_a_folder_that_cannot_be_written_to_is_a_warning(
+    what: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "caches"
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise (
+            PermissionError(errno.EACCES, "Permission denied") if what == "denied" else NotImplementedError("no flock")
+        )
+
+    if what == "file":
+        folder.write_text("mine")
+    else:
+        monkeypatch.setattr(cache_opening.FileLock, "acquire", refuse)
+    parser = open_parser(small, DecodedCache(folder))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"are decoded from the original files: {folder} cannot be written to: " in line
+    assert_reads_right(parser, small)
+
+
+def test_a_folder_of_somebody_elses_needs_no_lock_where_the_cache_is_complete(
+    small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_parser(small, cache)
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    for name in ("utime", "mkdir"):
+        monkeypatch.setattr(os, name, refuse)
+    monkeypatch.setattr(cache_opening.FileLock, "acquire", refuse)
+    assert open_parser(small, cache).source.file is not None
+
+
+def test_the_estimate_is_that_of_the_file_where_images_are_of_one_size(small: Path, cache: DecodedCache) -> None:
+    source = open_parser(small, None).source
+    for max_resolution in (None, 7):
+        content = CacheContent(source, "image", max_resolution, "0" * 32)
+        found = estimate(content)
+        assert found.shape == ((32, 32, 3) if max_resolution is None else (7, 7, 3))
+        cache.path.mkdir(exist_ok=True)
+        path = cache.path / f"{max_resolution}.beton"
+        build(content, path, found, lambda num_done: None, before_closing=lambda: None)
+        assert found.num_bytes <= path.stat().st_size <= found.num_bytes + 4096
+
+
+# Damage and death
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "header", "metadata", "of another dataset"])
+def test_a_damaged_cache_is_built_again_with_a_warning(
+    harm: str, small: Path, cache: DecodedCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_parser(small, cache)
+    (entry,) = list_caches(cache.folder)
+    if harm == "of another dataset":
+        other = write_small(tmp_path / "other", 61)
+        open_parser(other, DecodedCache(tmp_path / "others"))
+        (theirs,) = list_caches(tmp_path / "others")
+        shutil.copy(theirs.path, entry.path)
+    else:
+        content = bytearray(entry.path.read_bytes())
+        at = {"header": 3, "metadata": 24 + 3 * 1041 + 40}.get(harm)
+        if at is not None:
+            content[at] ^= 1
+        entry.path.write_bytes(content[: {"cut": 100_000, "empty": 0}.get(harm, len(content))])
+    caplog.clear()
+    parser = open_parser(small, cache)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"The decoded cache of pictures:1.0.0 is damaged, and is built again: {entry.path}")
+    assert verify(entry.path).num_samples == NUM_EXAMPLES
+    assert_reads_right(parser, small)
+
+
+def _die_while_building(root: Path, cache: DecodedCache) -> None:
+    def add_and_die(self: Any, sample: Any, number: int) -> None:
+        if number == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        add(self, sample, number)
+
+    add = cache_building.BetonWriter.add
+    cache_building.BetonWriter.add = add_and_die  # type: ignore[method-assign]
+    open_parser(root, cache)
+
+
+def test_a_builder_that_was_killed_leaves_no_cache_and_the_next_start_builds_one(
+    small: Path, cache: DecodedCache
+) -> None:
+    process = FORK.Process(target=_die_while_building, args=(small, cache))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    (entry,) = list_caches(cache.folder)
+    assert (entry.state, entry.dataset, entry.last_used) == ("unfinished", "pictures:1.0.0", None)
+    assert not entry.path.exists()
+    parser = open_parser(small, cache)
+    assert parser.source.file is not None
+    assert_reads_right(parser, small)
+
+
+def test_what_a_killed_builder_left_is_cleared(small: Path, cache: DecodedCache) -> None:
+    process = FORK.Process(target=_die_while_building, args=(small, cache))
+    process.start()
+    process.join()
+    assert ".tmp" in left_in(cache.path)
+    assert len(clear_caches(cache.folder)) == 1
+    assert os.listdir(cache.path) == []
+
+
+def test_an_interrupted_build_leaves_nothing_but_a_free_lock(
+    small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: Any, sample: Any, number: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache_building.BetonWriter, "add", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            open_parser(small, cache)
+    assert left_in(cache.path) == [".lock"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tfds_torch-cache")]
+    assert open_parser(small, cache).source.file is not None
+
+
+def test_a_shard_that_is_missing_is_an_error_and_no_warning(
+    small: Path, cache: DecodedCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = shutil.copytree(small, tmp_path / "data")
+    next((root / "pictures" / "1.0.0").glob("*.tfrecord-00001*")).unlink()
+    with pytest.raises(ShardError, match="00001-of-00002 is missing"):
+        open_parser(root, cache)
+    assert caplog.records == []
+
+
+# Waiting
+
+
+@pytest.fixture
+def held(small: Path, cache: DecodedCache) -> Iterator[tuple[Path, CacheStatus, FileLock]]:
+    """The place of a cache, what its builder said last, and the lock that it holds."""
+    open_parser(small, cache)
+    (entry,) = list_caches(cache.folder)
+    entry.path.unlink()
+    status = CacheStatus("pictures:1.0.0", "train", None, READING, 20, 60, silence_s=0.3, pid=4321, host="elsewhere")
+    write_status(status_path(entry.path), status)
+    with FileLock(lock_path(entry.path)) as lock:
+        yield entry.path, status, lock
+
+
+def test_a_stuck_builder_is_not_waited_for(
+    held: Any, small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _, _ = held
+    monkeypatch.setattr(cache_opening, "_LOOK_EVERY_S", 0.05)
+    parser = open_parser(small, cache)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"process 4321 on elsewhere that builds {path} has said nothing for 0 s: it is stuck. End it, and" in line
+    assert_reads_right(parser, small)
+    assert [entry.state for entry in list_caches(cache.folder)] == ["building"]
+    assert clear_caches(cache.folder) == []
+    assert status_path(path).exists()
+
+
+def test_a_builder_that_goes_on_is_waited_for_and_shown(
+    held: Any, small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says something at every look, for more looks than a silence would last, and then is gone."""
+    _, status, lock = held
+    looks = 0
+
+    def look(asked: Path) -> CacheStatus:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            lock.release()
+        return replace(status, beat=looks, num_done=looks)
+
+    monkeypatch.setattr(cache_opening, "read_status", look)
+    monkeypatch.setattr(cache_opening, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(cache_progress, "_LINE_AFTER_S", 0.2)
+    parser = open_parser(small, cache)
+    assert parser.source.file is not None
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(
+        r"Process 4321 builds the decoded cache of pictures:1.0.0 \(train\): \d+ of 60 examples\.", line
+    )
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_progress, "_BAR_AFTER_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with CacheProgress("cats:1.0.0 (train)") as progress:
+        for number in range(3):
+            progress.show("building", number, 3)
+    shown = terminal.getvalue()
+    assert "building the decoded cache of cats:1.0.0 (train)" in shown
+    assert "2/3" in shown
+    assert shown.endswith("\x1b[2K")
+
+
+# Speed and memory
+
+
+def test_no_more_is_read_ahead_than_the_threads_decode(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five examples at a time, two threads: three chunks are under way while the first one is written."""
+    monkeypatch.setattr(cache_building, "_LARGEST_CHUNK", 5)
+    monkeypatch.setattr(cache_building, "usable_cores", lambda: type("Cores", (), {"number": 2.0}))
+    source = open_parser(small, None).source
+    reads: list[int] = []
+    read_source = type(source).read
+    monkeypatch.setattr(
+        type(source), "read", lambda self, index, fields: reads.append(len(index)) or read_source(self, index, fields)
+    )
+    chunks = cache_building._decoded_chunks(CacheContent(source, "image", None, ""), 2**21)
+    assert next(chunks)[0] == range(5)
+    assert reads == [5] * 4
+    assert [numbers for numbers, *_ in chunks] == [range(start, start + 5) for start in range(5, 60, 5)]
+    assert reads == [5] * 12
+
+
+def test_the_builder_says_how_far_it_is(small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[CacheStatus] = []
+    monkeypatch.setattr(cache_opening, "_BEAT_EVERY_S", 0.0)
+    monkeypatch.setattr(cache_building, "_LARGEST_CHUNK", 20)
+    monkeypatch.setattr(cache_opening, "write_status", lambda path, status: said.append(status))
+    open_parser(small, cache)
+    assert [(one.phase, one.num_done) for one in said] == [
+        ("reading", 0), ("reading", 20), ("reading", 40), ("reading", 60), ("writing", 60), ("complete", 60)
+    ]  # fmt: skip
+    assert len({one.build for one in said}) == 1
+    assert said[4].silence_s > said[3].silence_s
+    assert said[0].pid == os.getpid()
+
+
+def test_a_status_that_makes_no_sense_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    assert read_status(path) is None
+    write_status(path, CacheStatus("a", "b"))
+    values = json.loads(path.read_text())
+    assert read_status(path) == CacheStatus(**values)
+    for text in (
+        "",
+        "[]",
+        "3",
+        "{}",
+        json.dumps(values | {"beat": "3"}),
+        json.dumps(values | {"phase": None}),
+        "[" * 10**5,
+    ):
+        path.write_text(text)
+        assert read_status(path) is None, text[:30]
