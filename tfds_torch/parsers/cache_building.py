@@ -17,7 +17,15 @@ from tfds_torch.images.decoding import ImageDecoder, Pixels
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.machine_share import usable_cores
 from tfds_torch.storage.beton.fields import BetonField, BetonFloat, BetonInt
-from tfds_torch.storage.beton.format import ALLOCATION, LARGEST_PAGE, LARGEST_SIDE, SMALLEST_PAGE, Layout, make_row_type
+from tfds_torch.storage.beton.format import (
+    ALLOCATION,
+    DEFAULT_PAGE,
+    LARGEST_PAGE,
+    LARGEST_SIDE,
+    SMALLEST_PAGE,
+    Layout,
+    make_row_type,
+)
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter
 from tfds_torch.storage.cached_source import IS_CACHED, PIXELS_FIELD
@@ -26,7 +34,7 @@ from tfds_torch.storage.source import Columns, FieldSpec, Source
 _CHUNK_BYTES, _LARGEST_CHUNK = 1 << 20, 256  # Encoded bytes, and examples, that a thread decodes at a time.
 _NUM_SAMPLED = 64
 _ROOM_FOR_LARGER = 2  # An image may have so many times the bytes of the largest one among the sampled.
-_USUAL_PAGE, _USUAL_IMAGES_IN_PAGE = 2**26, 16  # Larger pages leave less at their ends, and take memory.
+_IMAGES_IN_PAGE = 16  # Where a usual page holds more, a smaller one does: small datasets have small files.
 _IMAGE = ImageDecoder("RGB")
 
 
@@ -116,7 +124,7 @@ def estimate(content: CacheContent) -> Estimate:
     shapes = [shape for image in columns.get(content.image_key, ()) if (shape := _shape_of(image, content))]
     sizes = [math.prod(shape) for shape in shapes] or [3]
     largest = max(sizes) if min(sizes) == max(sizes) else _ROOM_FOR_LARGER * max(sizes)
-    usual = min(_USUAL_PAGE, _USUAL_IMAGES_IN_PAGE * largest)
+    usual = min(DEFAULT_PAGE, _IMAGES_IN_PAGE * largest)
     page_size = min(LARGEST_PAGE, max(SMALLEST_PAGE, 1 << (max(usual, largest) - 1).bit_length()))
     fields = content.fields
     layout = Layout(num_examples, len(fields), make_row_type([one.row_type for one in fields.values()]), page_size)
