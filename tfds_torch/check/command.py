@@ -47,6 +47,7 @@ from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.parsers.decoded_cache import CACHED_MODES, DecodedCache
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.machine_share import choose_workers, num_cores, usable_cores
 from tfds_torch.runtime.memory_limits import available_bytes
@@ -251,7 +252,8 @@ def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_
 
 def _free_disk_bytes(parser: CheckedParser) -> int | None:
     """Returns how much room there is for a decoded cache; None where the parser cannot have one."""
-    if parser.source.obstacle is not None or parser.image_mode not in CACHED_MODES:
+    is_possible = isinstance(parser, ParserTfds) and parser.image_mode in CACHED_MODES
+    if not is_possible or parser.source.obstacle is not None:
         return None
     folder = DecodedCache().path
     try:
