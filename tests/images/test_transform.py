@@ -39,7 +39,7 @@ def write(transform: ImageTransform, images: list[bytes], buffer: ArrayBuffer, f
 def test_every_image_comes_into_its_row(preprocess: Any, file_format: str) -> None:
     transform = ImageTransform("RGB", preprocess)
     images = [flat(level, file_format) for level in range(100, 120)]
-    shape = transform.row_shape(images[0])
+    shape = transform.row_shape(images)
     assert shape == ((8, 9, 3) if preprocess is None else (SIDE, SIDE, 3))
     buffer = ArrayBuffer((20, *shape))
     write(transform, images[:7], buffer)
@@ -79,7 +79,7 @@ def test_small_images_that_are_only_cut_are_cut_at_once_as_each_by_itself(
     written = []
     for most_pixels in (0, 128 * 128):
         monkeypatch.setattr(transform_module, "_MOST_SMALL_PIXELS", most_pixels)
-        first, second = (ArrayBuffer((20, *transform.row_shape(images[0]))) for _ in range(2))
+        first, second = (ArrayBuffer((20, *transform.row_shape(images))) for _ in range(2))
         transform.write(images, np.arange(40), [BufferRows(first, 0, 20), BufferRows(second, 0, 20)])
         written.append(np.concatenate([first.pixels, second.pixels]))
     np.testing.assert_array_equal(*written)
@@ -89,7 +89,7 @@ def test_small_images_that_are_only_cut_are_cut_at_once_as_each_by_itself(
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", None])
 def test_without_a_preprocess_an_image_is_written_or_decoded_as_it_is(mode: str | None) -> None:
     transform, image = ImageTransform(mode), flat(7)
-    buffer = ArrayBuffer((1, *transform.row_shape(image)))
+    buffer = ArrayBuffer((1, *transform.row_shape([image])))
     write(transform, [image], buffer)
     (decoded,) = transform.decode([image])
     np.testing.assert_array_equal(buffer.pixels[0], decoded)
@@ -122,7 +122,7 @@ def test_a_small_file_that_claims_to_be_huge_is_refused_in_every_way() -> None:
     frame = huge.index(b"\xff\xc0")
     huge[frame + 5 : frame + 9] = (65_000).to_bytes(2, "big") * 2
     transform = ImageTransform("RGB")
-    for refused in (transform.decode, lambda images: transform.row_shape(images[0])):
+    for refused in (transform.decode, lambda images: transform.row_shape(images)):
         with pytest.raises(BadImageError, match=re.escape("65000 x 65000")):
             refused([bytes(huge)])
     with pytest.raises(BadImageError, match=re.escape("65000 x 65000")):

@@ -44,10 +44,8 @@ class ChunkDecoder:
             CorruptRecordError: its image tells no size.
         """
         assert self._content.image is not None and self._transform is not None  # noqa: S101, PT018 (nobody else asks)
-        if self._content.preprocess is not None:
-            return self._transform.row_shape(b"")
         try:
-            return self._transform.row_shape(chunk.columns[self._content.image.key][position])
+            return self._transform.row_shape(chunk.columns[self._content.image.key], position)
         except BadImageError as error:
             raise self._undecodable(chunk, position, error.reason) from None
 

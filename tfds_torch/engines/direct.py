@@ -17,7 +17,7 @@ from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.storage.source import Source
 
 _AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples, that the system is asked to read ahead.
-_ORDER_SLICE = 2048
+_ORDER_SLICE = 8192  # Examples whose order is worked out at a time; of a quarter of them each takes twice as long.
 
 
 def read_in_index_mode(request: ReadRequest) -> Iterator[Batch]:
@@ -59,7 +59,7 @@ class _ChunkReader:
 
     def __init__(self, request: ReadRequest, order: SampleOrder) -> None:
         self._request = request
-        self._order = order
+        self._order, self._num_examples = order, len(order)  # Counting them is arithmetic, too.
         self._keys = request.content.keys
         self._known = np.empty(0, np.int64)  # Sample keys from `_known_from` on, as far as they are worked out.
         self._known_from = 0
@@ -70,9 +70,9 @@ class _ChunkReader:
         source, metrics = request.source, request.context.metrics
         num_ahead = max(request.chunk_size, min(_AHEAD_BYTES // max(1, source.mean_example_bytes), _MOST_AHEAD))
         announced = 0
-        for start, stop in chunk_bounds(len(self._order), request.plan.batch_size, request.chunk_size):
+        for start, stop in chunk_bounds(self._num_examples, request.plan.batch_size, request.chunk_size):
             began_s = time.perf_counter()
-            ahead = min(stop + num_ahead, len(self._order))
+            ahead = min(stop + num_ahead, self._num_examples)
             keys = self._sample_keys(start, ahead)
             own = keys[: stop - start]
             index = own % num_examples
@@ -93,8 +93,7 @@ class _ChunkReader:
         self._known, self._known_from = self._known[start - self._known_from :], start
         worked_out = start + len(self._known)
         if worked_out < stop:
-            # A slice of the order costs little more than a single position.
-            until = min(max(stop, worked_out + _ORDER_SLICE), len(self._order))
+            until = min(max(stop, worked_out + _ORDER_SLICE), self._num_examples)
             self._known = np.concatenate([self._known, self._order.sample_keys(worked_out, until)])
         return self._known[: stop - start]
 

@@ -58,11 +58,25 @@ class ImageDecoder:
         Raises:
             ImageDecodeError: it is empty, not an image, has no pixels or more than `max_pixels`.
         """
-        header = _header_of_pixels(image) if isinstance(image, np.ndarray) else read_header(image)
+        if isinstance(image, np.ndarray):
+            return self.header_of_pixels(image.shape)
+        header = read_header(image)
         if header is None:
             if not len(image):
                 raise ImageDecodeError("It is empty.")
             raise ImageDecodeError(f"Its {len(image)} bytes are not a whole JPEG, PNG, GIF, BMP or WebP image.")
+        return self._checked(header)
+
+    def header_of_pixels(self, shape: tuple[int, ...]) -> Header:
+        """Returns what an image that is stored as pixels uint8 [h, w, C] would say about itself.
+
+        Raises:
+            ImageDecodeError: it has no pixels or more than `max_pixels`.
+        """
+        height, width, channels = shape
+        return self._checked(Header(ImageFormat.PIXELS, height, width, channels, 8))
+
+    def _checked(self, header: Header) -> Header:
         num_pixels = header.height * header.width
         if not 0 < num_pixels <= self._max_pixels:
             has = f"It has {header.height} x {header.width} pixels"
@@ -133,11 +147,6 @@ class ImageDecoder:
         if header.format == ImageFormat.JPEG and header.channels == 4:
             return "RGB"  # CMYK is not what other images of four channels are.
         return _STORED_MODES.get(header.channels, "RGB")
-
-
-def _header_of_pixels(image: Pixels) -> Header:
-    height, width, channels = image.shape
-    return Header(ImageFormat.PIXELS, height, width, channels, 8)
 
 
 def _decode(

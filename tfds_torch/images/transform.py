@@ -56,15 +56,19 @@ class ImageTransform:
         self._num_channels = CHANNELS[mode]
         self._decoder = ImageDecoder(mode, MOST_PIXELS if preprocess is None else preprocess.max_pixels)
 
-    def row_shape(self, first: EncodedImage) -> tuple[int, int, int]:
+    def row_shape(self, images: Sequence[EncodedImage], first: int = 0) -> tuple[int, int, int]:
         """Returns [H, W, C] of the rows of a batch: as the preprocess says, else that of its first image.
+
+        Args:
+            images: encoded; not looked at where there is a preprocess.
+            first: which of them is the batch's first one.
 
         Raises:
             BadImageError: it is not an image.
         """
         if self.preprocess is not None:
             return (*height_and_width(self.preprocess.size), self._num_channels)
-        (header,) = self._headers([first])
+        (header,) = self._headers(images[first : first + 1])
         return header.height, header.width, self._decoder.num_channels(header)
 
     def decode(self, images: Sequence[EncodedImage]) -> list[Pixels]:
@@ -150,16 +154,18 @@ class ImageTransform:
         """
         if not isinstance(images, StoredPixels):
             return images
-        (header,) = self._headers(images[:1])  # They are all of one size.
+        (header,) = self._headers(images[:1])
         return images if self._decoder.num_channels(header) == images.shape[2] else list(images)
 
     def _headers(self, images: Sequence[EncodedImage]) -> list[Header]:
         headers: list[Header] = []
-        for image in images:
-            try:
+        try:
+            if isinstance(images, StoredPixels):  # They are all of one size.
+                return [self._decoder.header_of_pixels(images.shape)] * len(images)
+            for image in images:
                 headers.append(self._decoder.read_header(image))
-            except ImageDecodeError as error:
-                raise BadImageError(len(headers), str(error)) from None
+        except ImageDecodeError as error:
+            raise BadImageError(len(headers), str(error)) from None
         return headers
 
     def _copy(self, images: Sequence[EncodedImage], headers: Sequence[Header], rows: Sequence[BufferRows]) -> None:
@@ -220,7 +226,7 @@ class ImageTransform:
         if self._map is None:
             self._fill(rows, decoded, parameters)
             return
-        apart = ArrayBuffer((len(images), *self.row_shape(b"")))
+        apart = ArrayBuffer((len(images), *self.row_shape(())))
         self._fill([BufferRows(apart, 0, len(images))], decoded, parameters, resizer=rows[0].buffer)
         write_rows(rows, self._map(apart.pixels, keys))
 

@@ -17,9 +17,12 @@ def hash_with_key(values: UInt64Array, key: np.uint64 | UInt64Array) -> UInt64Ar
         uint64, of the broadcast shape.
     """
     mixed = values ^ key
+    shifted = np.empty_like(mixed)  # In place: memory for every step would take longer than the steps.
     for _ in range(2):
-        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)  # Wraps modulo 2**64, as intended.
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed = mixed ^ (mixed >> np.uint64(31))
+        mixed += np.uint64(0x9E3779B97F4A7C15)  # Wraps modulo 2**64, as intended.
+        mixed ^= np.right_shift(mixed, np.uint64(30), out=shifted)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= np.right_shift(mixed, np.uint64(27), out=shifted)
+        mixed *= np.uint64(0x94D049BB133111EB)
+        mixed ^= np.right_shift(mixed, np.uint64(31), out=shifted)
     return mixed

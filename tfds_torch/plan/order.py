@@ -221,8 +221,15 @@ def _round_keys(key: str) -> UInt64Array:
 def _feistel(values: UInt64Array, num_examples: int, keys: UInt64Array) -> UInt64Array:
     a = np.uint64(math.isqrt(num_examples - 1) + 1)
     b = np.uint64(-(-num_examples // int(a)))
-    left, right = values // b, values % b
+    left, right = values // b, _modulo(values, b)
     for i in range(0, _NUM_ROUNDS, 2):
-        left = (left + hash_with_key(right, keys[i]) % a) % a
-        right = (right + hash_with_key(left, keys[i + 1]) % b) % b
+        left = _modulo(left + _modulo(hash_with_key(right, keys[i]), a), a)
+        right = _modulo(right + _modulo(hash_with_key(left, keys[i + 1]), b), b)
     return left * b + right
+
+
+def _modulo(values: UInt64Array, divisor: np.uint64) -> UInt64Array:
+    """Returns `values % divisor`: numpy divides by one number four times as fast as it takes remainders."""
+    multiples = values // divisor
+    multiples *= divisor
+    return np.subtract(values, multiples, out=multiples)

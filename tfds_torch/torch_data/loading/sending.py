@@ -265,7 +265,7 @@ def describe_full_memory() -> str:
 
 def count_examples(batch: Any) -> int:
     """Returns B of a batch that a dataset made: the size of its first tensor, or of its first list; else 1."""
-    sizes = [len(tensor) for tensor in tensors(batch) if tensor.ndim]
+    sizes = [tensor.shape[0] for tensor in tensors(batch) if tensor.ndim]
     if not sizes and isinstance(batch, tuple | list):
         sizes = [len(entry) for entry in batch if isinstance(entry, list)]
     return sizes[0] if sizes else 1
