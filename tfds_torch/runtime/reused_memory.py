@@ -1,5 +1,6 @@
 """ReusedMemory: memory of one process for its batches, used over and over."""
 
+import math
 import weakref
 
 import numpy as np
@@ -24,7 +25,7 @@ class ReusedMemory:
 
     def take(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         """Returns memory of any content, uint8, contiguous."""
-        num_bytes = int(np.prod(shape))
+        num_bytes = math.prod(shape)
         block = self._pop(num_bytes)
         if block is None:
             block = np.empty(num_bytes, np.uint8)

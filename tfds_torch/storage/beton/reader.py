@@ -68,7 +68,7 @@ class BetonReader:
             ExampleNotFoundError: an index outside the file.
             CorruptRecordError: a value is not what its type says.
         """
-        outside = (index < 0) | (index >= len(self.rows))
+        outside = index.view(np.uint64) >= len(self.rows)  # What is negative is huge then.
         if outside.any():
             raise ExampleNotFoundError(
                 f"{self.head.path} has no sample {index[outside][0]}: it has {len(self.rows)}, counted from 0."

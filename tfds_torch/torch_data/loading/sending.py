@@ -5,6 +5,7 @@ import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -265,7 +266,6 @@ def describe_full_memory() -> str:
 
 def count_examples(batch: Any) -> int:
     """Returns B of a batch that a dataset made: the size of its first tensor, or of its first list; else 1."""
-    sizes = [tensor.shape[0] for tensor in tensors(batch) if tensor.ndim]
-    if not sizes and isinstance(batch, tuple | list):
-        sizes = [len(entry) for entry in batch if isinstance(entry, list)]
-    return sizes[0] if sizes else 1
+    of_tensors = (tensor.shape[0] for tensor in tensors(batch) if tensor.ndim)
+    of_lists = (len(entry) for entry in batch if isinstance(entry, list)) if isinstance(batch, tuple | list) else ()
+    return next(chain(of_tensors, of_lists), 1)
