@@ -15,9 +15,13 @@ import pytest
 from storage.beton.made_files import PAGE, unpack, write_images, write_samples
 
 from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
+from tfds_torch.storage.beton import allocations
+from tfds_torch.storage.beton.fields import BetonBytes
 from tfds_torch.storage.beton.head import read_head
+from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.beton.verify import verify
+from tfds_torch.storage.beton.writer import BetonWriter
 
 EXTREMES = (0, 1, 2**15, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
 
@@ -32,6 +36,12 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack("regenerated_ffcv_1.0.2.beton.gz", tmp_path_factory.mktemp("theirs"))
+
+
+@pytest.fixture(params=[1, 3, allocations._SLICE])
+def slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the table be checked in slices of a few rows."""
+    monkeypatch.setattr(allocations, "_SLICE", request.param)
 
 
 @contextmanager
@@ -120,6 +130,7 @@ def test_extreme_numbers_in_the_header_are_errors(kind: str, request: pytest.Fix
             expect_an_error(path, (at, value))
 
 
+@pytest.mark.usefixtures("slices")
 def test_extreme_pointers_and_sizes_are_errors(theirs: Path) -> None:
     head = read_head(str(theirs))
     row = head.layout.metadata_at
@@ -137,6 +148,7 @@ def rows_of(path: Path) -> "np.ndarray[Any, np.dtype[np.uint64]]":
     return np.frombuffer(path.read_bytes()[head.table_at :], "<u8").reshape(-1, 3).copy()
 
 
+@pytest.mark.usefixtures("slices")
 def test_a_table_that_contradicts_itself_or_the_samples_is_an_error(theirs: Path) -> None:
     head, table = read_head(str(theirs)), rows_of(theirs)
 
@@ -157,6 +169,38 @@ def test_a_table_that_contradicts_itself_or_the_samples_is_an_error(theirs: Path
     damage(pointer=(0, table[1, 1]))  # Twice.
 
 
+@pytest.mark.usefixtures("slices")
+def test_a_table_in_any_order_is_read_and_its_overlaps_are_noticed(theirs: Path) -> None:
+    head, table, whole = read_head(str(theirs)), rows_of(theirs), read_all(theirs)
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(table))
+        rows = table[order]
+        with changed(theirs, (head.table_at, rows.tobytes())):
+            assert read_all(theirs) == whole
+        rows[order == 0, 2] += 1
+        with changed(theirs, (head.table_at, rows.tobytes())), pytest.raises(CorruptRecordError, match="overlap"):
+            BetonSource(theirs).check()
+
+
+def test_the_memory_of_checking_pointers_grows_by_a_few_bytes_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocations, "_SLICE", 64)
+    peaks = []
+    for number in (1000, 9000):
+        path = tmp_path / f"{number}.beton"
+        with BetonWriter(path, {"text": BetonBytes(), "more": BetonBytes()}, number) as writer:
+            for n in range(number):
+                writer.add((b"a", b"b" * (n % 5)))
+        reader = BetonReader(read_head(str(path)))
+        tracemalloc.start()
+        allocations.check_allocations(reader.head, reader.rows, reader.memory)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 4 * 8000  # Two payloads each; as int64, one column of the table has 16 times 8,000.
+
+
+@pytest.mark.usefixtures("slices")
 def test_two_samples_with_one_payload_are_an_error(theirs: Path) -> None:
     head = read_head(str(theirs))
     size, first = head.layout.row_type.itemsize, head.layout.metadata_at

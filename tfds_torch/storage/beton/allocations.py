@@ -1,6 +1,6 @@
-"""Whether the pointers of a file can be trusted: bounds, overlaps and counts, checked for all samples at once."""
+"""Whether the pointers of a file can be trusted: bounds, overlaps, counts; a slice of the table at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.manifest import HEAD_MAGIC
 
+_SLICE = 1 << 15
+"""Rows that are checked at a time: what is computed of them stays in the processor's cache."""
+
 
 @dataclass(frozen=True)
 class PayloadSizes:
@@ -21,11 +24,11 @@ class PayloadSizes:
 
     Attributes:
         pointer_of: field -> its pointers, uint64 [n] (a view of the rows).
-        size_of: field -> int64 [n], the sizes; or one size for all.
+        size_of: field -> its sizes, unsigned [n] (a view of the rows, where they tell them); or one size for all.
     """
 
     pointer_of: Mapping[str, NDArray[np.uint64]]
-    size_of: Mapping[str, Int64Array | int]
+    size_of: Mapping[str, NDArray[Any] | int]
 
     def pointers(self, name: str, index: Int64Array) -> Int64Array:
         """Returns where payloads of samples, int64 [n], lie."""
@@ -40,6 +43,9 @@ class PayloadSizes:
 def check_allocations(head: Head, rows: NDArray[np.void], memory: NDArray[np.uint8]) -> PayloadSizes:
     """Holds every pointer of the samples against the allocation table, and the table against the file.
 
+    Beyond a byte for every payload, and four where only the table tells its size, memory does not grow with the file;
+    unless the table is out of order, which costs 24 bytes for each of its rows meanwhile.
+
     Args:
         head: of the file.
         rows: [n], of the samples.
@@ -48,32 +54,38 @@ def check_allocations(head: Head, rows: NDArray[np.void], memory: NDArray[np.uin
     Raises:
         CorruptRecordError: a pointer, size or count makes no sense.
     """
-    table = _read_table(head, memory)
-    used = np.zeros(len(table.pointers), np.bool_)
-    pointer_of: dict[str, NDArray[np.uint64]] = {}
-    size_of: dict[str, Int64Array | int] = {}
-    for (name, field), member in zip(head.fields.items(), head.layout.row_type.names or (), strict=True):
-        if field.pointer_at is None:
-            continue
-        column = rows[member]
-        pointer_of[name] = _pointers(column, field)
-        size_of[name] = _match(head, name, table, used, pointer_of[name], _stored_sizes(head, name, field, column))
-    if not used.all() and not _has_custom(head):
-        raise damaged(head.path, f"no sample has the payload at {table.pointers[~used][0]}")
-    return PayloadSizes(pointer_of, size_of)
+    table, members = _table_of(head, memory), head.layout.row_type.names or ()
+    payloads = [
+        _Payloads(head, name, field, rows[member])
+        for (name, field), member in zip(head.fields.items(), members, strict=True)
+        if field.pointer_at is not None
+    ]
+    order, unclaimed = _Order(head), []
+    for allocations in _slices_of(head, table):
+        order.note(allocations)
+        is_free = np.ones(len(allocations.pointers), np.bool_)
+        for one in payloads:
+            is_free &= ~one.claim(allocations, is_free)
+        unclaimed += allocations.pointers[is_free][:1].tolist()
+    order.check(table)
+    _check_end(head, memory, order.end)
+    size_of = {one.name: one.sizes() for one in payloads}
+    if unclaimed and not _has_custom(head):
+        raise damaged(head.path, f"no sample has the payload at {unclaimed[0]}")
+    return PayloadSizes({one.name: one.pointers for one in payloads}, size_of)
 
 
 @dataclass(frozen=True)
-class _Table:
-    """The allocations that have bytes, in the order of their pointers.
+class _Allocations:
+    """Some rows of the table, those without bytes left out.
 
     Attributes:
-        pointers: int64 [m].
+        pointers: uint64 [m].
         sizes: int64 [m].
         samples: int64 [m].
     """
 
-    pointers: Int64Array
+    pointers: NDArray[np.uint64]
     sizes: Int64Array
     samples: Int64Array
 
@@ -82,41 +94,180 @@ def _has_custom(head: Head) -> bool:
     return any(isinstance(field, BetonCustom) for field in head.fields.values())
 
 
-def _read_table(head: Head, memory: NDArray[np.uint8]) -> _Table:
-    layout, page_size = head.layout, head.layout.page_size
-    expected = layout.num_samples * sum(
+def _table_of(head: Head, memory: NDArray[np.uint8]) -> NDArray[np.void]:
+    num_samples = head.layout.num_samples
+    expected = num_samples * sum(
         field.pointer_at is not None and not isinstance(field, BetonCustom) for field in head.fields.values()
     )
     if head.num_allocations < expected or (head.num_allocations > expected and not _has_custom(head)):
         raise damaged(
             head.path,
-            f"its allocation table has {head.num_allocations} rows, and {layout.num_samples} samples have {expected} "
-            f"payloads",
+            f"its allocation table has {head.num_allocations} rows, and {num_samples} samples have {expected} payloads",
         )
-    table = memory[head.table_at :].view(ALLOCATION)
+    return memory[head.table_at :].view(ALLOCATION)
+
+
+def _slices_of(head: Head, table: NDArray[np.void]) -> Iterator[_Allocations]:
+    """Yields the rows of the table, checked against the file."""
+    layout, page_size = head.layout, head.layout.page_size
     limit = head.table_at if head.manifest is None else head.manifest.at
-    pointers, sizes, samples = (np.ascontiguousarray(table[key]) for key in ("pointer", "size", "sample"))
-    # As unsigned numbers, before anything is added to them.
-    is_bad = (pointers < layout.pages_at) | (pointers > limit) | (sizes > page_size) | (samples >= layout.num_samples)
-    if not is_bad.any():
-        is_bad = (pointers + sizes > limit) | (pointers % page_size + sizes > page_size)
-    if is_bad.any():
-        row = int(np.flatnonzero(is_bad)[0])
-        raise damaged(
-            head.path,
-            f"row {row} of its allocation table puts {sizes[row]} bytes of sample {samples[row]} at {pointers[row]}, "
-            f"where no page of {page_size} bytes has room for them",
-        )
-    kept = sizes > 0
-    pointers, sizes, samples = (column[kept].astype(np.int64) for column in (pointers, sizes, samples))
-    if (pointers[1:] < pointers[:-1]).any():
-        order = np.argsort(pointers, kind="stable")
-        pointers, sizes, samples = pointers[order], sizes[order], samples[order]
-    overlaps = pointers[:-1] + sizes[:-1] > pointers[1:]
-    if overlaps.any():
-        raise damaged(head.path, f"its payloads overlap at {pointers[1:][overlaps][0]}")
-    _check_end(head, memory, int(pointers[-1] + sizes[-1]) if len(pointers) else 0)
-    return _Table(pointers, sizes, samples)
+    for start in range(0, len(table), _SLICE):
+        some = table[start : start + _SLICE]
+        pointers, sizes, samples = (np.ascontiguousarray(some[key]) for key in ("pointer", "size", "sample"))
+        # As unsigned numbers, before anything is added to them.
+        is_bad = (pointers < layout.pages_at) | (pointers > limit) | (sizes > page_size)
+        is_bad |= samples >= layout.num_samples
+        if not is_bad.any():
+            is_bad = (pointers + sizes > limit) | (pointers % page_size + sizes > page_size)
+        if is_bad.any():
+            row = int(np.flatnonzero(is_bad)[0])
+            raise damaged(
+                head.path,
+                f"row {start + row} of its allocation table puts {sizes[row]} bytes of sample {samples[row]} at "
+                f"{pointers[row]}, where no page of {page_size} bytes has room for them",
+            )
+        kept = sizes > 0
+        yield _Allocations(pointers[kept], sizes[kept].astype(np.int64), samples[kept].astype(np.int64))
+
+
+class _Order:
+    """Whether payloads overlap.
+
+    Args:
+        head: of the file.
+    """
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self._is_ascending, self._last_start = True, 0
+        self.end = 0  # Of all payloads so far.
+
+    def note(self, allocations: _Allocations) -> None:
+        """Goes on with further rows of the table; those in the order of their pointers are checked at once.
+
+        Raises:
+            CorruptRecordError: two of them overlap.
+        """
+        starts = allocations.pointers.astype(np.int64)
+        if not len(starts):
+            return
+        ends = starts + allocations.sizes
+        self._is_ascending &= bool(starts[0] >= self._last_start and (starts[1:] >= starts[:-1]).all())
+        if self._is_ascending:
+            self._refuse_overlaps(starts, np.append(self.end, ends[:-1]))
+        self._last_start, self.end = int(starts[-1]), max(self.end, int(ends.max()))
+
+    def check(self, table: NDArray[np.void]) -> None:
+        """Checks all rows of a table that is not in the order of its pointers.
+
+        Raises:
+            CorruptRecordError: two of them overlap.
+        """
+        if self._is_ascending:
+            return
+        starts = table["pointer"][table["size"] > 0].astype(np.int64)
+        order = np.argsort(starts, kind="stable")
+        ends = starts + table["size"][table["size"] > 0].astype(np.int64)
+        self._refuse_overlaps(starts[order][1:], ends[order][:-1])
+
+    def _refuse_overlaps(self, starts: Int64Array, ends_before: Int64Array) -> None:
+        overlaps = ends_before > starts
+        if overlaps.any():
+            raise damaged(self._head.path, f"its payloads overlap at {starts[overlaps][0]}")
+
+
+class _Payloads:
+    """The payloads of a field, which rows of the table are claimed for.
+
+    Args:
+        head: of the file.
+        name: of the field.
+        field: its type, with a pointer.
+        column: [n] of its row_type.
+
+    Raises:
+        CorruptRecordError: a sample's row makes no sense.
+    """
+
+    def __init__(self, head: Head, name: str, field: BetonField, column: NDArray[Any]) -> None:
+        self.name, self.pointers = name, _pointers(column, field)
+        self._head, self._field, self._column = head, field, column
+        self._is_claimed = np.zeros(len(column), np.bool_)
+        tells_sizes = isinstance(field, BetonArray | BetonBytes | BetonJson)
+        self._found_sizes = None if tells_sizes else np.zeros(len(column), np.uint32)
+        for start in range(0, len(column), _SLICE):
+            self._check_rows(start)
+
+    def claim(self, allocations: _Allocations, is_free: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Returns which of some rows of the table, bool [m], are this field's: at most one for a sample.
+
+        Args:
+            allocations: m of them.
+            is_free: bool [m], which of them are no other field's.
+        """
+        samples, sizes = allocations.samples, allocations.sizes
+        stored = self._stored_sizes(samples)
+        is_own = is_free & (self.pointers[samples] == allocations.pointers) & ~self._is_claimed[samples]
+        is_own &= (stored < 0) | (stored == sizes)
+        self._is_claimed[samples[is_own]] = True
+        if self._found_sizes is not None:
+            self._found_sizes[samples[is_own]] = sizes[is_own]
+        return is_own
+
+    def sizes(self) -> NDArray[Any] | int:
+        """Returns the sizes of the payloads, [n], or one for all, when all of the table has been gone through.
+
+        Raises:
+            CorruptRecordError: a sample's pointer was in no row of the table.
+        """
+        for start in range(0, 0 if isinstance(self._field, BetonCustom) else len(self._column), _SLICE):
+            others = start + np.flatnonzero(~self._is_claimed[start : start + _SLICE])
+            others = others[self._stored_sizes(others) != 0]
+            if len(others):
+                raise damaged(
+                    self._head.path,
+                    f"the pointer {self.pointers[others[0]]} of field {self.name!r} of sample {others[0]} is not that "
+                    f"of a payload of its own",
+                )
+        if isinstance(self._field, BetonArray):
+            return self._field.num_bytes
+        if self._found_sizes is None:
+            sizes: NDArray[Any] = self._column["size"]
+            return sizes
+        is_one = len(self._found_sizes) and (self._found_sizes == self._found_sizes[0]).all()
+        return int(self._found_sizes[0]) if is_one else self._found_sizes
+
+    def _check_rows(self, start: int) -> None:
+        """Checks a slice of the samples' rows."""
+        some, path = self._column[start : start + _SLICE], self._head.path
+        if isinstance(self._field, BetonBytes | BetonJson) and (some["size"] > self._head.layout.page_size).any():
+            raise damaged(path, f"a value of {self.name!r} is said to have {some['size'].max()} bytes")
+        if isinstance(self._field, BetonImage):
+            mode = some["mode"]
+            is_bad = (mode != JPEG) & (mode != RAW) | (some["width"] == 0) | (some["height"] == 0)
+            if is_bad.any():
+                place = int(np.flatnonzero(is_bad)[0])
+                described = some[place].tolist()
+                raise damaged(path, f"image {self.name!r} of sample {start + place} is described as {described}")
+
+    def _stored_sizes(self, samples: Int64Array) -> Int64Array:
+        """Returns the sizes of payloads of samples as far as their rows tell them, int64 [m]; -1 where they do not."""
+        field = self._field
+        if isinstance(field, BetonArray):
+            return np.full(len(samples), field.num_bytes, np.int64)
+        if isinstance(field, BetonBytes | BetonJson):
+            sizes: Int64Array = self._column["size"][samples].astype(np.int64)
+            return sizes
+        if isinstance(field, BetonImage):
+            rows = self._column[samples]
+            num_bytes = 3 * rows["width"].astype(np.int64) * rows["height"]
+            return np.where(rows["mode"] == RAW, num_bytes, -1)
+        return np.full(len(samples), -1, np.int64)
+
+
+def _pointers(column: NDArray[Any], field: BetonField) -> NDArray[np.uint64]:
+    names = np.dtype(field.row_type).names
+    return column if names is None or field.pointer_at is None else column[names[field.pointer_at]]
 
 
 def _check_end(head: Head, memory: NDArray[np.uint8], payloads_end: int) -> None:
@@ -126,62 +277,3 @@ def _check_end(head: Head, memory: NDArray[np.uint8], payloads_end: int) -> None
     at = layout.pages_end(num_pages)
     if head.manifest is None and memory[at : at + len(HEAD_MAGIC)].tobytes() == HEAD_MAGIC:
         raise damaged(head.path, "the tail of its manifest is missing")
-
-
-def _pointers(column: NDArray[Any], field: BetonField) -> NDArray[np.uint64]:
-    names = np.dtype(field.row_type).names
-    return column if names is None or field.pointer_at is None else column[names[field.pointer_at]]
-
-
-def _stored_sizes(head: Head, name: str, field: BetonField, column: NDArray[Any]) -> NDArray[np.int64] | int | None:
-    """Returns the sizes of payloads as far as the rows tell them, int64 [n], -1 where they do not; None: of none."""
-    if isinstance(field, BetonArray):
-        return field.num_bytes
-    if isinstance(field, BetonBytes | BetonJson):
-        sizes = column["size"]
-        if (sizes > head.layout.page_size).any():
-            raise damaged(head.path, f"a value of {name!r} is said to have {sizes.max()} bytes")
-        return sizes.astype(np.int64)
-    if not isinstance(field, BetonImage):
-        return None
-    mode, sides = column["mode"], column["width"].astype(np.int64) * column["height"]
-    is_bad = (mode != JPEG) & (mode != RAW) | (sides == 0)
-    if is_bad.any():
-        number = int(np.flatnonzero(is_bad)[0])
-        raise damaged(head.path, f"image {name!r} of sample {number} is described as {column[number].tolist()}")
-    return np.where(mode == RAW, 3 * sides, -1)
-
-
-def _match(
-    head: Head,
-    name: str,
-    table: _Table,
-    used: NDArray[np.bool_],
-    pointers: NDArray[np.uint64],
-    stored: NDArray[np.int64] | int | None,
-) -> Int64Array | int:
-    """Finds the allocations of a field, marks them as used, and returns their sizes: int64 [n], or one for all."""
-    num_samples = len(pointers)
-    known = np.broadcast_to(np.int64(-1) if stored is None else np.asarray(stored, np.int64), (num_samples,))
-    place = np.searchsorted(table.pointers, pointers.astype(np.int64))  # What is beyond int64 becomes negative.
-    place = np.minimum(place, max(0, len(table.pointers) - 1))
-    if len(table.pointers):
-        is_there = (table.pointers[place] == pointers.astype(np.int64)) & (
-            table.samples[place] == np.arange(num_samples)
-        )
-        is_there &= (known < 0) | (table.sizes[place] == known)
-        is_there &= ~used[place]
-    else:
-        is_there = np.zeros(num_samples, np.bool_)
-    is_fine = is_there | (known == 0) | (stored is None)
-    if not is_fine.all():
-        number = int(np.flatnonzero(~is_fine)[0])
-        raise damaged(
-            head.path,
-            f"the pointer {pointers[number]} of field {name!r} of sample {number} is not that of a payload of its own",
-        )
-    used[place[is_there]] = True
-    if isinstance(stored, int):
-        return stored
-    sizes = np.where(is_there, table.sizes[place], 0) if len(table.pointers) else np.zeros(num_samples, np.int64)
-    return int(sizes[0]) if num_samples and (sizes == sizes[0]).all() else sizes.astype(np.uint32)

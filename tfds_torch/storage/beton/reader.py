@@ -38,7 +38,8 @@ class BetonReader:
         self.head = head
         self._files = OpenFiles([head.path], [head.stamp])
         self._files.read(0, 0, 1)  # Says whether it is still the file whose head was read.
-        self.memory = _map(head)
+        mapped = _map(head)
+        self.memory: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
         layout = head.layout
         rows = self.memory[layout.metadata_at : layout.metadata_end]
         table = self.memory[head.table_at :]
@@ -54,6 +55,8 @@ class BetonReader:
         self._members = dict(zip(head.fields, layout.row_type.names or (), strict=True))
         self._raw_shapes = {name: self._raw_shape(name) for name in head.fields}
         self._units = {name: self._unit(name) for name in head.fields}
+        if hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)  # What was checked counts as this process's memory no more.
 
     def read(self, name: str, index: Int64Array) -> Any:
         """Returns n values of a field: an array [n, ...], StoredPixels, or a list.
@@ -155,20 +158,16 @@ class BetonReader:
         shape = self._raw_shapes[name]
         if shape is None:
             return 1
-        unit = math.gcd(math.prod(shape), self.head.layout.page_size)
-        pointers = self._sizes.pointers(name, np.arange(len(self.rows)))
-        while unit > 1 and (pointers % unit).any():
-            unit //= 2
-        return unit
+        bits = np.bitwise_or.reduce(self._sizes.pointer_of[name])  # The lowest one that is set in any pointer.
+        return math.gcd(math.prod(shape), self.head.layout.page_size, int(bits))
 
 
-def _map(head: Head) -> NDArray[np.uint8]:
+def _map(head: Head) -> mmap.mmap:
     try:
         descriptor = os.open(head.path, os.O_RDONLY)
         try:
-            mapped = mmap.mmap(descriptor, head.stamp[0], access=mmap.ACCESS_READ)
+            return mmap.mmap(descriptor, head.stamp[0], access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
         raise ShardError(f"{head.path} cannot be mapped into memory: {error}.") from error
-    return np.frombuffer(mapped, np.uint8)
