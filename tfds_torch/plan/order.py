@@ -230,6 +230,5 @@ def _feistel(values: UInt64Array, num_examples: int, keys: UInt64Array) -> UInt6
 
 def _modulo(values: UInt64Array, divisor: np.uint64) -> UInt64Array:
     """Returns `values % divisor`: numpy divides by one number four times as fast as it takes remainders."""
-    multiples = values // divisor
-    multiples *= divisor
-    return np.subtract(values, multiples, out=multiples)
+    rest: UInt64Array = values - values // divisor * divisor
+    return rest

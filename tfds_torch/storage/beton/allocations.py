@@ -207,7 +207,9 @@ class _Payloads:
         """
         samples, sizes = allocations.samples, allocations.sizes
         stored = self._stored_sizes(samples)
-        is_own = is_free & (self.pointers[samples] == allocations.pointers) & ~self._is_claimed[samples]
+        is_own: NDArray[np.bool_] = (
+            is_free & (self.pointers[samples] == allocations.pointers) & ~self._is_claimed[samples]
+        )
         is_own &= (stored < 0) | (stored == sizes)
         self._is_claimed[samples[is_own]] = True
         if self._found_sizes is not None:
