@@ -1,6 +1,7 @@
 """The direct engine: what is read and announced, in what order, and what becomes of errors."""
 
 from dataclasses import replace
+from itertools import pairwise
 from unittest import mock
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from engines.made_source import MadeSource, request_of
 from tfds_torch.engines import direct
-from tfds_torch.engines.direct import _ChunkReader, chunk_bounds, read_examples, read_in_index_mode
+from tfds_torch.engines.direct import _ChunkReader, end_of_chunk, read_examples, read_in_index_mode
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.worker_order import WorkerOrder
@@ -82,7 +83,10 @@ def test_the_order_is_worked_out_once_and_many_positions_at_a_time() -> None:
 def test_a_chunk_lies_within_a_batch_or_is_several_whole_ones(
     num_examples: int, batch_size: int, chunk_size: int
 ) -> None:
-    bounds = list(chunk_bounds(num_examples, batch_size, chunk_size))
+    ends = [0]
+    while ends[-1] < num_examples:
+        ends.append(end_of_chunk(ends[-1], num_examples, batch_size, chunk_size))
+    bounds = list(pairwise(ends))
     assert [i for start, stop in bounds for i in range(start, stop)] == list(range(num_examples))
     for start, stop in bounds:
         is_within = start // batch_size == (stop - 1) // batch_size

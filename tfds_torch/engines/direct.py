@@ -1,5 +1,6 @@
 """The direct engine: a Source hands over encoded fields by number; threads decode. tensorflow is never imported."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,10 @@ from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.storage.source import Source
+from tfds_torch.storage.stored_pixels import StoredPixels
 
 _AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples, that the system is asked to read ahead.
+_PIXELS_BYTES = 3 << 20
 _ORDER_SLICE = 8192  # Examples whose order is worked out at a time; of a quarter of them each takes twice as long.
 
 
@@ -70,7 +73,9 @@ class _ChunkReader:
         source, metrics = request.source, request.context.metrics
         num_ahead = max(request.chunk_size, min(_AHEAD_BYTES // max(1, source.mean_example_bytes), _MOST_AHEAD))
         announced = 0
-        for start, stop in chunk_bounds(self._num_examples, request.plan.batch_size, request.chunk_size):
+        stop, chunk_size = 0, request.chunk_size
+        while stop < self._num_examples:
+            start, stop = stop, end_of_chunk(stop, self._num_examples, request.plan.batch_size, chunk_size)
             began_s = time.perf_counter()
             ahead = min(stop + num_ahead, self._num_examples)
             keys = self._sample_keys(start, ahead)
@@ -86,7 +91,18 @@ class _ChunkReader:
                 chunk = EncodedChunk(start, own, error=error)
             if metrics is not None:
                 metrics.add("read", time.perf_counter() - began_s)
+            chunk_size = max(chunk_size, self._chunk_of_pixels(chunk))
             yield chunk
+
+    def _chunk_of_pixels(self, chunk: EncodedChunk) -> int:
+        """Returns how many examples are handed on at a time where their images are but copied; 0: they are decoded.
+
+        Copying 256 images of 32 x 32 pixels takes no longer than handing them to a thread. A loader's worker hands on
+        every batch by itself, in one of a few slots.
+        """
+        image = self._request.content.image
+        images = None if image is None or self._request.context.is_read_ahead else chunk.columns.get(image.key)
+        return _PIXELS_BYTES // math.prod(images.shape) if isinstance(images, StoredPixels) else 0
 
     def _sample_keys(self, start: int, stop: int) -> Int64Array:
         """Returns the sample keys at positions start..stop-1; those before `start` are forgotten."""
@@ -98,13 +114,10 @@ class _ChunkReader:
         return self._known[: stop - start]
 
 
-def chunk_bounds(num_examples: int, batch_size: int, chunk_size: int) -> Iterator[tuple[int, int]]:
-    """Yields the first position and the end of each chunk: part of one batch, or several whole ones."""
-    step = batch_size * max(1, chunk_size // batch_size)
-    for first in range(0, num_examples, step):
-        end = min(first + step, num_examples)
-        for start in range(first, end, chunk_size):
-            yield start, min(start + chunk_size, end)
+def end_of_chunk(start: int, num_examples: int, batch_size: int, chunk_size: int) -> int:
+    """Returns the end of the chunk that begins at a position: part of one batch, or several whole ones."""
+    end_of_batches = start // batch_size * batch_size + batch_size * max(1, chunk_size // batch_size)
+    return min(start + chunk_size, end_of_batches, num_examples)
 
 
 def read_examples(

@@ -168,11 +168,15 @@ class ImageTransform:
             raise BadImageError(len(headers), str(error)) from None
         return headers
 
-    def _copy(self, images: Sequence[EncodedImage], headers: Sequence[Header], rows: Sequence[BufferRows]) -> None:
+    def _copy(
+        self, images: Sequence[EncodedImage], headers: Sequence[Header], rows: Sequence[BufferRows], first: int = 0
+    ) -> None:
+        """Decodes whole images into their rows; `first` is the number of the first one, for messages."""
         if isinstance(images, StoredPixels):
             copy_stored(images, rows)
             return
-        for position, (image, header, (buffer, row)) in enumerate(zip(images, headers, single_rows(rows), strict=True)):
+        each = zip(images, headers, single_rows(rows), strict=True)
+        for position, (image, header, (buffer, row)) in enumerate(each, first):
             out = buffer.pixels[row]
             shape = (header.height, header.width, self._decoder.num_channels(header))
             if shape != out.shape:
@@ -200,15 +204,14 @@ class ImageTransform:
             for buffer, start, stop, first in blocks_of(rows):
                 mirror(buffer.pixels[start:stop], parameters.flips[first : first + stop - start])
             return
-        decoded = ArrayBuffer((len(images), *shape))
-        self._copy(images, headers, [BufferRows(decoded, 0, len(images))])
         fill = 0 if self.preprocess is None else self.preprocess.fill
         starts = parameters.windows[:, :2] + parameters.offsets
         for buffer, start, stop, first in blocks_of(rows):
-            images_of_block = slice(first, first + stop - start)
-            out = buffer.pixels[start:stop]
-            cut_windows_of(decoded.pixels[images_of_block], starts[images_of_block], fill, out)
-            mirror(out, parameters.flips[images_of_block])
+            some, out = slice(first, first + stop - start), buffer.pixels[start:stop]
+            decoded = ArrayBuffer((len(out), *shape))
+            self._copy(images[some], headers[some], [BufferRows(decoded, 0, len(out))], first)
+            cut_windows_of(decoded.pixels, starts[some], fill, out)
+            mirror(out, parameters.flips[some])
 
     def _resize(
         self,

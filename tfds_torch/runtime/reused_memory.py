@@ -16,10 +16,11 @@ class ReusedMemory:
 
     Args:
         most_kept: blocks that are kept while nobody uses them.
+        kept_bytes: up to which more of them are kept: small batches are made several at a time.
     """
 
-    def __init__(self, most_kept: int = 4) -> None:
-        self._most_kept = most_kept
+    def __init__(self, most_kept: int = 4, kept_bytes: int = 1 << 24) -> None:
+        self._most_kept, self._kept_bytes = most_kept, kept_bytes
         # No lock: garbage collection may give memory back at any moment, also within `take` in the same thread.
         self._blocks: list[NDArray[np.uint8]] = []
 
@@ -51,5 +52,5 @@ class ReusedMemory:
         return found
 
     def _give_back(self, block: NDArray[np.uint8]) -> None:
-        if len(self._blocks) < self._most_kept:
+        if len(self._blocks) < self._most_kept or (len(self._blocks) + 1) * block.size <= self._kept_bytes:
             self._blocks.append(block)
