@@ -122,10 +122,10 @@ class CachedSource:
         index = np.asarray(index, np.int64)
         cached = [name for name in fields if name == PIXELS or name in self._names]
         others = [name for name in fields if name not in cached]
-        columns = {} if self.file is None else self._read_cached(index, cached)
-        if self.file is None:
+        columns = None if self.file is None else self._read_cached(self.file, index, cached)
+        if columns is None:
             return self._read_original(index, fields)
-        return {**columns, **(self._read_original(index, others) if others else {})}
+        return columns | self._read_original(index, others) if others else columns
 
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
         """Is the original's: records have no decoded images."""
@@ -156,22 +156,22 @@ class CachedSource:
             self.file.close()
         self.original.close()
 
-    def _read_cached(self, index: Int64Array, fields: Sequence[str]) -> dict[str, Any]:
-        """Returns values out of the file; where it cannot be read any more there is none afterwards."""
-        assert self.file is not None  # noqa: S101 (its only caller asked)
+    def _read_cached(self, file: BetonSource, index: Int64Array, fields: Sequence[str]) -> dict[str, Any] | None:
+        """Returns values out of the file; None: it cannot be read any more."""
+        places = {name: PIXELS_FIELD if name == PIXELS else self._names[name] for name in fields}
         try:
             if self._missing is None:
-                flags = self.file.reader.rows_of(IS_CACHED)
+                flags = file.reader.rows_of(IS_CACHED)
                 self._missing = np.flatnonzero(flags == 0).astype(np.int64)
-            stored = self.file.read(index, [PIXELS_FIELD if name == PIXELS else self._names[name] for name in fields])
+            stored = file.read(index, list(places.values()))
         except ShardError as error:
             self._give_up(error)
-            return {}
-        columns = {name: self._as_declared(name, values) for name, values in zip(fields, stored.values(), strict=True)}
-        if len(self._missing):
-            places = np.flatnonzero(np.isin(index, self._missing))
-            if len(places):
-                columns = _with(columns, places, self._read_original(index[places], fields))
+            return None
+        columns = {name: self._as_declared(name, stored[place]) for name, place in places.items()}
+        if fields and len(self._missing):
+            missing = np.flatnonzero(np.isin(index, self._missing))
+            if len(missing):
+                columns = _with(columns, missing, self._read_original(index[missing], fields))
         return columns
 
     def _as_declared(self, name: str, values: Any) -> Any:
