@@ -5,11 +5,10 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
-
-from tfds_torch.runtime.whole_file import write_whole
 
 READING, WRITING, COMPLETE, FAILED = "reading", "writing", "complete", "failed"
 BUILDING = (READING, WRITING)
@@ -53,11 +52,12 @@ class CacheStatus:
 
 
 def write_status(path: Path, status: CacheStatus) -> None:
-    """Says how far a builder is, where that can be written: building goes on without it."""
-    try:
-        write_whole(path, json.dumps(asdict(status)).encode())
-    except OSError:
-        pass
+    """Says how far a builder is, where that can be written: building goes on without it.
+
+    In place: who looks at that moment finds nothing that makes sense, and looks again.
+    """
+    with suppress(OSError):
+        path.write_bytes(json.dumps(asdict(status)).encode())
 
 
 def read_status(path: Path) -> CacheStatus | None:
