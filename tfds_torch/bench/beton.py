@@ -68,16 +68,32 @@ def write(source: str, target: str) -> None:
     Raises:
         ConfigError: FFCV is not there, or cannot be loaded.
     """
+    load_writer()  # Where it is missing, nothing is read.
+    images = DecodedImages(source)
+    write_images(images, Path(target) / "images.beton", "raw" if images.are_small else "jpg", len(images))
+
+
+def write_images(images: DecodedImages, path: Path, mode: str, num_images: int) -> None:
+    """Writes the first images as FFCV's writer does it in one of its modes, `raw` or `jpg`; see `write`."""
+    writer, image_field, int_field = load_writer()
+    fields: dict[str, Any] = {"image": image_field(mode), "label": int_field()}
+    writer(str(path), fields).from_indexed_dataset(images, indices=list(range(num_images)))
+
+
+def load_writer() -> tuple[Any, Any, Any]:
+    """Returns FFCV's writer, and its fields of images and integers.
+
+    Raises:
+        ConfigError: FFCV is not there, or cannot be loaded.
+    """
     try:
         import ffcv.writer
         from ffcv.fields import IntField, RGBImageField
     except (ImportError, OSError) as error:
         raise ConfigError(f"{error} ({INSTALL})") from None
 
-    images = DecodedImages(source)
     ffcv.writer.tqdm = functools.partial(ffcv.writer.tqdm, disable=True)
-    fields: dict[str, Any] = {"image": RGBImageField("raw" if images.are_small else "jpg"), "label": IntField()}
-    ffcv.writer.DatasetWriter(str(Path(target) / "images.beton"), fields).from_indexed_dataset(images)
+    return ffcv.writer.DatasetWriter, RGBImageField, IntField
 
 
 def _read_tar(shard: Path) -> Iterator[tuple[bytes, int]]:

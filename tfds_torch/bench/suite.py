@@ -91,7 +91,8 @@ class Suite:
         method: how, in a paragraph.
         measure: does it.
         configured: where to read how, and why so.
-        peers: who takes part; nobody where this package is measured alone.
+        peers: who takes part; nobody where this package is measured alone, or all take part always.
+        distributions: packages that those who always take part are made of, for the list of versions.
     """
 
     name: str
@@ -100,3 +101,4 @@ class Suite:
     measure: Callable[[Run], Found]
     configured: str
     peers: Sequence[Peer] = ()
+    distributions: Sequence[str] = ()

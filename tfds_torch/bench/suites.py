@@ -5,7 +5,9 @@ from dataclasses import asdict
 
 from tfds_torch import demo
 from tfds_torch.bench import machine
+from tfds_torch.bench.cached_suite import CACHED
 from tfds_torch.bench.contests import SAMPLE, START
+from tfds_torch.bench.export_suite import EXPORT
 from tfds_torch.bench.fused_suites import JPEG, JPEG_EVAL, MEMORY, PNG32
 from tfds_torch.bench.index_suite import INDEX_SUITE
 from tfds_torch.bench.notebook_suite import NOTEBOOK
@@ -17,7 +19,21 @@ from tfds_torch.bench.suite import Run, Settings, Suite
 from tfds_torch.bench.task import PEERS
 from tfds_torch.bench.turns import Say
 
-SUITES = (SAMPLE, START, INDEX_SUITE, STATE_SUITE, JPEG, JPEG_EVAL, PNG32, MEMORY, NOTEBOOK, READY, SCALE)
+SUITES = (
+    SAMPLE,
+    START,
+    INDEX_SUITE,
+    STATE_SUITE,
+    JPEG,
+    JPEG_EVAL,
+    PNG32,
+    MEMORY,
+    NOTEBOOK,
+    READY,
+    SCALE,
+    EXPORT,
+    CACHED,
+)
 
 
 def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
@@ -38,7 +54,9 @@ def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
         command=command,
         date=date,
         machine=found_machine,
-        versions=machine.describe_versions(name for peer in taking_part for name in peer.distributions)
+        versions=machine.describe_versions(
+            [*(name for peer in taking_part for name in peer.distributions), *suite.distributions]
+        )
         | dict(found.versions),
         settings=asdict(settings) | {"num_shards": settings.num_shards},
         outcomes=found.outcomes,
