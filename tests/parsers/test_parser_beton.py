@@ -29,10 +29,12 @@ from tfds_torch import (
     World,
     create_loader,
 )
+from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.storage.beton.fields import BetonField, BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.beton.writer import BetonWriter
 from tfds_torch.storage.stored_pixels import StoredPixels
 
@@ -430,3 +432,28 @@ def test_an_empty_file_has_no_batches_and_cannot_be_trained_on(tmp_path: Path) -
     assert list(ParserBeton(tmp_path / "empty.beton").batches(fields=("label",))) == []
     with pytest.raises(ConfigError, match=r"empty\.beton"):
         ParserBeton(tmp_path / "empty.beton", is_training=True, batch_size=2)
+
+
+@pytest.mark.parametrize("preprocess", [WHOLE, TrainPreprocess(size=SIDE, crop_padding=2)])
+def test_pixels_are_handed_on_several_batches_at_a_time_after_the_first_one(
+    path: Path, preprocess: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    read = BetonSource.read
+
+    def counting(source: BetonSource, index: Any, fields: Any) -> Any:
+        sizes.append(len(index))
+        return read(source, index, fields)
+
+    monkeypatch.setattr(BetonSource, "read", counting)
+    parser = ParserBeton(path, is_training=True, batch_size=4, preprocess=preprocess, read=ReadOptions(num_threads=1))
+    several = list(parser.batches(World(), 1))
+    assert sizes[0] < sizes[1] == 52 - sizes[0]  # 13 batches, the last one filled up.
+    sizes.clear()
+    context = ReadContext(is_read_ahead=True)
+    one_by_one = list(parser.batches(World(), 1, context=context))
+    assert max(sizes) < 40, "a loader's worker hands on each batch by itself"
+    for one, other in zip(several, one_by_one, strict=True):
+        assert np.array_equal(one.image, other.image)
+        assert np.array_equal(one.index, other.index)
+        assert np.array_equal(one.label, other.label)

@@ -38,10 +38,11 @@ def test_memory_of_another_size_is_not_mixed_up() -> None:
 
 
 def test_no_more_is_kept_than_may_be() -> None:
-    memory = ReusedMemory(most_kept=2)
-    taken = [memory.take(SHAPE) for _ in range(5)]
-    taken.clear()
-    assert len(memory._blocks) == 2
+    for kept_bytes, number in ((0, 2), (2 * 768, 2), (4 * 768, 4), (9 * 768, 5)):
+        memory = ReusedMemory(most_kept=2, kept_bytes=kept_bytes)
+        taken = [memory.take(SHAPE) for _ in range(5)]
+        taken.clear()
+        assert len(memory._blocks) == number
 
 
 @pytest.mark.timeout(30)
