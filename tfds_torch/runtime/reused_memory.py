@@ -16,7 +16,7 @@ class ReusedMemory:
 
     Args:
         most_kept: blocks that are kept while nobody uses them.
-        kept_bytes: up to which more of them are kept: small batches are made several at a time.
+        kept_bytes: of all of them, up to which more are kept: small batches are made several at a time.
     """
 
     def __init__(self, most_kept: int = 4, kept_bytes: int = 1 << 24) -> None:
@@ -52,5 +52,6 @@ class ReusedMemory:
         return found
 
     def _give_back(self, block: NDArray[np.uint8]) -> None:
-        if len(self._blocks) < self._most_kept or (len(self._blocks) + 1) * block.size <= self._kept_bytes:
+        kept = list(self._blocks)
+        if len(kept) < self._most_kept or sum(one.size for one in kept) + block.size <= self._kept_bytes:
             self._blocks.append(block)
