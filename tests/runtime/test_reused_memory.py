@@ -45,6 +45,14 @@ def test_no_more_is_kept_than_may_be() -> None:
         assert len(memory._blocks) == number
 
 
+def test_small_memory_is_not_kept_beside_large_memory_without_end() -> None:
+    memory = ReusedMemory(most_kept=1, kept_bytes=100)
+    taken = [memory.take((90,)), *(memory.take((5,)) for _ in range(4))]
+    while taken:
+        taken.pop(0)
+    assert sorted(block.size for block in memory._blocks) == [5, 5, 90]
+
+
 @pytest.mark.timeout(30)
 def test_memory_may_be_given_back_while_some_is_taken_by_the_same_thread() -> None:
     """As garbage collection does it, which may run at any moment."""
