@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tfds_torch.engines.options import ReadOptions
     from tfds_torch.export.exporting import export_dataset
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
-    from tfds_torch.parsers.decoded_cache import DecodedCache
+    from tfds_torch.parsers.cache.decoded_cache import DecodedCache
     from tfds_torch.parsers.parser import Parser
     from tfds_torch.parsers.parser_beton import ParserBeton
     from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -28,7 +28,7 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "Batch": "engines.batch",
-    "DecodedCache": "parsers.decoded_cache",
+    "DecodedCache": "parsers.cache.decoded_cache",
     "DevicePrefetcher": "torch_data.device_prefetcher",
     "EpochPlan": "plan.epoch",
     "EvalPreprocess": "images.preprocess",

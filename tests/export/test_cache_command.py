@@ -13,8 +13,8 @@ from parsers.cached_pictures import NUM_EXAMPLES, write_small
 from tfds_torch import DecodedCache, ParserTfds
 from tfds_torch.export import cache_command
 from tfds_torch.export.cache_command import run
-from tfds_torch.parsers.cache_status import CacheStatus, write_status
-from tfds_torch.parsers.decoded_cache import list_caches, lock_path, status_path
+from tfds_torch.parsers.cache.decoded_cache import list_caches, lock_path, status_path
+from tfds_torch.parsers.cache.status import CacheStatus, write_status
 
 
 @pytest.fixture(scope="module")

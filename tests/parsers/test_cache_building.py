@@ -26,11 +26,11 @@ from filelock import FileLock
 from parsers.cached_pictures import NUM_EXAMPLES, SIDE, assert_same_batches, read, write_small
 from tfds_torch import DecodedCache, EvalPreprocess, ImageDataset, ParserTfds, create_loader
 from tfds_torch.errors import ExportError, ShardError
-from tfds_torch.parsers import cache_building, cache_opening, cache_progress
-from tfds_torch.parsers.cache_building import CacheContent, build, estimate
-from tfds_torch.parsers.cache_progress import CacheProgress
-from tfds_torch.parsers.cache_status import READING, CacheStatus, read_status, write_status
-from tfds_torch.parsers.decoded_cache import clear_caches, list_caches, lock_path, status_path
+from tfds_torch.parsers.cache import building, opening, progress
+from tfds_torch.parsers.cache.building import CacheContent, build, estimate
+from tfds_torch.parsers.cache.decoded_cache import clear_caches, list_caches, lock_path, status_path
+from tfds_torch.parsers.cache.progress import CacheProgress
+from tfds_torch.parsers.cache.status import READING, CacheStatus, read_status, write_status
 from tfds_torch.storage.beton.verify import verify
 
 NUM_PROCESSES = 8
@@ -103,7 +103,7 @@ def start_together(
     The first one does not build before all others wait for it.
     """
     num_builds, num_waiting = FORK.Value("i", 0), FORK.Value("i", 0)
-    take_turn = cache_opening._Building._take_turn
+    take_turn = opening._Building._take_turn
 
     def counted_turn(self: Any, lock: Any, progress: Any) -> Any:
         with num_waiting.get_lock():
@@ -117,12 +117,12 @@ def start_together(
         while num_waiting.value < NUM_PROCESSES and time.monotonic() < deadline_s:
             time.sleep(0.01)
         # Another look of theirs, so that they know of this build.
-        threading.Event().wait(3 * cache_opening._LOOK_EVERY_S)
+        threading.Event().wait(3 * opening._LOOK_EVERY_S)
         return make(*arguments, **options)
 
-    monkeypatch.setattr(cache_opening._Building, "_take_turn", counted_turn)
-    monkeypatch.setattr(cache_opening, "build", counted_build)
-    monkeypatch.setattr(cache_opening, "_LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(opening._Building, "_take_turn", counted_turn)
+    monkeypatch.setattr(opening, "build", counted_build)
+    monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.1)
     barrier, results = FORK.Barrier(NUM_PROCESSES), FORK.SimpleQueue()
     processes = [FORK.Process(target=_start, args=(root, cache, barrier, results)) for _ in range(NUM_PROCESSES)]
     for process in processes:
@@ -165,7 +165,7 @@ def test_a_later_start_tries_again_after_a_failure(
     small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(cache_opening.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(1, 1, 0))
+        patch.setattr(opening.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(1, 1, 0))
         assert open_parser(small, cache).source.file is None
     assert open_parser(small, cache).source.file is not None
 
@@ -215,7 +215,7 @@ def test_a_cache_that_is_deleted_while_it_is_open_is_read_on(small: Path, cache:
 def test_a_cache_larger_than_what_is_free_is_a_warning_and_nothing_is_written(
     small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cache_opening.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(9**9, 9, 4_000_000))
+    monkeypatch.setattr(opening.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(9**9, 9, 4_000_000))
     parser = open_parser(small, cache)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
@@ -301,7 +301,7 @@ def test_a_folder_that_cannot_be_written_to_is_a_warning(
     if what == "file":
         folder.write_text("mine")
     else:
-        monkeypatch.setattr(cache_opening.FileLock, "acquire", refuse)
+        monkeypatch.setattr(opening.FileLock, "acquire", refuse)
     parser = open_parser(small, DecodedCache(folder))
     (line,) = [record.getMessage() for record in caplog.records]
     assert f"are decoded from the original files: {folder} cannot be written to: " in line
@@ -318,7 +318,7 @@ def test_a_folder_of_somebody_elses_needs_no_lock_where_the_cache_is_complete(
 
     for name in ("utime", "mkdir"):
         monkeypatch.setattr(os, name, refuse)
-    monkeypatch.setattr(cache_opening.FileLock, "acquire", refuse)
+    monkeypatch.setattr(opening.FileLock, "acquire", refuse)
     assert open_parser(small, cache).source.file is not None
 
 
@@ -368,8 +368,8 @@ def _die_while_building(root: Path, cache: DecodedCache) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         add(self, sample, number)
 
-    add = cache_building.BetonWriter.add
-    cache_building.BetonWriter.add = add_and_die  # type: ignore[method-assign]
+    add = building.BetonWriter.add
+    building.BetonWriter.add = add_and_die  # type: ignore[method-assign]
     open_parser(root, cache)
 
 
@@ -404,7 +404,7 @@ def test_an_interrupted_build_leaves_nothing_but_a_free_lock(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache_building.BetonWriter, "add", interrupt)
+        patch.setattr(building.BetonWriter, "add", interrupt)
         with pytest.raises(KeyboardInterrupt):
             open_parser(small, cache)
     assert left_in(cache.path) == [".lock"]
@@ -441,7 +441,7 @@ def test_a_stuck_builder_is_not_waited_for(
     held: Any, small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, _, _ = held
-    monkeypatch.setattr(cache_opening, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.05)
     parser = open_parser(small, cache)
     (line,) = [record.getMessage() for record in caplog.records]
     assert f"process 4321 on elsewhere that builds {path} has said nothing for 0 s: it is stuck. End it, and" in line
@@ -465,9 +465,9 @@ def test_a_builder_that_goes_on_is_waited_for_and_shown(
             lock.release()
         return replace(status, beat=looks, num_done=looks)
 
-    monkeypatch.setattr(cache_opening, "read_status", look)
-    monkeypatch.setattr(cache_opening, "_LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(cache_progress, "_LINE_AFTER_S", 0.2)
+    monkeypatch.setattr(opening, "read_status", look)
+    monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(progress, "_LINE_AFTER_S", 0.2)
     parser = open_parser(small, cache)
     assert parser.source.file is not None
     (line,) = [record.getMessage() for record in caplog.records]
@@ -482,12 +482,12 @@ class Terminal(io.StringIO):
 
 
 def test_a_terminal_shows_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_progress, "_BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_BAR_AFTER_S", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with CacheProgress("cats:1.0.0 (train)") as progress:
+    with CacheProgress("cats:1.0.0 (train)") as shown_progress:
         for number in range(3):
-            progress.show("building", number, 3)
+            shown_progress.show("building", number, 3)
     shown = terminal.getvalue()
     assert "building the decoded cache of cats:1.0.0 (train)" in shown
     assert "2/3" in shown
@@ -499,15 +499,15 @@ def test_a_terminal_shows_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_more_is_read_ahead_than_the_threads_decode(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five examples at a time, two threads: three chunks are under way while the first one is written."""
-    monkeypatch.setattr(cache_building, "_LARGEST_CHUNK", 5)
-    monkeypatch.setattr(cache_building, "usable_cores", lambda: type("Cores", (), {"number": 2.0}))
+    monkeypatch.setattr(building, "_LARGEST_CHUNK", 5)
+    monkeypatch.setattr(building, "usable_cores", lambda: type("Cores", (), {"number": 2.0}))
     source = open_parser(small, None).source
     reads: list[int] = []
     read_source = type(source).read
     monkeypatch.setattr(
         type(source), "read", lambda self, index, fields: reads.append(len(index)) or read_source(self, index, fields)
     )
-    chunks = cache_building._decoded_chunks(CacheContent(source, "image", None, ""), 2**21)
+    chunks = building._decoded_chunks(CacheContent(source, "image", None, ""), 2**21)
     assert next(chunks)[0] == range(5)
     assert reads == [5] * 4
     assert [numbers for numbers, *_ in chunks] == [range(start, start + 5) for start in range(5, 60, 5)]
@@ -516,9 +516,9 @@ def test_no_more_is_read_ahead_than_the_threads_decode(small: Path, monkeypatch:
 
 def test_the_builder_says_how_far_it_is(small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[CacheStatus] = []
-    monkeypatch.setattr(cache_opening, "_BEAT_EVERY_S", 0.0)
-    monkeypatch.setattr(cache_building, "_LARGEST_CHUNK", 20)
-    monkeypatch.setattr(cache_opening, "write_status", lambda path, status: said.append(status))
+    monkeypatch.setattr(opening, "_BEAT_EVERY_S", 0.0)
+    monkeypatch.setattr(building, "_LARGEST_CHUNK", 20)
+    monkeypatch.setattr(opening, "write_status", lambda path, status: said.append(status))
     open_parser(small, cache)
     assert [(one.phase, one.num_done) for one in said] == [
         ("reading", 0), ("reading", 20), ("reading", 40), ("reading", 60), ("writing", 60), ("complete", 60)

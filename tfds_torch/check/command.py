@@ -46,7 +46,7 @@ from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.images.decoding import CHANNELS
-from tfds_torch.parsers.decoded_cache import CACHED_MODES, DecodedCache
+from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.machine_share import choose_workers, num_cores, usable_cores

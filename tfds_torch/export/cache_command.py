@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.parsers.decoded_cache import CacheEntry, DecodedCache, clear_caches, list_caches
+from tfds_torch.parsers.cache.decoded_cache import CacheEntry, DecodedCache, clear_caches, list_caches
 from tfds_torch.runtime.printable import printable
 
 _WIDTH_OF_PIPES = 160

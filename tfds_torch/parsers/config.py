@@ -16,8 +16,8 @@ else:
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
+from tfds_torch.parsers.cache.decoded_cache import DecodedCache
 from tfds_torch.parsers.class_map import check_entries
-from tfds_torch.parsers.decoded_cache import DecodedCache
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import did_you_mean
 

@@ -14,9 +14,9 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
-from tfds_torch.parsers.cache_opening import open_cached
+from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
+from tfds_torch.parsers.cache.opening import open_cached
 from tfds_torch.parsers.class_map import ClassMap
-from tfds_torch.parsers.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.parser import ElementSpec
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.dataset import field_spec

@@ -17,9 +17,10 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExportError, ShardError
-from tfds_torch.parsers.cache_building import CacheContent, Estimate, PixelMaker, build, estimate, number_fields
-from tfds_torch.parsers.cache_progress import CacheProgress
-from tfds_torch.parsers.cache_status import (
+from tfds_torch.parsers.cache.building import CacheContent, Estimate, PixelMaker, build, estimate, number_fields
+from tfds_torch.parsers.cache.decoded_cache import SUFFIX, DecodedCache, lock_path, status_path
+from tfds_torch.parsers.cache.progress import CacheProgress
+from tfds_torch.parsers.cache.status import (
     COMPLETE,
     FAILED,
     LONGEST_SILENCE_S,
@@ -28,7 +29,6 @@ from tfds_torch.parsers.cache_status import (
     read_status,
     write_status,
 )
-from tfds_torch.parsers.decoded_cache import SUFFIX, DecodedCache, lock_path, status_path
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.cached_source import CachedSource
 from tfds_torch.storage.open_files import Stamp, stamp_of

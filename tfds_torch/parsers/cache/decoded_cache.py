@@ -10,7 +10,7 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
-from tfds_torch.parsers.cache_status import BUILDING, FAILED, CacheStatus, read_status
+from tfds_torch.parsers.cache.status import BUILDING, FAILED, CacheStatus, read_status
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.storage.beton.format import LARGEST_SIDE
 from tfds_torch.storage.beton.head import read_head
