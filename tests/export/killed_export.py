@@ -1,6 +1,7 @@
 """Exports with two workers in a process that is killed at a random moment, and counts what is left. Run as a script.
 
-`python killed_export.py FOLDER KILLS SEED`: prints counts as JSON, of so many kills or more. It is a process of its own, because it forks.
+`python killed_export.py FOLDER KILLS SEED`: prints counts as JSON, of so many kills or more. It is a process of its
+own, because it forks.
 """
 
 import json
