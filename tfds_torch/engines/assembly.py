@@ -115,8 +115,10 @@ class Assembly:
         try:
             for chunk in chunks:
                 waiting.append((chunk, self._begin(chunk, threads)))
+                # Of pixels, of which there are more in a chunk, one is enough: copied by two threads, each takes longer.
+                is_of_pixels = len(chunk) > self._request.chunk_size
                 # The first chunks are not kept waiting for those that are read ahead.
-                if len(waiting) > num_ahead:
+                while len(waiting) > (1 if is_of_pixels else num_ahead):
                     num_ahead += num_ahead < self._request.num_chunks_ahead
                     yield from self._finish(*waiting.popleft())
             while waiting:
