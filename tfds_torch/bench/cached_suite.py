@@ -7,6 +7,7 @@ for every batch, of the order, the loader and handing over to a thread. Cutting 
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,9 @@ def _read_cache(run: Run, folder: Path) -> list[Outcome]:
 
 def judge_pixels(work: str, outcomes: Sequence[Outcome]) -> list[Target]:
     """Returns the targets of reading pixels."""
+    speed = judge_speed(outcomes, LEAST_FFCV_RATIOS[work], FFCV, "FFCV's")
     return [
-        judge_speed(outcomes, LEAST_FFCV_RATIOS[work], FFCV, f"FFCV's, {_TITLES[work]}"),
+        replace(speed, name=f"{speed.name}, {_TITLES[work]}"),
         judge_seconds(
             f"very first batch, {_TITLES[work]}",
             outcomes,
@@ -130,7 +132,8 @@ def judge_pixels(work: str, outcomes: Sequence[Outcome]) -> list[Target]:
 
 def judge_cache(outcomes: Sequence[Outcome]) -> Target:
     """Returns the target of the decoded cache, from its second epoch on."""
-    return judge_speed(outcomes, LEAST_TIMM_RATIO, TIMM, "timm's, from a decoded cache")
+    speed = judge_speed(outcomes, LEAST_TIMM_RATIO, TIMM, "timm's")
+    return replace(speed, name=f"{speed.name}, from a decoded cache")
 
 
 def judge_opening(openings: Sequence[Opening]) -> list[Target]:
