@@ -115,7 +115,7 @@ class Assembly:
         try:
             for chunk in chunks:
                 waiting.append((chunk, self._begin(chunk, threads)))
-                # Of pixels, of which there are more in a chunk, one is enough: copied by two threads, each takes longer.
+                # Larger chunks are of pixels, of which one ahead is enough: copied by two threads, each takes longer.
                 is_of_pixels = len(chunk) > self._request.chunk_size
                 # The first chunks are not kept waiting for those that are read ahead.
                 while len(waiting) > (1 if is_of_pixels else num_ahead):
