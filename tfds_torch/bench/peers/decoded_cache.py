@@ -4,7 +4,6 @@ What it is compared with is timm's loader (`peers/timm_loader.py`), which decode
 """
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import Any
 
 from tfds_torch.bench.task import Task
@@ -12,9 +11,11 @@ from tfds_torch.bench.task import Task
 
 def load(task: Task) -> Callable[[int], Iterable[Any]]:
     """Returns the function epoch -> batches of images, torch uint8 [B, 3, H, W]; `converted_dir` holds the cache."""
-    from tfds_torch import ImageDataset, ParserTfds, create_loader
+    from tfds_torch import DecodedCache, ImageDataset, ParserTfds, create_loader
 
-    cache: dict[str, Any] = {"cache": import_module("tfds_torch").DecodedCache(task.converted_dir)}
-    parser = ParserTfds(task.data_dir, task.dataset, task.split, is_training=True, batch_size=task.batch_size, **cache)
+    cache = DecodedCache(task.converted_dir)
+    parser = ParserTfds(
+        task.data_dir, task.dataset, task.split, is_training=True, batch_size=task.batch_size, cache=cache
+    )
     loader = create_loader(ImageDataset(parser, batched=True))
     return lambda epoch: (images for images, _ in loader)
