@@ -2,20 +2,24 @@
 
 import os
 import re
+import resource
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+import torch
 
 from export import made_sources as made
 from export.made_sources import Numbered, Sized
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import workers
 from tfds_torch.export.exporting import export_dataset
+from tfds_torch.runtime.worker_faults import ReadingNames
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +79,80 @@ def test_a_worker_that_hangs_is_an_error_with_its_stack(
     with pytest.raises(ExportError, match=rf"is {state}, and has been at Numbered, dataset\[17\] for 0\.5 s") as caught:
         export(Numbered(at=17, act=act), tmp_path / "a.beton")
     assert ("in hang" in str(caught.value)) == (act is made.hang)
+    assert os.listdir(tmp_path) == []
+
+
+def stop_children() -> None:
+    for child in psutil.Process().children():
+        child.suspend()
+
+
+def test_a_worker_that_is_stopped_while_samples_are_sent_to_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "STUCK_S", 0.5)
+
+    class Large(Sized):
+        def __iter__(self) -> Iterator[dict[str, object]]:
+            for number in range(len(self)):
+                if number == 10:
+                    stop_children()
+                yield {"large": np.zeros(400_000, np.uint8)}
+
+    with pytest.raises(
+        ExportError, match=r"Worker [01] \(pid \d+\) is stopped \(T\), and has taken no task for 0\.5 s"
+    ):
+        export(Large(20), tmp_path / "a.beton")
+    assert os.listdir(tmp_path) == []
+
+
+class Answers:
+    """A job whose answers are larger than what a pipe holds."""
+
+    def begin(self, metrics: object) -> None:
+        pass
+
+    def do(self, task: object) -> bytes:
+        return bytes(10_000_000)
+
+    def finish(self) -> None:
+        pass
+
+
+def test_a_worker_that_is_stopped_while_it_answers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "STUCK_S", 0.5)
+    with (
+        workers.Workers(1, Answers(), ReadingNames("a dataset", "", None), "It failed.") as one,
+        pytest.raises(ExportError, match=r"is stopped \(T\), and has not ended its answer for 0\.5 s"),
+    ):
+        list(one.run([1], 1, stop_children))
+
+
+def test_an_iterable_of_tensors_needs_no_file_for_each(tmp_path: Path) -> None:
+    class Tensors(Sized):
+        def __iter__(self) -> Iterator[dict[str, object]]:
+            for number in range(len(self)):
+                yield {"box": torch.full((4,), float(number))}
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_open = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 60, before[1]))
+    try:
+        export(Tensors(200), tmp_path / "a.beton", chunk_size=100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_samples_that_cannot_be_sent_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    class Local(Sized):
+        def __iter__(self) -> Iterator[dict[str, object]]:
+            for number in range(len(self)):
+                yield {"a": [number if number < 7 else threading.Lock()]}
+
+    with pytest.raises(
+        ExportError, match=r"Local: its samples cannot be sent to a worker: TypeError: cannot pickle .*lock"
+    ):
+        export(Local(20), tmp_path / "a.beton")
     assert os.listdir(tmp_path) == []
 
 

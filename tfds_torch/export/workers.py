@@ -1,7 +1,10 @@
 """Workers: forked processes that do a job's tasks, watched: one that fails, dies or hangs is an error in seconds."""
 
 import os
+import pickle
 import signal
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -117,7 +120,7 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _start(self, job: Job) -> None:
         fork = get_context("fork")
-        ours, theirs = fork.Pipe()
+        ours, theirs = _link()
         number = len(self._workers)
         # The ends of the others, which a forked process inherits, would keep their pipes open.
         inherited = [worker.link for worker in self._workers] + [ours]
@@ -135,13 +138,27 @@ class Workers(AbstractContextManager["Workers"]):
         worker.is_told_all = task is None
         worker.last_sign_at = time.monotonic()  # Making the task may have taken long.
         try:
-            worker.link.send(task)
+            # Not `send`, by which torch's tensors would travel as a file each, and there may be 1,024 files.
+            message = pickle.dumps(task, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:  # Of the user's own classes, any type.
+            said = f"{type(error).__name__}: {error}"
+            raise ExportError(
+                f"{self._context} {self._names.dataset}: its samples cannot be sent to a worker: {said}. Yield arrays, "
+                f"numbers, texts and bytes, or give a dataset with [], whose samples are made by the workers. "
+                f"{self._names.next_step}"
+            ) from error
+        try:
+            worker.link.send_bytes(message)
+        except BlockingIOError:
+            raise self._stuck(worker, "has taken no task") from None
         except OSError:
             raise self._death(worker) from None
 
     def _receive(self, worker: "_Worker") -> Any:
         try:
             what, value = worker.link.recv()
+        except BlockingIOError:
+            raise self._stuck(worker, "has not ended its answer") from None
         except (EOFError, OSError):
             raise self._death(worker) from None
         if what == "failed":
@@ -177,15 +194,17 @@ class Workers(AbstractContextManager["Workers"]):
         now = time.monotonic()
         if signs != worker.last_signs or worker.has_finished:
             worker.last_signs, worker.last_sign_at = signs, now
-        if now - worker.last_sign_at < STUCK_S:
-            return
+        if now - worker.last_sign_at >= STUCK_S:
+            reading = f"{self._names.dataset}{self._names.example(self.metrics.reading(worker.number))}"
+            raise self._stuck(worker, f"has been at {reading}")
+
+    def _stuck(self, worker: "_Worker", what: str) -> ExportError:
         pid = worker.process.pid or 0
         letter, state = process_state(pid)
         stack = None if letter in "Tt" else self._output.ask_for_stack(worker.number, pid)
-        reading = f"{self._names.dataset}{self._names.example(self.metrics.reading(worker.number))}"
-        raise ExportError(
-            f"{self._context} Worker {worker.number} (pid {pid}) is {state} ({letter}), and has been at {reading} for "
-            f"{STUCK_S:g} s. {self._names.next_step}" + (f" Its stacks:\n{stack}" if stack else "")
+        return ExportError(
+            f"{self._context} Worker {worker.number} (pid {pid}) is {state} ({letter}), and {what} for {STUCK_S:g} s. "
+            f"{self._names.next_step}" + (f" Its stacks:\n{stack}" if stack else "")
         )
 
 
@@ -210,6 +229,16 @@ class _Worker:
     last_signs: Any = None
     is_told_all: bool = False
     has_finished: bool = False
+
+
+def _link() -> "tuple[Connection[Any, Any], Connection[Any, Any]]":
+    """Returns two ends; at the first one, an other side that stands still for `STUCK_S` is a BlockingIOError."""
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.settimeout(None)  # The user may have set another default, which would be taken for a worker's death.
+    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+        ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(STUCK_S), int(STUCK_S % 1 * 1e6)))
+    return Connection(ours.detach()), Connection(theirs.detach())
 
 
 def _serve(
