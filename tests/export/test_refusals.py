@@ -91,6 +91,7 @@ VALUES: list[tuple[list[Any], str]] = [
     ([{"a": 1}] * 3 + [{"a": "x"}], r"dataset\[3\]: Sample 3, field 'a': 'x' is not an integer"),
     ([{"a": np.zeros(2)}, {"a": np.zeros(3)}], r"dataset\[1\]: .*convert it first"),
     ([{"a": ["x"]}, {"a": [b"\xff"]}], "is not a text in UTF-8"),
+    ([{"a": {"x": 1}}, {"a": {1: 2, "1": 3}}], r"Keys in JSON are texts, and of \[1, '1'\] some would become the same"),
 ]
 
 

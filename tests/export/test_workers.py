@@ -190,6 +190,17 @@ def test_a_length_that_raises_is_an_error_of_the_dataset(tmp_path: Path) -> None
         export(Unsized(), tmp_path / "a.beton")
 
 
+def test_an_iterable_whose_length_or_iteration_fails_is_an_error_of_the_dataset(tmp_path: Path) -> None:
+    class Failing(Sized):
+        def __iter__(self) -> Iterator[dict[str, object]]:
+            raise OSError("no route to host")
+
+    with pytest.raises(ConfigError, match=r"Sized: its len\(\) failed: ValueError: .*should return >= 0"):
+        export(Sized(0, -1), tmp_path / "a.beton")
+    with pytest.raises(ExportError, match="Failing raised OSError: no route to host"):
+        export(Failing(3), tmp_path / "a.beton")
+
+
 def test_a_progress_that_raises_ends_the_export(tmp_path: Path) -> None:
     def refuse(done: int, total: int) -> None:
         raise ZeroDivisionError

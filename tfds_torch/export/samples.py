@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -208,13 +209,20 @@ class IteratedSamples:
     paths: Iterable[str] = ()
 
     def __init__(self, iterable: Any) -> None:
-        self._num_samples = len(iterable)
-        self._iterator = iter(iterable)
+        self._iterable = iterable
         self._ahead: list[Any] = []
         self.name = type(iterable).__name__
 
     def __len__(self) -> int:
         return self._num_samples
+
+    @cached_property
+    def _num_samples(self) -> int:
+        return len(self._iterable)
+
+    @cached_property
+    def _iterator(self) -> Iterator[Any]:
+        return iter(self._iterable)
 
     def describe(self, number: int) -> str:
         """Returns which one it is."""

@@ -24,7 +24,7 @@ def to_json(value: Any) -> Any:
     """Returns a value of the types that JSON has: arrays and tensors as lists, bytes as text.
 
     Raises:
-        ConfigError: bytes that are not UTF-8.
+        ConfigError: bytes that are not UTF-8, or keys of a mapping that become one text, such as 1 and "1".
     """
     if isinstance(value, bytes | bytearray):
         return _to_text(bytes(value))
@@ -35,7 +35,10 @@ def to_json(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        return {str(key): to_json(inner) for key, inner in value.items()}
+        found = {str(key): to_json(inner) for key, inner in value.items()}
+        if len(found) < len(value):
+            raise ConfigError(f"Keys in JSON are texts, and of {list(value)[:20]} some would become the same one.")
+        return found
     if isinstance(value, list | tuple):
         return [to_json(inner) for inner in value]
     return value

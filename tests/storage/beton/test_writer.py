@@ -295,6 +295,7 @@ class PayloadWithoutPointer(TooManyArguments):
         ({"class_names": {"labl": ["x"]}}, "class_names names 'labl', which is not a field. Did you mean 'label'"),
         ({"path": "no/such/a.beton"}, "The folder of .* does not exist: make it first"),
         ({"path": "."}, "is a folder: name the file in it"),
+        ({"path": "a\0.beton"}, "is not a path of a file: embedded null"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -303,6 +304,18 @@ def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], messa
     with pytest.raises(ConfigError, match=message):
         BetonWriter(tmp_path / values.pop("path", "a.beton"), values.pop("fields"), values.pop("num_samples"), **values)
     assert os.listdir(tmp_path) == []
+
+
+def test_what_is_not_a_file_is_never_replaced(tmp_path: Path) -> None:
+    """As root, a file could be put in the place of a device."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, message in (("pipe", "which stays as it is"), ("link", "which stays"), ("loop", "Symlink loop")):
+        with pytest.raises(ConfigError, match=message):
+            BetonWriter(tmp_path / name, {"label": BetonInt()}, 1, overwrite=True)
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(os.listdir(tmp_path)) == ["link", "loop", "pipe"]
 
 
 def test_a_payload_without_a_pointer_is_refused(tmp_path: Path) -> None:
