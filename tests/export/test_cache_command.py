@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,24 @@ def test_a_name_cannot_colour_the_terminal(folder: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "\x1b" not in said
     assert "[red]cats" in said
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["clear"], ["clear", "--json"]])
+def test_without_a_standard_output_there_is_nothing_to_tell(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run([*words, "--folder", str(folder)]) == 0
+    assert len(list_caches(folder)) == (0 if words[0] == "clear" else 2)
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"]])
+def test_an_output_that_is_full_is_a_failure_that_says_so(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    def refuse(text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys.stdout, "write", refuse)
+    assert run([*words, "--folder", str(folder)]) == 1
+    assert "this cannot be told: No space left on device." in capfd.readouterr().err

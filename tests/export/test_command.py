@@ -155,6 +155,19 @@ def test_ctrl_c_is_code_130_and_says_what_is_there(
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+def test_ctrl_c_after_the_file_was_put_in_its_place_does_not_deny_it(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish_and_press(*arguments: Any, **options: Any) -> Any:
+        export_dataset(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(command, "export_dataset", finish_and_press)
+    code, _, errors = run("photos", "a.beton")
+    assert code == 130
+    assert errors.startswith("Interrupted: a.beton is written, and was not verified")
+
+
 def start(exported_root: Path, folder: Path, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
     words = ["--name", "photos", "--root", str(exported_root), "--format", "beton", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
@@ -186,4 +199,51 @@ def test_a_reader_that_goes_away_does_not_undo_the_export(exported_root: Path, t
         errors = process.stderr.read()
         process.wait(DEADLINE_S)
     assert (process.returncode, errors) == (0, "")
+    assert verifying.verify(tmp_path / "a.beton").num_samples == 37
+
+
+PRESS = """
+import atexit, os, signal, sys
+
+def press():
+    os.kill(os.getpid(), signal.{signal})
+    exec("sum(range(10))")
+
+class Pressing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}" and not pressed:
+            pressed.append(name)
+            exec("press()")
+
+pressed = []
+sys.meta_path.insert(0, Pressing())
+if "{module}" == "none":
+    atexit.register(press)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [("tfds_torch.export.command", 130), ("tfds_torch.storage.tfrecord.shard_counts", 130), ("none", 0)],
+)
+def test_ctrl_c_at_the_beginning_and_the_end_is_no_death_by_a_signal(
+    exported_root: Path, tmp_path: Path, name: str, module: str, code: int
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(PRESS.format(module=module, signal=name))
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    with start(exported_root, tmp_path, "a.beton", env=environment) as process:
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    assert (tmp_path / "a.beton").exists() == (code == 0)
+
+
+@pytest.mark.slow
+def test_a_report_that_cannot_be_written_does_not_undo_the_export(exported_root: Path, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full, start(exported_root, tmp_path, "a.beton", stdout=full) as process:
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+    assert errors == "error: the report cannot be written: No space left on device. a.beton is written.\n"
     assert verifying.verify(tmp_path / "a.beton").num_samples == 37

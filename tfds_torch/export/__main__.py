@@ -1,17 +1,43 @@
 """Entry point of `python -m tfds_torch.export`."""
 
+import os
+import signal
 import sys
-from importlib import import_module
+from types import FrameType
 
 from tfds_torch.export.arguments import parse_arguments
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["cache"]:
-        sys.exit(import_module("tfds_torch.export.cache_command").run(sys.argv[2:]))
-    flags = parse_arguments(None)
+_INTERRUPTED = 130
+
+
+def _main() -> int:
+    is_cache = sys.argv[1:2] == ["cache"]
+    flags = None if is_cache else parse_arguments(None)
+    ending = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {one: signal.signal(one, _end) for one in ending}
     try:
-        from tfds_torch.export.command import run  # Only now: TFDS takes a second.
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        sys.exit(130)
-    sys.exit(run(flags))
+        if is_cache:
+            from tfds_torch.export.cache_command import run as run_cache
+        else:
+            from tfds_torch.export.command import run  # Only now: TFDS takes a second.
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        return run_cache(sys.argv[2:]) if flags is None else run(flags)
+    except KeyboardInterrupt:  # One more, while the first one was told.
+        return _INTERRUPTED
+    finally:
+        for number in ending:  # What is done is done; what is left is the end of Python.
+            signal.signal(number, signal.SIG_IGN)
+        exec("")  # noqa: S102 (where Ctrl-C met code in a string, a dataclass's, Python would end by the signal)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Ends this process, which has done nothing yet."""
+    try:
+        os.write(2, b"Interrupted.\n")
+    finally:
+        os._exit(_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from tfds_torch.check.terminal import PatientConsole
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.parsers.cache.decoded_cache import CacheEntry, DecodedCache, clear_caches, list_caches
 from tfds_torch.runtime.printable import printable
@@ -37,17 +38,27 @@ def run(argv: Sequence[str]) -> int:
         flags = _make_parser().parse_args(argv)
     except SystemExit as end:  # argparse has said why.
         return int(end.code or 0)
-    errors = Console(stderr=True, emoji=False, highlight=False)
+    errors, console = Console(stderr=True, emoji=False, highlight=False), _console()
     try:
-        act: Callable[[argparse.Namespace], None] = _list if flags.action == "list" else _clear
-        act(flags)
+        act: Callable[[argparse.Namespace, Console], None] = _list if flags.action == "list" else _clear
+        act(flags, console)
     except KeyboardInterrupt:
         errors.print("Interrupted. What was deleted is gone, all else is as it was.", soft_wrap=True)
         return 130
     except TfdsTorchError as error:
         errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
         return 2 if isinstance(error, ConfigError) else 1
+    except OSError as error:
+        console.on_broken_pipe()  # Python would try it once more at its end.
+        errors.print(f"[bold red]error:[/] this cannot be told: {error.strerror}.", soft_wrap=True)
+        return 1
     return 0
+
+
+def _console() -> PatientConsole:
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    # A pipe has no width: whole lines are what it is read for.
+    return PatientConsole(emoji=False, highlight=False, width=None if is_terminal else _WIDTH_OF_PIPES)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -60,13 +71,11 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list(flags: argparse.Namespace) -> None:
+def _list(flags: argparse.Namespace, console: Console) -> None:
     folder, entries = _folder(flags), list_caches(flags.folder)
     if flags.json:
-        _print_json({"folder": folder, "caches": list(map(_plain, entries))})
+        _print_json(console, {"folder": folder, "caches": list(map(_plain, entries))})
         return
-    # A pipe has no width: whole lines are what it is read for.
-    console = Console(emoji=False, highlight=False, width=None if sys.stdout.isatty() else _WIDTH_OF_PIPES)
     if not entries:
         console.print(Text(f"There are no decoded caches in {folder}."), soft_wrap=True)
         return
@@ -74,14 +83,13 @@ def _list(flags: argparse.Namespace) -> None:
     console.print(f"{_count(entries)}, {decimal(sum(entry.num_bytes for entry in entries))}.", soft_wrap=True)
 
 
-def _clear(flags: argparse.Namespace) -> None:
+def _clear(flags: argparse.Namespace, console: Console) -> None:
     folder, deleted = _folder(flags), clear_caches(flags.folder)
     kept = list_caches(flags.folder)
     if flags.json:
         values = {"deleted": list(map(_plain, deleted)), "kept": list(map(_plain, kept))}
-        _print_json({"folder": folder, **values})
+        _print_json(console, {"folder": folder, **values})
         return
-    console = Console(emoji=False, highlight=False)
     size = decimal(sum(entry.num_bytes for entry in deleted))
     said = f"Deleted {_count(deleted)} in {folder}: {size}."
     console.print(Text(said if deleted else f"There was nothing to delete in {folder}."), soft_wrap=True)
@@ -128,8 +136,8 @@ def _plain(entry: CacheEntry) -> dict[str, Any]:
     return asdict(entry) | {"path": str(entry.path)}
 
 
-def _print_json(values: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(values, indent=2) + "\n")
+def _print_json(console: Console, values: dict[str, Any]) -> None:
+    console.print(Text(json.dumps(values, indent=2)), soft_wrap=True)
 
 
 def _count(entries: Sequence[CacheEntry]) -> str:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
@@ -55,6 +56,7 @@ def run(flags: argparse.Namespace) -> int:
     console = PatientConsole(emoji=False, highlight=False)
     errors = Console(stderr=True, emoji=False, highlight=False)
     report: ExportReport | None = None
+    was = _identity(flags.out)
     before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process leaves nothing behind, either.
     try:
         report = _export(flags, errors)
@@ -63,7 +65,8 @@ def run(flags: argparse.Namespace) -> int:
         _print_report(console, report, flags.json)
         return OK
     except KeyboardInterrupt:
-        state = "is as it was" if report is None else "is written, and was not verified"
+        is_written = report is not None or _identity(flags.out) != was
+        state = "is written, and was not verified" if is_written else "is as it was"
         errors.print(Text(printable(f"Interrupted: {flags.out} {state}.")), soft_wrap=True)
         return INTERRUPTED
     except TfdsTorchError as error:
@@ -73,8 +76,24 @@ def run(flags: argparse.Namespace) -> int:
             console.print(Text(json.dumps({"error": str(error), "type": type(error).__name__})), soft_wrap=True)
         errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
         return USAGE if isinstance(error, ConfigError | DatasetNotFoundError) else FAILED
+    except OSError as error:
+        if report is None:
+            raise
+        console.on_broken_pipe()  # Python would try it once more at its end.
+        why = f"the report cannot be written: {error.strerror}. {report.path} is written."
+        errors.print("[bold red]error:[/]", Text(printable(why)), soft_wrap=True)
+        return FAILED
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Returns what tells a file from the one that takes its place; None: there is none."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # ValueError: a null character.
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
