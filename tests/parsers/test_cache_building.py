@@ -308,6 +308,19 @@ def test_a_folder_that_cannot_be_written_to_is_a_warning(
     assert_reads_right(parser, small)
 
 
+def test_a_folder_in_the_place_of_the_cache_is_a_warning(
+    small: Path, cache: DecodedCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_parser(small, cache)
+    (entry,) = list_caches(cache.folder)
+    entry.path.unlink()
+    entry.path.mkdir()
+    caplog.clear()
+    assert_reads_right(open_parser(small, cache), small)
+    assert "are decoded from the original files: " in caplog.records[-1].getMessage()
+    assert "is a folder" in caplog.records[-1].getMessage()
+
+
 def test_a_folder_of_somebody_elses_needs_no_lock_where_the_cache_is_complete(
     small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

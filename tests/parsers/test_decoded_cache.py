@@ -335,6 +335,17 @@ def test_a_dataset_that_was_moved_keeps_its_cache_and_one_that_changed_does_not(
     assert_same_batches(read(changed), read(plain))
 
 
+def test_an_image_that_was_exchanged_for_one_of_its_size_is_not_read_out_of_the_old_cache(tmp_path: Path) -> None:
+    path = tmp_path / "images" / "train" / "label" / "0.png"
+    path.parent.mkdir(parents=True)
+    for level in (1, 2):
+        path.write_bytes(save(Image.new("RGB", (8, 8), (level, 0, 0)), "PNG", compress_level=0))
+        os.utime(path, ns=(level, level))
+        parser = ParserTfds(tmp_path / "images", "image_folder", cache=DecodedCache(tmp_path / "cache"))
+        assert (parser[0].image[..., 0] == level).all()
+    assert len(list_caches(tmp_path / "cache")) == 2
+
+
 def test_a_parser_that_was_pickled_reads_the_cache_and_builds_none(
     small: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,11 @@ class CachedSource:
         return identity if self._max_resolution is None else (identity, f"max_resolution {self._max_resolution}")
 
     @property
+    def stamps(self) -> object:
+        """The original's."""
+        return self.original.stamps
+
+    @property
     def specs(self) -> Mapping[str, FieldSpec]:
         """The original's, and the decoded images."""
         return MappingProxyType({**self.original.specs, PIXELS: FieldSpec((), object)})

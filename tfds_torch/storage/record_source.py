@@ -109,6 +109,11 @@ class RecordSource(ABC):
         return [(os.path.basename(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
 
     @property
+    def stamps(self) -> Sequence[Stamp]:
+        """Size and time of each file."""
+        return [stamp_of(shard_status(path)) for path in self.table.files]
+
+    @property
     def obstacle(self) -> str | None:
         """Why examples cannot be read by number: a file is remote."""
         remote = next((path for path in self.table.files if not is_local(path)), None)
@@ -122,7 +127,7 @@ class RecordSource(ABC):
             self._check_streamed(dict(zip(self.table.files, self.table.num_in_file, strict=True)), set(streamed))
         elif self.obstacle is None:
             with self._lock:
-                if self._reader is not None and self._reader.stamps != self._stamps():
+                if self._reader is not None and self._reader.stamps != tuple(self.stamps):
                     self._reader = None  # Who still reads with it goes on; the files are closed with it.
                 if self._reader is None:
                     self._reader = self._open()
@@ -213,9 +218,6 @@ class RecordSource(ABC):
             with self._lock:
                 reader = self._reader = self._reader or self._open()
         return reader
-
-    def _stamps(self) -> tuple[Stamp, ...]:
-        return tuple(stamp_of(shard_status(path)) for path in self.table.files)
 
     def _check_empty(self, path: str) -> None:
         if not os.path.lexists(path):  # TFDS may leave it out.

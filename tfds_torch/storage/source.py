@@ -48,6 +48,10 @@ class Source(Protocol):
         """A value whose `repr` is equal where number n means the same example; tells no path and no time."""
 
     @property
+    def stamps(self) -> object:
+        """A value whose `repr` is another one once a file has changed; raises ShardError where one is missing."""
+
+    @property
     def specs(self) -> Mapping[str, FieldSpec]:
         """What an example consists of, as it is stored."""
 

@@ -31,8 +31,6 @@ from tfds_torch.parsers.cache.status import (
 )
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.cached_source import CachedSource
-from tfds_torch.storage.open_files import Stamp, stamp_of
-from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.source import Source
 
 _logger = logging.getLogger(__name__)
@@ -79,10 +77,7 @@ def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache)
 
 def _fingerprint(source: Source, image_key: str, cache: DecodedCache, names: dict[str, str]) -> str:
     """Returns a digest of what is cached; it tells no path, so that a dataset that was moved keeps its cache."""
-    # An image folder's identity tells the sizes of its files.
-    paths = dict.fromkeys(item.path for item in source.instructions) if source.has_shards else {}
-    stamps: list[Stamp] = [stamp_of(shard_status(path)) for path in paths]
-    what = (_VERSION, source.name, source.identity, stamps, image_key, cache.max_resolution, list(names.items()))
+    what = (_VERSION, source.name, source.identity, source.stamps, image_key, cache.max_resolution, list(names.items()))
     return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
 
 
@@ -176,7 +171,7 @@ class _Building:
             num_left_out = build(
                 content, self.path, found, beat, before_closing=lambda: beat.begin_writing(found.num_bytes)
             )
-        except (_NotBuiltError, ExportError) as error:
+        except (_NotBuiltError, ExportError, ConfigError) as error:  # ConfigError: a folder in the file's place.
             write_status(said, replace(beat.status, phase=FAILED, reason=str(error)))
             raise _NotBuiltError(str(error)) from error
         except BaseException:

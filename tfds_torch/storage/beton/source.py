@@ -73,6 +73,11 @@ class BetonSource:
         return [len(self), fields, facts.ids, facts.metadata, facts.page_checksums]
 
     @property
+    def stamps(self) -> object:
+        """Size and time of the file."""
+        return stamp_of(shard_status(self._path))
+
+    @property
     def specs(self) -> Mapping[str, FieldSpec]:
         """The fields of the file."""
         return MappingProxyType({name: _spec_of(field) for name, field in self.head.fields.items()})

@@ -23,6 +23,7 @@ LAYOUT = (
 _logger = logging.getLogger(__name__)
 _EXTENSIONS = (".jpg", ".jpeg", ".png")
 _MOST_SHOWN = 5
+_Listed = tuple[str, int, int]  # Name, size in bytes, and modification time in ns, of an image.
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,7 @@ class ListedSplit:
         labels: int32 [n].
         num_bytes: size of all files.
         digest: of class names, file names and file sizes.
+        times: digest of the times when the files were modified.
     """
 
     names: bytes
@@ -45,6 +47,7 @@ class ListedSplit:
     labels: NDArray[np.int32]
     num_bytes: int
     digest: str
+    times: str
 
     def __len__(self) -> int:
         return len(self.stops)
@@ -97,7 +100,7 @@ def list_image_folder(root: str) -> FolderListing:
     return FolderListing(root, class_names, splits)
 
 
-def _warn_of_others(root: str, found: Mapping[str, Mapping[str, list[tuple[str, int]]]]) -> None:
+def _warn_of_others(root: str, found: Mapping[str, Mapping[str, list[_Listed]]]) -> None:
     """TFDS reads three kinds of files, in the folders of labels only: who has others should know."""
     folders = [os.path.join(root, split, label) for split, labels in found.items() for label in labels]
     num_images = sum(len(images) for labels in found.values() for images in labels.values())
@@ -114,32 +117,35 @@ def _list_folders(path: str) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir())
 
 
-def _list_images(path: str) -> list[tuple[str, int]]:
-    """Returns names and sizes; what only looks like an image is an error when it is read."""
+def _list_images(path: str) -> list[_Listed]:
+    """Returns what is listed; what only looks like an image is an error when it is read."""
     with os.scandir(path) as entries:
-        return sorted((entry.name, _size(entry)) for entry in entries if entry.name.lower().endswith(_EXTENSIONS))
+        return sorted((entry.name, *_stamp(entry)) for entry in entries if entry.name.lower().endswith(_EXTENSIONS))
 
 
-def _size(entry: "os.DirEntry[str]") -> int:
+def _stamp(entry: "os.DirEntry[str]") -> tuple[int, int]:
     try:
-        return entry.stat().st_size
+        status = entry.stat()
     except OSError:  # A link to nothing.
-        return 0
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
 
 
-def _arrange(split: str, images: Mapping[str, list[tuple[str, int]]], class_names: Sequence[str]) -> ListedSplit:
+def _arrange(split: str, images: Mapping[str, list[_Listed]], class_names: Sequence[str]) -> ListedSplit:
     """Returns a split's images in TFDS's order: by label and name, then shuffled by the split's name."""
     label_of = {label: number for number, label in enumerate(class_names)}
-    rows = [(label_of[label], name, size) for label, files in images.items() for name, size in files]
+    rows = [(label_of[label], *file) for label, files in images.items() for file in files]
     random.Random(split).shuffle(rows)  # noqa: S311 (TFDS's order)
-    names = [os.fsencode(name) for _, name, _ in rows]
-    labels = np.array([label for label, _, _ in rows], np.int32)
-    sizes = np.array([size for _, _, size in rows], np.int64)
+    names = [os.fsencode(name) for _, name, _, _ in rows]
+    labels = np.array([label for label, _, _, _ in rows], np.int32)
+    sizes = np.array([size for _, _, size, _ in rows], np.int64)
+    times = np.array([time for _, _, _, time in rows], "<i8")
     digest = hashlib.blake2b(repr(tuple(class_names)).encode(), digest_size=16)
     for part in (b"\0".join(names), labels.astype("<i4").tobytes(), sizes.astype("<i8").tobytes()):
         digest.update(part)
     stops = np.fromiter(accumulate(map(len, names)), np.int64, len(names))
-    return ListedSplit(b"".join(names), stops, labels, int(sizes.sum()), digest.hexdigest())
+    of_times = hashlib.blake2b(times.tobytes(), digest_size=16).hexdigest()
+    return ListedSplit(b"".join(names), stops, labels, int(sizes.sum()), digest.hexdigest(), of_times)
 
 
 def _describe(root: str, found: Mapping[str, Mapping[str, object]]) -> str:

@@ -65,6 +65,11 @@ class ImageFolderSource:
             for name, item in zip(names, self.instructions, strict=True)
         ]
 
+    @property
+    def stamps(self) -> object:
+        """Digests of the times of all images, when they were listed; their sizes are part of the identity."""
+        return [self.listing.splits[os.path.basename(path)].times for path in self.table.files]
+
     def __len__(self) -> int:
         return len(self.table)
 
