@@ -13,7 +13,8 @@ from tfds_torch.export.field_choice import ChosenFields, FieldChoice, FieldPlan,
 from tfds_torch.export.jobs import NO_SAMPLE, ChooseFields, CountShards, FillPages
 from tfds_torch.export.report import ExportReport, describe_field
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.samples import IteratedSamples, SampleSource, samples_of
+from tfds_torch.export.sample_source import SampleSource
+from tfds_torch.export.samples import IteratedSamples, samples_of
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.export.workers import Job, Workers
 from tfds_torch.plan.arguments import check_integer, did_you_mean

@@ -6,7 +6,7 @@ from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.field_choice import ChosenFields, FieldChoice, FieldPlan, choose_fields
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.samples import SampleSource
+from tfds_torch.export.sample_source import SampleSource
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.storage.beton.pages import WrittenPart

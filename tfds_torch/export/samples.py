@@ -4,90 +4,18 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.sample_order import SampleOrder
+from tfds_torch.export.sample_source import Placed, Sample, SampleSource
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _PIECE_BYTES = 3 * 2**19  # Encoded, of a parser: what is read at a time.
-
-
-class Sample(NamedTuple):
-    """One sample of a source.
-
-    Attributes:
-        value: a mapping, or a sequence of values.
-        id: of it; None: it has none.
-    """
-
-    value: Any
-    id: str | None
-
-
-class Placed(NamedTuple):
-    """A sample on its way into the file.
-
-    Attributes:
-        place: in the file.
-        sample: itself.
-    """
-
-    place: int
-    sample: Sample
-
-
-class SampleSource(Protocol):
-    """Samples, and how their reading is divided among workers."""
-
-    @property
-    def name(self) -> str:
-        """What they belong to, for messages and for the file."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Identity of what they are made from; empty: unknown."""
-
-    @property
-    def class_names(self) -> list[str] | None:
-        """Names of the values of the field `label`; None: it has none."""
-
-    @property
-    def paths(self) -> Iterable[str]:
-        """Local files that are read."""
-
-    @property
-    def num_ahead(self) -> int:
-        """Tasks that a worker is given at a time."""
-
-    def __len__(self) -> int:
-        """Number of samples."""
-
-    def describe(self, number: int) -> str:
-        """Returns a sample's id, or what else it is called by."""
-
-    def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:
-        """Returns the fields of samples, where they are known without one; or why one cannot be read."""
-
-    def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:
-        """Returns a sample to choose fields by; None: there is none.
-
-        Args:
-            number: of one that will be exported; where samples have numbers.
-            fields: those that are wanted, where they are known.
-        """
-
-    def tasks(self, order: SampleOrder, chunk_size: int) -> Iterator[Any]:
-        """Yields picklable tasks, about chunk_size samples each."""
-
-    def samples(
-        self, task: Any, order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
-    ) -> Iterator[Placed]:
-        """Yields the samples of a task, in a worker, and notes the number of each before it is read."""
 
 
 class ParserSamples:

@@ -7,7 +7,7 @@ from typing import Any
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.samples import Placed, Sample
+from tfds_torch.export.sample_source import Placed, Sample
 from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _KEY = "__key__"
