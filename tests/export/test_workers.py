@@ -128,6 +128,29 @@ def test_a_worker_that_is_stopped_while_it_answers_is_an_error(monkeypatch: pyte
         list(one.run([1], 1, stop_children))
 
 
+class FailsAtTwo(Answers):
+    """A job that fails at its second task."""
+
+    def do(self, task: object) -> bytes:
+        if task == 2:
+            raise KeyError("the lost key")
+        return b""
+
+
+def test_a_worker_that_fails_before_its_next_task_is_sent_says_why() -> None:
+    def wait_until_it_has_ended() -> None:
+        (child,) = psutil.Process().children()
+        while child.status() != psutil.STATUS_ZOMBIE:
+            pass
+
+    names = ReadingNames("a dataset", "", None)
+    with (
+        workers.Workers(1, FailsAtTwo(), names, "It failed.") as one,
+        pytest.raises(ExportError, match="the lost key"),
+    ):
+        list(one.run([1, 2, 3], 2, wait_until_it_has_ended))
+
+
 def test_an_iterable_of_tensors_needs_no_file_for_each(tmp_path: Path) -> None:
     class Tensors(Sized):
         def __iter__(self) -> Iterator[dict[str, object]]:

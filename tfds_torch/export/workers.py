@@ -152,7 +152,8 @@ class Workers(AbstractContextManager["Workers"]):
         except BlockingIOError:
             raise self._stuck(worker, "has taken no task") from None
         except OSError:
-            raise self._death(worker) from None
+            while True:  # It has ended; before that it may have said why.
+                self._receive(worker)
 
     def _receive(self, worker: "_Worker") -> Any:
         try:
