@@ -140,8 +140,7 @@ class FailsAtTwo(Answers):
 def test_a_worker_that_fails_before_its_next_task_is_sent_says_why() -> None:
     def wait_until_it_has_ended() -> None:
         (child,) = psutil.Process().children()
-        while child.status() != psutil.STATUS_ZOMBIE:
-            pass
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # All of its threads, and so its files, are gone.
 
     names = ReadingNames("a dataset", "", None)
     with (
