@@ -31,8 +31,8 @@ from tfds_torch.export.report import ExportReport
 from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.runtime.printable import printable
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
+from tfds_torch.storage.beton.target import check_target
 from tfds_torch.storage.beton.verify import verify
-from tfds_torch.storage.beton.writer import check_target
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _COMMAND = "python -m tfds_torch.export"

@@ -22,7 +22,8 @@ from tfds_torch.runtime.machine_share import num_cores
 from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.pages import WrittenPart
-from tfds_torch.storage.beton.writer import BetonWriter, check_target
+from tfds_torch.storage.beton.target import check_target
+from tfds_torch.storage.beton.writer import BetonWriter
 
 FORMATS = ("beton",)
 Progress = Callable[[int, int], object]
