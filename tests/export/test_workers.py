@@ -22,11 +22,18 @@ from tfds_torch.export.exporting import export_dataset
 from tfds_torch.runtime.worker_faults import ReadingNames
 
 
+others: list[psutil.Process] = []  # Children of the tests, that no test here has started.
+
+
 @pytest.fixture(autouse=True)
 def _no_process_is_left() -> Iterator[None]:
-    before = psutil.Process().children()
+    others[:] = psutil.Process().children()
     yield
-    assert psutil.Process().children() == before
+    assert psutil.Process().children() == others
+
+
+def started() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if child not in others]
 
 
 def export(source: object, path: Path, **arguments: object) -> None:
@@ -83,7 +90,7 @@ def test_a_worker_that_hangs_is_an_error_with_its_stack(
 
 
 def stop_children() -> None:
-    for child in psutil.Process().children():
+    for child in started():
         child.suspend()
 
 
@@ -139,7 +146,7 @@ class FailsAtTwo(Answers):
 
 def test_a_worker_that_fails_before_its_next_task_is_sent_says_why() -> None:
     def wait_until_it_has_ended() -> None:
-        (child,) = psutil.Process().children()
+        (child,) = started()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # All of its threads, and so its files, are gone.
 
     names = ReadingNames("a dataset", "", None)
