@@ -21,7 +21,6 @@ from tfds_torch.export import workers
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.runtime.worker_faults import ReadingNames
 
-
 others: list[psutil.Process] = []  # Children of the tests, that no test here has started.
 
 
