@@ -51,6 +51,16 @@ def test_a_dataset_is_written_and_told(run: Callable[..., Any], tmp_path: Path) 
     assert ParserBeton("a.beton").num_examples == 37
 
 
+def test_a_home_that_no_shell_has_named_is_found(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert run("photos", "~/a.beton", "--workers", "1")[0] == 0
+    assert os.listdir(tmp_path / "home") == ["a.beton"]
+    assert "--overwrite replaces it" in run("photos", "~/a.beton")[2].replace("\n", " ")
+
+
 def test_the_report_for_machines_is_one_value(run: Callable[..., Any], exported_root: Path) -> None:
     fields = ["--field", "image=raw", "--field", "file_name=skip", "--rename", "label=class"]
     code, output, errors = run("photos", "a.beton", *fields, "--json", "--split", "train[:9]", "--shuffle-seed", "3")

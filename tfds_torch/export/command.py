@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -56,6 +57,7 @@ def run(flags: argparse.Namespace) -> int:
     console = PatientConsole(emoji=False, highlight=False)
     errors = Console(stderr=True, emoji=False, highlight=False)
     report: ExportReport | None = None
+    flags.out = Path(os.path.expanduser(flags.out))  # As export_dataset does, where no shell has.
     was = _identity(flags.out)
     before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process leaves nothing behind, either.
     try:
