@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -9,13 +10,16 @@ import subprocess
 import sys
 import time
 import uuid
+import warnings
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tfds_torch import ParserTfds, World
+from tfds_torch import ImageDataset, ParserTfds, World
 from torch_data import kill_lives, reading
 
 NUM_KILLS, GLOBAL_BATCH = 11, 12
@@ -107,3 +111,31 @@ def test_killed_training_that_goes_on_in_other_worlds_loses_and_repeats_nothing(
     # What was logged right before a kill, and not yet saved, comes once more, and nothing else does.
     assert [place for place, _ in itertools.groupby(came)] == places
     assert len(came) - len(places) <= NUM_KILLS
+
+
+def begin_and_hang(link: Connection, root: str) -> None:
+    """Starts a worker that does not get to its loop before this process is dead, and has not been given any work."""
+    parent = os.getpid()
+    warnings.simplefilter("ignore")  # Torchdata calls what torch has deprecated.
+
+    def tell_and_wait(worker: int) -> None:
+        link.send(os.getpid())
+        while os.getppid() == parent:
+            time.sleep(0.01)
+
+    dataset = ImageDataset(ParserTfds(root, "numbered", is_training=True, batch_size=4), fields=("index",))
+    # It waits for its worker to say that it is there.
+    iter(StatefulDataLoader(dataset, 4, num_workers=1, worker_init_fn=tell_and_wait, multiprocessing_context="fork"))
+
+
+def test_a_worker_that_begins_after_its_parent_was_killed_ends(numbered_root: str) -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    parent = context.Process(target=begin_and_hang, args=(theirs, numbered_root))
+    parent.start()
+    theirs.close()
+    assert ours.poll(GRACE_S)
+    worker = psutil.Process(ours.recv())
+    parent.kill()
+    parent.join()
+    assert psutil.wait_procs([worker], GRACE_S)[1] == [] or worker.status() == psutil.STATUS_ZOMBIE

@@ -297,6 +297,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         worker = torch.utils.data.get_worker_info()
         world, loader_seed, num_workers = self.find_rank(), None, 0
         if worker is not None:
+            # Now: if the parent is dead before torch's own loop looks for the first time, that never notices.
+            end_with_parent()
             world, loader_seed = world.at_worker(worker.id, worker.num_workers), worker.seed - worker.id
             num_workers = worker.num_workers
         began = self._own.take_restored(self._progress.fixed_epoch(loader_seed))
@@ -364,7 +366,6 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     ) -> Iterator[Batch]:
         is_worker = torch.utils.data.get_worker_info() is not None
         if is_worker:
-            end_with_parent()
             keep_freed_memory()
         make_buffer = TensorBuffers(slots) if self.is_batched else None
         context = ReadContext(make_buffer, metrics, _num_local_ranks(os.environ), is_read_ahead=is_worker)
