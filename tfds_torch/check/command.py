@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from tfds_torch import demo
 from tfds_torch.check import report
@@ -40,7 +40,7 @@ from tfds_torch.check.reading import (
 from tfds_torch.check.reference import CheckedParser, reference_of
 from tfds_torch.check.resume import choose_points
 from tfds_torch.check.settings import Settings, check_json, resolve
-from tfds_torch.check.terminal import PatientConsole, prepare_output
+from tfds_torch.check.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.check.tfds_sample import ComparedExample, choose_examples
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import NotJudged, Promise
@@ -154,18 +154,9 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
 
 def _read(parser: CheckedParser, settings: Settings, how: HowRead, ledger: Ledger) -> list[RankReading]:
     """Reads with every rank into a ledger, and shows on a terminal how far it is."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
     num_replicas = settings.num_replicas
     readings = {}
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with make_progress(Console(stderr=True)) as progress:
         total = ledger.expected.plan.num_batches * num_replicas * how.num_epochs
         task = progress.add_task("all ranks" if settings.is_torchrun else "rank 0", total=total, rate="")
         if settings.is_torchrun:

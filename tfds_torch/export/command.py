@@ -11,19 +11,11 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import TaskID
 from rich.text import Text
 
 from tfds_torch.check.opening import open_parser
-from tfds_torch.check.terminal import PatientConsole, prepare_output
+from tfds_torch.check.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.export.arguments import parse_arguments
@@ -159,15 +151,7 @@ def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
 @contextmanager
 def _progress(unit: str, errors: Console) -> Iterator[Callable[[int, int], None]]:
     """Shows on a terminal how far the work is; from its first step on, since workers are forked before."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    progress = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+    progress = make_progress(errors)
     task: TaskID | None = None
 
     def show(done: int, total: int) -> None:
