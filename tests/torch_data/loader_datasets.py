@@ -63,6 +63,8 @@ def harm(how: str) -> None:
     """Ends or stops this process, or raises."""
     if how in ("kill", "stop", "segfault"):
         names = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segfault": signal.SIGSEGV}
+        if how == "stop":
+            time.sleep(0.2)  # The thread that sends batches would keep the lock of all workers.
         os.kill(os.getpid(), names[how])
         time.sleep(60)  # A signal may come a moment later.
     elif how == "exit":

@@ -80,9 +80,11 @@ def wait_for_ever(how: str, method: str, persistent: str, timeout_s: str) -> Non
 
 def leave_open(method: str) -> list[int]:
     """Ends while a stopped worker is there, and a loader that nobody has closed."""
-    loader = make_loader("stop", method, "persistent", "60")
+    loader = make_loader("sleep", method, "persistent", "60")
     iteration = iter(loader)
-    next(iteration)
+    for _ in range(2):  # From here. A worker that stops by itself may hold the lock with which all of them send.
+        next(iteration)
+    os.kill(loader.worker_pids[1], signal.SIGSTOP)
     globals()["kept"] = loader, iteration
     return loader.worker_pids
 
