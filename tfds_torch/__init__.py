@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tfds_torch.export.exporting import export_dataset
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
     from tfds_torch.parsers.cache.decoded_cache import DecodedCache
+    from tfds_torch.loaders.feeder import Feeder
     from tfds_torch.parsers.parser import Parser
     from tfds_torch.parsers.parser_beton import ParserBeton
     from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -32,6 +33,7 @@ _ROOMS = {
     "DevicePrefetcher": "torch_data.device_prefetcher",
     "EpochPlan": "plan.epoch",
     "EvalPreprocess": "images.preprocess",
+    "Feeder": "loaders.feeder",
     "ImageDataset": "torch_data.image_dataset",
     "IndexedImageDataset": "torch_data.indexed_image_dataset",
     "IterableImageDataset": "torch_data.image_dataset",
@@ -54,6 +56,7 @@ __all__ = [
     "DevicePrefetcher",
     "EpochPlan",
     "EvalPreprocess",
+    "Feeder",
     "ImageDataset",
     "IndexedImageDataset",
     "IterableImageDataset",

@@ -34,7 +34,7 @@ class StateMismatchError(TfdsTorchError, ValueError):
 
 
 class WorkerError(TfdsTorchError, RuntimeError):
-    """A process that reads for us failed or ended before its work was done."""
+    """A process or thread that reads for us failed or ended before its work was done."""
 
 
 class StallError(TfdsTorchError, TimeoutError):

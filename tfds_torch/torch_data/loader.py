@@ -62,7 +62,8 @@ def create_loader(
     """Returns a Loader over an ImageDataset, or over any other dataset of torch.
 
     Args:
-        dataset: an ImageDataset, a map-style Dataset, or an IterableDataset.
+        dataset: an ImageDataset, a map-style Dataset, an IterableDataset, or any iterable that can be read anew in
+            every epoch, such as a Feeder's source; this process reads that (`num_workers=0`).
         num_workers: processes that read; 0: this process does; "auto": by cores, ranks and memory.
         device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
         mean: of each channel, where images go from 0 to 1; `DevicePrefetcher` normalises with it.

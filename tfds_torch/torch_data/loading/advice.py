@@ -15,6 +15,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.machine_share import choose_workers, num_local_ranks, usable_cores
 from tfds_torch.runtime.memory_limits import available_bytes, memory_limit
 from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.loading.iterables import is_plain_iterable
 from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.wrapped_datasets import find_layer
 
@@ -47,7 +48,7 @@ def warn_of_foreign(dataset: Any, options: LoaderOptions, num_workers: int) -> N
             f"its __iter__ does not ask torch.utils.data.get_worker_info() for its share, and there is no "
             f"worker_init_fn. Do so, or use one worker."
         )
-    if num_workers == 0 and options.device is not None:
+    if num_workers == 0 and options.device is not None and not is_plain_iterable(dataset):
         _warn(
             f"The training process reads {name} for itself, between its steps: nothing is fetched while it computes. "
             f"Use num_workers=1 or more, or 'auto'."

@@ -1,11 +1,11 @@
 """TorchLoaderSetup: how torch's DataLoader is put together over a dataset, ours or another one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
+from torch.utils.data import DataLoader, default_collate, default_convert
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import height_and_width
@@ -17,6 +17,7 @@ from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.storage.source import FieldSpec
 from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.loading.iterables import is_iterable, is_plain_iterable
 from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.loading.sending import SendingCollate
 from tfds_torch.torch_data.loading.worker import TimedIterable, TimedMap, WorkerContext, WorkerStart
@@ -59,15 +60,22 @@ class TorchLoaderSetup:
             seed = dataset.parser.plan(World()).seed if seed is None else seed
             if dataset.has_pil_images and options.collate_fn is None:
                 raise no_collation("create_loader")
-        elif isinstance(dataset, IterableDataset) and (options.shuffle or options.sampler is not None):
+        elif is_iterable(dataset) and (options.shuffle or options.sampler is not None):
             raise ConfigError(
-                f"create_loader: {type(dataset).__name__} is an IterableDataset, which has an order of its own: "
-                f"shuffle= and sampler= are for map-style datasets."
+                f"create_loader: {type(dataset).__name__} is an iterable, which has an order of its own: shuffle= and "
+                f"sampler= are for map-style datasets."
             )
-        elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or isinstance(dataset, IterableDataset)):
+        elif isinstance(dataset, type | Iterator) or not (hasattr(dataset, "__getitem__") or is_iterable(dataset)):
             raise ConfigError(
                 f"create_loader: {_kind_of(dataset)} is not a dataset: it must be an ImageDataset, a "
-                f"torch.utils.data.IterableDataset, or have __getitem__ and __len__."
+                f"torch.utils.data.IterableDataset, have __getitem__ and __len__, or be an iterable that can be read "
+                f"anew in every epoch."
+            )
+        elif is_plain_iterable(dataset) and options.num_workers != 0:
+            raise ConfigError(
+                f"create_loader: num_workers={options.num_workers!r}, and {type(dataset).__name__} is no dataset of "
+                f"torch but an iterable, which each worker would read whole: use num_workers=0, or make it a "
+                f"torch.utils.data.IterableDataset that gives every worker its share."
             )
         generator = None if seed is None else torch.Generator().manual_seed(seed % 2**63)
         return cls(options, batch_size, is_collated, seed, generator)
@@ -97,7 +105,6 @@ class TorchLoaderSetup:
             num_workers: processes, 0 for none.
         """
         options = self.options
-        is_iterable = isinstance(dataset, IterableDataset)
         collate = options.collate_fn or self._default_collate(dataset)
         of_workers: dict[str, Any] = {}
         if num_workers:
@@ -108,7 +115,7 @@ class TorchLoaderSetup:
                 "worker_init_fn": WorkerStart(context, options.worker_init_fn),
             }
         return DataLoader(
-            TimedIterable(dataset, context) if is_iterable else TimedMap(dataset, context.metrics),
+            TimedIterable(dataset, context) if is_iterable(dataset) else TimedMap(dataset, context.metrics),
             batch_size=self.batch_size if self.is_collated else None,
             shuffle=options.shuffle or None,
             sampler=options.sampler,

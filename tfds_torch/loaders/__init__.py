@@ -1,0 +1,1 @@
+"""Batches without torch: Feeder, threads that fill the queues of named sources."""

@@ -1,0 +1,119 @@
+"""FeedOptions: what a source of a Feeder is, checked when it is added; FeedLimits: when a Feeder speaks up."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer, did_you_mean
+
+_MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class FeedLimits:
+    """After how long a Feeder warns, tells, and gives up; seconds.
+
+    Attributes:
+        slow_s: without data for a training loop that waits: a warning, again and again.
+        lagging_s: with a queue that always holds fewer than two chunks: a warning.
+        status_s: between two status lines of a source.
+        join_s: that `stop` waits for threads to end.
+    """
+
+    slow_s: float = 10.0
+    lagging_s: float = 60.0
+    status_s: float = 60.0
+    join_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class FeedOptions:
+    """The arguments of `Feeder.add_source`, which describes them.
+
+    Raises:
+        ConfigError: a value that cannot be meant.
+    """
+
+    name: str
+    names: Sequence[str]
+    batch_size: int
+    num_threads: int = 2
+    max_buffered_chunks: int = 800
+    batch_axes: int | Sequence[int] = 0
+    rebatch: bool = True
+    init: Callable[[], Any] | None = None
+    shutdown: Callable[[], Any] | None = None
+    timeout_s: float = 600.0
+    at_end: str = "stop"
+    last: str = "keep"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError(f"add_source: name={self.name!r} must be a string that names the source, as 'train'.")
+        self._check_names()
+        for name, most in (("batch_size", None), ("num_threads", _MOST_THREADS), ("max_buffered_chunks", None)):
+            number = check_integer(f"{self._where}: {name}", getattr(self, name), 1)
+            if most is not None and number > most:
+                raise ConfigError(f"{self._where}: {name}={number} must be in 1..{most}.")
+            object.__setattr__(self, name, number)
+        object.__setattr__(self, "batch_axes", self._find_axes())
+        for name in ("init", "shutdown"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ConfigError(f"{self._where}: {name}={getattr(self, name)!r} must be a function, or None.")
+        if not isinstance(self.rebatch, bool):
+            raise ConfigError(f"{self._where}: rebatch={self.rebatch!r} must be True or False.")
+        timeout_s = self.timeout_s
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
+            raise ConfigError(f"{self._where}: timeout_s={timeout_s!r} must be a number of seconds > 0.")
+        self._check_choice("at_end", ("stop", "cycle"))
+        self._check_choice("last", ("keep", "drop"))
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The batch axis of each array, in the order of the names."""
+        return self.batch_axes  # type: ignore[return-value] # As __post_init__ left it.
+
+    @property
+    def _where(self) -> str:
+        return f"add_source({self.name!r})"
+
+    def _check_names(self) -> None:
+        names = self.names
+        if isinstance(names, str) or not isinstance(names, Sequence) or not names:
+            raise ConfigError(
+                f"{self._where}: names={names!r} must be a list of names, one for each array of a chunk, such as "
+                f"['image', 'label']."
+            )
+        wrong = [name for name in names if not isinstance(name, str) or not name]
+        if wrong or len(set(names)) != len(names):
+            problem = f"{wrong[0]!r} is not a name" if wrong else "a name is there twice"
+            raise ConfigError(f"{self._where}: names={list(names)!r}: {problem}.")
+        object.__setattr__(self, "names", tuple(names))
+
+    def _find_axes(self) -> tuple[int, ...]:
+        axes: object = self.batch_axes
+        if isinstance(axes, Sequence) and not isinstance(axes, str):
+            if len(axes) != len(self.names):
+                raise ConfigError(
+                    f"{self._where}: batch_axes={list(axes)!r} are {len(axes)}, and there are {len(self.names)} names: "
+                    f"give one axis for each, or one number for all."
+                )
+            found = list(axes)
+        else:
+            found = [axes] * len(self.names)
+        for axis in found:
+            if isinstance(axis, bool) or not isinstance(axis, int):
+                raise ConfigError(
+                    f"{self._where}: batch_axes={self.batch_axes!r} must be an integer, or one for each name."
+                )
+        return tuple(found)
+
+    def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value not in allowed:
+            raise ConfigError(
+                f"{self._where}: {name}={value!r} must be {' or '.join(map(repr, allowed))}."
+                f"{did_you_mean(value, allowed)}"
+            )

@@ -1,0 +1,307 @@
+"""Feeder: threads that fetch named sources, and batches of exact sizes out of them, without torch."""
+
+import atexit
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
+from tfds_torch.loaders.feed_batches import FeedBatches, not_picklable
+from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
+from tfds_torch.loaders.feed_run import FeedRun, Logger
+from tfds_torch.loaders.fetching import FetchSource
+from tfds_torch.loaders.mixing import MixedBatches, Weights, find_weights
+from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.runtime.feed_stats import FeederStats
+
+
+class Feeder:
+    """Named sources of arrays, fetched by threads, and taken as batches of exact sizes by any number of loops.
+
+    Rows of different sources never mix. Each row of a source comes once. Its order is that of the source where one
+    thread reads it: always of an iterable or a Parser, of a function with `num_threads=1`. Several threads that call a
+    function keep each chunk together and each thread's chunks in order; how the threads' chunks follow each other is
+    as they come. Several loops over one source share its batches as they ask.
+
+    What fails in a fetcher is raised at once in every loop over its source, with source and worker; so is a batch that
+    does not come within `timeout_s`. Nothing waits for ever.
+
+    Any thread may call any method. The threads end by `stop`, by `close` or the end of a `with` block, when the Feeder
+    is dropped, and at exit. A forked process has none of them, and its copy of a Feeder is refused there.
+
+    Args:
+        limits: after how long is warned, told and given up.
+        clock: tells seconds.
+    """
+
+    def __init__(self, *, limits: FeedLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits, self._clock = FeedLimits() if limits is None else limits, clock
+        self._lock = threading.RLock()
+        self._options: dict[str, FeedOptions] = {}
+        self._fetches: dict[str, FetchSource] = {}
+        self._runs: dict[str, FeedRun] = {}
+        self._loggers: list[Logger] = []
+        self._is_closed = False
+        # Threads cannot be waited for here: it may be one of them that collects garbage.
+        weakref.finalize(self, _end_runs, self._runs).atexit = False
+        _open_feeders.add(self)
+
+    def add_source(
+        self,
+        name: str,
+        fetch: Any,
+        names: Sequence[str],
+        batch_size: int,
+        num_threads: int = 2,
+        max_buffered_chunks: int = 800,
+        batch_axes: int | Sequence[int] = 0,
+        rebatch: bool = True,
+        init: Callable[[], Any] | None = None,
+        shutdown: Callable[[], Any] | None = None,
+        timeout_s: float = 600.0,
+        at_end: str = "stop",
+        last: str = "keep",
+    ) -> None:
+        """Adds a source, which the next `start` begins.
+
+        Args:
+            name: of the source, such as "train".
+            fetch: where chunks come from. A function `fetch(worker_id, batch_size)`, called by several threads, whose
+                ids no other thread of this process has; batch_size is a hint. Or an iterable of chunks, or a Parser,
+                whose batches are the chunks (this rank's, by `RANK` and `WORLD_SIZE`), epoch by epoch in the parser's
+                own order; one thread reads these. A chunk is a list or tuple of numpy arrays, one for each name, or a
+                dictionary of them; it has any number >= 1 of rows, and belongs to the Feeder from then on. A function
+                raises StopIteration where its thread has no more data.
+            names: of the arrays of a chunk, in their order; of a Parser: fields.
+            batch_size: rows of a batch.
+            num_threads: that call a function, 1 to 1024.
+            max_buffered_chunks: that the queue may hold; more only where a batch needs them.
+            batch_axes: the axis of the rows, one for all arrays or one for each name.
+            rebatch: whether batches have exactly batch_size rows; else every chunk is a batch, as it is.
+            init: called without arguments by `start`, before the threads (functools.partial binds some).
+            shutdown: called once when the threads have ended.
+            timeout_s: how long a loop waits for a batch, seconds.
+            at_end: "stop": iterations end with the data; "cycle": it begins again, without a border between passes.
+            last: "keep": the last batch may be short; "drop": it is left out.
+
+        Raises:
+            ConfigError: an argument that cannot work, or a name that is taken.
+        """
+        options = FeedOptions(
+            name,
+            names,
+            batch_size,
+            num_threads=num_threads,
+            max_buffered_chunks=max_buffered_chunks,
+            batch_axes=batch_axes,
+            rebatch=rebatch,
+            init=init,
+            shutdown=shutdown,
+            timeout_s=timeout_s,
+            at_end=at_end,
+            last=last,
+        )
+        with self._lock:
+            self._check_open()
+            if name in self._options:
+                raise ConfigError(f"add_source: there is a source {name!r} already.")
+            self._fetches[name] = FetchSource(fetch, options)
+            self._options[name] = options
+
+    def start(self) -> None:
+        """Starts the threads of every source that does not run: added, stopped, failed, or ended and taken to its end.
+
+        A source that runs is left alone. One that begins anew has nothing left of its run before; a Parser then goes
+        on with its next epoch.
+
+        Raises:
+            ConfigError: there is no source, it is closed, or an iterator cannot be read again.
+            WorkerError: an `init` failed; what this call started has been stopped.
+        """
+        with self._lock:
+            self._check_open()
+            if not self._options:
+                raise ConfigError("start: there is no source: call add_source first.")
+            started: list[str] = []
+            try:
+                for name in self._options:
+                    if not self._is_running(name):
+                        self._stop([name])
+                        started.append(name)
+                        self._start(name)
+            except BaseException:
+                self._stop(started)
+                raise
+
+    def batches(self, name: str) -> FeedBatches:
+        """Returns an iterable over the batches of a source: dictionaries name -> array.
+
+        Each iteration is a loop of its own, with up to four batches made ahead. It may begin once the source was
+        started. `create_loader(feeder.batches("train"), device=...)` puts them on a device.
+
+        Raises:
+            ConfigError: there is no such source; when it is iterated: it does not run.
+        """
+        return FeedBatches(name, tuple(self._find_options(name).names), partial(self._find_run, name))
+
+    def set_batch_size(self, name: str, n: int) -> None:
+        """Sets the rows of the batches of a source from now on; those that are made already keep theirs.
+
+        Args:
+            name: of the source.
+            n: rows of a batch, >= 1.
+
+        Raises:
+            ConfigError: there is no such source, or n is not an integer >= 1.
+        """
+        options, number = self._find_options(name), check_integer("set_batch_size: n", n, 1)
+        self._options[name] = replace(options, batch_size=number)
+        run = self._runs.get(name)
+        if run is not None:
+            run.queue.set_batch_size(number)
+
+    def mix(self, weights: Weights, seed: int, stop: str = "first") -> MixedBatches:
+        """Returns an iterable over batches of several sources, each batch's source drawn by weight.
+
+        Args:
+            weights: one for each source, in the order in which they were added, or name -> weight for some; >= 0. A
+                source of weight 0 is not read.
+            seed: >= 0; the sequence of sources depends on nothing else while none has ended.
+            stop: "first": it ends where a source is drawn that has ended; "last": the others go on until all have.
+
+        Raises:
+            ConfigError: weights that are negative, sum to zero or are of another number; sources with different
+                names; another stop.
+        """
+        found = find_weights(weights, list(self._options))
+        return MixedBatches({name: self.batches(name) for name in found}, found, seed, stop)
+
+    def metrics(self) -> FeederStats:
+        """Returns what the sources that were started have done since then.
+
+        `to_dict()` gives plain values, `str` a line, and `runtime.prometheus_text.prometheus_text` Prometheus's format.
+        """
+        return FeederStats({name: run.queue.stats() for name, run in dict(self._runs).items()})
+
+    def add_logger(self, logger: Logger) -> None:
+        """Adds a function that gets each status line's figures as a dictionary (`SourceStats.to_dict`).
+
+        A thread that fetches calls it, once a minute for each source, and `stop` does; one that raises is reported, and
+        the feed goes on.
+
+        Raises:
+            ConfigError: it cannot be called.
+        """
+        if not callable(logger):
+            raise ConfigError(f"add_logger: {logger!r} must be a function that takes a dictionary.")
+        self._loggers.append(logger)
+
+    def stop(self, name: str | None = None) -> bool:
+        """Ends the threads of a source, or of all, and drops what they have fetched.
+
+        It waits five seconds for all of them together; a thread that does not end by then is named in the log and left
+        behind: what it still fetches goes nowhere. Iterations under way end with a ConfigError.
+
+        Returns:
+            Whether all threads have ended, and no `shutdown` failed.
+
+        Raises:
+            ConfigError: there is no such source.
+        """
+        if name is not None:
+            self._find_options(name)
+        return self._stop(list(self._runs) if name is None else [name])
+
+    def close(self) -> None:
+        """Stops all sources, for good."""
+        self._is_closed = True
+        self.stop()
+
+    def __enter__(self) -> "Feeder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise not_picklable("A Feeder")
+
+    def __repr__(self) -> str:
+        running = [name for name in self._options if self._is_running(name)]
+        return f"{type(self).__name__}(sources={list(self._options)}, running={running})"
+
+    def _start(self, name: str) -> None:
+        options = self._options[name]
+        fetcher = self._fetches[name].begin()
+        run = FeedRun(options, fetcher, self._limits, self._clock, self._loggers)
+        try:
+            if options.init is not None:
+                options.init()
+        except TfdsTorchError:
+            raise
+        except Exception as error:
+            raise WorkerError(f"Source {name!r}: init failed: {type(error).__qualname__}: {error}") from error
+        self._runs[name] = run
+        run.start()
+        self._check_open()  # It may have been closed meanwhile.
+
+    # Without the lock: a fetcher that asks its Feeder for something must come back.
+
+    def _stop(self, names: Sequence[str]) -> bool:
+        runs = [self._runs[name] for name in names if name in self._runs and self._runs[name].is_of_this_process]
+        deadline = time.monotonic() + self._limits.join_s
+        for run in runs:
+            run.end()  # All of them first: they end side by side.
+        outcomes = [run.stop(deadline) for run in runs]
+        return all(outcomes)
+
+    def _is_running(self, name: str) -> bool:
+        run = self._runs.get(name)
+        return run is not None and run.is_of_this_process and not run.queue.is_over and not run.queue.is_drained
+
+    def _find_run(self, name: str) -> FeedRun:
+        run = self._runs.get(name)
+        if run is None or (run.queue.is_over and not run.queue.is_failed):
+            raise ConfigError(f"Source {name!r} does not run: call start() first.")
+        if not run.is_of_this_process:
+            raise ConfigError(
+                f"Source {name!r} runs in another process, whose threads this one does not have. Make a Feeder here; "
+                f"with create_loader, use num_workers=0."
+            )
+        return run
+
+    def _find_options(self, name: str) -> FeedOptions:
+        if name not in self._options:
+            known = ", ".join(map(repr, self._options)) or "none"
+            raise ConfigError(
+                f"There is no source {name!r}: the sources are {known}.{did_you_mean(name, self._options)}"
+            )
+        return self._options[name]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConfigError("This Feeder is closed: make a new one.")
+
+
+def _end_runs(runs: dict[str, FeedRun]) -> None:
+    for run in list(runs.values()):
+        if run.is_of_this_process:
+            run.queue.end()
+
+
+_open_feeders: "weakref.WeakSet[Feeder]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for feeder in list(_open_feeders):
+        feeder.close()
+
+
+atexit.register(_close_all)

@@ -1,0 +1,176 @@
+"""Where the chunks of a source come from: a function, any iterable, or a Parser."""
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from tfds_torch.engines.batch import Batch
+from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.loaders.feed_options import FeedOptions
+from tfds_torch.parsers.parser import Parser
+from tfds_torch.plan.world import World
+
+
+class Fetcher(Protocol):
+    """What the threads of one run of a source read."""
+
+    num_threads: int
+
+    def __call__(self, worker: int, batch_size: int) -> Any:
+        """Returns a chunk; raises StopIteration at the end of a pass, after which another one may begin."""
+
+    def close(self) -> None:
+        """Lets go of what is being read; its threads have ended."""
+
+
+class FetchSource:
+    """What `add_source` was given to read, checked; every run of the source begins it anew.
+
+    Args:
+        fetch: `fetch(worker_id, batch_size)`, an iterable, or a Parser.
+        options: of the source.
+
+    Raises:
+        ConfigError: it is none of these, or cannot be read as the options say.
+    """
+
+    def __init__(self, fetch: Any, options: FeedOptions) -> None:
+        self._where = f"add_source({options.name!r})"
+        self._num_threads = options.num_threads
+        self._fetch = fetch
+        self._num_begun = 0
+        if isinstance(fetch, type | str | bytes | Mapping | np.ndarray):
+            raise ConfigError(
+                f"{self._where}: fetch={fetch!r} must be a function fetch(worker_id, batch_size), an iterable of "
+                f"chunks, or a Parser."
+            )
+        if isinstance(fetch, Parser):
+            fetch.check_fields(options.names)
+            self._fetch = ParserPasses(fetch, options.names)
+        elif isinstance(fetch, Iterator):
+            if options.at_end == "cycle":
+                raise ConfigError(
+                    f"{self._where}: at_end='cycle' begins again at the end, and {type(fetch).__name__} is an "
+                    f"iterator, which can be read once. Give an iterable that can be read anew, such as a list or an "
+                    f"object whose __iter__ begins again."
+                )
+        elif not isinstance(fetch, Iterable):
+            self._check_function(fetch)
+
+    def begin(self) -> Fetcher:
+        """Returns what a new run reads.
+
+        Raises:
+            ConfigError: it can be read only once, and was.
+        """
+        self._num_begun += 1
+        if not isinstance(self._fetch, Iterable):
+            return _FunctionFetcher(self._fetch, self._num_threads)
+        if isinstance(self._fetch, Iterator) and self._num_begun > 1:
+            raise ConfigError(
+                f"{self._where}: it was given an iterator, which has been read: nothing is left for another run. Give "
+                f"an iterable that can be read anew."
+            )
+        return _IterableFetcher(self._fetch)
+
+    def _check_function(self, fetch: Any) -> None:
+        if not callable(fetch):
+            raise ConfigError(
+                f"{self._where}: fetch={fetch!r} must be a function fetch(worker_id, batch_size), an iterable of "
+                f"chunks, or a Parser."
+            )
+        try:
+            signature = inspect.signature(fetch)
+        except ValueError:  # Of a function in C, nobody knows.
+            return
+        try:
+            signature.bind(0, 1)
+        except TypeError:
+            raise ConfigError(
+                f"{self._where}: fetch has the parameters {signature}: it is called as fetch(worker_id, batch_size). "
+                f"A generator function must be called: what it returns is the iterable."
+            ) from None
+
+
+class _FunctionFetcher:
+    """A function, called by several threads at a time."""
+
+    def __init__(self, fetch: Callable[[int, int], Any], num_threads: int) -> None:
+        self._fetch, self.num_threads = fetch, num_threads
+
+    def __call__(self, worker: int, batch_size: int) -> Any:
+        return self._fetch(worker, batch_size)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class _IterableFetcher:
+    """An iterable, read by one thread, whose order it so keeps."""
+
+    num_threads = 1
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = items
+        self._pass: Iterator[Any] | None = None
+
+    def __call__(self, worker: int, batch_size: int) -> Any:
+        if self._pass is None:
+            self._pass = iter(self._items)
+        try:
+            return next(self._pass)
+        except StopIteration:
+            self._pass = None
+            raise
+
+    def close(self) -> None:
+        """Closes a generator that is not at its end."""
+        current, self._pass = self._pass, None
+        close = getattr(current, "close", None)
+        if close is not None:
+            close()
+
+
+class ParserPasses(Iterable[dict[str, Any]]):
+    """The batches of a Parser as dictionaries of arrays; every iteration is the next epoch.
+
+    It reads the share of this rank, found in `RANK` and `WORLD_SIZE`.
+
+    Args:
+        parser: that is read.
+        names: its fields.
+    """
+
+    def __init__(self, parser: Parser, names: Iterable[str]) -> None:
+        self._parser, self._names = parser, tuple(names)
+        self._epoch = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        world = World.from_environ(os.environ)
+        for batch in self._parser.batches(world, epoch, fields=self._names):
+            yield {name: _field_of(batch, name) for name in self._names}
+
+
+def _field_of(batch: Batch, name: str) -> Any:
+    """Returns a field of a batch as an array [B, ...].
+
+    Raises:
+        WorkerError: its values have no common shape.
+    """
+    values = batch.features[name] if name in batch.features else getattr(batch, name, None)
+    if values is None or isinstance(values, np.ndarray):
+        return values
+    values = list(values)
+    if all(isinstance(value, str) for value in values):
+        return np.array(values)
+    shapes = sorted({np.shape(value) for value in values})
+    if len(shapes) > 1:
+        raise WorkerError(
+            f"field {name!r} has values of several shapes, such as {list(shapes[0])} and {list(shapes[1])}: they make "
+            f"no array. Give the parser a preprocess, which makes images one size, or leave the field out."
+        )
+    return np.stack([np.asarray(value) for value in values])

@@ -1,0 +1,114 @@
+"""FeedMetrics: what the threads of a source report to."""
+
+from collections.abc import Callable, Sequence
+
+from tfds_torch.runtime.feed_stats import FetcherStats, SourceStats
+
+
+class FetcherMetrics:
+    """Counts and seconds of one thread that fetches, which alone reports to it.
+
+    Args:
+        worker: its id.
+    """
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.fetching_since: float | None = None  # None: it is not fetching.
+        self._chunks = self._examples = 0
+        self._fetch_s = self._enqueue_s = 0.0
+
+    def add_fetch(self, seconds: float) -> None:
+        """Adds the time of a call of the fetch function."""
+        self._fetch_s += seconds
+
+    def add_chunk(self, num_examples: int, enqueue_s: float) -> None:
+        """Counts a chunk that is in the queue now, and the time that this took."""
+        self._chunks += 1
+        self._examples += num_examples
+        self._enqueue_s += enqueue_s
+
+    def stats(self) -> FetcherStats:
+        """Returns all of it."""
+        return FetcherStats(self.worker, self._chunks, self._examples, self._fetch_s, self._enqueue_s)
+
+
+class FeedMetrics:
+    """Counts of one source. Its caller sees to it that one thread at a time reports.
+
+    Args:
+        source: its name.
+        workers: of the threads that fetch, which report for themselves.
+        capacity: chunks that the queue may hold.
+        clock: tells seconds.
+    """
+
+    def __init__(
+        self, source: str, workers: Sequence[FetcherMetrics], capacity: int, clock: Callable[[], float]
+    ) -> None:
+        self.workers = workers
+        self._source, self._capacity, self._clock = source, capacity, clock
+        self._began_at = self._recent_since = self._sized_at = clock()
+        self._size = self._recent_examples = self._num_batches = 0
+        self._occupied_s = self._waiting_s = 0.0
+        self._ended_at: float | None = None
+
+    def note_queue(self, size: int) -> None:
+        """Notes how many chunks are in the queue from now on."""
+        now = self._now()
+        self._occupied_s += self._occupancy * (now - self._sized_at)
+        self._size, self._sized_at = size, now
+
+    def add_batch(self, waiting_s: float) -> None:
+        """Counts a batch that a training loop has got, and how long it waited."""
+        self._num_batches += 1
+        self._waiting_s += waiting_s
+
+    def add_waiting(self, waiting_s: float) -> None:
+        """Adds time in which a training loop waited and got nothing."""
+        self._waiting_s += waiting_s
+
+    def begin_interval(self) -> None:
+        """Lets the recent examples a second be those from now on."""
+        self._recent_examples = sum(worker.stats().examples for worker in self.workers)
+        self._recent_since = self._now()
+
+    def end(self) -> None:
+        """Empties the queue and stops the time."""
+        self.note_queue(0)
+        self._ended_at = self._now()
+
+    def stats(self, num_ready: int) -> SourceStats:
+        """Returns all of it.
+
+        Args:
+            num_ready: batches that are made ahead.
+        """
+        self.note_queue(self._size)
+        now, workers = self._sized_at, tuple(worker.stats() for worker in self.workers)
+        elapsed_s, recent_s = now - self._began_at, now - self._recent_since
+        num_examples = sum(worker.examples for worker in workers)
+        return SourceStats(
+            source=self._source,
+            elapsed_s=elapsed_s,
+            chunks=sum(worker.chunks for worker in workers),
+            examples=num_examples,
+            batches=self._num_batches,
+            examples_per_s=num_examples / elapsed_s if elapsed_s else 0.0,
+            recent_examples_per_s=(num_examples - self._recent_examples) / recent_s if recent_s else 0.0,
+            queue_size=self._size,
+            queue_occupancy=self._occupancy,
+            mean_occupancy=self._occupied_s / elapsed_s if elapsed_s else self._occupancy,
+            ready_batches=num_ready,
+            fetch_s=sum(worker.fetch_s for worker in workers),
+            enqueue_s=sum(worker.enqueue_s for worker in workers),
+            waiting_s=self._waiting_s,
+            workers=workers,
+        )
+
+    def _now(self) -> float:
+        return self._clock() if self._ended_at is None else self._ended_at
+
+    @property
+    def _occupancy(self) -> float:
+        return min(1.0, self._size / self._capacity)  # A batch of more chunks than that is let in.
