@@ -203,6 +203,31 @@ def test_create_loader_has_the_designed_parameters() -> None:
         assert callable(getattr(tfds_torch.Loader, method))
 
 
+def test_a_feeder_has_the_designed_methods() -> None:
+    assert list(defaults(tfds_torch.Feeder.add_source, POSITIONAL).items()) == [
+        ("name", EMPTY),
+        ("fetch", EMPTY),
+        ("names", EMPTY),
+        ("batch_size", EMPTY),
+        ("num_threads", 2),
+        ("max_buffered_chunks", 800),
+        ("batch_axes", 0),
+        ("rebatch", True),
+        ("init", None),
+        ("shutdown", None),
+        ("timeout_s", 600.0),
+        ("at_end", "stop"),
+        ("last", "keep"),
+    ]
+    assert defaults(tfds_torch.Feeder, POSITIONAL) == defaults(tfds_torch.Feeder.start, POSITIONAL) == {}
+    assert list(defaults(tfds_torch.Feeder.batches, POSITIONAL)) == ["name"]
+    assert list(defaults(tfds_torch.Feeder.set_batch_size, POSITIONAL)) == ["name", "n"]
+    assert defaults(tfds_torch.Feeder.mix, POSITIONAL) == {"weights": EMPTY, "seed": EMPTY, "stop": "first"}
+    assert defaults(tfds_torch.Feeder.metrics, POSITIONAL) == {}
+    assert list(defaults(tfds_torch.Feeder.add_logger, POSITIONAL)) == ["logger"]
+    assert defaults(tfds_torch.Feeder.stop, POSITIONAL) == {"name": None}
+
+
 def test_preprocesses_have_the_designed_parameters() -> None:
     assert list(defaults(tfds_torch.TrainPreprocess, POSITIONAL))[:6] == [
         *("size", "scale", "ratio", "hflip", "interpolation", "crop_padding"),

@@ -436,7 +436,7 @@ def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any], m
 
 
 def test_options_that_do_not_fit_a_dataset_are_refused() -> None:
-    with pytest.raises(ConfigError, match="Batches is an IterableDataset, which has an order of its own"):
+    with pytest.raises(ConfigError, match="Batches is an iterable, which has an order of its own"):
         create_loader(Batches(), shuffle=True)
     with pytest.raises(ConfigError, match="create_loader: the class Batches is not a dataset"):
         create_loader(Batches)

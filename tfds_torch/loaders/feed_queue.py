@@ -101,6 +101,8 @@ class FeedQueue:
             self._metrics.note_queue(len(self._rows))
             if self._is_batch_there():
                 self._can_take.notify()
+            if self._has_room():
+                self._can_put.notify()
             if not self._watch.is_lagging(now):
                 return []
             return [f"Data loading is lagging behind: queue size={len(self._rows)}, name={options.name}"]
@@ -281,8 +283,8 @@ class FeedQueue:
         else:
             pieces = self._rows.take_chunk()
         self._metrics.note_queue(len(self._rows))
-        if freed := num_before - len(self._rows):
-            self._can_put.notify(freed)
+        if self._has_room():  # Also where no chunk is used up, and the next batch needs more of them.
+            self._can_put.notify(max(1, num_before - len(self._rows)))
         if self._can_find():
             self._can_take.notify()
         return pieces

@@ -66,15 +66,15 @@ class _Families:
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
-        self._core = _import_client().core
+        self._client = _import_client()
 
     def count(self, name: str, help_text: str, labels: dict[str, str], value: float) -> None:
         """Adds a sample of what only grows."""
-        self._add(self._core.CounterMetricFamily, name, help_text, labels, value)
+        self._add(self._client.core.CounterMetricFamily, name, help_text, labels, value)
 
     def gauge(self, name: str, help_text: str, labels: dict[str, str], value: float) -> None:
         """Adds a sample of what goes up and down."""
-        self._add(self._core.GaugeMetricFamily, name, help_text, labels, value)
+        self._add(self._client.core.GaugeMetricFamily, name, help_text, labels, value)
 
     def _add(self, kind: Any, name: str, help_text: str, labels: dict[str, str], value: float) -> None:
         if name not in self.found:
@@ -140,7 +140,7 @@ def _name_of(stats: Stats) -> str:
 
 def _import_client() -> Any:
     try:
-        import prometheus_client
+        import prometheus_client.core
     except ImportError:
         raise ConfigError(
             "Prometheus text needs the package prometheus-client: pip install 'tfds-torch[prometheus]'."
