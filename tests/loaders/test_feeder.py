@@ -270,7 +270,7 @@ def test_several_loops_share_a_source_and_every_row_comes_once(feeder: Feeder) -
     batches = feeder.batches("train")
     loops = [in_thread(lambda: rows_of(batches)) for _ in range(3)]
     found = [loop.result() for loop in loops]
-    assert sorted(sum(found, [])) == list(range(1200))
+    assert sorted(row for rows in found for row in rows) == list(range(1200))
     assert all(rows == sorted(rows) for rows in found)
 
 
@@ -433,7 +433,7 @@ def test_images_of_several_sizes_are_an_error_that_says_what_to_do(feeder: Feede
         root = demo.prepare("photos", num_examples=64, num_shards=4, progress=False)
     feeder.add_source("train", ParserTfds(root, "photos", batch_size=8), ["image"], 4)
     feeder.start()
-    with pytest.raises(WorkerError, match="field 'image' has values of several shapes.*preprocess"):
+    with pytest.raises(WorkerError, match=r"field 'image' has values of several shapes.*preprocess"):
         next(iter(feeder.batches("train")))
 
 

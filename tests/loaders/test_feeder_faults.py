@@ -41,7 +41,7 @@ def raising(error: BaseException) -> Callable[[int, int], Any]:
     return fetch
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -62,7 +62,7 @@ HOSTILE = [
     ([np.array(5), GOOD[1]], r"fetched an array of shape \[\] for 'x', which has no batch axis 0"),
     (ValueError("bad bytes"), "failed: ValueError: bad bytes"),
     (KeyError("x"), "failed: KeyError: 'x'"),
-    (Unprintable(), r"failed: Unprintable: \(its __str__ failed\)"),
+    (UnprintableError(), r"failed: UnprintableError: \(its __str__ failed\)"),
     (SystemExit(0), "failed: SystemExit: 0"),
     (KeyboardInterrupt(), "failed: KeyboardInterrupt"),
     (GeneratorExit(), "failed: GeneratorExit"),
@@ -190,11 +190,11 @@ def test_what_cannot_be_joined_is_an_error(feeder: Feeder, monkeypatch: pytest.M
     monkeypatch.setattr("tfds_torch.loaders.feed_run.join_pieces", failing)
     feeder.add_source("train", [GOOD], ["x", "y"], 2)
     feeder.start()
-    with pytest.raises(WorkerError, match="^Source 'train': joining the rows of a batch failed: MemoryError"):
+    with pytest.raises(WorkerError, match=r"^Source 'train': joining the rows of a batch failed: MemoryError"):
         next(iter(feeder.batches("train")))
 
 
-class Planted(Exception):
+class PlantedError(Exception):
     pass
 
 
@@ -208,7 +208,7 @@ def inject(seed: int) -> None:
         with lock:
             told.append(worker)
             if len(told) == fatal + 1:
-                raise Planted(worker)
+                raise PlantedError(worker)
             return next(chunks)
 
     began = time.monotonic()
@@ -255,8 +255,8 @@ def test_a_batch_that_does_not_come_in_time_is_a_stall_error_that_names_who_is_s
     iteration = iter(feeder.batches("train"))
     with pytest.raises(
         StallError,
-        match=r"^Source 'train': no batch came within timeout_s=0.05 s; worker \d+ has been in fetch for \d+ s; 3 rows of "
-        r"4 are there",
+        match=r"^Source 'train': no batch came within timeout_s=0.05 s; worker \d+ has been in fetch for \d+ s; 3 "
+        r"rows of 4 are there",
     ):
         next(iteration)
     gate.let(*chunks_of([1], start=3), StopIteration())
@@ -276,7 +276,7 @@ def test_an_init_that_fails_is_an_error_of_start_and_leaves_nothing_running(feed
     told: list[str] = []
     feeder.add_source("train", endless(), ["x", "y"], 4, shutdown=lambda: told.append("train"))
     feeder.add_source("test", endless(), ["x", "y"], 4, init=lambda: 1 / 0, shutdown=lambda: told.append("test"))
-    with pytest.raises(WorkerError, match="^Source 'test': init failed: ZeroDivisionError: division by zero"):
+    with pytest.raises(WorkerError, match=r"^Source 'test': init failed: ZeroDivisionError: division by zero"):
         feeder.start()
     assert feeder_threads() == []
     assert told == ["train"]
@@ -330,7 +330,7 @@ def test_a_loop_that_waits_is_told_that_its_source_was_stopped(feeder: Feeder) -
     waiting = in_thread(loop)
     assert has_begun.wait(PATIENCE_S)
     stopping = in_thread(feeder.stop)
-    with pytest.raises(ConfigError, match="^Source 'train' was stopped: this iteration has ended"):
+    with pytest.raises(ConfigError, match=r"^Source 'train' was stopped: this iteration has ended"):
         waiting.result()
     may_end.set()
     assert stopping.result() is True
@@ -424,11 +424,15 @@ def test_batches_keep_their_feeder_alive() -> None:
 
 
 def test_an_error_in_the_loop_ends_the_threads() -> None:
-    with pytest.raises(ZeroDivisionError), Feeder() as feeder:
-        feeder.add_source("train", endless(), ["x", "y"], 4)
-        feeder.start()
-        for _ in feeder.batches("train"):
-            raise ZeroDivisionError
+    def loop() -> None:
+        with Feeder() as feeder:
+            feeder.add_source("train", endless(), ["x", "y"], 4)
+            feeder.start()
+            for _ in feeder.batches("train"):
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        loop()
     assert none_left()
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -173,9 +173,9 @@ def test_stop_tells_the_status_of_a_run_once() -> None:
 
 
 @pytest.fixture
-def metrics() -> Iterator[tuple[Clock, FeedMetrics, list[FetcherMetrics]]]:
+def metrics() -> tuple[Clock, FeedMetrics, list[FetcherMetrics]]:
     clock, workers = Clock(), [FetcherMetrics(7), FetcherMetrics(9)]
-    yield clock, FeedMetrics("train", workers, 4, clock), workers
+    return clock, FeedMetrics("train", workers, 4, clock), workers
 
 
 def test_figures_are_sums_of_the_workers(metrics: Any) -> None:

@@ -94,7 +94,7 @@ def test_a_mixture_that_is_broken_off_leaves_its_batches_to_the_sources(feeder: 
 def test_an_error_of_a_source_is_one_of_the_mixture(feeder: Feeder) -> None:
     feeder.add_source("d", [[np.zeros(1), None]], ["x", "y"], 2)
     feeder.start()
-    with pytest.raises(WorkerError, match="^Source 'd', worker"):
+    with pytest.raises(WorkerError, match=r"^Source 'd', worker"):
         list(feeder.mix({"a": 1, "d": 1}, seed=1))
 
 

@@ -8,6 +8,7 @@ from tfds_torch.bench import machine
 from tfds_torch.bench.cached_suite import CACHED
 from tfds_torch.bench.contests import SAMPLE, START
 from tfds_torch.bench.export_suite import EXPORT
+from tfds_torch.bench.feeder_suite import FEEDER
 from tfds_torch.bench.fused_suites import JPEG, JPEG_EVAL, MEMORY, PNG32
 from tfds_torch.bench.index_suite import INDEX_SUITE
 from tfds_torch.bench.notebook_suite import NOTEBOOK
@@ -34,6 +35,7 @@ SUITES = (
     EXPORT,
     CACHED,
 )
+SUITES = (SAMPLE, START, INDEX_SUITE, STATE_SUITE, JPEG, JPEG_EVAL, PNG32, MEMORY, NOTEBOOK, READY, FEEDER, SCALE)
 
 
 def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
