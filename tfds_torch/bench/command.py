@@ -42,7 +42,8 @@ there to the next batch), `notebook` (workers of a process that has read without
 (what a loader and a Feeder cost by themselves) and `scale` (workers and batch sizes). Writes <suite>.json, .md and
 .png, and overview.md. An older revision of this package takes part as `baseline`, out of the git repository of a
 checkout. Peers come with the extras `bench` and `ffcv`; DALI is installed into an environment of its own; one that is
-not there is reported as missing. Exit code: 0 when all of our own targets were kept; 1 when one was missed or could not be judged (never with --only); 2 wrong usage; 130 interrupted."""
+not there is reported as missing. Exit code: 0 when all of our own targets were kept; 1 when one was missed or could not
+be judged (never with --only); 2 wrong usage; 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

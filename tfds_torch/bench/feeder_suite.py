@@ -84,12 +84,10 @@ def _cut_section(cuts: Sequence[CutTime]) -> Section:
     cases = dict.fromkeys((_kind(cut), cut.num_rows) for cut in cuts)
     rows: list[dict[str, Any]] = [
         {
-            "cut": f"{num_rows:,} rows, chunks of {chunk_size} to batches of {batch_size}",
-            "row_ns": Spread.of(
-                c.row_ns for c in cuts if (*_kind(c), c.num_rows) == (chunk_size, batch_size, num_rows)
-            ),
+            "cut": f"{num_rows:,} rows, chunks of {kind[0]} to batches of {kind[1]}",
+            "row_ns": Spread.of(cut.row_ns for cut in cuts if (_kind(cut), cut.num_rows) == (kind, num_rows)),
         }
-        for chunk_size, batch_size, num_rows in cases
+        for kind, num_rows in cases
     ]
     return Section(
         "cut",
