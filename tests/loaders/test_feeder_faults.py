@@ -1,6 +1,7 @@
 """What goes wrong in and around a Feeder is a typed error at the loop, at once; and no thread is left."""
 
 import gc
+import logging
 import os
 import random
 import signal
@@ -393,6 +394,43 @@ def test_a_dropped_iteration_ends_its_thread_and_not_the_source(feeder: Feeder) 
     makers[0].join(PATIENCE_S)
     assert not makers[0].is_alive()
     assert [name for name in feeder_threads() if "worker" in name]
+
+
+def test_a_loop_may_be_dropped_by_a_thread_that_holds_the_lock(feeder: Feeder) -> None:
+    """The garbage collector runs in any thread, at any moment."""
+    feeder.add_source("train", chunks_of([1] * 30), ["x", "y"], 2)
+    feeder.start()
+    iteration = iter(feeder.batches("train"))
+    rows = rows_of([next(iteration)])
+
+    def drop() -> None:
+        with iteration._run.queue._lock:
+            iteration.close()
+
+    in_thread(drop).result()
+    assert rows + rows_of(feeder.batches("train")) == list(range(30))
+
+
+def test_a_logging_handler_may_ask_the_feeder(feeder: Feeder) -> None:
+    asked = []
+
+    class Asking(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            asked.append(in_thread(feeder.metrics).result())  # In another thread: no lock is held meanwhile.
+
+    logger, handler = logging.getLogger("tfds_torch.loaders"), Asking()
+    logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        feeder.add_source("train", chunks_of([1] * 30), ["x", "y"], 2, max_buffered_chunks=1)
+        feeder.start()
+        assert rows_of(feeder.batches("train")) == list(range(30))
+        assert feeder.stop()
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
+    assert len(asked) >= 2  # The queue was full, and the status at the stop.
 
 
 @pytest.mark.parametrize("in_a_cycle", [False, True])

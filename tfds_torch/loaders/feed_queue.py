@@ -2,46 +2,18 @@
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StallError, TfdsTorchError
+from tfds_torch.loaders.feed_consumer import MOST_READY, Consumer, Numbered
 from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
 from tfds_torch.loaders.feed_watch import FeedWatch
 from tfds_torch.loaders.rebatching import Arrays, Chunk, RowQueue
 from tfds_torch.runtime.feed_metrics import FeedMetrics, FetcherMetrics
 from tfds_torch.runtime.feed_stats import SourceStats
 
-_MOST_READY = 4
-"""Batches that are made ahead for each training loop."""
-
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(order=True, slots=True)
-class Numbered:
-    """A batch, or the pieces of one, and its number among the batches of the run."""
-
-    number: int
-    content: Any = field(compare=False)
-
-
-class Consumer:
-    """What a `FeedQueue` knows of one training loop: the batches that are ready for it.
-
-    Args:
-        lock: the queue's.
-    """
-
-    def __init__(self, lock: "threading.RLock") -> None:
-        self.ready: deque[Numbered] = deque()
-        self.is_closed = False
-        self.is_complete = False  # There are no more batches than those that are ready.
-        self.is_making = False  # A batch is being made for it.
-        self.has_ready = threading.Condition(lock)
-        self.has_room = threading.Condition(lock)
 
 
 class FeedQueue:
@@ -80,21 +52,19 @@ class FeedQueue:
 
     # For fetchers.
 
-    def put(self, chunk: Chunk, worker: FetcherMetrics) -> list[str]:
-        """Puts a chunk behind the others, and waits for room first.
-
-        Returns:
-            What is to be logged, as warnings.
-        """
+    def put(self, chunk: Chunk, worker: FetcherMetrics) -> str | None:
+        """Puts a chunk behind the others, waits for room first, and returns a warning that is to be logged, if any."""
         began, options = self._clock(), self.options
         with self._lock:
             self._watch.note_queue(len(self._rows), began)
-            if not self._has_room():
-                _logger.debug("source %r: the queue is full, fetchers wait", options.name)
+            is_full = not (self.is_over or self._has_room())
+        if is_full:  # Told without the lock: nobody knows what a handler does.
+            _logger.debug("source %r: the queue is full, fetchers wait", options.name)
+        with self._lock:
             while not (self.is_over or self._has_room()):
                 self._can_put.wait()
             if self.is_over:
-                return []
+                return None
             self._rows.append(chunk)
             now = self._clock()
             worker.add_chunk(chunk.num_rows, now - began)
@@ -104,8 +74,8 @@ class FeedQueue:
             if self._has_room():
                 self._can_put.notify()
             if not self._watch.is_lagging(now):
-                return []
-            return [f"Data loading is lagging behind: queue size={len(self._rows)}, name={options.name}"]
+                return None
+            return f"Data loading is lagging behind: queue size={len(self._rows)}, name={options.name}"
 
     def end_worker(self) -> bool:
         """Notes that a fetcher has ended; returns whether it was the last one."""
@@ -135,7 +105,7 @@ class FeedQueue:
         given back here, by its own thread.
         """
         with self._lock:
-            while len(consumer.ready) >= _MOST_READY and not self._has_left(consumer):
+            while len(consumer.ready) >= MOST_READY and not self._has_left(consumer):
                 consumer.has_room.wait()
             while not self._has_left(consumer):
                 if not any(other.is_closed for other in self._consumers):  # What comes back comes first.
@@ -195,7 +165,7 @@ class FeedQueue:
                     self._check_over()
                 else:
                     return self._hand_over(consumer, self._clock() - asked_at)
-            _logger.warning("%s", slow)  # Without the lock: nobody knows what a handler does.
+            _logger.warning("%s", slow)  # Without the lock, as above.
 
     def close_consumer(self, consumer: Consumer) -> None:
         """Ends a training loop: what was made for it goes to others, or to the next one, in its old order."""

@@ -11,8 +11,9 @@ from typing import Any
 from tfds_torch import errors
 from tfds_torch.errors import TfdsTorchError, WorkerError
 from tfds_torch.loaders.chunk_check import ChunkCheck
+from tfds_torch.loaders.feed_consumer import Consumer, Numbered
 from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
-from tfds_torch.loaders.feed_queue import Consumer, FeedQueue, Numbered
+from tfds_torch.loaders.feed_queue import FeedQueue
 from tfds_torch.loaders.fetching import Fetcher
 from tfds_torch.loaders.rebatching import join_pieces
 from tfds_torch.runtime.feed_metrics import FetcherMetrics
@@ -143,8 +144,8 @@ class FeedRun:
                 continue
             chunk = self._check(fetched)
             num_rows += chunk.num_rows
-            for text in self.queue.put(chunk, worker):
-                _logger.warning("%s", text)
+            if (warning := self.queue.put(chunk, worker)) is not None:
+                _logger.warning("%s", warning)
             if self.queue.is_status_due():
                 self._tell(self.queue.stats(begins_interval=True))
 
