@@ -189,9 +189,14 @@ def test_start_begins_an_ended_source_anew_and_leaves_others_alone(feeder: Feede
 def test_a_loop_that_comes_too_late_gets_nothing_and_is_told(feeder: Feeder, caplog: pytest.LogCaptureFixture) -> None:
     feeder.add_source("train", chunks_of([3]), ["x", "y"], 3)
     feeder.start()
-    assert rows_of(feeder.batches("train")) == [0, 1, 2]
+    batches = feeder.batches("train")
+    assert rows_of(batches) == [0, 1, 2]
+    assert in_thread(lambda: rows_of(batches)).result() == []  # Another loop over the same batches.
+    assert caplog.text.count("This iteration is empty.") == 1
     assert rows_of(feeder.batches("train")) == []
-    assert "This iteration is empty." in caplog.text
+    assert caplog.text.count("This iteration is empty.") == 2
+    with pytest.raises(ConfigError, match="has ended"):
+        iter(batches)
 
 
 def test_nothing_of_before_is_left_after_stop(feeder: Feeder) -> None:

@@ -1,6 +1,7 @@
 """FeedBatches: the batches of a Feeder's source, for any number of training loops."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -28,7 +29,7 @@ class FeedBatches(Iterable[FedBatch]):
     def __init__(self, source: str, names: tuple[str, ...], find_run: Callable[[], FeedRun]) -> None:
         self.source, self.names = source, names
         self._find_run = find_run
-        self._ended: FeedRun | None = None
+        self._seen = threading.local()  # By each thread.
 
     def __iter__(self) -> "FeedIteration":
         run = self._find_run()
@@ -37,14 +38,14 @@ class FeedBatches(Iterable[FedBatch]):
                 f"Source {self.source!r} has ended, and all of its batches were taken. Call start() for another pass, "
                 f"or add it with at_end='cycle'."
             )
-            if run is self._ended:
+            if run is getattr(self._seen, "end_of", None):
                 raise ConfigError(text)
-            _logger.warning("%s This iteration is empty.", text)  # Another loop may have been faster.
+            _logger.warning("%s This iteration is empty.", text)  # The loops of other threads were faster.
         return FeedIteration(run, self)
 
     def note_end(self, run: FeedRun) -> None:
-        """Notes that an iteration has seen the end of a run."""
-        self._ended = run
+        """Notes that an iteration in this thread has seen the end of a run."""
+        self._seen.end_of = run
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.source!r}, names={list(self.names)})"
