@@ -31,11 +31,11 @@ SUITES = (
     MEMORY,
     NOTEBOOK,
     READY,
+    FEEDER,
     SCALE,
     EXPORT,
     CACHED,
 )
-SUITES = (SAMPLE, START, INDEX_SUITE, STATE_SUITE, JPEG, JPEG_EVAL, PNG32, MEMORY, NOTEBOOK, READY, FEEDER, SCALE)
 
 
 def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
