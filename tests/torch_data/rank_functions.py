@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 from tfds_torch import ImageDataset, ParserTfds, errors
-from tfds_torch.torch_data.shared_progress import SharedProgress
+from tfds_torch.plan.shared_progress import SharedProgress
 
 TORCHRUN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"
 

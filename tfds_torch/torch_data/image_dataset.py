@@ -13,6 +13,7 @@ from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.plan.epoch import Delivery, EpochPlan
+from tfds_torch.plan.shared_progress import Progress, SharedProgress
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
@@ -27,7 +28,6 @@ from tfds_torch.torch_data.own_iteration import Iteration, OwnIterations, check_
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
 from tfds_torch.torch_data.second_shards import refuse_second_shards
-from tfds_torch.torch_data.shared_progress import Progress, SharedProgress
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 from tfds_torch.torch_data.torch_fetch import check_fetch
 

@@ -9,10 +9,10 @@ from typing import Any
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.shared_progress import Progress
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.worker_position import WorkerPosition
-from tfds_torch.torch_data.shared_progress import Progress
 
 
 @dataclass

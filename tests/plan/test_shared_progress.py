@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.torch_data import shared_progress
-from tfds_torch.torch_data.shared_progress import _NUM_OWNERS, Progress, SharedProgress
+from tfds_torch.plan import shared_progress
+from tfds_torch.plan.shared_progress import _NUM_OWNERS, Progress, SharedProgress
 
 NUM_REMEMBERED = 16
 METHODS = ("fork", "spawn", "forkserver")
