@@ -18,13 +18,13 @@ from torch import Tensor
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.shared_slots import SharedSlots
+from tfds_torch.runtime.slot_packing import SlotPacking
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.nested import map_tensors, tensors
 
 _NO_SPACE = "No space left on device"
 _LONGEST_MESSAGE = 2048  # Bytes. A pipe takes that whole: a worker that is killed leaves no half of one.
 _MOST_INLINE_BYTES = 1 << 16  # Of a tensor; larger ones lie in a slot.
-_ALIGNMENT = 64
 
 
 @dataclass(slots=True)
@@ -131,66 +131,43 @@ class _Packing:
     """
 
     def __init__(self, slots: SharedSlots | None) -> None:
-        self._slots = slots
-        self._ends: dict[int, int] = {}  # Slot -> how far it is used by this batch.
-        self._taken: list[NDArray[np.uint8]] = []  # Slots are free again where packing fails.
+        self._slots = None if slots is None else SlotPacking(slots)
 
     def refer(self, tensor: Tensor) -> Any:
         """Returns what stands for a tensor in a message: where it lies, or a copy of it; or the tensor itself."""
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
-        slots = self._slots
+        packing = self._slots
         if not _is_plain(tensor):
             return tensor
-        found = slots.find(tensor.data_ptr()) if slots is not None and tensor.nbytes else None
-        num_bytes = slots.num_unsent(found[0]) if slots is not None and found is not None else None
-        if slots is not None and found is not None and num_bytes is not None:
-            slot, offset = found
-            if offset + _extent(tensor) <= num_bytes:
-                self._ends.setdefault(slot, num_bytes)  # Behind all of it, also where this is a part.
-                return _InSlot((slots.name, slot, offset), tensor)
+        if packing is not None and tensor.nbytes:
+            found = packing.refer(tensor.data_ptr(), _extent(tensor))
+            if found is not None:
+                return _InSlot((packing.slots.name, *found), tensor)
         strides = torch.empty_like(tensor, device="meta").stride()  # The same, where there are no gaps.
         # A small one beside the images: whoever keeps it does not keep them.
-        place = self._place(tensor.nbytes) if tensor.nbytes > _MOST_INLINE_BYTES else None
-        if slots is None or place is None:
-            return _Inline(tensor, strides) if tensor.nbytes <= _MOST_INLINE_BYTES else tensor
+        is_small = tensor.nbytes <= _MOST_INLINE_BYTES
+        place = None if packing is None or is_small else packing.place(tensor.nbytes)
+        if packing is None or place is None:
+            return _Inline(tensor, strides) if is_small else tensor
         slot, offset = place
-        copy = _tensor_at(slots.bytes_of(slot), offset, tensor.dtype, tuple(tensor.shape), strides)
+        copy = _tensor_at(packing.slots.bytes_of(slot), offset, tensor.dtype, tuple(tensor.shape), strides)
         copy.copy_(tensor)
-        return _InSlot((slots.name, slot, offset), copy)
+        return _InSlot((packing.slots.name, slot, offset), copy)
 
     def finish(self, sent: Sent) -> _Packed:
         """Returns the message; the receiver holds all of its slots from now on."""
         pickled = bytes(ForkingPickler.dumps(sent))
+        if self._slots is None:
+            return _Packed(pickled, "", ())
         content: bytes | tuple[int, int, int] = pickled
-        size, slots = len(pickled), self._slots
-        place = self._place(size) if size > _LONGEST_MESSAGE else None
-        if slots is not None and place is not None:
+        size, slots = len(pickled), self._slots.slots
+        place = self._slots.place(size) if size > _LONGEST_MESSAGE else None
+        if place is not None:
             slot, offset = place
             slots.bytes_of(slot)[offset : offset + size] = np.frombuffer(pickled, np.uint8)
             content = slot, offset, size
-        if slots is None:
-            return _Packed(content, "", ())
-        for slot in self._ends:
-            slots.note_sent(slot)
-        return _Packed(content, slots.name, tuple(self._ends))
-
-    def _place(self, num_bytes: int) -> tuple[int, int] | None:
-        """Returns a slot and an offset at which so many bytes may be written; None: there is no room."""
-        if self._slots is None:
-            return None
-        for slot, end in self._ends.items():
-            offset = -(-end // _ALIGNMENT) * _ALIGNMENT
-            if offset + num_bytes <= self._slots.slot_bytes:
-                self._ends[slot] = offset + num_bytes
-                return slot, offset
-        taken = self._slots.take(num_bytes)
-        found = None if taken is None else self._slots.find(taken.ctypes.data)
-        if taken is None or found is None:
-            return None
-        self._taken.append(taken)
-        self._ends[found[0]] = num_bytes
-        return found
+        return _Packed(content, slots.name, self._slots.finish())
 
 
 class _InSlot:

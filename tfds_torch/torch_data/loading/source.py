@@ -2,8 +2,6 @@
 
 import logging
 import os
-import signal
-import threading
 import time
 import weakref
 from collections import deque
@@ -17,6 +15,7 @@ from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
+from tfds_torch.runtime.worker_start import interrupts_held
 from tfds_torch.torch_data.loading.processes import LoaderProcesses
 from tfds_torch.torch_data.loading.sending import Sent
 from tfds_torch.torch_data.loading.worker import WorkerContext
@@ -177,18 +176,10 @@ def _start_method(loader: "DataLoader[Any]") -> str:
 
 def _start(loader: "DataLoader[Any]", method: str) -> Any:
     """Returns the iterator of a loader whose workers have just been started."""
-    # Ctrl-C waits until the workers ignore it; they inherit that it is blocked. A fork server would hand that on to
-    # others for ever.
-    can_block = hasattr(signal, "pthread_sigmask") and threading.current_thread() is threading.main_thread()
-    blocked = None
-    if can_block and method != "forkserver":
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return iter(loader)
+        with interrupts_held(method):
+            return iter(loader)
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
         raise WorkerError(f"A worker ended while the others were started: {error}") from error
-    finally:
-        if blocked is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

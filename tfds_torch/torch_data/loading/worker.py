@@ -1,14 +1,11 @@
 """What a loader's worker does: it gets ready, and reads a dataset, measured and with errors that can leave it."""
 
 import os
-import random
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.utils.data
 from torch.utils.data._utils import worker as torch_worker
@@ -16,15 +13,11 @@ from torch.utils.data._utils import worker as torch_worker
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.iteration_starts import IterationStarts
-from tfds_torch.runtime.machine_share import usable_cores
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_watch import end_with_parent
+from tfds_torch.runtime.worker_start import become_worker, seed_random_and_numpy, wait_for_turn
 from tfds_torch.torch_data.image_dataset import ImageDataset
-
-_LONGEST_TURN_S = 2.0  # Whatever keeps the others.
-_TURN_PERIOD_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -59,17 +52,7 @@ class WorkerStart:
 
     def __call__(self, worker: int) -> None:
         """Prepares this process, a worker of that number."""
-        # Ctrl-C reaches the whole process group: the training process ends its workers when it gives up.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        # Torch's handler lets a worker that its parent asks to end do so with exit code 0, as if its work were done.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        end_with_parent()
-        self.context.metrics.bind(worker)
-        self.context.output.bind(worker)
-        if self.context.slots is not None:
-            self.context.slots.bind(worker)
+        become_worker(worker, self.context.metrics, self.context.output, self.context.slots)
         _show_own_dataset()
         if self.initialise is None:
             return
@@ -192,7 +175,8 @@ class _InWorker(_Timed):
     def __next__(self) -> Any:
         if self._is_first:
             self._is_first = False
-            wait_for_turn(self._metrics)
+            if (info := torch.utils.data.get_worker_info()) is not None:
+                wait_for_turn(self._metrics, info.id)
         if self._failure is None:
             try:
                 item = super().__next__()
@@ -209,23 +193,6 @@ class _InWorker(_Timed):
         return self._failure
 
 
-def wait_for_turn(metrics: StageMetrics) -> None:
-    """Lets workers of lower numbers make their first batches first, where there are more workers than cores.
-
-    The loop takes a batch of each worker in turn: where all share the cores from the start, the first batch is as late
-    as the last one. The cores are busy all the while.
-    """
-    info = torch.utils.data.get_worker_info()
-    num_cores, stop = usable_cores().number, time.monotonic() + _LONGEST_TURN_S
-    if info is None or info.num_workers <= num_cores or metrics.has_started(info.id):
-        return
-    while time.monotonic() < stop and sum(not metrics.has_started(worker) for worker in range(info.id)) >= num_cores:
-        time.sleep(_TURN_PERIOD_S)
-
-
 def seed_generators(*numbers: int) -> None:
     """Seeds `random`, `numpy.random` and torch of this process with a few integers >= 0."""
-    words = np.random.SeedSequence(numbers).generate_state(8)
-    random.seed(words[:4].tobytes())
-    np.random.seed(words[4:6])
-    torch.manual_seed(int(words[6]) << 32 | int(words[7]))
+    torch.manual_seed(seed_random_and_numpy(*numbers))

@@ -1,14 +1,13 @@
 """wait_for_turn: with more workers than cores, those of lower numbers make their first batches first."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 
+from tfds_torch.runtime import worker_start
 from tfds_torch.runtime.machine_share import UsableCores
 from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.torch_data.loading import worker as loader_worker
-from tfds_torch.torch_data.loading.worker import wait_for_turn
+from tfds_torch.runtime.worker_start import wait_for_turn
 
 NUM_WORKERS = 5
 
@@ -23,10 +22,8 @@ def started(*workers: int) -> StageMetrics:
 
 def wait(monkeypatch: pytest.MonkeyPatch, metrics: StageMetrics, worker: int, num_cores: float) -> threading.Thread:
     """Returns the thread in which a worker waits for its turn."""
-    info = SimpleNamespace(id=worker, num_workers=NUM_WORKERS)
-    monkeypatch.setattr(loader_worker.torch.utils.data, "get_worker_info", lambda: info)
-    monkeypatch.setattr(loader_worker, "usable_cores", lambda: UsableCores(num_cores, "the machine's"))
-    thread = threading.Thread(target=wait_for_turn, args=(metrics,), daemon=True)
+    monkeypatch.setattr(worker_start, "usable_cores", lambda: UsableCores(num_cores, "the machine's"))
+    thread = threading.Thread(target=wait_for_turn, args=(metrics, worker), daemon=True)
     thread.start()
     return thread
 
@@ -47,12 +44,12 @@ def wait(monkeypatch: pytest.MonkeyPatch, metrics: StageMetrics, worker: int, nu
 def test_a_worker_whose_turn_it_is_does_not_wait(
     monkeypatch: pytest.MonkeyPatch, workers_started: tuple[int, ...], worker: int, num_cores: float
 ) -> None:
-    monkeypatch.setattr(loader_worker, "_LONGEST_TURN_S", 3600.0)
+    monkeypatch.setattr(worker_start, "_LONGEST_TURN_S", 3600.0)
     wait(monkeypatch, started(*workers_started), worker, num_cores).join()
 
 
 def test_a_worker_waits_for_those_before_it_and_then_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_worker, "_LONGEST_TURN_S", 3600.0)
+    monkeypatch.setattr(worker_start, "_LONGEST_TURN_S", 3600.0)
     metrics = started(0)
     thread = wait(monkeypatch, metrics, 3, 2)
     assert thread.is_alive()
@@ -62,9 +59,5 @@ def test_a_worker_waits_for_those_before_it_and_then_goes_on(monkeypatch: pytest
 
 
 def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_worker, "_LONGEST_TURN_S", 0.0)
+    monkeypatch.setattr(worker_start, "_LONGEST_TURN_S", 0.0)
     wait(monkeypatch, started(), 4, 1).join()
-
-
-def test_the_training_process_does_not_wait() -> None:
-    wait_for_turn(started())

@@ -1,0 +1,80 @@
+"""How a loader's worker begins its life: signals, its parent, what it reports to; and its turn among the others."""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from tfds_torch.runtime.machine_share import usable_cores
+from tfds_torch.runtime.shared_slots import SharedSlots
+from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.worker_output import WorkerOutput
+from tfds_torch.runtime.worker_watch import end_with_parent
+
+_LONGEST_TURN_S = 2.0  # Whatever keeps the others.
+_TURN_PERIOD_S = 0.005
+
+
+def become_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slots: SharedSlots | None) -> None:
+    """Prepares this process, a worker of that number.
+
+    Args:
+        worker: its number.
+        metrics: what it reports to.
+        output: what it writes to standard error.
+        slots: in which its batches are handed over; None: there are none.
+    """
+    # Ctrl-C reaches the whole process group: the training process ends its workers when it gives up.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    # A handler that was inherited may let a worker end with exit code 0, as if its work were done.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent()
+    metrics.bind(worker)
+    output.bind(worker)
+    if slots is not None:
+        slots.bind(worker)
+
+
+@contextmanager
+def interrupts_held(method: str) -> Iterator[None]:
+    """Lets Ctrl-C wait while workers are started, until they ignore it; they inherit that it is blocked.
+
+    Args:
+        method: how they start. A fork server would hand it on to others for ever, and so nothing is held there.
+    """
+    can_block = hasattr(signal, "pthread_sigmask") and threading.current_thread() is threading.main_thread()
+    blocked = None
+    if can_block and method != "forkserver":
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if blocked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def wait_for_turn(metrics: StageMetrics, worker: int) -> None:
+    """Lets workers of lower numbers make their first batches first, where there are more workers than cores.
+
+    The loop takes a batch of each worker in turn: where all share the cores from the start, the first batch is as late
+    as the last one. The cores are busy all the while.
+    """
+    num_cores, stop = usable_cores().number, time.monotonic() + _LONGEST_TURN_S
+    if metrics.num_workers <= num_cores or metrics.has_started(worker):
+        return
+    while time.monotonic() < stop and sum(not metrics.has_started(other) for other in range(worker)) >= num_cores:
+        time.sleep(_TURN_PERIOD_S)
+
+
+def seed_random_and_numpy(*numbers: int) -> int:
+    """Seeds `random` and `numpy.random` of this process with a few integers >= 0; returns a seed for one more."""
+    words = np.random.SeedSequence(numbers).generate_state(8)
+    random.seed(words[:4].tobytes())
+    np.random.seed(words[4:6])
+    return int(words[6]) << 32 | int(words[7])
