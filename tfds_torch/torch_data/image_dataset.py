@@ -11,6 +11,7 @@ import torch.utils.data
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
+from tfds_torch.parsers.loader_state import state_at
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.shared_progress import Progress, SharedProgress
@@ -197,18 +198,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             batches_delivered: of it.
             num_workers: of the loader; 0: the training process reads by itself; None: it is not known.
         """
-        num_readers = None if num_workers is None else max(1, num_workers)
-        world = self.find_rank().at_worker(0, num_readers or 1)
-        return LoaderState.of(
-            self.parser.plan(world),
-            dataset=self.parser.dataset_name,
-            split=self.parser.split,
-            fingerprint=self.parser.fingerprint,
-            read_mode=self.parser.read_mode(world),
-            num_workers=num_readers,
-            epoch=epoch,
-            batches_delivered=batches_delivered,
-        )
+        return state_at(self.parser, self.find_rank(), epoch, batches_delivered, num_workers)
 
     @property
     def progress(self) -> Progress:
