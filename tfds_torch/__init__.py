@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
     from tfds_torch.loaders.feeder import Feeder
     from tfds_torch.parsers.cache.decoded_cache import DecodedCache
+    from tfds_torch.loaders.multi_loader import MultiLoader
     from tfds_torch.parsers.parser import Parser
     from tfds_torch.parsers.parser_beton import ParserBeton
     from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -39,6 +40,7 @@ _ROOMS = {
     "IterableImageDataset": "torch_data.image_dataset",
     "Loader": "torch_data.loader",
     "MaskedMean": "torch_data.exact_metrics",
+    "MultiLoader": "loaders.multi_loader",
     "Parser": "parsers.parser",
     "ParserBeton": "parsers.parser_beton",
     "ParserTfds": "parsers.tfds.parser_tfds",
@@ -62,6 +64,7 @@ __all__ = [
     "IterableImageDataset",
     "Loader",
     "MaskedMean",
+    "MultiLoader",
     "Parser",
     "ParserBeton",
     "ParserTfds",

@@ -1,1 +1,1 @@
-"""Batches without torch: Feeder, threads that fill the queues of named sources."""
+"""Batches without torch: MultiLoader, with worker processes; Feeder, with threads for named sources."""

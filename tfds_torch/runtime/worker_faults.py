@@ -76,6 +76,18 @@ class WorkerFaults:
         ]
         return " ".join([*said, self.names.next_step]) + "".join(wrote)
 
+    def describe_lie(self, worker: int, pid: int, what: str) -> str:
+        """Returns what is said of a worker that breaks the rules of its messages.
+
+        Args:
+            worker: which one.
+            pid: its process.
+            what: it does, as the end of a sentence.
+        """
+        lines = self.output.last_lines(worker)
+        wrote = f"\nThe last that worker {worker} wrote to standard error:\n{lines}" if lines else ""
+        return f"Worker {worker} (pid {pid}) {what}. {self.names.next_step}{wrote}"
+
     def describe_stall(self, pids: Sequence[int], num_received: int) -> str:
         """Returns what is said when no batch came in time.
 

@@ -8,14 +8,12 @@ import torch
 from torch.utils.data import DataLoader, default_collate, default_convert
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.preprocess import height_and_width
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.iteration_starts import IterationStarts
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.storage.source import FieldSpec
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.iterables import is_iterable, is_plain_iterable
 from tfds_torch.torch_data.loading.options import LoaderOptions
@@ -26,7 +24,6 @@ from tfds_torch.torch_data.torch_fetch import no_collation
 _LARGEST_BATCH_BYTES = 1 << 27  # Of address space, not of memory; larger ones are handed over by torch.
 _REST_BYTES = 1 << 20  # What comes with the images.
 _OTHER_SLOTS = 6
-_MOST_CHANNELS = 4
 
 
 @dataclass(frozen=True)
@@ -158,20 +155,9 @@ def _make_slots(dataset: Any, num_workers: int, prefetch_batches: int) -> Shared
         return None
     slot_bytes = _LARGEST_BATCH_BYTES
     if isinstance(dataset, ImageDataset) and dataset.is_batched:
-        parser, size = dataset.parser, _image_size(dataset.parser)
-        if size is not None and parser.batch_size is not None:
-            slot_bytes = max(slot_bytes, parser.batch_size * size[0] * size[1] * _MOST_CHANNELS + _REST_BYTES)
+        slot_bytes = max(slot_bytes, (image_bytes_of_batch(dataset.parser) or 0) + _REST_BYTES)
     try:
         # Batches that are transformed, those on their way, and some that the training loop holds.
         return SharedSlots(num_workers, prefetch_batches + _OTHER_SLOTS, slot_bytes)
     except (AttributeError, OSError, ValueError):  # Another system than Linux, or no address space for so much.
         return None
-
-
-def _image_size(parser: Parser) -> tuple[int, int] | None:
-    """Returns height and width of the images of whole batches; None: they are only known when they are read."""
-    if parser.preprocess is not None:
-        return height_and_width(parser.preprocess.size)
-    spec = parser.element_spec.fields.get("image")
-    height, width, _ = spec.shape if isinstance(spec, FieldSpec) and len(spec.shape) == 3 else (None, None, None)
-    return None if height is None or width is None else (height, width)

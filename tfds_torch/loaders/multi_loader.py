@@ -1,0 +1,369 @@
+"""MultiLoader: worker processes read, and this one iterates; without torch."""
+
+import atexit
+import logging
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.deliveries import Deliveries
+from tfds_torch.loaders.multi_options import MultiOptions, make_transport
+from tfds_torch.loaders.pool import WorkerPool, find_start_method
+from tfds_torch.loaders.position import LoaderPosition
+from tfds_torch.loaders.worker import WorkerContext
+from tfds_torch.loaders.worker_shares import ParserShare, rebuild_batch, share_of
+from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
+from tfds_torch.parsers.parser import Parser
+from tfds_torch.plan.world import World
+from tfds_torch.runtime.loader_iteration import LoaderIteration
+from tfds_torch.runtime.loader_metrics import LoaderMetrics
+from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
+from tfds_torch.runtime.worker_output import WorkerOutput
+
+_LARGEST_ITEM_BYTES = 1 << 27  # Of address space, not of memory; larger ones go through the pipe.
+_REST_BYTES = 1 << 20  # What comes with the images.
+
+_logger = logging.getLogger(__name__)
+
+
+class MultiLoader(Iterable[Any]):
+    """Batches or items that worker processes read, for loops without torch: JAX, numpy, services.
+
+    Every `for` is an epoch. Over a Parser, items are `Batch` in numpy, in the parser's order, the same for any number
+    of workers; `len`, `set_epoch`, `state_dict` and `load_state_dict` are those of `Loader`. Over another source the
+    items are what the workers yield: dicts, tuples and lists of numpy arrays, numbers, str, bytes and None, nested,
+    also with arrays of different shapes in a list. They arrive with their types; arrays are C-contiguous. Nothing that
+    is received is unpickled.
+
+    A worker that dies is a WorkerError within seconds, an item that does not come a StallError after `timeout_s`; both
+    name the worker. What fails in a worker is raised here, with its own type where that needs no import. Workers draw
+    from `random` and `numpy.random` seeded by (seed of the parser, epoch, first batch, rank, worker), and find their
+    number in the environment as `WORKER` and `NUM_WORKERS`.
+
+    An iteration that is broken off, dropped or fails leaves no process, but persistent workers. Workers end by
+    themselves when this process is gone. Arrays lie in memory that processes share, and that is used again when
+    nothing refers to them any more: copy one before you fork a process that keeps it. Not thread-safe: iterate in one
+    thread.
+
+    Args:
+        source: a Parser; a function that takes a World and returns the items of that worker; or an iterable, which
+            every worker reads whole. Where workers are not forked it must be picklable.
+        num_workers: processes that read, >= 1.
+        in_order: whether workers take turns, so that the order is the same in every run; False: items come as they
+            arrive, and there is no state.
+        timeout_s: how long the loop waits for an item, seconds, worker start included; None: for ever.
+        world: rank and number of replicas; None: `RANK` and `WORLD_SIZE` of the environment, else one replica.
+        persistent_workers: whether workers live from epoch to epoch, until `close`.
+        concurrent: whether iterations live side by side, each with workers of its own; else a new one ends the one
+            before.
+        start_method: "fork", "spawn" or "forkserver"; None: fork on Linux, unless JAX has been imported.
+        socket_dir: where the folder of the sockets is made (transport "zmq"); None: the system's for temporary files.
+        transport: "shared" (shared memory and pipes; Linux) or "zmq" (ZeroMQ, extra `zmq`); "auto": the first that
+            this system has.
+        prefetch_batches: items that each worker reads ahead, >= 1.
+        verbose: whether workers' starts and each epoch's `stats()` are logged at level INFO instead of DEBUG.
+        fields: of a Parser's batches; None: `image` and `label`, as far as it has them, else all.
+
+    Raises:
+        ConfigError: an argument that cannot work, or an environment that makes no sense.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        num_workers: int = 4,
+        *,
+        in_order: bool = True,
+        timeout_s: float | None = 300,
+        world: World | None = None,
+        persistent_workers: bool = False,
+        concurrent: bool = False,
+        start_method: str | None = None,
+        socket_dir: str | os.PathLike[str] | None = None,
+        transport: str = "auto",
+        prefetch_batches: int = 2,
+        verbose: bool = False,
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        self._pool: WorkerPool | None = None
+        self._live: weakref.WeakKeyDictionary[LoaderIteration, WorkerPool] = weakref.WeakKeyDictionary()
+        self._is_closed = False
+        self._options = options = MultiOptions(
+            num_workers,
+            in_order,
+            timeout_s,
+            world,
+            persistent_workers,
+            concurrent,
+            start_method,
+            socket_dir,
+            transport,
+            prefetch_batches,
+            verbose,
+            fields,
+        )
+        self._share = share_of(source, options.num_workers, fields)
+        self.source, self.num_workers = source, options.num_workers
+        self.world = World.from_environ(os.environ) if world is None else world
+        if self._parser is not None:
+            _check_parser(self._parser, self.world, self.num_workers)
+        self._position = LoaderPosition(self._parser, self.world, self.num_workers)
+        self._metrics = LoaderMetrics()
+        self._num_rejected = 0
+        self._level = logging.INFO if verbose else logging.DEBUG
+        _open_loaders.add(self)
+
+    @property
+    def num_rejected(self) -> int:
+        """Messages and connections that were not of a worker, and were refused (transport "zmq")."""
+        return self._num_rejected + sum(pool.transport.num_rejected for pool in self._pools)
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The processes that read, by the worker's number, of one iteration after the other; empty where none run."""
+        return [pid for pool in self._pools for pid in pool.pids]
+
+    def __len__(self) -> int:
+        """Batches of an epoch, exact.
+
+        Raises:
+            TypeError: the source is not a Parser.
+        """
+        if self._parser is None:
+            raise TypeError(f"A MultiLoader over {self._share.name} has no length: only a Parser plans one.")
+        return self._parser.plan(self.world).num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_closed:
+            raise ConfigError("This MultiLoader is closed: make a new one.")
+        if not self._options.concurrent:
+            self._end_live()
+        epoch, start_batch, num_expected = self._position.begin(is_tried_first=not self._options.concurrent)
+        pool = self._take_pool()
+        try:
+            number = pool.begin(epoch, start_batch, self._options.prefetch_batches)
+        except BaseException:
+            self._end_pool(pool, can_go_on=False)
+            raise
+        deliveries = Deliveries(
+            pool,
+            number,
+            self._faults(pool),
+            partial(rebuild_batch, parser=self._parser),
+            in_order=self._options.in_order,
+            num_planned=self._num_planned(start_batch),
+        )
+        iteration = LoaderIteration(
+            deliveries,
+            deliveries.examples,
+            self._metrics,
+            num_expected,
+            self._note_delivery,
+            self._note_end,
+            partial(self._end_pool, pool),
+        )
+        self._live[iteration] = pool
+        return iteration
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fixes the epoch of the iterations to come: of a Parser's order, and of the seeds of workers.
+
+        Raises:
+            ConfigError: epoch is not an integer >= 0.
+        """
+        self._position.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where training is: a small dictionary of plain values, for JSON.
+
+        A batch counts as soon as the loop has got it.
+
+        Raises:
+            ConfigError: the source is not a Parser, or batches come in no fixed order.
+        """
+        self._check_has_state()
+        return self._position.state().to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Lets the next iteration go on where a state was taken, by this or by torch's `Loader`.
+
+        In mode `index` the numbers of workers and ranks may be others, as long as the global batch is the same; the
+        first iteration after an epoch's end is empty.
+
+        Raises:
+            ConfigError: the source is not a Parser, or batches come in no fixed order.
+            StateMismatchError: the state is damaged, or not of this dataset, split, plan or world; nothing is changed.
+        """
+        self._check_has_state()
+        self._position.load(state)
+
+    def stats(self) -> LoaderStats:
+        """Returns what was delivered since the loader was made, and where the time went, by stage and worker.
+
+        Where iterations live side by side, the workers and their stages are those of the latest one.
+        """
+        return self._metrics.stats()
+
+    def kill(self) -> None:
+        """Ends all iterations and all processes at once; a new iteration starts new ones."""
+        for pool in self._pools:
+            pool.end(0.0)
+        self._end_live()
+        if self._pool is not None:
+            self._end_pool(self._pool, can_go_on=False)
+
+    def close(self) -> None:
+        """Ends all iterations and all processes; the loader cannot be iterated any more."""
+        self._is_closed = True
+        self._end_live()
+        if self._pool is not None:
+            self._end_pool(self._pool, can_go_on=False)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._share.name}, num_workers={self.num_workers})"
+
+    def __enter__(self) -> "MultiLoader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (self.source, self._options)  # Another process has processes of its own.
+
+    def __del__(self) -> None:
+        if getattr(self, "_pool", None) is not None:
+            self.close()
+
+    @property
+    def _parser(self) -> Parser | None:
+        return self._share.parser if isinstance(self._share, ParserShare) else None
+
+    @property
+    def _pools(self) -> list[WorkerPool]:
+        pools = [pool for pool in self._live.values() if pool.is_open]
+        return pools if self._pool is None or self._pool in pools else [*pools, self._pool]
+
+    def _take_pool(self) -> WorkerPool:
+        """Returns the workers of an iteration that begins now."""
+        pool = self._pool
+        if pool is not None and pool.is_usable:
+            return pool
+        if pool is not None:
+            self._end_pool(pool, can_go_on=False)
+        slot_bytes = _LARGEST_ITEM_BYTES
+        if self._parser is not None:
+            slot_bytes = max(slot_bytes, (image_bytes_of_batch(self._parser) or 0) + _REST_BYTES)
+        transport, slots = make_transport(self._options, slot_bytes)
+        method, reason = find_start_method(self._options.start_method)
+        context = WorkerContext(
+            self._share,
+            self.world,
+            0 if self._parser is None else self._parser.plan(self.world).seed,
+            StageMetrics(self.num_workers),
+            WorkerOutput(self.num_workers),
+            slots,
+        )
+        self._metrics.use(context.metrics)
+        pool = WorkerPool(context, transport, method)
+        _logger.log(
+            self._level,
+            "%s: %d workers, pids %s, transport %r. %s",
+            *(self._share.name, self.num_workers, pool.pids, transport.name, reason),
+        )
+        if self._options.persistent_workers:
+            self._pool = pool
+        return pool
+
+    def _end_pool(self, pool: WorkerPool, can_go_on: bool) -> None:
+        """Ends the processes of an iteration, unless they are to be used again."""
+        if can_go_on and pool is self._pool and not self._is_closed and pool.is_usable:
+            return
+        if pool.is_open:
+            pool.end()
+            self._num_rejected += pool.transport.num_rejected
+        if self._pool is pool:
+            self._pool = None
+
+    def _end_live(self) -> None:
+        for iteration in list(self._live):
+            iteration.replace()
+
+    def _num_planned(self, start_batch: int) -> dict[int, int] | None:
+        if self._parser is None:
+            return None
+        plans = [
+            self._parser.plan(self.world.at_worker(worker, self.num_workers)) for worker in range(self.num_workers)
+        ]
+        return {worker: len(plan.worker_batches(start_batch)) for worker, plan in enumerate(plans)}
+
+    def _faults(self, pool: WorkerPool) -> WorkerFaults:
+        context, next_step, find_id = pool.context, "Begin the epoch again, with a new iteration.", None
+        if self._parser is not None:
+            find_id = partial(_find_id, self._parser)
+            next_step = (
+                "The MultiLoader's state_dict() counts what was delivered: load it, here or in a new process, and the "
+                "next iteration goes on after that."
+            )
+        names = ReadingNames(self._share.name, next_step, find_id)
+        method, _ = find_start_method(self._options.start_method)
+        return WorkerFaults(names, context.metrics, context.output, self._options.timeout_s, method != "fork")
+
+    def _note_delivery(self, number: int) -> None:
+        self._position.num_delivered = number
+
+    def _note_end(self) -> None:
+        self._position.has_ended = True
+        _logger.log(self._level, "%s: %s", self._share.name, self.stats())
+
+    def _check_has_state(self) -> None:
+        for name, value in (("in_order", False), ("concurrent", True)):
+            if getattr(self._options, name) is value:
+                raise ConfigError(
+                    f"A MultiLoader with {name}={value} has no state: nobody can say which batches were delivered when "
+                    f"the next one comes."
+                )
+
+
+def _make(source: Any, options: MultiOptions) -> MultiLoader:
+    return MultiLoader(source, **{name: getattr(options, name) for name in options.__dataclass_fields__})
+
+
+def _check_parser(parser: Parser, rank: World, num_workers: int) -> None:
+    """Checks that workers can read a parser.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if parser.batch_size is None and num_workers > 1:
+        raise ConfigError(
+            f"MultiLoader: the parser of {parser.dataset_name} has no batch_size, and {num_workers} workers need one: "
+            f"each must know which batches are its own. Give it one, or use num_workers=1."
+        )
+    parser.read_mode(rank.at_worker(0, num_workers))
+
+
+def _find_id(parser: Parser, index: int) -> str:
+    return parser.ids(np.array([index], np.int64))[0]
+
+
+_open_loaders: "weakref.WeakSet[MultiLoader]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for loader in list(_open_loaders):
+        loader.close()
+
+
+# Before multiprocessing's own exit, which would wait for a stopped worker for ever: the latest is called first.
+atexit.register(_close_all)

@@ -1,0 +1,121 @@
+"""MultiOptions: how a MultiLoader reads, checked before anything is started."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import get_all_start_methods
+from pathlib import Path
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.shared_transport import SharedTransport
+from tfds_torch.loaders.transport import Transport
+from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
+from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.world import World
+from tfds_torch.runtime.shared_slots import SharedSlots
+
+_MOST_WORKERS, _MOST_PREFETCHED = 1024, 1024
+_TRANSPORTS = ("auto", "shared", "zmq")
+_OTHER_SLOTS = 6
+
+
+@dataclass(frozen=True)
+class MultiOptions:
+    """The arguments of a `MultiLoader`, which describes them, without the source.
+
+    Raises:
+        ConfigError: a value that cannot be meant.
+    """
+
+    num_workers: int = 4
+    in_order: bool = True
+    timeout_s: float | None = 300.0
+    world: World | None = None
+    persistent_workers: bool = False
+    concurrent: bool = False
+    start_method: str | None = None
+    socket_dir: str | os.PathLike[str] | None = None
+    transport: str = "auto"
+    prefetch_batches: int = 2
+    verbose: bool = False
+    fields: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        self._check_count("num_workers", _MOST_WORKERS)
+        self._check_count("prefetch_batches", _MOST_PREFETCHED)
+        for name in ("in_order", "persistent_workers", "concurrent", "verbose"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"MultiLoader: {name}={getattr(self, name)!r} must be True or False.")
+        limit_s = self.timeout_s
+        is_number = isinstance(limit_s, int | float) and not isinstance(limit_s, bool)
+        if limit_s is not None and not (is_number and 0 < limit_s < math.inf):
+            raise ConfigError(
+                f"MultiLoader: timeout_s={limit_s!r} must be a number of seconds > 0, or None (for ever)."
+            )
+        if not isinstance(self.world, World | None):
+            raise ConfigError(
+                f"MultiLoader: world={self.world!r} must be a World(rank=..., num_replicas=...), or None."
+            )
+        self._check_name("transport", self.transport, _TRANSPORTS)
+        if self.start_method is not None:
+            self._check_name("start_method", self.start_method, tuple(get_all_start_methods()))
+        if self.concurrent and self.persistent_workers:
+            raise ConfigError(
+                "MultiLoader: concurrent=True and persistent_workers=True exclude each other: iterations that live "
+                "side by side have workers of their own."
+            )
+        self._check_sockets()
+
+    def _check_sockets(self) -> None:
+        if self.transport == "zmq":
+            import_zmq()
+        if self.socket_dir is None:
+            return
+        if not isinstance(self.socket_dir, str | os.PathLike):
+            raise ConfigError(f"MultiLoader: socket_dir={self.socket_dir!r} must be the path of a folder, or None.")
+        if self.transport == "shared":
+            raise ConfigError("MultiLoader: socket_dir has no effect with transport='shared', which has no sockets.")
+        check_socket_folder(Path(self.socket_dir))
+
+    def _check_count(self, name: str, most: int) -> None:
+        value = getattr(self, name)
+        try:
+            number = check_integer(name, value, 1)
+        except ConfigError:
+            number = 0
+        if not 1 <= number <= most:
+            raise ConfigError(f"MultiLoader: {name}={value!r} must be an integer in 1..{most}.")
+        object.__setattr__(self, name, number)
+
+    def _check_name(self, name: str, value: object, allowed: Sequence[str]) -> None:
+        if value not in allowed:
+            raise ConfigError(
+                f"MultiLoader: {name}={value!r} must be one of {', '.join(map(repr, allowed))}."
+                f"{did_you_mean(value, allowed)}"
+            )
+
+
+def make_transport(options: MultiOptions, slot_bytes: int) -> tuple[Transport, SharedSlots | None]:
+    """Returns what carries the items of a pool, and the memory in which its batches are made, if it has one.
+
+    Args:
+        options: of the loader.
+        slot_bytes: of a whole item, at most, for shared memory.
+
+    Raises:
+        ConfigError: what was asked for is not to be had here.
+    """
+    reason = "it was not asked for"
+    if options.transport != "zmq":
+        num_slots = options.prefetch_batches + _OTHER_SLOTS
+        try:
+            slots = SharedSlots(options.num_workers, num_slots, slot_bytes)
+        except (AttributeError, OSError, ValueError) as error:  # No Linux, or no address space for so much.
+            reason = f"this system has none ({type(error).__name__}: {error})"
+        else:
+            return SharedTransport(slots, options.num_workers, num_slots), slots
+    if options.transport == "shared":
+        raise ConfigError(f"MultiLoader: transport='shared' needs shared memory, and {reason}: use transport='zmq'.")
+    folder = None if options.socket_dir is None else Path(options.socket_dir)
+    return ZmqTransport(options.num_workers, folder), None

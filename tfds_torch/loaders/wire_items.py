@@ -1,0 +1,259 @@
+"""Items of a loader as JSON and arrays, and back: dicts, tuples and lists of arrays, numbers, text and bytes.
+
+A node of the JSON stands for a value: null, true, false, numbers and short text for themselves; any other value is a
+list whose first entry is its tag. Long lists of one type become columns: one array for all of their values.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.wire import MOST_BYTES, MalformedMessage, Part, allowed
+
+_SHORT_TEXT, _LEAST_COLUMN, _MOST_DEPTH = 512, 8, 32
+_INT64 = np.iinfo(np.int64)
+_BYTES = np.dtype("|u1")
+_KINDS_OF_NUMBERS = {int: "<i8", float: "<f8", bool: "|b1"}
+_ALLOWED = "dicts, tuples and lists of numpy arrays, numbers, str, bytes and None"
+
+
+class ItemWriter:
+    """Takes an item apart.
+
+    Attributes:
+        parts: the buffers of all values that were written.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+
+    def write(self, value: Any, path: str = "item") -> Any:
+        """Returns the node of a value.
+
+        Args:
+            value: an item, or a part of one.
+            path: where it lies, for messages.
+
+        Raises:
+            ConfigError: it holds something that does not travel.
+        """
+        if value is None or type(value) in (bool, int, float):
+            return value
+        if path.count("[") > _MOST_DEPTH:
+            raise ConfigError(f"{path} lies deeper than {_MOST_DEPTH} levels: give a MultiLoader flatter items.")
+        write = _WRITERS.get(type(value))
+        if write is not None:
+            return write(self, value, path)
+        if isinstance(value, np.generic):
+            return ["s", self._add_array(np.asarray(value), path)]
+        if isinstance(value, np.memmap):
+            return ["a", self._add_array(value.view(np.ndarray), path)]
+        raise ConfigError(f"{path} is a {type(value).__module__}.{type(value).__qualname__}: {_remedy(value)}")
+
+    def _write_text(self, value: str, path: str) -> Any:
+        if len(value) <= _SHORT_TEXT:
+            return value
+        return ["t", self._add(_encode_text(value))]
+
+    def _write_bytes(self, value: bytes, path: str) -> Any:
+        return ["b", self._add(np.frombuffer(value, np.uint8))]
+
+    def _write_array(self, value: NDArray[Any], path: str) -> Any:
+        return ["a", self._add_array(value, path)]
+
+    def _write_dict(self, value: dict[Any, Any], path: str) -> Any:
+        entries = []
+        for key, one in value.items():
+            if type(key) not in (str, int, bool, type(None)):
+                raise ConfigError(f"{path} has the key {key!r}: the keys of a MultiLoader's items are str or int.")
+            entries.append([key, self.write(one, f"{path}[{key!r}]")])
+        return ["d", entries]
+
+    def _write_list(self, value: list[Any], path: str) -> Any:
+        column = self._write_column(value, path)
+        return ["l", self._write_entries(value, path)] if column is None else column
+
+    def _write_tuple(self, value: tuple[Any, ...], path: str) -> Any:
+        column = self._write_column(value, path)
+        return ["u", self._write_entries(value, path)] if column is None else ["T", column]
+
+    def _write_entries(self, values: Sequence[Any], path: str) -> list[Any]:
+        return [self.write(one, f"{path}[{number}]") for number, one in enumerate(values)]
+
+    def _write_column(self, values: Sequence[Any], path: str) -> Any:
+        """Returns the node of a list whose values are of one type; None: it is not one, or short."""
+        if len(values) < _LEAST_COLUMN or len(types := set(map(type, values))) != 1:
+            return None
+        (kind,) = types
+        if kind in _KINDS_OF_NUMBERS:
+            if kind is int and not (_INT64.min <= min(values) and max(values) <= _INT64.max):
+                return None
+            return ["n", self._add(np.array(values, _KINDS_OF_NUMBERS[kind]))]
+        if kind in (str, bytes):
+            encoded = [_encode_text(one) if kind is str else np.frombuffer(one, np.uint8) for one in values]
+            sizes = np.array([len(one) for one in encoded], "<i8")
+            return ["L" if kind is str else "B", self._add(sizes), self._add_pieces(_BYTES, encoded)]
+        if kind is np.ndarray and len({(one.dtype, one.ndim) for one in values}) == 1:
+            self._check_dtype(values[0], path)
+            shapes = np.array([one.shape for one in values], "<i8").reshape(len(values), values[0].ndim)
+            return ["r", self._add(shapes), self._add_pieces(values[0].dtype, values)]
+        return None
+
+    def _add_array(self, value: NDArray[Any], path: str) -> int:
+        self._check_dtype(value, path)
+        return self._add(value)
+
+    def _check_dtype(self, value: NDArray[Any], path: str) -> None:
+        if not allowed(value.dtype):
+            raise ConfigError(
+                f"{path} is an array of dtype {value.dtype}: a MultiLoader carries bool, integers, floats, complex "
+                f"numbers and text of fixed length. Convert it."
+            )
+
+    def _add(self, array: NDArray[Any]) -> int:
+        self.parts.append(Part(array.dtype, array.shape, (array,)))
+        return len(self.parts) - 1
+
+    def _add_pieces(self, dtype: np.dtype[Any], pieces: Sequence[NDArray[Any]]) -> int:
+        self.parts.append(Part(dtype, (sum(piece.size for piece in pieces),), pieces))
+        return len(self.parts) - 1
+
+
+_WRITERS: dict[type, Callable[[ItemWriter, Any, str], Any]] = {
+    str: ItemWriter._write_text,
+    bytes: ItemWriter._write_bytes,
+    np.ndarray: ItemWriter._write_array,
+    dict: ItemWriter._write_dict,
+    list: ItemWriter._write_list,
+    tuple: ItemWriter._write_tuple,
+}
+
+
+class ItemReader:
+    """Puts an item together.
+
+    Args:
+        buffers: that came with it.
+    """
+
+    def __init__(self, buffers: Sequence[NDArray[Any]]) -> None:
+        self._buffers = buffers
+
+    def read(self, node: Any, depth: int = 0) -> Any:
+        """Returns the value of a node; its arrays are views of the buffers.
+
+        Raises:
+            MalformedMessage: it is no node.
+        """
+        if node is None or type(node) in (bool, int, float, str):
+            return node
+        if depth > _MOST_DEPTH + 1 or not isinstance(node, list) or not node or not isinstance(node[0], str):
+            raise MalformedMessage("a value is no node")
+        tag, rest = node[0], node[1:]
+        if tag in _ENTRIES and len(rest) == 1 and isinstance(rest[0], list):
+            return self._read_entries(tag, rest[0], depth)
+        if tag == "T" and len(rest) == 1:
+            return tuple(self._read_column(rest[0]))
+        if tag in _LEAVES and len(rest) == 1:
+            return self._read_leaf(tag, self._buffer(rest[0]))
+        return self._read_column(node)
+
+    def _read_entries(self, tag: str, entries: list[Any], depth: int) -> Any:
+        if tag == "d":
+            if not all(isinstance(entry, list) and len(entry) == 2 for entry in entries):
+                raise MalformedMessage("a dict has an entry that is not one")
+            if not all(entry[0] is None or type(entry[0]) in (str, int, bool) for entry in entries):
+                raise MalformedMessage("a dict has a key that is not one")
+            return {key: self.read(one, depth + 1) for key, one in entries}
+        values = [self.read(one, depth + 1) for one in entries]
+        return values if tag == "l" else tuple(values)
+
+    def _read_leaf(self, tag: str, buffer: NDArray[Any]) -> Any:
+        if tag == "a":
+            return buffer
+        if tag == "s":
+            if buffer.ndim:
+                raise MalformedMessage("a number is an array")
+            return buffer[()]
+        if buffer.dtype != _BYTES:
+            raise MalformedMessage("text or bytes are of another dtype")
+        return buffer.tobytes() if tag == "b" else _decode_text(buffer.tobytes())
+
+    def _read_column(self, node: Any) -> list[Any]:
+        if not isinstance(node, list) or not node or not all(type(number) is int for number in node[1:]):
+            raise MalformedMessage("a column is none")
+        buffers = [self._buffer(number) for number in node[1:]]
+        if node[0] == "n" and len(buffers) == 1 and buffers[0].ndim == 1:
+            if buffers[0].dtype.str not in _KINDS_OF_NUMBERS.values():
+                raise MalformedMessage("a list of numbers has none")
+            numbers: list[Any] = buffers[0].tolist()
+            return numbers
+        if node[0] not in ("L", "B", "r") or len(buffers) != 2:
+            raise MalformedMessage("a value has an unknown tag")
+        sizes, content = buffers
+        if sizes.dtype.str != "<i8" or content.ndim != 1 or (sizes.size and int(sizes.min()) < 0):
+            raise MalformedMessage("a column has sizes that are none")
+        return self._read_ragged(sizes, content) if node[0] == "r" else self._read_texts(node[0], sizes, content)
+
+    def _read_ragged(self, shapes: NDArray[np.int64], content: NDArray[Any]) -> list[Any]:
+        if shapes.ndim != 2 or shapes.shape[1] > 32:
+            raise MalformedMessage("the shapes of arrays are none")
+        arrays, start = [], 0
+        for shape in shapes.tolist():
+            size = math.prod(shape)
+            # Also of an array without elements, numpy refuses sizes that are huge together.
+            if start + size > len(content) or math.prod(length or 1 for length in shape) > MOST_BYTES:
+                raise MalformedMessage("arrays reach beyond their column")
+            arrays.append(content[start : start + size].reshape(shape))
+            start += size
+        _check_used(start, content)
+        return arrays
+
+    def _read_texts(self, tag: str, sizes: NDArray[np.int64], content: NDArray[Any]) -> list[Any]:
+        if content.dtype != _BYTES or sizes.ndim != 1:
+            raise MalformedMessage("text or bytes are of another dtype")
+        values, start, encoded = [], 0, content.tobytes()
+        for size in sizes.tolist():
+            if start + size > len(encoded):
+                raise MalformedMessage("text or bytes reach beyond their column")
+            one = encoded[start : start + size]
+            values.append(one if tag == "B" else _decode_text(one))
+            start += size
+        _check_used(start, content)
+        return values
+
+    def _buffer(self, number: Any) -> NDArray[Any]:
+        if type(number) is not int or not 0 <= number < len(self._buffers):
+            raise MalformedMessage("a value names a buffer that is not there")
+        return self._buffers[number]
+
+
+_ENTRIES, _LEAVES = ("d", "l", "u"), ("a", "s", "b", "t")
+
+
+def _encode_text(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+
+
+def _decode_text(encoded: bytes) -> str:
+    try:
+        return encoded.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise MalformedMessage("text is no UTF-8") from None
+
+
+def _check_used(num_used: int, content: NDArray[Any]) -> None:
+    if num_used != len(content):
+        raise MalformedMessage("a column has more content than sizes")
+
+
+def _remedy(value: Any) -> str:
+    if type(value).__module__.partition(".")[0] == "torch":
+        return "a MultiLoader is for loops without torch. Yield `.numpy()` of it, or use tfds_torch.create_loader."
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return "a named tuple's type does not travel. Yield `._asdict()` of it, or `tuple(...)`."
+    return f"a MultiLoader carries {_ALLOWED}. Convert it."

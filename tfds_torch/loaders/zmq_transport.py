@@ -1,0 +1,265 @@
+"""ZmqTransport: batches through ZeroMQ sockets, in a folder of the user's own, every message signed."""
+
+import hmac
+import logging
+import os
+import secrets
+import shutil
+import stat
+import struct
+import tempfile
+import weakref
+from collections.abc import Sequence
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.transport import Incoming
+from tfds_torch.loaders.wire import (
+    MOST_BUFFERS,
+    MOST_BYTES,
+    MOST_HEADER_BYTES,
+    MalformedMessage,
+    Outgoing,
+    Part,
+    read_header,
+    view_buffer,
+)
+
+_KEY_BYTES = _SIGNATURE_BYTES = 32
+_LONGEST_ADDRESS = 107  # Of a socket in the file system, Linux.
+_LENGTH = struct.Struct("<Q")
+
+_logger = logging.getLogger(__name__)
+
+
+def import_zmq() -> Any:
+    """Returns pyzmq.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import zmq
+    except ImportError as error:
+        raise ConfigError(
+            "MultiLoader: transport='zmq' needs pyzmq, which is not installed: pip install 'tfds-torch[zmq]'. On "
+            "Linux, transport='shared' needs nothing and is faster."
+        ) from error
+    return zmq
+
+
+def check_socket_folder(folder: Path) -> None:
+    """Checks that a folder may hold sockets: nobody else can put anything into it.
+
+    Raises:
+        ConfigError: it is not there, or others can write to it.
+    """
+    try:
+        found = folder.stat()
+    except OSError as error:
+        raise ConfigError(f"MultiLoader: socket_dir={str(folder)!r} cannot be looked at: {error.strerror}.") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise ConfigError(f"MultiLoader: socket_dir={str(folder)!r} is not a folder.")
+    owner_only = "Use a folder of your own (chmod 700), or leave out socket_dir: a private one is made."
+    if found.st_uid not in (os.getuid(), 0):
+        raise ConfigError(f"MultiLoader: socket_dir={str(folder)!r} belongs to another user. {owner_only}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(
+            f"MultiLoader: others can write to socket_dir={str(folder)!r} (mode {stat.S_IMODE(found.st_mode):o}). "
+            f"{owner_only}"
+        )
+
+
+class ZmqTransport:
+    """Carries messages as frames: a signature (HMAC-SHA256), the JSON header, and a frame for each buffer.
+
+    Every worker has a socket of its own, below a new folder that only this user may enter, and a key of its own, which
+    it gets through a pipe. A message whose signature or header is wrong is dropped and counted; a frame that is larger
+    than allowed is refused by ZeroMQ before it is received.
+
+    Args:
+        num_workers: how many sockets.
+        folder: in which the folder of the sockets is made; None: the system's for temporary files.
+
+    Raises:
+        ConfigError: pyzmq is not installed, or the folder cannot be used.
+    """
+
+    name = "zmq"
+
+    def __init__(self, num_workers: int, folder: Path | None) -> None:
+        self._zmq = zmq = import_zmq()
+        self.num_rejected = 0
+        if folder is not None:
+            check_socket_folder(folder)
+        try:
+            self._folder = tempfile.mkdtemp(prefix="tfds_torch.", dir=folder)
+        except OSError as error:
+            raise ConfigError(f"MultiLoader: no folder for its sockets can be made: {error}") from None
+        self._end = weakref.finalize(self, _end, os.getpid(), self._folder, sockets := [], context := zmq.Context())
+        self._addresses = [f"ipc://{self._folder}/{worker}" for worker in range(num_workers)]
+        longest = len(self._addresses[-1]) - len("ipc://")
+        if longest > _LONGEST_ADDRESS:
+            self.close()
+            raise ConfigError(
+                f"MultiLoader: socket_dir={str(folder or tempfile.gettempdir())!r} has a path that is too long for "
+                f"sockets: with theirs it has {longest} characters, and {_LONGEST_ADDRESS} are allowed."
+            )
+        self._keys = [secrets.token_bytes(_KEY_BYTES) for _ in range(num_workers)]
+        for address in self._addresses:
+            socket = context.socket(zmq.PULL)
+            sockets.append(socket)
+            # How much is under way is limited by the batches that workers may read ahead.
+            socket.set_hwm(0)
+            socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
+            socket.bind(address)
+        self._sockets = sockets
+        self._monitors = [_Monitor(zmq, socket) for socket in sockets]
+
+    def outlet(self, worker: int, context: BaseContext) -> "ZmqOutlet":  # noqa: D102
+        return ZmqOutlet(self._addresses[worker])
+
+    def key(self, worker: int) -> bytes:  # noqa: D102
+        return self._keys[worker]
+
+    def note_started(self, worker: int) -> None:
+        """Nothing has to be let go."""
+
+    def receive(self, worker: int) -> Incoming | None:  # noqa: D102
+        while True:
+            try:
+                frames = self._sockets[worker].recv_multipart(self._zmq.NOBLOCK, copy=False)
+            except self._zmq.Again:
+                self._count_refused(worker)
+                return None
+            try:
+                return _open(self._keys[worker], [frame.buffer for frame in frames])
+            except MalformedMessage as reason:
+                self._reject(worker, f"a message: {reason}")
+
+    def _count_refused(self, worker: int) -> None:
+        """Counts the peers that ZeroMQ has turned away, as for a frame that is too large."""
+        for _ in range(self._monitors[worker].num_refused()):
+            self._reject(worker, "a connection that did not keep to the protocol, or sent a frame that is too large")
+
+    def _reject(self, worker: int, what: str) -> None:
+        self.num_rejected += 1
+        _logger.warning("The socket of worker %d has rejected %s. Somebody else is writing to it.", worker, what)
+
+    def wait(self, workers: Sequence[int], timeout_s: float) -> None:  # noqa: D102
+        poller = self._zmq.Poller()
+        for worker in workers:
+            poller.register(self._sockets[worker], self._zmq.POLLIN)
+        poller.poll(timeout_s * 1000)
+
+    def close(self) -> None:  # noqa: D102
+        for monitor in getattr(self, "_monitors", ()):
+            monitor.close()
+        self._end()
+
+
+class ZmqOutlet:
+    """A worker's end of a `ZmqTransport`.
+
+    Args:
+        address: of its socket.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._key = b""
+
+    def open(self, key: bytes) -> None:  # noqa: D102
+        zmq = import_zmq()
+        self._key = key
+        self._context = zmq.Context()  # Not the parent's, whose threads this process does not have.
+        self._socket = self._context.socket(zmq.PUSH)
+        self._socket.set_hwm(0)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.connect(self._address)
+
+    def send(self, message: Outgoing) -> None:  # noqa: D102
+        frames = [message.encode_header(), *map(_frame_of, message.parts)]
+        self._socket.send_multipart([_sign(self._key, frames), *frames], copy=False)
+
+    def close(self) -> None:  # noqa: D102
+        self._socket.close()
+        self._context.term()
+
+
+class _Monitor:
+    """What ZeroMQ tells of the connections of a socket."""
+
+    def __init__(self, zmq: Any, socket: Any) -> None:
+        self._zmq, self._socket = zmq, socket
+        failed = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        self._events = socket.get_monitor_socket(failed | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPTED)
+        self._num_accepted = self._num_gone = 0
+
+    def num_refused(self) -> int:
+        """Returns how many connections, of those that are not the worker's own, have ended since the last call."""
+        num_refused = 0
+        while self._events.poll(0):
+            kind = struct.unpack("=Hi", self._events.recv_multipart()[0])[0]
+            if kind == self._zmq.EVENT_ACCEPTED:
+                self._num_accepted += 1
+            elif self._num_accepted > 1:
+                self._num_accepted -= 1
+                num_refused += 1
+        return num_refused
+
+    def close(self) -> None:
+        """Ends it, if the socket is still open."""
+        if not self._socket.closed:
+            self._socket.disable_monitor()
+            self._events.close(linger=0)
+
+
+def _end(owner: int, folder: str, sockets: list[Any], context: Any) -> None:
+    if os.getpid() != owner:  # What a fork has copied is not its own.
+        return
+    for socket in sockets:
+        socket.close(linger=0)
+    context.term()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _frame_of(part: Part) -> Any:
+    pieces = [np.ascontiguousarray(piece).reshape(-1) for piece in part.pieces]
+    whole = pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, part.dtype), *pieces])
+    # ZeroMQ sends large frames from where they lie, some time later: what the user may change is copied.
+    return whole.tobytes()
+
+
+def _sign(key: bytes, frames: Sequence[Any]) -> bytes:
+    """Returns the signature of a header and its buffers, whose sizes it covers."""
+    signature = hmac.new(key, digestmod="sha256")
+    for frame in frames:
+        signature.update(_LENGTH.pack(memoryview(frame).nbytes))
+        signature.update(frame)
+    return signature.digest()
+
+
+def _open(key: bytes, frames: Sequence[Any]) -> Incoming:
+    """Returns a message whose signature is right.
+
+    Raises:
+        MalformedMessage: it is not, or it is no message.
+    """
+    if not 2 <= len(frames) <= 2 + MOST_BUFFERS:
+        raise MalformedMessage(f"it has {len(frames)} frames")
+    signature, *rest = frames
+    if len(signature) != _SIGNATURE_BYTES or len(rest[0]) > MOST_HEADER_BYTES:
+        raise MalformedMessage("its signature or its header has another size")
+    if sum(memoryview(frame).nbytes for frame in rest[1:]) > MOST_BYTES:
+        raise MalformedMessage("it is larger than a message may be")
+    if not hmac.compare_digest(bytes(signature), _sign(key, rest)):
+        raise MalformedMessage("its signature is wrong")
+    header = read_header(rest[0])
+    if len(header.buffers) != len(rest) - 1:
+        raise MalformedMessage("it has other buffers than its header says")
+    return Incoming(header, [view_buffer(*pair) for pair in zip(rest[1:], header.buffers, strict=True)])
