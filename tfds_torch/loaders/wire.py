@@ -9,7 +9,8 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +50,7 @@ class Part:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """What a header says of a buffer: its dtype, shape and size in bytes."""
 
     dtype: np.dtype[Any]
@@ -58,8 +58,7 @@ class Layout:
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """What a message says of itself.
 
     Attributes:
@@ -169,17 +168,20 @@ def view_buffer(memory: Any, layout: Layout) -> NDArray[Any]:
 def _read_layouts(layouts: Any) -> tuple[Layout, ...]:
     if not isinstance(layouts, list) or len(layouts) > MOST_BUFFERS:
         raise MalformedMessage("the header does not list its buffers")
-    read = tuple(map(_read_layout, layouts))
+    if not all(isinstance(layout, list) and len(layout) == 2 for layout in layouts):
+        raise MalformedMessage("a buffer has not a dtype and a shape")
+    try:
+        read = tuple(_read_layout(name, tuple(shape)) for name, shape in layouts)
+    except TypeError:  # A shape that is not a list, or holds something else than sizes.
+        raise MalformedMessage("a buffer has a shape that is not one") from None
     if sum(layout.num_bytes for layout in read) > MOST_BYTES:
         raise MalformedMessage("the header promises more bytes than a message may have")
     return read
 
 
-def _read_layout(layout: Any) -> Layout:
-    if not isinstance(layout, list) or len(layout) != 2 or not isinstance(layout[0], str):
-        raise MalformedMessage("a buffer has not a dtype and a shape")
-    name, shape = layout
-    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS or not _ALLOWED_DTYPE.fullmatch(name):
+@lru_cache(maxsize=1024)  # Item by item they are the same.
+def _read_layout(name: Any, shape: tuple[Any, ...]) -> Layout:
+    if not isinstance(name, str) or len(shape) > _MOST_DIMENSIONS or not _ALLOWED_DTYPE.fullmatch(name):
         raise MalformedMessage("a buffer has a dtype or a shape that is not allowed")
     if not all(type(size) is int and 0 <= size <= _MOST_NUMBER for size in shape):
         raise MalformedMessage("a buffer has a size that is not one")
@@ -190,4 +192,4 @@ def _read_layout(layout: Any) -> Layout:
     # An array without elements may still claim sizes that numpy cannot hold together.
     if math.prod(size or 1 for size in shape) * dtype.itemsize > MOST_BYTES:
         raise MalformedMessage("a buffer is larger than a message may be")
-    return Layout(dtype, tuple(shape), math.prod(shape) * dtype.itemsize)
+    return Layout(dtype, shape, math.prod(shape) * dtype.itemsize)

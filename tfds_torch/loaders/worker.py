@@ -117,11 +117,11 @@ class _Orders:
             self._read()
 
     def _read(self) -> None:
-        try:
-            kind, iteration, *numbers = ORDER.unpack(self._connection.recv_bytes())
-        except EOFError:
+        read = os.read(self._connection.fileno(), ORDER.size)
+        if not read:
             self._has_ended = True
             return
+        kind, iteration, *numbers = ORDER.unpack(read)
         if kind == END:
             self._has_ended = True
         elif kind == BEGIN:
