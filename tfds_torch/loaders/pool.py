@@ -116,7 +116,10 @@ class WorkerPool:
         """
         processes = [(worker, self._processes[worker]) for worker in sorted(workers)] if self.is_open else []
         if wait_s:
-            wait([process.sentinel for _, process in processes], wait_s)
+            ending = wait([process.sentinel for _, process in processes], wait_s)
+            for _, process in processes:
+                if process.sentinel in ending:
+                    process.join(wait_s)  # Its files are closed a moment before it has ended.
         return [
             (worker, process.pid, process.exitcode) for worker, process in processes if process.exitcode is not None
         ]

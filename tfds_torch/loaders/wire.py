@@ -171,8 +171,8 @@ def _read_layouts(layouts: Any) -> tuple[Layout, ...]:
     if not all(isinstance(layout, list) and len(layout) == 2 for layout in layouts):
         raise MalformedMessage("a buffer has not a dtype and a shape")
     try:
-        read = tuple(_read_layout(name, tuple(shape)) for name, shape in layouts)
-    except TypeError:  # A shape that is not a list, or holds something else than sizes.
+        read = tuple(_read_layout(name, tuple(shape), *map(type, shape)) for name, shape in layouts)
+    except TypeError:  # A shape that is not a list, or holds one.
         raise MalformedMessage("a buffer has a shape that is not one") from None
     if sum(layout.num_bytes for layout in read) > MOST_BYTES:
         raise MalformedMessage("the header promises more bytes than a message may have")
@@ -180,10 +180,11 @@ def _read_layouts(layouts: Any) -> tuple[Layout, ...]:
 
 
 @lru_cache(maxsize=1024)  # Item by item they are the same.
-def _read_layout(name: Any, shape: tuple[Any, ...]) -> Layout:
+def _read_layout(name: Any, shape: tuple[Any, ...], *types: type) -> Layout:
+    """Returns a layout; the types of its sizes are there because True and 1.0 would be found where 1 was kept."""
     if not isinstance(name, str) or len(shape) > _MOST_DIMENSIONS or not _ALLOWED_DTYPE.fullmatch(name):
         raise MalformedMessage("a buffer has a dtype or a shape that is not allowed")
-    if not all(type(size) is int and 0 <= size <= _MOST_NUMBER for size in shape):
+    if not all(kind is int and 0 <= size <= _MOST_NUMBER for size, kind in zip(shape, types, strict=True)):
         raise MalformedMessage("a buffer has a size that is not one")
     try:
         dtype = np.dtype(name)

@@ -14,8 +14,6 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import Incoming
 from tfds_torch.loaders.wire import (
@@ -228,11 +226,9 @@ def _end(owner: int, folder: str, sockets: list[Any], context: Any) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _frame_of(part: Part) -> Any:
-    pieces = [np.ascontiguousarray(piece).reshape(-1) for piece in part.pieces]
-    whole = pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, part.dtype), *pieces])
-    # ZeroMQ sends large frames from where they lie, some time later: what the user may change is copied.
-    return whole.tobytes()
+def _frame_of(part: Part) -> bytes:
+    # ZeroMQ sends frames from where they lie, some time later: what the user may change is copied.
+    return b"".join(piece.tobytes() for piece in part.pieces)
 
 
 def _sign(key: bytes, frames: Sequence[Any]) -> bytes:

@@ -1,0 +1,154 @@
+"""Whoever else writes to the sockets of a MultiLoader is rejected, counted, and can do nothing."""
+
+import logging
+import os
+import pickle
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from loaders import sources
+from loaders.sources import NUM_ITEMS
+from tfds_torch import MultiLoader
+from tfds_torch.loaders import zmq_transport
+from tfds_torch.loaders.wire import MOST_BYTES, MalformedMessage, Outgoing, Part
+from tfds_torch.loaders.zmq_transport import ZmqOutlet, ZmqTransport, _open, _sign
+
+
+class Bomb:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.canary,)
+
+
+def hostile(canary: Path) -> dict[str, list[bytes]]:
+    """Name -> frames that a peer might send."""
+    bomb = pickle.dumps(Bomb(canary))
+    header = Outgoing("item", 0, 0, 0, 1, 0.0, 666).encode_header()
+    return {
+        "a pickle bomb": [bomb],
+        "a pickle bomb as a header": [bytes(32), bomb],
+        "a pickle bomb as a buffer": [bytes(32), header, bomb],
+        "garbage": [os.urandom(100), os.urandom(100), os.urandom(1000)],
+        "nothing": [b""],
+        "a message that nobody has signed": [bytes(32), header],
+        "a message signed with another key": [_sign(bytes(32), [header]), header],
+        "many frames": [b"x"] * 1000,
+        "a header that is too long": [bytes(32), b" " * (1 << 17)],
+    }
+
+
+NAMES = list(hostile(Path()))
+
+
+def send_all(address: str, frames: list[bytes], times: int = 1) -> None:
+    with zmq.Context() as context, context.socket(zmq.PUSH) as peer:
+        peer.connect(address)
+        for _ in range(times):
+            peer.send_multipart(frames)
+        peer.setsockopt(zmq.LINGER, 10_000)
+
+
+def addresses(folder: Path) -> list[str]:
+    return [f"ipc://{found}" for found in sorted(folder.glob("*/*"))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hostile_peer_is_rejected_and_counted(
+    name: str, sockets: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    canary = tmp_path / "canary"
+    with MultiLoader(sources.numbers, 2, transport="zmq", socket_dir=sockets, timeout_s=60.0) as loader:
+        iteration = iter(loader)
+        assert next(iteration) == 0
+        assert len(addresses(sockets)) == 2
+        send_all(addresses(sockets)[1], hostile(canary)[name], times=3)
+        assert [next(iteration) for _ in range(NUM_ITEMS - 1)] == list(range(1, NUM_ITEMS))
+        assert loader.num_rejected >= 3
+    assert loader.num_rejected >= 3, "they stay counted"
+    assert not canary.exists()
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert any(text.startswith("The socket of worker 1 has rejected ") for text in told)
+
+
+def test_a_bomb_that_is_unpickled_would_create_the_file(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "canary")))
+    assert (tmp_path / "canary").exists()
+
+
+def test_a_frame_of_two_gigabytes_is_refused_before_it_is_received(sockets: Path) -> None:
+    with MultiLoader(sources.numbers, 1, transport="zmq", socket_dir=sockets, timeout_s=60.0) as loader:
+        iteration = iter(loader)
+        assert next(iteration) == 0
+        (address,) = addresses(sockets)
+        with socket.socket(socket.AF_UNIX) as peer:  # By hand: only the frame's head has to be sent.
+            peer.connect(address.removeprefix("ipc://"))
+            peer.settimeout(30)
+            peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31))
+            received = b""
+            while len(received) < 64:
+                received += peer.recv(4096)
+            peer.sendall(b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH")
+            peer.sendall(b"\x02" + (2 << 30).to_bytes(8, "big") + b"x" * 100)
+            while peer.recv(4096):
+                pass  # Until it is turned away.
+        assert list(iteration) == list(range(1, NUM_ITEMS))
+        assert loader.num_rejected >= 1
+
+
+def test_the_folder_of_the_sockets_is_its_owners_alone(sockets: Path) -> None:
+    transport = ZmqTransport(2, sockets)
+    (folder,) = sockets.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert len({transport.key(0), transport.key(1)}) == 2
+    assert len(transport.key(0)) == 32
+    transport.close()
+    transport.close()
+
+
+def test_a_signature_covers_all_frames_and_their_sizes() -> None:
+    key, parts = b"k" * 32, [Part(np.dtype("|u1"), (4,), ())]
+    header = Outgoing("item", 0, 0, 0, 1, 0.0, ["a", 0], parts).encode_header()
+    frames = [_sign(key, [header, b"abcd"]), header, b"abcd"]
+    assert _open(key, frames).buffers[0].tobytes() == b"abcd"
+    for place in range(len(frames)):
+        changed = list(frames)
+        changed[place] = bytes([changed[place][0] ^ 1]) + changed[place][1:]
+        with pytest.raises(MalformedMessage, match="its signature is wrong"):
+            _open(key, changed)
+    with pytest.raises(MalformedMessage, match="its signature is wrong"):
+        _open(key, [frames[0], header + b"a", b"bcd"])
+    with pytest.raises(MalformedMessage, match="its signature is wrong"):
+        _open(b"l" * 32, frames)
+
+
+def test_a_message_that_came_before_does_not_count_again(sockets: Path) -> None:
+    """It is signed, and says another number than the next one's."""
+    transport = ZmqTransport(1, sockets)
+    outlet = ZmqOutlet(addresses(sockets)[0])
+    outlet.open(transport.key(0))
+    outlet.send(Outgoing("item", 0, 0, 3, 1, 0.0, None))
+    transport.wait([0], 30.0)
+    incoming = transport.receive(0)
+    assert incoming is not None
+    assert incoming.header.number == 3
+    assert transport.receive(0) is None
+    outlet.close()
+    transport.close()
+
+
+def test_no_frame_may_be_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq_transport, "MOST_BYTES", 10)
+    header = Outgoing("item", 0, 0, 0, 1, 0.0, None).encode_header()
+    with pytest.raises(MalformedMessage, match="larger than a message may be"):
+        _open(b"k", [bytes(32), header, bytes(6), bytes(6)])
+    assert MOST_BYTES == 1 << 30
