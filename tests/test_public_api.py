@@ -228,6 +228,25 @@ def test_a_feeder_has_the_designed_methods() -> None:
     assert defaults(tfds_torch.Feeder.stop, POSITIONAL) == {"name": None}
 
 
+def test_multi_loader_has_the_designed_parameters() -> None:
+    assert defaults(tfds_torch.MultiLoader, POSITIONAL) == {"source": EMPTY, "num_workers": 4}
+    assert defaults(tfds_torch.MultiLoader, KEYWORD_ONLY) == {
+        "in_order": True,
+        "timeout_s": 300,
+        "world": None,
+        "persistent_workers": False,
+        "concurrent": False,
+        "start_method": None,
+        "socket_dir": None,
+        "transport": "auto",
+        "prefetch_batches": 2,
+        "verbose": False,
+        "fields": None,
+    }
+    for method in ("set_epoch", "state_dict", "load_state_dict", "stats", "kill", "close", "__len__", "__enter__"):
+        assert callable(getattr(tfds_torch.MultiLoader, method))
+
+
 def test_preprocesses_have_the_designed_parameters() -> None:
     assert list(defaults(tfds_torch.TrainPreprocess, POSITIONAL))[:6] == [
         *("size", "scale", "ratio", "hflip", "interpolation", "crop_padding"),
