@@ -16,7 +16,7 @@ from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, sta
 TESTS = Path(__file__).parents[1]
 SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")
 SUITE_NAMES = (
-    "sample, start, index, state, jpeg, jpeg_eval, png32, memory, notebook, ready, feeder, scale, export, cached"
+    "sample, start, index, state, jpeg, jpeg_eval, png32, memory, notebook, ready, multi, feeder, scale, export, cached"
 )
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -11,6 +11,7 @@ from tfds_torch.bench.export_suite import EXPORT
 from tfds_torch.bench.feeder_suite import FEEDER
 from tfds_torch.bench.fused_suites import JPEG, JPEG_EVAL, MEMORY, PNG32
 from tfds_torch.bench.index_suite import INDEX_SUITE
+from tfds_torch.bench.multi_suite import MULTI
 from tfds_torch.bench.notebook_suite import NOTEBOOK
 from tfds_torch.bench.ready_suite import READY
 from tfds_torch.bench.report import Report
@@ -31,6 +32,7 @@ SUITES = (
     MEMORY,
     NOTEBOOK,
     READY,
+    MULTI,
     FEEDER,
     SCALE,
     EXPORT,
