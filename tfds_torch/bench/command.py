@@ -33,12 +33,12 @@ epochs, single examples), `start` (how training and epochs begin and end, and me
 `jpeg_eval`, `png32` (examples a second) and `memory` (the very first batch, and memory). By itself: `index` (building
 and opening an index, slices of the order, read modes against each other), `state` (size and times of a state, and from
 there to the next batch), `notebook` (workers of a process that has read without workers before), `ready` and `feeder`
-(what a loader and a Feeder cost by themselves) and `scale` (workers and batch sizes). `.beton` files: `export` (writing
-them) and `cached` (reading pixels, and the decoded cache). Writes <suite>.json, .md and .png, and overview.md. An older
-revision of this package takes part as `baseline`, out of the git repository of a checkout. Peers come with the extras
-`bench` and `ffcv`; DALI is installed into an environment of its own; one that is not there is reported as missing. Exit
-code: 0 when all of our own targets were kept; 1 when one was missed or could not be judged (never with --only); 2 wrong
-usage; 130 interrupted."""
+(what a loader and a Feeder cost by themselves), `multi` (MultiLoader against Loader and WebDataset's) and `scale`
+(workers and batch sizes). `.beton` files: `export` (writing them) and `cached` (reading pixels, and the decoded cache).
+Writes <suite>.json, .md and .png, and overview.md. An older revision of this package takes part as `baseline`, out of
+the git repository of a checkout. Peers come with the extras `bench` and `ffcv`; DALI is installed into an environment
+of its own; one that is not there is reported as missing. Exit code: 0 when all of our own targets were kept; 1 when one
+was missed or could not be judged (never with --only); 2 wrong usage; 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
