@@ -315,7 +315,7 @@ class MultiLoader(Iterable[Any]):
                 "The MultiLoader's state_dict() counts what was delivered: load it, here or in a new process, and the "
                 "next iteration goes on after that."
             )
-        names = ReadingNames(self._share.name, next_step, find_id)
+        names = ReadingNames(self._share.name, next_step, find_id, "start_method")
         method, _ = find_start_method(self._options.start_method)
         return WorkerFaults(names, context.metrics, context.output, self._options.timeout_s, method != "fork")
 

@@ -9,7 +9,7 @@ from tfds_torch.runtime.worker_watch import describe_exit, process_state
 
 _IMPORT_HINT = (
     ' ("Can\'t get attribute": a worker that is spawned finds only what it can import; functions and classes of a '
-    "notebook need multiprocessing_context='fork', or a module)"
+    "notebook need {}='fork', or a module)"
 )
 _STOPPED = "Tt"
 
@@ -22,11 +22,13 @@ class ReadingNames:
         dataset: its name and split, or its type.
         next_step: what the user does after a fault.
         find_id: returns the id of an example, `<shard>__<record>`; None: its examples have none.
+        start_argument: of the loader, that says how workers start.
     """
 
     dataset: str
     next_step: str
     find_id: Callable[[int], str] | None = None
+    start_argument: str = "multiprocessing_context"
 
     def example(self, index: int | None) -> str:
         """Returns where an example lies, as the rest of a sentence; empty where it is not known."""
@@ -144,7 +146,7 @@ class WorkerFaults:
 
     def _when(self, worker: int) -> str:
         if self.metrics.pid(worker) is None:
-            hint = _IMPORT_HINT if self.can_import_only else ""
+            hint = _IMPORT_HINT.format(self.names.start_argument) if self.can_import_only else ""
             return f"before it had begun: what it wrote to standard error says why{hint}."
         return f"while it read {self._place_of(worker)}."
 
