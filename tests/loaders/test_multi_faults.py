@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import psutil
 import pytest
 
 from loaders import sources
@@ -113,9 +112,9 @@ def test_the_next_iteration_after_a_death_is_whole() -> None:
 def test_a_persistent_worker_that_died_between_epochs_is_replaced() -> None:
     with MultiLoader(sources.numbers, 2, persistent_workers=True, timeout_s=60.0) as loader:
         assert list(loader) == list(range(NUM_ITEMS))
-        os.kill(loader.worker_pids[0], signal.SIGKILL)
-        while psutil.Process(loader.worker_pids[0]).status() != psutil.STATUS_ZOMBIE:
-            pass
+        (killed,) = (child for child in multiprocessing.active_children() if child.pid == loader.worker_pids[0])
+        killed.kill()
+        killed.join()
         assert list(loader) == list(range(NUM_ITEMS))
 
 
