@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tfds_torch.export.exporting import export_dataset
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
     from tfds_torch.loaders.feeder import Feeder
-    from tfds_torch.parsers.cache.decoded_cache import DecodedCache
     from tfds_torch.loaders.multi_loader import MultiLoader
+    from tfds_torch.parsers.cache.decoded_cache import DecodedCache
     from tfds_torch.parsers.parser import Parser
     from tfds_torch.parsers.parser_beton import ParserBeton
     from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
