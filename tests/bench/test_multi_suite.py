@@ -32,10 +32,10 @@ def test_what_is_missing_is_not_kept() -> None:
 
 
 @pytest.mark.slow
-def test_all_loaders_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_root: Path) -> None:
+def test_all_loaders_are_measured(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
     monkeypatch.setattr(multi_suite, "_NUM_ITEMS", 20)
     settings = Settings(num_photos=8, batch_size=4, num_workers=1, num_repeats=1, timeout_s=60)
-    found = MULTI.measure(Run((), settings, data_root, lambda text: None))
+    found = MULTI.measure(Run((), settings, photos, lambda text: None))
     items, photos, memory = found.sections
     assert {SHARED, ZMQ} <= {row["loader"] for row in items.rows} | {ZMQ}
     assert [row["loader"] for row in photos.rows] == [SHARED, ZMQ, LOADER]
