@@ -146,7 +146,7 @@ class MultiLoader(Iterable[Any]):
             raise ConfigError("This MultiLoader is closed: make a new one.")
         if not self._options.concurrent:
             self._end_live()
-        epoch, start_batch, num_expected = self._position.begin(is_tried_first=not self._options.concurrent)
+        epoch, start_batch, num_expected = self._position.begin(is_alone=not self._options.concurrent)
         pool = self._take_pool()
         try:
             number = pool.begin(epoch, start_batch, self._options.prefetch_batches)
@@ -320,10 +320,10 @@ class MultiLoader(Iterable[Any]):
         return WorkerFaults(names, context.metrics, context.output, self._options.timeout_s, method != "fork")
 
     def _note_delivery(self, number: int) -> None:
-        self._position.num_delivered = number
+        self._position.delivered.number = number
 
     def _note_end(self) -> None:
-        self._position.has_ended = True
+        self._position.delivered.has_ended = True
         _logger.log(self._level, "%s: %s", self._share.name, self.stats())
 
     def _check_has_state(self) -> None:

@@ -14,6 +14,7 @@ import torch
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.delivered import DeliveredBatches
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.runtime.loader_iteration import LoaderIteration
 from tfds_torch.runtime.loader_metrics import LoaderMetrics
@@ -150,9 +151,7 @@ class Loader(Iterable[Any]):
         self.options = options
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
         self._setup = TorchLoaderSetup.of(dataset, options)
-        self._began: LoaderState | None = None  # Where the latest iteration over an ImageDataset began,
-        self._num_delivered = 0  # how many batches the training loop has got of it,
-        self._has_ended = False  # and whether it has got them all.
+        self._delivered = DeliveredBatches()
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
         if options.has_device_stage:
@@ -187,8 +186,7 @@ class Loader(Iterable[Any]):
         if (earlier := self._iteration()) is not None:
             earlier.replace()
         self._check_ranks()
-        began = self._began = self._begin_epoch()
-        self._num_delivered, self._has_ended = 0, False
+        began = self._begin_epoch()
         source = self._begin_source(began)
         batches = source.batches()
         num_expected = None if began is None else began.num_batches - began.batches_delivered
@@ -224,9 +222,8 @@ class Loader(Iterable[Any]):
             ConfigError: the dataset is not an ImageDataset.
         """
         dataset = self._own_dataset()
-        if self._began is None or not dataset.progress.has_begun:
-            return dataset.state_dict()
-        return self._began.at(self._began.batches_delivered + self._num_delivered).to_dict()
+        state = self._delivered.state(dataset.progress)
+        return dataset.state_dict() if state is None else state.to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Lets the next iteration go on where a state was taken; later ones are the following epochs.
@@ -282,12 +279,7 @@ class Loader(Iterable[Any]):
         """Returns where an iteration over an ImageDataset begins that begins now."""
         if not self._is_ours:
             return None
-        began, progress = self._began, self.dataset.progress
-        is_untouched = progress.has_begun and not (self._num_delivered or self._has_ended)
-        if began is not None and is_untouched and progress.start == (began.epoch, began.batches_delivered):
-            return began  # Frameworks begin an iteration just to try it.
-        begun: LoaderState = self.dataset.begin(self.num_workers)
-        return begun
+        return self._delivered.begin(self.dataset.progress, partial(self.dataset.begin, self.num_workers))
 
     def _begin_source(self, began: LoaderState | None) -> BatchSource:
         """Returns the source of an iteration that begins now."""
@@ -319,13 +311,13 @@ class Loader(Iterable[Any]):
             self._source = None
 
     def _note_delivery(self, number: int) -> None:
-        self._num_delivered = number
+        self._delivered.number = number
         if self.options.log_every is not None and number % self.options.log_every == 0:
             workers = f"; workers' pids {', '.join(map(str, self.worker_pids))}" if self.worker_pids else ""
             _logger.info("%s: %s%s", self._name, self.stats(), workers)
 
     def _note_end(self) -> None:
-        self._has_ended = True
+        self._delivered.has_ended = True
 
     def _on_device(self, batches: Iterable[Any]) -> DevicePrefetcher:
         options = self.options
