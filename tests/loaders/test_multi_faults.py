@@ -148,6 +148,23 @@ def test_what_fails_before_the_first_item_is_raised_as_well() -> None:
         next(iter(MultiLoader(sources.failing_at_once, 2, timeout_s=60.0)))
 
 
+@pytest.mark.parametrize("error", [EOFError, BrokenPipeError])
+@pytest.mark.parametrize("is_at_once", [True, False])
+def test_the_sources_own_end_of_file_is_not_taken_for_the_loops(error: type[Exception], is_at_once: bool) -> None:
+    source = partial(_cut_at_once if is_at_once else _cut_short, error)
+    with pytest.raises(error, match="the file is cut"):  # Nothing more may be sent that would let it look.
+        list(MultiLoader(source, 1, prefetch_batches=1, timeout_s=60.0))
+
+
+def _cut_at_once(error: type[Exception], world: World) -> Any:
+    raise error("the file is cut")
+
+
+def _cut_short(error: type[Exception], world: World) -> Iterator[int]:
+    yield 0
+    raise error("the file is cut")
+
+
 def test_an_item_that_does_not_travel_is_named_with_its_place() -> None:
     with pytest.raises(ValueError, match=r"^item\['bad'\]\[0\] is a builtins.set: a MultiLoader carries dicts"):
         next(iter(MultiLoader(sources.with_a_set, 1, timeout_s=60.0)))

@@ -80,6 +80,22 @@ def test_a_hostile_peer_is_rejected_and_counted(
     assert any(text.startswith("The socket of worker 1 has rejected ") for text in told)
 
 
+def test_what_was_rejected_stays_counted_when_everything_is_killed(sockets: Path, tmp_path: Path) -> None:
+    with MultiLoader(sources.numbers, 1, transport="zmq", socket_dir=sockets, timeout_s=60.0) as loader:
+        iteration = iter(loader)
+        assert next(iteration) == 0
+        send_all(addresses(sockets)[0], hostile(tmp_path)["garbage"])
+        assert list(iteration) == list(range(1, NUM_ITEMS))
+        iteration = iter(loader)
+        assert next(iteration) == 0
+        num_rejected = loader.num_rejected
+        send_all(addresses(sockets)[0], hostile(tmp_path)["garbage"], times=2)
+        assert [next(iteration) for _ in range(NUM_ITEMS - 1)] == list(range(1, NUM_ITEMS))
+        loader.kill()
+        assert loader.num_rejected == num_rejected + 2
+    assert num_rejected >= 1
+
+
 def test_a_bomb_that_is_unpickled_would_create_the_file(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(Bomb(tmp_path / "canary")))
     assert (tmp_path / "canary").exists()

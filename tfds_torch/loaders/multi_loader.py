@@ -9,27 +9,17 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.deliveries import Deliveries
-from tfds_torch.loaders.multi_options import MultiOptions, make_transport
-from tfds_torch.loaders.pool import WorkerPool, find_start_method
+from tfds_torch.loaders.multi_options import MultiOptions
+from tfds_torch.loaders.pool import GRACE_S, WorkerPool
+from tfds_torch.loaders.pool_setup import PoolSetup
 from tfds_torch.loaders.position import LoaderPosition
-from tfds_torch.loaders.worker import WorkerContext
-from tfds_torch.loaders.worker_shares import ParserShare, rebuild_batch, share_of
-from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.loaders.worker_shares import rebuild_batch
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.loader_iteration import LoaderIteration
 from tfds_torch.runtime.loader_metrics import LoaderMetrics
 from tfds_torch.runtime.loader_stats import LoaderStats
-from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
-from tfds_torch.runtime.worker_output import WorkerOutput
-
-_LARGEST_ITEM_BYTES = 1 << 27  # Of address space, not of memory; larger ones go through the pipe.
-_REST_BYTES = 1 << 20  # What comes with the images.
 
 _logger = logging.getLogger(__name__)
 
@@ -110,15 +100,12 @@ class MultiLoader(Iterable[Any]):
             verbose,
             fields,
         )
-        self._share = share_of(source, options.num_workers, fields)
-        self.source, self.num_workers = source, options.num_workers
-        self.world = World.from_environ(os.environ) if world is None else world
-        if self._parser is not None:
-            _check_parser(self._parser, self.world, self.num_workers)
+        self._setup = PoolSetup.of(source, options)
+        self._parser, self._name = self._setup.share.parser, self._setup.share.name
+        self.source, self.num_workers, self.world = source, options.num_workers, self._setup.rank
         self._position = LoaderPosition(self._parser, self.world, self.num_workers)
         self._metrics = LoaderMetrics()
         self._num_rejected = 0
-        self._level = logging.INFO if verbose else logging.DEBUG
         _open_loaders.add(self)
 
     @property
@@ -138,7 +125,7 @@ class MultiLoader(Iterable[Any]):
             TypeError: the source is not a Parser.
         """
         if self._parser is None:
-            raise TypeError(f"A MultiLoader over {self._share.name} has no length: only a Parser plans one.")
+            raise TypeError(f"A MultiLoader over {self._name} has no length: only a Parser plans one.")
         return self._parser.plan(self.world).num_batches
 
     def __iter__(self) -> Iterator[Any]:
@@ -156,10 +143,10 @@ class MultiLoader(Iterable[Any]):
         deliveries = Deliveries(
             pool,
             number,
-            self._faults(pool),
+            self._setup.faults(pool),
             partial(rebuild_batch, parser=self._parser),
             in_order=self._options.in_order,
-            num_planned=self._num_planned(start_batch),
+            num_planned=self._setup.num_planned(start_batch),
         )
         iteration = LoaderIteration(
             deliveries,
@@ -215,10 +202,8 @@ class MultiLoader(Iterable[Any]):
     def kill(self) -> None:
         """Ends all iterations and all processes at once; a new iteration starts new ones."""
         for pool in self._pools:
-            pool.end(0.0)
+            self._end_pool(pool, can_go_on=False, grace_s=0.0)
         self._end_live()
-        if self._pool is not None:
-            self._end_pool(self._pool, can_go_on=False)
 
     def close(self) -> None:
         """Ends all iterations and all processes; the loader cannot be iterated any more."""
@@ -228,7 +213,7 @@ class MultiLoader(Iterable[Any]):
             self._end_pool(self._pool, can_go_on=False)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._share.name}, num_workers={self.num_workers})"
+        return f"{type(self).__name__}({self._name}, num_workers={self.num_workers})"
 
     def __enter__(self) -> "MultiLoader":
         return self
@@ -246,10 +231,6 @@ class MultiLoader(Iterable[Any]):
             self.close()
 
     @property
-    def _parser(self) -> Parser | None:
-        return self._share.parser if isinstance(self._share, ParserShare) else None
-
-    @property
     def _pools(self) -> list[WorkerPool]:
         pools = [pool for pool in self._live.values() if pool.is_open]
         return pools if self._pool is None or self._pool in pools else [*pools, self._pool]
@@ -261,36 +242,18 @@ class MultiLoader(Iterable[Any]):
             return pool
         if pool is not None:
             self._end_pool(pool, can_go_on=False)
-        slot_bytes = _LARGEST_ITEM_BYTES
-        if self._parser is not None:
-            slot_bytes = max(slot_bytes, (image_bytes_of_batch(self._parser) or 0) + _REST_BYTES)
-        transport, slots = make_transport(self._options, slot_bytes)
-        method, reason = find_start_method(self._options.start_method)
-        context = WorkerContext(
-            self._share,
-            self.world,
-            0 if self._parser is None else self._parser.plan(self.world).seed,
-            StageMetrics(self.num_workers),
-            WorkerOutput(self.num_workers),
-            slots,
-        )
-        self._metrics.use(context.metrics)
-        pool = WorkerPool(context, transport, method)
-        _logger.log(
-            self._level,
-            "%s: %d workers, pids %s, transport %r. %s",
-            *(self._share.name, self.num_workers, pool.pids, transport.name, reason),
-        )
+        pool = self._setup.start()
+        self._metrics.use(pool.context.metrics)
         if self._options.persistent_workers:
             self._pool = pool
         return pool
 
-    def _end_pool(self, pool: WorkerPool, can_go_on: bool) -> None:
+    def _end_pool(self, pool: WorkerPool, can_go_on: bool, grace_s: float = GRACE_S) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""
         if can_go_on and pool is self._pool and not self._is_closed and pool.is_usable:
             return
         if pool.is_open:
-            pool.end()
+            pool.end(grace_s)
             self._num_rejected += pool.transport.num_rejected
         if self._pool is pool:
             self._pool = None
@@ -299,32 +262,12 @@ class MultiLoader(Iterable[Any]):
         for iteration in list(self._live):
             iteration.replace()
 
-    def _num_planned(self, start_batch: int) -> dict[int, int] | None:
-        if self._parser is None:
-            return None
-        plans = [
-            self._parser.plan(self.world.at_worker(worker, self.num_workers)) for worker in range(self.num_workers)
-        ]
-        return {worker: len(plan.worker_batches(start_batch)) for worker, plan in enumerate(plans)}
-
-    def _faults(self, pool: WorkerPool) -> WorkerFaults:
-        context, next_step, find_id = pool.context, "Begin the epoch again, with a new iteration.", None
-        if self._parser is not None:
-            find_id = partial(_find_id, self._parser)
-            next_step = (
-                "The MultiLoader's state_dict() counts what was delivered: load it, here or in a new process, and the "
-                "next iteration goes on after that."
-            )
-        names = ReadingNames(self._share.name, next_step, find_id, "start_method")
-        method, _ = find_start_method(self._options.start_method)
-        return WorkerFaults(names, context.metrics, context.output, self._options.timeout_s, method != "fork")
-
     def _note_delivery(self, number: int) -> None:
         self._position.delivered.number = number
 
     def _note_end(self) -> None:
         self._position.delivered.has_ended = True
-        _logger.log(self._level, "%s: %s", self._share.name, self.stats())
+        _logger.log(self._options.log_level, "%s: %s", self._name, self.stats())
 
     def _check_has_state(self) -> None:
         for name, value in (("in_order", False), ("concurrent", True)):
@@ -336,25 +279,7 @@ class MultiLoader(Iterable[Any]):
 
 
 def _make(source: Any, options: MultiOptions) -> MultiLoader:
-    return MultiLoader(source, **{name: getattr(options, name) for name in options.__dataclass_fields__})
-
-
-def _check_parser(parser: Parser, rank: World, num_workers: int) -> None:
-    """Checks that workers can read a parser.
-
-    Raises:
-        ConfigError: they cannot.
-    """
-    if parser.batch_size is None and num_workers > 1:
-        raise ConfigError(
-            f"MultiLoader: the parser of {parser.dataset_name} has no batch_size, and {num_workers} workers need one: "
-            f"each must know which batches are its own. Give it one, or use num_workers=1."
-        )
-    parser.read_mode(rank.at_worker(0, num_workers))
-
-
-def _find_id(parser: Parser, index: int) -> str:
-    return parser.ids(np.array([index], np.int64))[0]
+    return MultiLoader(source, **vars(options))
 
 
 _open_loaders: "weakref.WeakSet[MultiLoader]" = weakref.WeakSet()

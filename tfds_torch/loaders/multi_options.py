@@ -1,5 +1,6 @@
 """MultiOptions: how a MultiLoader reads, checked before anything is started."""
 
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -8,16 +9,12 @@ from multiprocessing import get_all_start_methods
 from pathlib import Path
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.shared_transport import SharedTransport
-from tfds_torch.loaders.transport import Transport
-from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
+from tfds_torch.loaders.zmq_transport import check_socket_folder, import_zmq
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.shared_slots import SharedSlots
 
 _MOST_WORKERS, _MOST_PREFETCHED = 1024, 1024
 _TRANSPORTS = ("auto", "shared", "zmq")
-_OTHER_SLOTS = 6
 
 
 @dataclass(frozen=True)
@@ -67,6 +64,11 @@ class MultiOptions:
             )
         self._check_sockets()
 
+    @property
+    def log_level(self) -> int:
+        """Of what is told of workers and epochs."""
+        return logging.INFO if self.verbose else logging.DEBUG
+
     def _check_sockets(self) -> None:
         if self.transport == "zmq":
             import_zmq()
@@ -94,28 +96,3 @@ class MultiOptions:
                 f"MultiLoader: {name}={value!r} must be one of {', '.join(map(repr, allowed))}."
                 f"{did_you_mean(value, allowed)}"
             )
-
-
-def make_transport(options: MultiOptions, slot_bytes: int) -> tuple[Transport, SharedSlots | None]:
-    """Returns what carries the items of a pool, and the memory in which its batches are made, if it has one.
-
-    Args:
-        options: of the loader.
-        slot_bytes: of a whole item, at most, for shared memory.
-
-    Raises:
-        ConfigError: what was asked for is not to be had here.
-    """
-    reason = "it was not asked for"
-    if options.transport != "zmq":
-        num_slots = options.prefetch_batches + _OTHER_SLOTS
-        try:
-            slots = SharedSlots(options.num_workers, num_slots, slot_bytes)
-        except (AttributeError, OSError, ValueError) as error:  # No Linux, or no address space for so much.
-            reason = f"this system has none ({type(error).__name__}: {error})"
-        else:
-            return SharedTransport(slots, options.num_workers, num_slots), slots
-    if options.transport == "shared":
-        raise ConfigError(f"MultiLoader: transport='shared' needs shared memory, and {reason}: use transport='zmq'.")
-    folder = None if options.socket_dir is None else Path(options.socket_dir)
-    return ZmqTransport(options.num_workers, folder), None

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -13,7 +14,8 @@ from tfds_torch.loaders.transport import Transport
 from tfds_torch.loaders.worker import BEGIN, END, MORE, ORDER, WorkerContext, work
 from tfds_torch.runtime.worker_start import interrupts_held
 
-_GRACE_S = 1.0
+GRACE_S = 1.0
+"""Seconds that workers have to end by themselves."""
 
 
 def find_start_method(asked: str | None) -> tuple[str, str]:
@@ -44,7 +46,7 @@ class WorkerPool:
     """
 
     def __init__(self, context: WorkerContext, transport: Transport, method: str) -> None:
-        self.context, self.transport = context, transport
+        self.context, self.transport, self.method = context, transport, method
         self.num_workers = context.metrics.num_workers
         self.num_begun = 0
         self._owner = os.getpid()
@@ -54,15 +56,15 @@ class WorkerPool:
         try:
             with interrupts_held(method):
                 for worker in range(self.num_workers):
-                    self._start(worker, method)
+                    self._start(worker)
         except BaseException as error:
             self.end(0.0)
             if method != "fork" and isinstance(error, Exception):
                 _refuse_unpicklable(context, method, error)
             raise
 
-    def _start(self, worker: int, method: str) -> None:
-        start = get_context(method)
+    def _start(self, worker: int) -> None:
+        start = get_context(self.method)
         theirs, ours = start.Pipe(duplex=False)
         self._orders.append(ours)
         outlet = self.transport.outlet(worker, start)
@@ -72,7 +74,8 @@ class WorkerPool:
         self._processes.append(process)
         theirs.close()
         self.transport.note_started(worker)
-        ours.send_bytes(self.transport.key(worker))
+        with suppress(OSError):  # It is dead already, which is found where its items are waited for.
+            ours.send_bytes(self.transport.key(worker))
 
     @property
     def pids(self) -> list[int]:
@@ -102,10 +105,8 @@ class WorkerPool:
         self._order(worker, MORE, iteration, 1, 0, 0)
 
     def _order(self, worker: int, *numbers: int) -> None:
-        try:
+        with suppress(OSError):  # As above.
             os.write(self._orders[worker].fileno(), ORDER.pack(*numbers))  # A pipe takes so few bytes whole.
-        except OSError:  # It is dead, which is found where its items are waited for.
-            pass
 
     def find_dead(self, workers: set[int], wait_s: float = 0.0) -> list[tuple[int, int, int]]:
         """Returns (worker, pid, exit code) of those that have ended.
@@ -124,7 +125,7 @@ class WorkerPool:
             (worker, process.pid, process.exitcode) for worker, process in processes if process.exitcode is not None
         ]
 
-    def end(self, grace_s: float = _GRACE_S) -> None:
+    def end(self, grace_s: float = GRACE_S) -> None:
         """Ends the workers: those that are idle by themselves, the others by SIGKILL.
 
         Args:

@@ -45,10 +45,7 @@ class LoaderPosition:
         """
         if self._parser is None:
             return *self._next_start(), None
-        if is_alone:
-            began = self.delivered.begin(self._progress.current(), self._next_state)
-        else:
-            began = self._next_state()
+        began = self.delivered.begin(self._progress.current(), self._next_state) if is_alone else self._next_state()
         return began.epoch, began.batches_delivered, began.num_batches - began.batches_delivered
 
     def state(self) -> LoaderState:

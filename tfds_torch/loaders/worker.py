@@ -14,7 +14,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import Outlet
 from tfds_torch.loaders.wire import MalformedMessage, Outgoing
 from tfds_torch.loaders.wire_items import ItemWriter
-from tfds_torch.loaders.worker_shares import ParserShare, Share, Start, count_examples, take_apart
+from tfds_torch.loaders.worker_shares import Share, Start, count_examples, take_apart
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.allocator import keep_freed_memory
 from tfds_torch.runtime.failure import Failure
@@ -69,11 +69,13 @@ def work(context: WorkerContext, worker: int, orders: Connection, outlet: Outlet
         while (begin := queue.next_begin()) is not None:
             start = Start(context.rank.at_worker(worker, num_workers), begin.epoch, begin.start_batch)
             _Iteration(context, start, begin.iteration, outlet, queue).run()
-    except EOFError:  # Nobody waits any more.
-        pass
-    except BrokenPipeError:
+    except (EOFError, _NobodyWaitsError):
         pass
     outlet.close()
+
+
+class _NobodyWaitsError(Exception):
+    """The training process has gone, or has ended the pool."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +153,8 @@ class _Iteration:
                 metrics.note_started()
                 metrics.note_done()
                 self._send("end", None)
-        except (BrokenPipeError, EOFError) as error:
-            if items is None or self._is_alone():
-                raise
-            self._fail(error)
+        except _NobodyWaitsError:
+            raise
         except Exception as error:
             self._fail(error)
         finally:
@@ -182,7 +182,7 @@ class _Iteration:
         begun_at, writer, kind = time.monotonic(), ItemWriter(), "item"
         num_examples = count_examples(item)
         if isinstance(item, Batch):
-            kind, item = "batch", take_apart(item, isinstance(self._context.share, ParserShare))
+            kind, item = "batch", take_apart(item, self._context.share.parser is not None)
         tree = writer.write(item)
         try:
             self._send(kind, tree, num_examples, writer.parts)
@@ -197,7 +197,10 @@ class _Iteration:
 
     def _send(self, kind: str, tree: Any, num_examples: int = 0, parts: Any = ()) -> None:
         worker, now = self._start.world.worker, time.monotonic()
-        self._outlet.send(Outgoing(kind, worker, self._iteration, self._num_sent, num_examples, now, tree, parts))
+        try:
+            self._outlet.send(Outgoing(kind, worker, self._iteration, self._num_sent, num_examples, now, tree, parts))
+        except BrokenPipeError:  # Told apart from one that the source raises.
+            raise _NobodyWaitsError from None
 
     def _fail(self, error: Exception) -> None:
         """Sends an exception that is being handled, as text."""
@@ -205,7 +208,3 @@ class _Iteration:
         failure, writer = Failure.of(error), ItemWriter()
         told = {name: getattr(failure, name) for name in ("module", "name", "message", "trace")}
         self._send("failure", writer.write(told), 0, writer.parts)
-
-    def _is_alone(self) -> bool:
-        """Whether the training process has gone, or waits no more."""
-        return not self._orders.may_send(self._iteration)

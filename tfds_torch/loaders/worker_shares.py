@@ -5,7 +5,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.fast_resize import FastArrayBuffer
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
+from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.machine_share import num_local_ranks
 from tfds_torch.runtime.shared_slots import SharedSlots
@@ -39,6 +40,10 @@ class Share(Protocol):
     """What is read. It travels to workers."""
 
     @property
+    def parser(self) -> Parser | None:
+        """Whose planned batches are read; None: another source."""
+
+    @property
     def name(self) -> str:
         """What is read, for messages."""
 
@@ -61,7 +66,7 @@ class ParserShare:
     @property
     def name(self) -> str:
         """What is read, for messages."""
-        return f"{self.parser.dataset_name}, split {self.parser.split!r}"
+        return name_of(self.parser)
 
     def items(self, start: Start, slots: SharedSlots | None, metrics: StageMetrics) -> Iterator[Any]:
         """Begins an iteration; images that are preprocessed are written into slots, if there are any."""
@@ -80,6 +85,7 @@ class FunctionShare:
     """
 
     function: Callable[[World], Iterable[Any]]
+    parser: ClassVar[None] = None
 
     @property
     def name(self) -> str:
@@ -107,6 +113,7 @@ class WholeShare:
     """
 
     iterable: Iterable[Any]
+    parser: ClassVar[None] = None
 
     @property
     def name(self) -> str:
@@ -169,7 +176,7 @@ def share_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> Sha
                 f"item comes {num_workers} times, unless it looks at WORKER and NUM_WORKERS in the environment. Give a "
                 f"function that takes a World and returns the items of that worker, or use one worker.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return WholeShare(source)
     if callable(source):

@@ -26,7 +26,7 @@ class ReadingNames:
     """
 
     dataset: str
-    next_step: str
+    next_step: str = "Begin the epoch again, with a new iteration."
     find_id: Callable[[int], str] | None = None
     start_argument: str = "multiprocessing_context"
 
@@ -71,11 +71,7 @@ class WorkerFaults:
             dead: number, pid and exit code of each.
         """
         said = [f"Worker {worker} (pid {pid}) {describe_exit(code)} {self._when(worker)}" for worker, pid, code in dead]
-        wrote = [
-            f"\nThe last that worker {worker} wrote to standard error:\n{lines}"
-            for worker, _, _ in dead
-            if (lines := self.output.last_lines(worker))
-        ]
+        wrote = [self._last_lines(worker) for worker, _, _ in dead]
         return " ".join([*said, self.names.next_step]) + "".join(wrote)
 
     def describe_lie(self, worker: int, pid: int, what: str) -> str:
@@ -86,9 +82,7 @@ class WorkerFaults:
             pid: its process.
             what: it does, as the end of a sentence.
         """
-        lines = self.output.last_lines(worker)
-        wrote = f"\nThe last that worker {worker} wrote to standard error:\n{lines}" if lines else ""
-        return f"Worker {worker} (pid {pid}) {what}. {self.names.next_step}{wrote}"
+        return f"Worker {worker} (pid {pid}) {what}. {self.names.next_step}{self._last_lines(worker)}"
 
     def describe_stall(self, pids: Sequence[int], num_received: int) -> str:
         """Returns what is said when no batch came in time.
@@ -140,6 +134,10 @@ class WorkerFaults:
             f"{self.names.dataset}: no batch after {waited_s:g} s yet: {begun} of {num_workers} workers have begun to "
             f"read."
         )
+
+    def _last_lines(self, worker: int) -> str:
+        lines = self.output.last_lines(worker)
+        return f"\nThe last that worker {worker} wrote to standard error:\n{lines}" if lines else ""
 
     def _no_batch(self) -> str:
         return f"No batch came within timeout_s={self.timeout_s:g} s."

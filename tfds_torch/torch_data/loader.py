@@ -8,11 +8,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.reading_names import name_of, names_of
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.delivered import DeliveredBatches
 from tfds_torch.plan.state import LoaderState
@@ -357,24 +356,16 @@ class Loader(Iterable[Any]):
     def _name(self) -> str:
         if not self._is_ours:
             return type(self.dataset).__name__
-        return f"{self.dataset.parser.dataset_name}, split {self.dataset.parser.split!r}"
+        return name_of(self.dataset.parser)
 
     def _names(self) -> ReadingNames:
         if not self._is_ours:
-            return ReadingNames(self._name, "Begin the epoch again, with a new iteration.")
-        next_step = (
-            "The Loader's state_dict() counts what was delivered: load it, here or in a new process, and the next "
-            "iteration goes on after that."
-        )
-        return ReadingNames(self._name, next_step, partial(_find_id, self.dataset.parser))
+            return ReadingNames(self._name)
+        return names_of(self.dataset.parser, "Loader", "multiprocessing_context")
 
 
 def _nothing() -> None:
     return None
-
-
-def _find_id(parser: Parser, index: int) -> str:
-    return parser.ids(np.array([index], np.int64))[0]
 
 
 def _write_start(context: WorkerContext, number: int, began: LoaderState | None) -> None:
