@@ -94,13 +94,21 @@ class FunctionShare:
 
     def items(self, start: Start, slots: SharedSlots | None, metrics: StageMetrics) -> Iterator[Any]:
         """Begins an iteration."""
-        found = self.function(start.world)
+        return self.iterate(start.world)
+
+    def iterate(self, world: World) -> Iterator[Any]:
+        """Returns the items of a worker.
+
+        Raises:
+            ConfigError: the function has returned something else.
+        """
+        found = self.function(world)
         try:
             return iter(found)
         except TypeError:
             raise ConfigError(
-                f"{self.name}({start.world}) returned {found!r}, which cannot be iterated: it must return the items of "
-                f"that worker."
+                f"{self.name}({world}) returned {found!r}, which cannot be iterated: it must return the items of that "
+                f"worker."
             ) from None
 
 
