@@ -1,1 +1,1 @@
-"""`python -m tfds_torch.check`: reads a dataset with real worker processes and proves what came; `shares`: functions."""
+"""`python -m tfds_torch.check` reads a dataset with real worker processes and proves what came; `shares`: functions."""

@@ -14,7 +14,7 @@ from tfds_torch.loaders.chunk_check import ChunkCheck
 from tfds_torch.loaders.feed_consumer import Consumer, Numbered
 from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
 from tfds_torch.loaders.feed_queue import FeedQueue
-from tfds_torch.loaders.fetching import Fetcher
+from tfds_torch.loaders.fetching import ChunkReader
 from tfds_torch.loaders.rebatching import join_pieces
 from tfds_torch.runtime.feed_metrics import FetcherMetrics
 from tfds_torch.runtime.feed_stats import SourceStats
@@ -35,7 +35,7 @@ class FeedRun:
 
     Args:
         options: of the source.
-        fetcher: what is read.
+        reader: what is read.
         limits: after how long is warned.
         clock: tells seconds.
         loggers: get the figures as a dictionary; those that are added later, too.
@@ -44,15 +44,15 @@ class FeedRun:
     def __init__(
         self,
         options: FeedOptions,
-        fetcher: Fetcher,
+        reader: ChunkReader,
         limits: FeedLimits,
         clock: Callable[[], float],
         loggers: Sequence[Logger],
     ) -> None:
-        self._options, self._fetcher, self._clock, self._loggers = options, fetcher, clock, loggers
+        self._options, self._reader, self._clock, self._loggers = options, reader, clock, loggers
         self._check = ChunkCheck(options)
         self._owner = os.getpid()
-        self._workers = [FetcherMetrics(next(_worker_ids)) for _ in range(fetcher.num_threads)]
+        self._workers = [FetcherMetrics(next(_worker_ids)) for _ in range(reader.num_threads)]
         self._shutdown_lock = threading.Lock()
         self._must_shut_down = options.shutdown is not None
         self._shutdown_failed = False
@@ -127,7 +127,7 @@ class FeedRun:
             self.queue.fail(*_typed(error, f"Source {self._options.name!r}, worker {worker.worker}"))
         finally:
             if self.queue.end_worker():
-                self._close_fetcher()
+                self._close_reader()
                 self._shut_down()
 
     def _fetch_passes(self, worker: FetcherMetrics) -> None:
@@ -152,15 +152,15 @@ class FeedRun:
     def _fetch(self, worker: FetcherMetrics) -> Any:
         worker.fetching_since = began = self._clock()
         try:
-            return self._fetcher(worker.worker, self.queue.batch_size)
+            return self._reader(worker.worker, self.queue.batch_size)
         finally:
             worker.fetching_since = None
             worker.add_fetch(self._clock() - began)
 
-    def _close_fetcher(self) -> None:
+    def _close_reader(self) -> None:
         """Lets a generator end in the thread that read it, as one thread alone does."""
         try:
-            self._fetcher.close()
+            self._reader.close()
         except Exception:
             _logger.exception("source %r: what it read could not be closed", self._options.name)
 

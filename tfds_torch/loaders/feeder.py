@@ -239,8 +239,7 @@ class Feeder:
 
     def _start(self, name: str) -> None:
         options = self._options[name]
-        fetcher = self._fetches[name].begin()
-        run = FeedRun(options, fetcher, self._limits, self._clock, self._loggers)
+        run = FeedRun(options, self._fetches[name].begin(), self._limits, self._clock, self._loggers)
         try:
             if options.init is not None:
                 options.init()

@@ -14,8 +14,8 @@ from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.world import World
 
 
-class Fetcher(Protocol):
-    """What the threads of one run of a source read."""
+class ChunkReader(Protocol):
+    """What the threads that fetch a source read in one run of it."""
 
     num_threads: int
 
@@ -42,7 +42,8 @@ class FetchSource:
         self._num_threads = options.num_threads
         self._fetch = fetch
         self._num_begun = 0
-        if isinstance(fetch, type | str | bytes | Mapping | np.ndarray):
+        is_known = isinstance(fetch, Parser | Iterable) or callable(fetch)
+        if not is_known or isinstance(fetch, type | str | bytes | Mapping | np.ndarray):
             raise ConfigError(
                 f"{self._where}: fetch={fetch!r} must be a function fetch(worker_id, batch_size), an iterable of "
                 f"chunks, or a Parser."
@@ -60,7 +61,7 @@ class FetchSource:
         elif not isinstance(fetch, Iterable):
             self._check_function(fetch)
 
-    def begin(self) -> Fetcher:
+    def begin(self) -> ChunkReader:
         """Returns what a new run reads.
 
         Raises:
@@ -68,20 +69,15 @@ class FetchSource:
         """
         self._num_begun += 1
         if not isinstance(self._fetch, Iterable):
-            return _FunctionFetcher(self._fetch, self._num_threads)
+            return _FunctionReader(self._fetch, self._num_threads)
         if isinstance(self._fetch, Iterator) and self._num_begun > 1:
             raise ConfigError(
                 f"{self._where}: it was given an iterator, which has been read: nothing is left for another run. Give "
                 f"an iterable that can be read anew."
             )
-        return _IterableFetcher(self._fetch)
+        return _IterableReader(self._fetch)
 
     def _check_function(self, fetch: Any) -> None:
-        if not callable(fetch):
-            raise ConfigError(
-                f"{self._where}: fetch={fetch!r} must be a function fetch(worker_id, batch_size), an iterable of "
-                f"chunks, or a Parser."
-            )
         try:
             signature = inspect.signature(fetch)
         except ValueError:  # Of a function in C, nobody knows.
@@ -95,7 +91,7 @@ class FetchSource:
             ) from None
 
 
-class _FunctionFetcher:
+class _FunctionReader:
     """A function, called by several threads at a time."""
 
     def __init__(self, fetch: Callable[[int, int], Any], num_threads: int) -> None:
@@ -108,7 +104,7 @@ class _FunctionFetcher:
         """Does nothing."""
 
 
-class _IterableFetcher:
+class _IterableReader:
     """An iterable, read by one thread, whose order it so keeps."""
 
     num_threads = 1
