@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders.feeding import Gate, chunks_of, endless, feeder_threads, fetching, in_thread, none_left, rows_of
 from zygote import forked_instead_of_fresh
 
+from loaders.feeding import Gate, chunks_of, endless, feeder_threads, fetching, in_thread, none_left, rows_of
 from tfds_torch import Feeder, ParserTfds, World, demo
 from tfds_torch.errors import ConfigError, WorkerError
 
@@ -425,6 +425,14 @@ def test_a_parser_reads_the_share_of_its_rank(digits: Path, monkeypatch: pytest.
             feeder.start()
             seen += [i for batch in feeder.batches("test") for i in batch["index"][batch["valid"]].tolist()]
     assert sorted(seen) == list(range(360))
+
+
+def test_half_a_rank_is_said_when_a_parser_is_added(
+    feeder: Feeder, digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(ConfigError, match="sets RANK=1 but not WORLD_SIZE"):
+        feeder.add_source("train", ParserTfds(digits, "digits", batch_size=32), ["label"], 7)
 
 
 def test_a_field_that_a_parser_lacks_is_said_when_it_is_added(feeder: Feeder, digits: Path) -> None:

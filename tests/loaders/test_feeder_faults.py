@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import RunPython
-from loaders.feeding import PATIENCE_S, Gate, chunks_of, endless, feeder_threads, in_thread, none_left, rows_of
 
+from loaders.feeding import PATIENCE_S, Gate, chunks_of, endless, feeder_threads, in_thread, none_left, rows_of
 from tfds_torch import Feeder
 from tfds_torch.errors import ConfigError, CorruptRecordError, StallError, TfdsTorchError, WorkerError
 from tfds_torch.loaders.feed_options import FeedLimits

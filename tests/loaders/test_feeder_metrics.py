@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from loaders.feeding import Gate, chunks_of, endless, none_left, rows_of
 
+from loaders.feeding import Gate, chunks_of, endless, none_left, rows_of
 from tfds_torch import Feeder
 from tfds_torch.errors import StallError
 from tfds_torch.loaders.feed_options import FeedLimits

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders.feeding import chunks_of, none_left, rows_of
 
+from loaders.feeding import chunks_of, none_left, rows_of
 from tfds_torch import Feeder
 from tfds_torch.errors import ConfigError, WorkerError
 

@@ -19,7 +19,7 @@ CASES = ((256, SMALL), (100, SMALL), (100, IMAGES))
 
 @dataclass(frozen=True)
 class FeedTime:
-    """A stretch of batches that a loop took.
+    """Batches that a loop took out of a Feeder.
 
     Attributes:
         chunk_size: rows of a chunk.

@@ -90,7 +90,7 @@ class Feeder:
             last: "keep": the last batch may be short; "drop": it is left out.
 
         Raises:
-            ConfigError: an argument that cannot work, or a name that is taken.
+            ConfigError: an argument that cannot work, a name that is taken, or an environment that makes no sense.
         """
         options = FeedOptions(
             name,

@@ -34,7 +34,8 @@ class FetchSource:
         options: of the source.
 
     Raises:
-        ConfigError: it is none of these, or cannot be read as the options say.
+        ConfigError: it is none of these, or cannot be read as the options say; or a Parser is read, and the environment
+            makes no sense.
     """
 
     def __init__(self, fetch: Any, options: FeedOptions) -> None:
@@ -50,7 +51,7 @@ class FetchSource:
             )
         if isinstance(fetch, Parser):
             fetch.check_fields(options.names)
-            self._fetch = ParserPasses(fetch, options.names)
+            self._fetch = ParserPasses(fetch, options.names, World.from_environ(os.environ))
         elif isinstance(fetch, Iterator):
             if options.at_end == "cycle":
                 raise ConfigError(
@@ -133,21 +134,19 @@ class _IterableReader:
 class ParserPasses(Iterable[dict[str, Any]]):
     """The batches of a Parser as dictionaries of arrays; every iteration is the next epoch.
 
-    It reads the share of this rank, found in `RANK` and `WORLD_SIZE`.
-
     Args:
         parser: that is read.
         names: its fields.
+        rank: whose share is read.
     """
 
-    def __init__(self, parser: Parser, names: Iterable[str]) -> None:
-        self._parser, self._names = parser, tuple(names)
+    def __init__(self, parser: Parser, names: Iterable[str], rank: World) -> None:
+        self._parser, self._names, self._rank = parser, tuple(names), rank
         self._epoch = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         epoch, self._epoch = self._epoch, self._epoch + 1
-        world = World.from_environ(os.environ)
-        for batch in self._parser.batches(world, epoch, fields=self._names):
+        for batch in self._parser.batches(self._rank, epoch, fields=self._names):
             yield {name: _field_of(batch, name) for name in self._names}
 
 
