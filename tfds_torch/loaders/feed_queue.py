@@ -39,7 +39,7 @@ class FeedQueue:
         self.options = options
         self.batch_size = options.batch_size
         self.is_over = False  # Stopped or failed: nothing goes in or out any more.
-        self._clock, self._workers = clock, workers
+        self._clock = clock
         self._rows = RowQueue(options.axes)
         self._given_back: list[Numbered] = []  # In the order of their numbers.
         self._consumers: set[Consumer] = set()
@@ -284,23 +284,18 @@ class FeedQueue:
             self._metrics.add_waiting(now - asked_at)
             raise StallError(
                 f"Source {name!r}: no batch came within timeout_s={timeout_s:g} s; "
-                f"{self._describe_fetchers(now)}. Look at what fetch waits for, or give add_source more time."
+                f"{self._describe_supply(now)}. Look at what fetch waits for, or give add_source more time."
             )
         if not self._watch.is_slow(asked_at, now):
             return None
         text = f"source {name!r}: data input is slow: (still) no data in {now - asked_at:.0f} s"
-        return f"{text}; {self._describe_fetchers(now)}"
+        return f"{text}; {self._describe_supply(now)}"
 
     def _wait_s(self, asked_at: float) -> float:
         """Returns how long a training loop may wait until it looks again."""
         now = self._clock()
         return min(asked_at + self.options.timeout_s - now, self._watch.slow_in_s(asked_at, now))
 
-    def _describe_fetchers(self, now: float) -> str:
-        busy = [
-            f"worker {worker.worker} has been in fetch for {now - since:.0f} s"
-            for worker in self._workers
-            if (since := worker.fetching_since) is not None
-        ]
+    def _describe_supply(self, now: float) -> str:
         rows = f"{self._rows.num_rows} rows of {self.batch_size} are there"
-        return "; ".join([", ".join(busy) or "no worker is in fetch", rows])
+        return f"{self._metrics.describe_fetchers(now)}; {rows}"

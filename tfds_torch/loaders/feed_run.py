@@ -67,6 +67,21 @@ class FeedRun:
         """Whether the threads are here; a forked process has none of them."""
         return os.getpid() == self._owner
 
+    def initialise(self) -> None:
+        """Calls the user's `init`.
+
+        Raises:
+            WorkerError: it failed, and not with an error of ours.
+        """
+        try:
+            if self._options.init is not None:
+                self._options.init()
+        except TfdsTorchError:
+            raise
+        except Exception as error:
+            said = f"{type(error).__qualname__}: {error}"
+            raise WorkerError(f"Source {self._options.name!r}: init failed: {said}") from error
+
     def start(self) -> None:
         """Starts the threads that fetch."""
         for worker in self._workers:

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
+from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.feed_batches import FeedBatches, not_picklable
 from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
 from tfds_torch.loaders.feed_run import FeedRun, Logger
@@ -238,15 +238,8 @@ class Feeder:
         return f"{type(self).__name__}(sources={list(self._options)}, running={running})"
 
     def _start(self, name: str) -> None:
-        options = self._options[name]
-        run = FeedRun(options, self._fetches[name].begin(), self._limits, self._clock, self._loggers)
-        try:
-            if options.init is not None:
-                options.init()
-        except TfdsTorchError:
-            raise
-        except Exception as error:
-            raise WorkerError(f"Source {name!r}: init failed: {type(error).__qualname__}: {error}") from error
+        run = FeedRun(self._options[name], self._fetches[name].begin(), self._limits, self._clock, self._loggers)
+        run.initialise()
         self._runs[name] = run
         run.start()
         self._check_open()  # It may have been closed meanwhile.

@@ -78,6 +78,15 @@ class FeedMetrics:
         self.note_queue(0)
         self._ended_at = self._now()
 
+    def describe_fetchers(self, now: float) -> str:
+        """Returns which threads are in the fetch function, and for how long."""
+        busy = [
+            f"worker {worker.worker} has been in fetch for {now - since:.0f} s"
+            for worker in self.workers
+            if (since := worker.fetching_since) is not None
+        ]
+        return ", ".join(busy) or "no worker is in fetch"
+
     def stats(self, num_ready: int) -> SourceStats:
         """Returns all of it.
 
