@@ -1,12 +1,11 @@
 """FeedOptions: what a source of a Feeder is, checked when it is added; FeedLimits: when a Feeder speaks up."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
 
 _MOST_THREADS = 1024
 
@@ -54,21 +53,15 @@ class FeedOptions:
             raise ConfigError(f"add_source: name={self.name!r} must be a string that names the source, as 'train'.")
         self._check_names()
         for name, most in (("batch_size", None), ("num_threads", _MOST_THREADS), ("max_buffered_chunks", None)):
-            number = check_integer(f"{self._where}: {name}", getattr(self, name), 1)
-            if most is not None and number > most:
-                raise ConfigError(f"{self._where}: {name}={number} must be in 1..{most}.")
-            object.__setattr__(self, name, number)
+            object.__setattr__(self, name, check_integer(f"{self._where}: {name}", getattr(self, name), 1, most))
         object.__setattr__(self, "batch_axes", self._find_axes())
         for name in ("init", "shutdown"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"{self._where}: {name}={getattr(self, name)!r} must be a function, or None.")
-        if not isinstance(self.rebatch, bool):
-            raise ConfigError(f"{self._where}: rebatch={self.rebatch!r} must be True or False.")
-        timeout_s = self.timeout_s
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
-            raise ConfigError(f"{self._where}: timeout_s={timeout_s!r} must be a number of seconds > 0.")
-        self._check_choice("at_end", ("stop", "cycle"))
-        self._check_choice("last", ("keep", "drop"))
+        check_flag(f"{self._where}: rebatch", self.rebatch)
+        check_seconds(f"{self._where}: timeout_s", self.timeout_s, can_be_none=False)
+        check_choice(f"{self._where}: at_end", self.at_end, ("stop", "cycle"))
+        check_choice(f"{self._where}: last", self.last, ("keep", "drop"))
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -109,11 +102,3 @@ class FeedOptions:
                     f"{self._where}: batch_axes={self.batch_axes!r} must be an integer, or one for each name."
                 )
         return tuple(found)
-
-    def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
-        value = getattr(self, name)
-        if value not in allowed:
-            raise ConfigError(
-                f"{self._where}: {name}={value!r} must be {' or '.join(map(repr, allowed))}."
-                f"{did_you_mean(value, allowed)}"
-            )

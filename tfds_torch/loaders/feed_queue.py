@@ -30,11 +30,7 @@ class FeedQueue:
     """
 
     def __init__(
-        self,
-        options: FeedOptions,
-        limits: FeedLimits,
-        workers: list[FetcherMetrics],
-        clock: Callable[[], float],
+        self, options: FeedOptions, limits: FeedLimits, workers: list[FetcherMetrics], clock: Callable[[], float]
     ) -> None:
         self.options = options
         self.batch_size = options.batch_size

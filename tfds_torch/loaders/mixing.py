@@ -8,7 +8,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.feed_batches import FedBatch, FeedBatches, FeedIteration
-from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.arguments import check_choice, check_integer, did_you_mean
 from tfds_torch.plan.example_random import draw_uniforms
 
 Weights = Mapping[str, float] | Sequence[float]
@@ -73,8 +73,7 @@ class MixedBatches(Iterable[FedBatch]):
     def __init__(
         self, batches: Mapping[str, FeedBatches], weights: Mapping[str, float], seed: int, stop: str = "first"
     ) -> None:
-        if stop not in ("first", "last"):
-            raise ConfigError(f"mix: stop={stop!r} must be 'first' or 'last'.{did_you_mean(stop, ('first', 'last'))}")
+        check_choice("mix: stop", stop, ("first", "last"))
         self._seed, self._stop = check_integer("mix: seed", seed, 0), stop
         self._batches, self._weights = dict(batches), dict(weights)
         first, *others = self._batches.values()

@@ -1,7 +1,6 @@
 """MultiOptions: how a MultiLoader reads, checked before anything is started."""
 
 import logging
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +9,10 @@ from pathlib import Path
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.zmq_transport import check_socket_folder, import_zmq
-from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
 from tfds_torch.plan.world import World
 
 _MOST_WORKERS, _MOST_PREFETCHED = 1024, 1024
-_TRANSPORTS = ("auto", "shared", "zmq")
 
 
 @dataclass(frozen=True)
@@ -39,24 +37,18 @@ class MultiOptions:
     fields: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        self._check_count("num_workers", _MOST_WORKERS)
-        self._check_count("prefetch_batches", _MOST_PREFETCHED)
+        for name, most in (("num_workers", _MOST_WORKERS), ("prefetch_batches", _MOST_PREFETCHED)):
+            object.__setattr__(self, name, check_integer(f"MultiLoader: {name}", getattr(self, name), 1, most))
         for name in ("in_order", "persistent_workers", "concurrent", "verbose"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"MultiLoader: {name}={getattr(self, name)!r} must be True or False.")
-        limit_s = self.timeout_s
-        is_number = isinstance(limit_s, int | float) and not isinstance(limit_s, bool)
-        if limit_s is not None and not (is_number and 0 < limit_s < math.inf):
-            raise ConfigError(
-                f"MultiLoader: timeout_s={limit_s!r} must be a number of seconds > 0, or None (for ever)."
-            )
+            check_flag(f"MultiLoader: {name}", getattr(self, name))
+        check_seconds("MultiLoader: timeout_s", self.timeout_s, can_be_none=True)
         if not isinstance(self.world, World | None):
             raise ConfigError(
                 f"MultiLoader: world={self.world!r} must be a World(rank=..., num_replicas=...), or None."
             )
-        self._check_name("transport", self.transport, _TRANSPORTS)
+        check_choice("MultiLoader: transport", self.transport, ("auto", "shared", "zmq"))
         if self.start_method is not None:
-            self._check_name("start_method", self.start_method, tuple(get_all_start_methods()))
+            check_choice("MultiLoader: start_method", self.start_method, get_all_start_methods())
         if self.concurrent and self.persistent_workers:
             raise ConfigError(
                 "MultiLoader: concurrent=True and persistent_workers=True exclude each other: iterations that live "
@@ -79,20 +71,3 @@ class MultiOptions:
         if self.transport == "shared":
             raise ConfigError("MultiLoader: socket_dir has no effect with transport='shared', which has no sockets.")
         check_socket_folder(Path(self.socket_dir))
-
-    def _check_count(self, name: str, most: int) -> None:
-        value = getattr(self, name)
-        try:
-            number = check_integer(name, value, 1)
-        except ConfigError:
-            number = 0
-        if not 1 <= number <= most:
-            raise ConfigError(f"MultiLoader: {name}={value!r} must be an integer in 1..{most}.")
-        object.__setattr__(self, name, number)
-
-    def _check_name(self, name: str, value: object, allowed: Sequence[str]) -> None:
-        if value not in allowed:
-            raise ConfigError(
-                f"MultiLoader: {name}={value!r} must be one of {', '.join(map(repr, allowed))}."
-                f"{did_you_mean(value, allowed)}"
-            )

@@ -1,6 +1,5 @@
 """LoaderOptions: how a Loader reads, checked before anything is started."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import get_all_start_methods
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
 
 _MOST_WORKERS, _MOST_PREFETCHED = 1024, 1024
 
@@ -56,10 +55,9 @@ class LoaderOptions:
         for name in ("mean", "std"):
             if isinstance(getattr(self, name), Iterator):  # It is read again in every epoch.
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-        self._check_timeout()
+        check_seconds("create_loader: timeout_s", self.timeout_s, can_be_none=True)
         for name in ("shuffle", "drop_last", "persistent_workers", "in_order", "check_ranks", "channels_last"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"create_loader: {name}={getattr(self, name)!r} must be True or False.")
+            check_flag(f"create_loader: {name}", getattr(self, name))
         for name in ("collate_fn", "worker_init_fn"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"create_loader: {name}={getattr(self, name)!r} must be a function, or None.")
@@ -80,15 +78,6 @@ class LoaderOptions:
             allowed = f">= {least}" if most is None else f"in {least}..{most}"
             raise ConfigError(f"create_loader: {name}={value!r} must be an integer {allowed}{also}.")
         object.__setattr__(self, name, number)
-
-    def _check_timeout(self) -> None:
-        value = self.timeout_s
-        if value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ConfigError(
-                f"create_loader: timeout_s={value!r} must be a number of seconds > 0, or None (for ever)."
-            )
 
     def _check_combinations(self) -> None:
         if not self.in_order:
