@@ -109,7 +109,7 @@ def test_a_new_iteration_ends_the_one_before(are_gone: AreGone) -> None:
         assert next(first) == 0
         pids = loader.worker_pids
         assert list(loader) == list(range(NUM_ITEMS))
-        with pytest.raises(ConfigError, match="This iteration ended when another one of the same Loader began"):
+        with pytest.raises(ConfigError, match="This iteration ended when another one of the same loader began"):
             next(first)
     assert are_gone(pids)
 

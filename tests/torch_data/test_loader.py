@@ -229,7 +229,7 @@ def test_a_second_iteration_ends_the_first() -> None:
     first = iter(loader)
     next(first)
     assert numbers(loader) == list(range(NUM_BATCHES))
-    with pytest.raises(ConfigError, match="This iteration ended when another one of the same Loader began"):
+    with pytest.raises(ConfigError, match="This iteration ended when another one of the same loader began"):
         next(first)
 
 

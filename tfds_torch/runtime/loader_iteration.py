@@ -42,8 +42,8 @@ class LoaderIteration(Iterator[Any]):
         if self._batches is None:
             if self._is_replaced:
                 raise ConfigError(
-                    "This iteration ended when another one of the same Loader began, or when it was closed. A Loader "
-                    "has one iteration at a time: make a second Loader for a second one."
+                    "This iteration ended when another one of the same loader began, or when it was closed. A loader "
+                    "has one iteration at a time: make a second loader for a second one."
                 )
             raise StopIteration
         asked_at = self._metrics.enter()
