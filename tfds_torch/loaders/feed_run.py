@@ -71,16 +71,14 @@ class FeedRun:
         """Calls the user's `init`.
 
         Raises:
-            WorkerError: it failed, and not with an error of ours.
+            WorkerError: it failed; an error of ours keeps its type.
         """
         try:
             if self._options.init is not None:
                 self._options.init()
-        except TfdsTorchError:
-            raise
         except Exception as error:
-            said = f"{type(error).__qualname__}: {error}"
-            raise WorkerError(f"Source {self._options.name!r}: init failed: {said}") from error
+            kind, message, cause = _typed(error, f"Source {self._options.name!r}: init")
+            raise kind(message) from cause
 
     def start(self) -> None:
         """Starts the threads that fetch."""
