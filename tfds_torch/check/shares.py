@@ -141,8 +141,8 @@ class _NamedItems:
         elif isinstance(item, Batch):
             ids = [name for name, is_valid in zip(item.id, item.valid, strict=True) if is_valid]
         else:
-            return [content], [reprlib.repr(item)]
-        return ids, [reprlib.repr(one) for one in ids]
+            return [content], [_in_short(item)]
+        return ids, [_in_short(one) for one in ids]
 
 
 def _content_of(item: Any) -> bytes:
@@ -170,7 +170,11 @@ def _plain_ids(found: Any) -> list[Id]:
     ids = [] if is_one else [one.item() if isinstance(one, np.generic) else one for one in found]
     if is_one or not all(isinstance(one, str | bytes | int) for one in ids):
         raise ConfigError(
-            f"check_shares: find_ids returned {reprlib.repr(found)}: it must return a list of the item's ids, each "
+            f"check_shares: find_ids returned {_in_short(found)}: it must return a list of the item's ids, each "
             f"a str, bytes or an integer."
         )
     return ids
+
+
+def _in_short(value: Any) -> str:
+    return " ".join(reprlib.repr(value).split())  # An array's own is of several lines.
