@@ -1,6 +1,8 @@
 """A dataset of tiny images whose labels are their indices, and processes that must be gone."""
 
+import multiprocessing
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -48,3 +50,10 @@ def are_gone() -> Callable[[list[int]], bool]:
         return psutil.wait_procs(found, GRACE_S)[1] == []
 
     return are_gone
+
+
+@pytest.fixture
+def new_children() -> Callable[[], set[BaseProcess]]:
+    """`new_children()`: what multiprocessing has started since the test began, and has not ended."""
+    before = set(multiprocessing.active_children())
+    return lambda: set(multiprocessing.active_children()) - before

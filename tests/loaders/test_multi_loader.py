@@ -2,12 +2,12 @@
 
 import gc
 import logging
-import multiprocessing
 import os
 import pickle
 import random
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ TRANSPORTS = ["shared", "zmq"]
 METHODS = ["fork", pytest.param("spawn", marks=slow), pytest.param("forkserver", marks=slow)]
 load = partial(MultiLoader, timeout_s=60.0)
 AreGone = Callable[[list[int]], bool]
+NewChildren = Callable[[], set[BaseProcess]]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -117,7 +118,7 @@ def test_a_new_iteration_ends_the_one_before(are_gone: AreGone) -> None:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("how", ["break", "drop the loader", "close", "kill", "an error"])
 def test_an_iteration_that_is_given_up_leaves_no_process_and_no_socket(
-    how: str, transport: str, sockets: Path, are_gone: AreGone
+    how: str, transport: str, sockets: Path, are_gone: AreGone, new_children: NewChildren
 ) -> None:
     where = {"socket_dir": sockets} if transport == "zmq" else {}
     loader = load(sources.endless, 2, transport=transport, **where)
@@ -139,7 +140,7 @@ def test_an_iteration_that_is_given_up_leaves_no_process_and_no_socket(
     del iteration
     gc.collect()
     assert are_gone(pids)
-    assert multiprocessing.active_children() == []
+    assert new_children() == set()
 
 
 def test_persistent_workers_go_on_after_a_break_and_end_with_the_loader(are_gone: AreGone) -> None:
@@ -210,12 +211,12 @@ def test_what_only_a_parser_has_is_refused_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_source_that_cannot_be_pickled_is_named(method: str) -> None:
+def test_a_source_that_cannot_be_pickled_is_named(method: str, new_children: NewChildren) -> None:
     with pytest.raises(ConfigError, match=rf"the source Open cannot be pickled .* started by '{method}' .*'fork'\.$"):
         iter(load(Open(), 2, start_method=method))
     with pytest.raises(ConfigError, match=r"the source .*<lambda> cannot be pickled"):
         iter(load(lambda world: [1], 1, start_method=method))
-    assert multiprocessing.active_children() == []
+    assert new_children() == set()
 
 
 @pytest.mark.parametrize(
