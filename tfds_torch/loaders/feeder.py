@@ -1,6 +1,5 @@
 """Feeder: threads that fetch named sources, and batches of exact sizes out of them, without torch."""
 
-import atexit
 import threading
 import time
 import weakref
@@ -17,6 +16,7 @@ from tfds_torch.loaders.feed_run import FeedRun, Logger
 from tfds_torch.loaders.fetching import FetchSource
 from tfds_torch.loaders.mixing import MixedBatches, Weights, find_weights
 from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.runtime.exit_closing import close_at_exit
 from tfds_torch.runtime.feed_stats import FeederStats
 
 
@@ -49,7 +49,7 @@ class Feeder:
         self._is_closed = False
         # Threads cannot be waited for here: it may be one of them that collects garbage.
         weakref.finalize(self, _end_runs, self._runs).atexit = False
-        _open_feeders.add(self)
+        close_at_exit(self)
 
     def add_source(
         self,
@@ -286,14 +286,3 @@ def _end_runs(runs: dict[str, FeedRun]) -> None:
     for run in list(runs.values()):
         if run.is_of_this_process:
             run.queue.end()
-
-
-_open_feeders: "weakref.WeakSet[Feeder]" = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for feeder in list(_open_feeders):
-        feeder.close()
-
-
-atexit.register(_close_all)

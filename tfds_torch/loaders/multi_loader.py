@@ -1,6 +1,5 @@
 """MultiLoader: worker processes read, and this one iterates; without torch."""
 
-import atexit
 import logging
 import os
 import weakref
@@ -17,6 +16,7 @@ from tfds_torch.loaders.pool_setup import PoolSetup
 from tfds_torch.loaders.position import LoaderPosition
 from tfds_torch.loaders.worker_shares import rebuild_batch
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.exit_closing import close_at_exit
 from tfds_torch.runtime.loader_iteration import LoaderIteration
 from tfds_torch.runtime.loader_metrics import LoaderMetrics
 from tfds_torch.runtime.loader_stats import LoaderStats
@@ -106,7 +106,7 @@ class MultiLoader(Iterable[Any]):
         self._position = LoaderPosition(self._parser, self.world, self.num_workers)
         self._metrics = LoaderMetrics()
         self._num_rejected = 0
-        _open_loaders.add(self)
+        close_at_exit(self)
 
     @property
     def num_rejected(self) -> int:
@@ -280,15 +280,3 @@ class MultiLoader(Iterable[Any]):
 
 def _make(source: Any, options: MultiOptions) -> MultiLoader:
     return MultiLoader(source, **vars(options))
-
-
-_open_loaders: "weakref.WeakSet[MultiLoader]" = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for loader in list(_open_loaders):
-        loader.close()
-
-
-# Before multiprocessing's own exit, which would wait for a stopped worker for ever: the latest is called first.
-atexit.register(_close_all)

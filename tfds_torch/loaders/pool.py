@@ -11,7 +11,7 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import Transport
-from tfds_torch.loaders.worker import BEGIN, END, MORE, ORDER, WorkerContext, work
+from tfds_torch.loaders.worker import BEGIN, END, MORE, ORDER, PoolContext, work
 from tfds_torch.runtime.worker_start import interrupts_held
 
 GRACE_S = 1.0
@@ -45,7 +45,7 @@ class WorkerPool:
         ConfigError: the source cannot be pickled, and the method needs that.
     """
 
-    def __init__(self, context: WorkerContext, transport: Transport, method: str) -> None:
+    def __init__(self, context: PoolContext, transport: Transport, method: str) -> None:
         self.context, self.transport, self.method = context, transport, method
         self.num_workers = context.metrics.num_workers
         self.num_begun = 0
@@ -151,7 +151,7 @@ class WorkerPool:
         self.context.output.close()
 
 
-def _refuse_unpicklable(context: WorkerContext, method: str, error: Exception) -> None:
+def _refuse_unpicklable(context: PoolContext, method: str, error: Exception) -> None:
     """Raises ConfigError where the source of a pool is what cannot be handed to its workers."""
     try:
         ForkingPickler.dumps(context.share)

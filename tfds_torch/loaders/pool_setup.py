@@ -11,7 +11,7 @@ from tfds_torch.loaders.multi_options import MultiOptions
 from tfds_torch.loaders.pool import WorkerPool, find_start_method
 from tfds_torch.loaders.shared_transport import SharedTransport
 from tfds_torch.loaders.transport import Transport
-from tfds_torch.loaders.worker import WorkerContext
+from tfds_torch.loaders.worker import PoolContext
 from tfds_torch.loaders.worker_shares import Share, share_of
 from tfds_torch.loaders.zmq_transport import ZmqTransport
 from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
@@ -66,7 +66,7 @@ class PoolSetup:
         options, share = self.options, self.share
         transport, slots = _make_transport(options, self._slot_bytes())
         method, reason = find_start_method(options.start_method)
-        context = WorkerContext(
+        context = PoolContext(
             share,
             self.rank,
             0 if share.parser is None else share.parser.plan(self.rank).seed,

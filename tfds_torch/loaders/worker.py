@@ -30,7 +30,7 @@ END: there will be no more."""
 
 
 @dataclass(frozen=True)
-class WorkerContext:
+class PoolContext:
     """What the processes of a pool share. Travels to workers.
 
     Attributes:
@@ -50,7 +50,7 @@ class WorkerContext:
     slots: SharedSlots | None
 
 
-def work(context: WorkerContext, worker: int, orders: Connection, outlet: Outlet) -> None:
+def work(context: PoolContext, worker: int, orders: Connection, outlet: Outlet) -> None:
     """Is a worker, until the orders end.
 
     Args:
@@ -136,7 +136,7 @@ class _Orders:
 class _Iteration:
     """One iteration in a worker."""
 
-    def __init__(self, context: WorkerContext, start: Start, iteration: int, outlet: Outlet, orders: _Orders) -> None:
+    def __init__(self, context: PoolContext, start: Start, iteration: int, outlet: Outlet, orders: _Orders) -> None:
         self._context, self._start, self._outlet, self._orders = context, start, outlet, orders
         self._iteration, self._num_sent = iteration, 0
 

@@ -1,6 +1,5 @@
 """Loader and create_loader: any dataset's batches, watched, measured, on their device; ours resume exactly."""
 
-import atexit
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from tfds_torch.parsers.reading_names import name_of, names_of
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.delivered import DeliveredBatches
 from tfds_torch.plan.state import LoaderState
+from tfds_torch.runtime.exit_closing import close_at_exit
 from tfds_torch.runtime.loader_iteration import LoaderIteration
 from tfds_torch.runtime.loader_metrics import LoaderMetrics
 from tfds_torch.runtime.loader_stats import LoaderStats
@@ -157,7 +157,7 @@ class Loader(Iterable[Any]):
             self._on_device(())  # What cannot work is said now.
         warn_of_foreign(dataset, options, self.num_workers)
         warn_of_memory(dataset, self.num_workers, options.prefetch_batches)
-        _open_loaders.add(self)
+        close_at_exit(self)
 
     @property
     def batch_size(self) -> int | None:
@@ -372,15 +372,3 @@ def _write_start(context: WorkerContext, number: int, began: LoaderState | None)
     """Tells workers where an iteration over an ImageDataset begins."""
     if context.starts is not None and began is not None:
         context.starts.write(number, began.epoch, began.batches_delivered)
-
-
-_open_loaders: "weakref.WeakSet[Loader]" = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for loader in list(_open_loaders):
-        loader.close()
-
-
-# Before multiprocessing's own exit, which would wait for a stopped worker for ever: the latest is called first.
-atexit.register(_close_all)

@@ -1,0 +1,24 @@
+"""exit_closing: what is left open is closed at the end of a process, and only what is still there."""
+
+import subprocess
+import sys
+
+
+def test_what_is_left_open_is_closed_before_multiprocessing_waits_for_its_children() -> None:
+    script = """
+import multiprocessing
+from tfds_torch.runtime.exit_closing import close_at_exit
+
+class Holder:
+    def __init__(self, name):
+        self.name = name
+        close_at_exit(self)
+    def close(self):
+        print("closed", self.name, len(multiprocessing.active_children()))
+
+dropped, kept = Holder("dropped"), Holder("kept")
+del dropped
+multiprocessing.get_context("fork").Process(target=multiprocessing.Event().wait, daemon=True).start()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("closed kept 1\n", "", 0)
