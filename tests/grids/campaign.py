@@ -1,6 +1,7 @@
 """Which grids there are: all of them, and the parts that the tests run."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import cycle, product
 
 from grids.cell import (
@@ -117,6 +118,7 @@ def slow_cells(data: str) -> list[Cell]:
         *after_tensorflow,
         *_most_cells(data, NO_WORKERS),
         *_most_cells(data, FORK),
+        *_some_without_torch(data),
         *some_cells(data, FORKSERVER),
     ]
 
@@ -136,6 +138,11 @@ def _most_cells(data: str, method: str) -> Iterator[Cell]:
             yield cell
 
 
+def _some_without_torch(data: str) -> Iterator[Cell]:
+    """With a MultiLoader every fourth cell, another part for every kind of data; all of them together are all grids."""
+    yield from map(_without_torch, every_cell(data, FORK, None)[DATA.index(data) % 4 :: 4])
+
+
 def _stream_of_turn(data: str, grid: tuple[int, int], turn: int) -> str:
     """Mode `files`, where it can deal, every other time."""
     if TRAIN_FILES in tasks_of(data, grid) and turn // 2 % 2 == 0:
@@ -150,8 +157,18 @@ def quick_cells() -> Iterator[Cell]:
         tasks = tasks_of(data, grid)
         yield make_cell(data, grid, tasks[number % len(tasks)], FORK, number % 2 == 0, number)
         yield make_cell(data, (next(replicas), 0), _QUICK_ALONE[number % len(_QUICK_ALONE)], NO_WORKERS, False, number)
+    # Of the same epochs as a DataLoader's: tally.py compares what came.
+    for number, (data, grid) in enumerate(zip(DATA, _QUICK, strict=True)):
+        if number % 3 == 1:
+            yield _without_torch(
+                make_cell(data, grid, tasks_of(data, grid)[number % 5 % 3], FORK, number % 2 == 1, number)
+            )
     # A fork server imports torch and tensorflow (six seconds of a core) for every rank.
     yield make_cell(DATA[2], (1, 2), TRAIN_FILES, FORKSERVER, False, 1)
+
+
+def _without_torch(cell: Cell) -> Cell:
+    return replace(cell, without_torch=True)
 
 
 def all_cells(data: str) -> Iterator[Cell]:
@@ -161,3 +178,4 @@ def all_cells(data: str) -> Iterator[Cell]:
     yield from every_cell(data, NO_WORKERS, None)
     for method, persistent in ((FORK, True), (FORK, False), (FORKSERVER, None)):
         yield from every_cell(data, method, persistent)
+    yield from map(_without_torch, every_cell(data, FORK, None))

@@ -54,6 +54,7 @@ class Cell:
         batch_size: B, of a rank.
         epochs: the iterations: an epoch that is set by hand, or `COUNTED`.
         fault: a planted fault, see rank.py.
+        without_torch: whether a MultiLoader reads the parser, not a DataLoader an ImageDataset.
     """
 
     data: str
@@ -66,14 +67,16 @@ class Cell:
     batch_size: int = 4
     epochs: tuple[int | None, ...] = (COUNTED, COUNTED, 0)
     fault: str | None = None
+    without_torch: bool = False
 
     def __str__(self) -> str:
         kept = "persistent" if self.persistent else "new"
         order = "group,dataset" if self.group_first else "dataset,group"
         fault = f", planted: {self.fault}" if self.fault else ""
+        loader = ", MultiLoader" if self.without_torch else ""
         return (
             f"{self.data} {self.task} R{self.num_replicas}xW{self.num_workers} B{self.batch_size} "
-            f"{self.method} ({kept} workers; {order}{fault})"
+            f"{self.method} ({kept} workers; {order}{fault}{loader})"
         )
 
     @property
@@ -88,7 +91,7 @@ class Cell:
     @property
     def shows_images(self) -> bool:
         """Whether pictures are decoded too: in small evaluations, as it costs half as much again."""
-        return not self.is_training and self.num_pipelines <= 3
+        return not self.is_training and self.num_pipelines <= 3 and not self.without_torch
 
     @property
     def global_batch(self) -> int:

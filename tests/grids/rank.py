@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader
 
 from grids.cell import FORK, FORK_AFTER_TENSORFLOW, NO_WORKERS, READ_MODES, Cell, RankLedger, Row, Split
 from grids.fleet import Place
-from tfds_torch import ImageDataset, ParserTfds, ReadOptions, World
+from tfds_torch import ImageDataset, MultiLoader, ParserTfds, ReadOptions, World
 from tfds_torch.engines import tensorflow_runtime
+from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
 
 _TIMEOUT = timedelta(seconds=60)
@@ -69,6 +70,8 @@ def make_parser(cell: Cell, split: Split, mode: str) -> ParserTfds:
 
 def read_cell(place: Place, cell: Cell, split: Split) -> RankLedger:
     """Reads a cell as one of its ranks."""
+    if cell.without_torch:
+        return read_without_torch(cell, split)
     if cell.group_first:
         with process_group():
             return _read(place, cell, split, make_dataset(place, cell, split))
@@ -93,6 +96,35 @@ def _read(place: Place, cell: Cell, split: Split, dataset: ImageDataset) -> Rank
         epochs.append(rows_of(loader, split))
     refusal = None if cell.is_training else refused_files(cell, split)
     return RankLedger(os.getpid(), epochs, len(loader), len(dataset), refusal)
+
+
+def read_without_torch(cell: Cell, split: Split) -> RankLedger:
+    """Reads a cell with a MultiLoader, as a rank that only its environment names."""
+    parser = make_parser(cell, split, READ_MODES[cell.task])
+    fields = [*LEDGER[-1:], *([split.content] if split.content else [])]
+    refusal = None if cell.is_training else refused_files(cell, split)
+    with MultiLoader(
+        parser,
+        cell.num_workers,
+        start_method=cell.method,
+        persistent_workers=cell.persistent,
+        fields=fields,
+        timeout_s=_TIMEOUT.total_seconds(),
+    ) as loader:
+        epochs = []
+        for epoch in cell.epochs:
+            if epoch is not None:
+                loader.set_epoch(epoch)
+            epochs.append([_rows_of_arrays(batch, split) for batch in loader])
+        return RankLedger(os.getpid(), epochs, len(loader), len(parser.plan(loader.world)), refusal)
+
+
+def _rows_of_arrays(batch: Batch, split: Split) -> list[Row]:
+    num_rows = len(batch)
+    contents = batch.features[split.content] if split.content else [None] * num_rows
+    shown = [content.decode() if isinstance(content, bytes) else content for content in contents]
+    columns = list(batch.id), batch.index.tolist(), batch.valid.tolist(), batch.label.tolist(), shown
+    return [Row(*values) for values in zip(*columns, strict=True)]
 
 
 def make_loader(dataset: ImageDataset, cell: Cell) -> "DataLoader[Any]":

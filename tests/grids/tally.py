@@ -70,7 +70,8 @@ class Tally:
 def _kind(cell: Cell) -> str:
     if cell.method == NO_WORKERS:
         return "no workers"
-    return f"{cell.method}, {'persistent' if cell.persistent else 'new in every epoch'}"
+    kept = "persistent" if cell.persistent else "new in every epoch"
+    return f"MultiLoader, {kept}" if cell.without_torch else f"{cell.method}, {kept}"
 
 
 def run_cells(
