@@ -13,10 +13,16 @@ from tfds_torch.engines.request import ReadContext
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.world import World
+from tfds_torch.storage.source import FieldSpec
 
 DEFAULT_FIELDS = ("image", "label")
-METADATA_FIELDS = ("valid", "index", "id")
+METADATA_SPECS = {
+    "valid": FieldSpec((), np.bool_),
+    "index": FieldSpec((), np.int64),
+    "id": FieldSpec((), np.object_),
+}
 """Fields that every example has, whatever its dataset."""
+METADATA_FIELDS = tuple(METADATA_SPECS)
 
 
 @dataclass(frozen=True)

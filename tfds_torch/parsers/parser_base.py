@@ -82,9 +82,22 @@ class ParserBase(ABC):
         self.preprocess = preprocess
         self.image_mode = image_mode
         self.read = read
+        self._class_map: ClassMap | None = None  # New labels for the target; None: it keeps its own.
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dataset_name}, split={self.split!r}, num_examples={self.num_examples})"
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, by label; None when the target has no classes, or not one name for each."""
+        return self._stored_class_names if self._class_map is None else self._class_map.class_names
+
+    @property
+    def class_to_idx(self) -> dict[Any, int]:
+        """Class name -> label, or the class map; empty when the target has no classes, or they are unknown."""
+        if self._class_map is not None:
+            return dict(self._class_map.entries)
+        return {name: label for label, name in enumerate(self.class_names or [])}
 
     # What a format's parser says of its fields.
 
@@ -121,13 +134,8 @@ class ParserBase(ABC):
 
     @property
     @abstractmethod
-    def class_names(self) -> list[str] | None:
-        """Names of the classes, by label; None when they are unknown."""
-
-    @property
-    def _class_map(self) -> ClassMap | None:
-        """New labels for the target; None: it keeps its own."""
-        return None
+    def _stored_class_names(self) -> list[str] | None:
+        """Names of the classes by the label that is stored; None when they are unknown."""
 
     @abstractmethod
     def _check_preprocess(self) -> None:

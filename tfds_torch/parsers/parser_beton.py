@@ -16,7 +16,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.parser import ElementSpec
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
@@ -112,7 +112,7 @@ class ParserBeton(ParserBase):
         )
         self.image_key, self.target_key = image_key, target_key
         self._check_keys()
-        self._new_labels = self._make_class_map(class_map)
+        self._class_map = self._make_class_map(class_map)
         self.plan(World())  # What cannot work in any world is said now.
         self.read_mode(World())
 
@@ -122,28 +122,13 @@ class ParserBeton(ParserBase):
         return Path(self._file.head.path)
 
     @property
-    def class_names(self) -> list[str] | None:
-        """Names of the classes, by label; None when the file does not tell them."""
-        if self._new_labels is not None:
-            return self._new_labels.class_names
-        return self._stored_class_names
-
-    @property
-    def class_to_idx(self) -> dict[Any, int]:
-        """Class name -> label, or the class map; empty when the file does not tell the classes."""
-        if self._new_labels is not None:
-            return dict(self._new_labels.entries)
-        return {name: label for label, name in enumerate(self.class_names or [])}
-
-    @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value."""
         fields = {
             name: FieldSpec((None, None, 3), np.uint8) if isinstance(field, BetonImage) else self._file.specs[name]
             for name, field in sorted(self._stored.items())
         }
-        metadata = {"valid": FieldSpec((), np.bool_), "index": FieldSpec((), np.int64), "id": FieldSpec((), np.object_)}
-        return ElementSpec(fields | metadata)
+        return ElementSpec(fields | METADATA_SPECS)
 
     def with_read(self, read: ReadOptions) -> "ParserBeton":
         """Returns this parser, reading the same examples in another way."""
@@ -204,10 +189,6 @@ class ParserBeton(ParserBase):
     @property
     def _all_fields(self) -> Sequence[str]:
         return list(self._stored)
-
-    @property
-    def _class_map(self) -> ClassMap | None:
-        return self._new_labels
 
     def _missing(self, name: str, key: str | None) -> str:
         if key is None:

@@ -16,8 +16,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.cache.opening import open_cached
-from tfds_torch.parsers.class_map import ClassMap
-from tfds_torch.parsers.parser import ElementSpec
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.dataset import field_spec
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields
@@ -28,7 +27,7 @@ from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.storage.cached_source import PIXELS, CachedSource
 from tfds_torch.storage.file_instruction import is_local
-from tfds_torch.storage.source import FieldSpec, Source
+from tfds_torch.storage.source import Source
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
 _NAMES_AT_A_TIME = 64
@@ -114,7 +113,7 @@ class ParserTfds(ParserBase):
         self.target_key = parse_target_key(target_key, features)
         self._check_explicit_keys()
         self._check_preprocess()
-        self._new_labels = make_class_map(class_map, self.target_key, features, self.dataset_name)
+        self._class_map = make_class_map(class_map, self.target_key, features, self.dataset_name)
         self.plan(World())  # What cannot work in any world is said now.
         self.cache = cache
         if cache is not None:
@@ -138,25 +137,10 @@ class ParserTfds(ParserBase):
         return Path(self._dataset.directory) if is_local(str(self._dataset.directory)) else self._dataset.directory
 
     @property
-    def class_names(self) -> list[str] | None:
-        """Names of the classes, by label; None when the target has no classes, or not one name for each."""
-        if self._new_labels is not None:
-            return self._new_labels.class_names
-        return class_names(self.target_key, self._dataset.features)
-
-    @property
-    def class_to_idx(self) -> dict[Any, int]:
-        """Class name -> label, or the class map; empty when the target has no classes."""
-        if self._new_labels is not None:
-            return dict(self._new_labels.entries)
-        return {name: label for label, name in enumerate(self.class_names or [])}
-
-    @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
         fields = {key: field_spec(connector) for key, connector in sorted(self._dataset.features.items())}
-        metadata = {"valid": FieldSpec((), np.bool_), "index": FieldSpec((), np.int64), "id": FieldSpec((), np.object_)}
-        return ElementSpec(fields | metadata)
+        return ElementSpec(fields | METADATA_SPECS)
 
     def with_read(self, read: ReadOptions) -> "ParserTfds":
         """Returns this parser, reading the same examples in another way."""
@@ -224,8 +208,8 @@ class ParserTfds(ParserBase):
         return sorted(self._dataset.features)
 
     @property
-    def _class_map(self) -> ClassMap | None:
-        return self._new_labels
+    def _stored_class_names(self) -> list[str] | None:
+        return class_names(self.target_key, self._dataset.features)
 
     @property
     def _fields(self) -> DatasetFields:
