@@ -176,9 +176,9 @@ def test_a_rank_that_stops_is_ended_and_named() -> None:
 def test_a_rank_that_does_not_come_to_the_start_is_named() -> None:
     before = {child.pid for child in psutil.Process().children()}
     arguments = rank_functions.ignore, 2, rank_functions.HangOnRank1()
-    _, error = take_until_error(iterate_ranks(*arguments, start_timeout_s=8.0))
+    _, error = take_until_error(iterate_ranks(*arguments, start_timeout_s=20.0))
     assert type(error) is errors.StallError
-    assert str(error).startswith("The 2 ranks did not find each other: for 8 s none of them got any further (rank 0 ")
+    assert str(error).startswith("The 2 ranks did not find each other: for 20 s none of them got any further (rank 0 ")
     assert "rank 0 is waiting for the others in init_process_group, rank 1 is loading its modules)" in str(error)
     assert "They meet at 127.0.0.1" in str(error)
     assert {child.pid for child in psutil.Process().children()} <= before
