@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from tfds_torch.demo.builder import make_builder
 from tfds_torch.demo.fake.example import ExampleMaker
-from tfds_torch.demo.fake_builder import make_builder
 from tfds_torch.demo.fake_spec import FakeSpec
 from tfds_torch.errors import ConfigError
 

@@ -15,8 +15,8 @@ from zygote import tensorflow_zygote
 
 from demo.fake_reading import ask_for_fakes
 from tfds_torch.demo import is_fake, prepare_fake
-from tfds_torch.demo.fake_metadata import FAKE_KEY, FakeMetadata, tfds_version
 from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.demo.metadata import FAKE_KEY, FakeMetadata, tfds_version
 from tfds_torch.errors import ConfigError, CorruptRecordError, DatasetNotFoundError
 from tfds_torch.runtime import fresh_process
 

@@ -197,7 +197,7 @@ def test_preparing_loads_no_tensorflow_in_the_calling_process(race: Race) -> Non
     [
         ("import tfds_torch.demo", []),
         ("from tfds_torch.demo import DEMO_NAMES, is_fake, prepare, prepare_fake", []),
-        ("import tfds_torch.demo.builders", ["tensorflow_datasets"]),  # The check can fail.
+        ("import tfds_torch.demo.embedded", ["tensorflow_datasets"]),  # The check can fail.
     ],
 )
 def test_importing_the_room_loads_nothing_heavy(run_python: RunPython, code: str, loaded: list[str]) -> None:

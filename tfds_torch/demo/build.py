@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tfds_torch.demo.dataset_spec import NUM_DIGITS_TEST, DemoSpec
 from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.demo.spec import NUM_DIGITS_TEST, DemoSpec
 from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 
 
@@ -25,7 +25,7 @@ def build(spec: DemoSpec, data_dir: str, *, progress: bool) -> None:
     total = spec.num_examples + (NUM_DIGITS_TEST if spec.name == "digits" else 0)
     with _show_progress(spec, spec.name, total, progress) as on_example:
         _silence_tensorflow()
-        from tfds_torch.demo.builders import BUILDERS, DemoConfig
+        from tfds_torch.demo.embedded import BUILDERS, DemoConfig
 
         config = DemoConfig(num_shards=spec.num_shards, num_train_examples=spec.num_examples)
         _write(BUILDERS[spec.name](spec, data_dir=data_dir, on_example=on_example), config)
@@ -52,7 +52,7 @@ def build_fake(spec: FakeSpec, data_dir: str, existing: str, *, progress: bool) 
         _cut_network()
         import tensorflow_datasets as tfds
 
-        from tfds_torch.demo.fake_builder import make_builder, open_real_builder
+        from tfds_torch.demo.builder import make_builder, open_real_builder
 
         real = open_real_builder(spec, data_dir)
         version_dir = Path(real.data_dir).relative_to(data_dir)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfds_torch.demo.damage import check_files
-from tfds_torch.demo.dataset_spec import DEMO_NAMES
-from tfds_torch.demo.fake_metadata import FakeMetadata
 from tfds_torch.demo.fake_spec import FakeSpec
 from tfds_torch.demo.installation import choose_data_dir, describe_conflict, install
+from tfds_torch.demo.metadata import FakeMetadata
+from tfds_torch.demo.spec import DEMO_NAMES
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime import fresh_process

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfds_torch.demo.dataset_spec import check_num_shards
+from tfds_torch.demo.spec import check_num_shards
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 

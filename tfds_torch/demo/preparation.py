@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tfds_torch.demo.build import build
 from tfds_torch.demo.damage import check_files
-from tfds_torch.demo.dataset_spec import VERSION, DemoSpec
 from tfds_torch.demo.installation import choose_data_dir, describe_conflict, install
+from tfds_torch.demo.spec import VERSION, DemoSpec
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime import fresh_process
 

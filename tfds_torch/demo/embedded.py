@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.utils import shard_utils
 
-from tfds_torch.demo import dataset_spec, handwriting, photographs
-from tfds_torch.demo.dataset_spec import DemoSpec
+from tfds_torch.demo import handwriting, photographs
+from tfds_torch.demo.spec import VERSION, DemoSpec
 
 Example = dict[str, Any]
 
@@ -26,7 +26,7 @@ class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         on_example: called once per example, in the calling thread.
     """
 
-    VERSION = tfds.core.Version(dataset_spec.VERSION)
+    VERSION = tfds.core.Version(VERSION)
 
     def __init__(self, wanted: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> None:
         self._spec = wanted

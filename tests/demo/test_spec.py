@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tfds_torch.demo import DEMO_NAMES
-from tfds_torch.demo.dataset_spec import DemoSpec
+from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 
 

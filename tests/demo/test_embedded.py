@@ -11,9 +11,9 @@ from zygote import tensorflow_zygote
 
 from demo.conftest import PHOTOS
 from demo.reading import build_each
-from tfds_torch.demo.dataset_spec import DemoSpec
 from tfds_torch.demo.handwriting import draw_test_rows, read_digits
 from tfds_torch.demo.photographs import make_photograph
+from tfds_torch.demo.spec import DemoSpec
 
 Examples = dict[tuple[str, str], list[dict[str, Any]]]
 

@@ -8,8 +8,8 @@ import tensorflow_datasets as tfds
 
 from tfds_torch.demo.fake.example import ExampleMaker
 from tfds_torch.demo.fake.label_names import name_labels
-from tfds_torch.demo.fake_metadata import FAKE_KEY, FakeMetadata, tfds_version
 from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.demo.metadata import FAKE_KEY, FakeMetadata, tfds_version
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.plan.arguments import did_you_mean
 
