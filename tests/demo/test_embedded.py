@@ -115,7 +115,7 @@ def test_credits_travel_with_the_dataset(demo_root: Path) -> None:
 def odd_sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[DemoSpec, Path]:
     """DemoSpec -> version folder, for numbers at the edges; 360 is also the size of the test split of digits."""
     root = tmp_path_factory.mktemp("odd_sizes")
-    specs = [DemoSpec("photos", 1, 1, 0), DemoSpec("photos", 5, 5, 0), DemoSpec("photos", 360, 7, 0)]
+    specs = [DemoSpec.embedded("photos", *numbers) for numbers in ((1, 1), (5, 5), (360, 7))]
     tensorflow_zygote().call(build_each, str(root), specs)
     folders = {spec: root / str(number) / "photos" / "1.0.0" for number, spec in enumerate(specs)}
     assert len(folders) == 3

@@ -9,9 +9,8 @@ its own.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfds_torch.demo.fake_preparation import prepare_fake
     from tfds_torch.demo.metadata import is_fake
-    from tfds_torch.demo.preparation import prepare
+    from tfds_torch.demo.preparation import prepare, prepare_fake
     from tfds_torch.demo.spec import DEMO_NAMES
 
 __all__ = ["DEMO_NAMES", "is_fake", "prepare", "prepare_fake"]
@@ -20,7 +19,7 @@ _HOMES = {
     "DEMO_NAMES": "spec",
     "is_fake": "metadata",
     "prepare": "preparation",
-    "prepare_fake": "fake_preparation",
+    "prepare_fake": "preparation",
 }
 
 

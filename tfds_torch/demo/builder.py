@@ -1,148 +1,138 @@
-"""The builder that writes a fake dataset. Imported only in the process that builds: it imports TFDS at its top."""
+"""The builder that TFDS runs. Imports TFDS: for the process that builds.
 
+`skip_registration`: TFDS keeps a global register of builder classes by name; ours must not be found there, so that
+`tfds.builder("photos", data_dir=...)` always reads the files as they are.
+"""
+
+import functools
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.utils import shard_utils
 
-from tfds_torch.demo.fake.example import ExampleMaker
-from tfds_torch.demo.fake.label_names import name_labels
-from tfds_torch.demo.fake_spec import FakeSpec
-from tfds_torch.demo.metadata import FAKE_KEY, FakeMetadata, tfds_version
-from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.plan.arguments import did_you_mean
-
-_MAX_LISTED = 20
+from tfds_torch.demo.content import Content, Example
+from tfds_torch.demo.embedded import EMBEDDED
+from tfds_torch.demo.fake.content import make_fake, open_real_builder
+from tfds_torch.demo.metadata import DemoMetadata, tfds_version
+from tfds_torch.demo.spec import DemoSpec
 
 
-class FakeBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Writes made-up examples with another builder's features, under that builder's name.
+class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Writes a content, keeps in `metadata.json` what it was built from, and reports each example.
 
-    `make_builder` derives a class per dataset, because TFDS takes name and configs from the class.
+    `_derive` makes a class per dataset, because TFDS takes name and configs from the class.
 
     Args:
-        real: TFDS's own builder of the dataset.
-        metadata: what to build, with config and version as they came out.
-        data_dir: TFDS's data dir.
+        content: what it writes.
+        metadata: what is built, with config and version as they came out.
         on_example: called once per example, in the calling thread.
+        **options: TFDS's `data_dir` and `config`.
     """
 
-    def __init__(self, real: Any, metadata: FakeMetadata, *, data_dir: str, on_example: Callable[[], None]) -> None:
-        self._real = real
+    def __init__(
+        self, content: Content, metadata: DemoMetadata, *, on_example: Callable[[], None], **options: Any
+    ) -> None:
+        self._content = content
         self._metadata = metadata
         self._on_example = on_example
-        super().__init__(data_dir=data_dir, config=real.builder_config)
+        super().__init__(**options)
 
     def _info(self) -> Any:
-        info, spec = self._real.info, self._metadata.spec
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=f"MADE-UP CONTENT. This dataset has the features and label names of {spec.full_name}, and "
-            f"not one of its examples: tfds_torch.demo made up {spec.num_examples} examples for each split (seed "
-            f"{spec.seed}).",
-            features=info.features,
-            supervised_keys=info.supervised_keys,
-            disable_shuffling=info.disable_shuffling,
-            metadata=tfds.core.MetadataDict({FAKE_KEY: self._metadata.as_dict()}),
-        )
+        metadata = tfds.core.MetadataDict(self._metadata.as_dict())
+        return tfds.core.DatasetInfo(builder=self, metadata=metadata, **self._content.info)
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Any]]]:
+    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Example]]]:
         del dl_manager  # Nothing is downloaded.
         return {split: self._generate_examples(split) for split in self._metadata.spec.splits}
 
-    def _generate_examples(self, split: str) -> Iterator[tuple[int, Any]]:
-        spec = self._metadata.spec
-        maker = ExampleMaker(spec.full_name, self.info.features, self.info.supervised_keys, spec.seed)
-        for index in range(spec.num_examples):
-            yield index, maker.make(split, index)
+    def _generate_examples(self, split: str) -> Iterator[tuple[int, Example]]:
+        for keyed in self._content.make_examples(split):
+            yield keyed
             self._on_example()
 
 
-def open_real_builder(spec: FakeSpec, data_dir: str) -> Any:
-    """Returns TFDS's own builder of a dataset.
+def make_builder(spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> DemoBuilder:
+    """Returns the builder of a dataset.
 
     Args:
-        spec: what is to be built.
-        data_dir: an empty folder.
-
-    Raises:
-        DatasetNotFoundError: only the calling process has registered the dataset.
-        ConfigError: an unknown config or version, or the builder does not start here.
-    """
-    if spec.name not in tfds.list_builders(with_community_datasets=False):
-        raise DatasetNotFoundError(
-            f"'{spec.name}' is not among the datasets that TFDS itself has. Fakes are built in another process, "
-            f"which does not know the builders that yours has registered."
-        )
-    builder_class = _run_real(spec, lambda: tfds.builder_cls(spec.name))
-    configs = list(dict.fromkeys(config.name for config in builder_class.BUILDER_CONFIGS))
-    if spec.config is not None and spec.config not in configs:
-        there = f"The configs are: {_list(configs)}." if configs else "It has no configs."
-        raise ConfigError(f"'{spec.name}' has no config {spec.config!r}.{did_you_mean(spec.config, configs)} {there}")
-    builder = _run_real(spec, lambda: builder_class(data_dir=data_dir, config=spec.config))
-    versions = list(dict.fromkeys(str(version) for version in builder.versions))
-    if spec.version not in (None, *versions):
-        raise ConfigError(
-            f"'{spec.name}' has no version {spec.version!r} in TFDS {tfds_version()}. "
-            f"The versions are: {_list(versions)}."
-        )
-    if spec.version not in (None, str(builder.version)):
-        builder = _run_real(spec, lambda: builder_class(data_dir=data_dir, config=spec.config, version=spec.version))
-    if builder.info.features is None:
-        raise ConfigError(f"TFDS does not say which features {spec.full_name} has, so it cannot be faked.")
-    return builder
-
-
-def make_builder(real: Any, spec: FakeSpec, *, data_dir: str, on_example: Callable[[], None]) -> Any:
-    """Returns the builder that writes a fake.
-
-    Args:
-        real: TFDS's own builder of the dataset.
         spec: what to build.
         data_dir: an empty folder to become TFDS's data dir.
         on_example: called once per example, in the calling thread.
 
     Raises:
+        DatasetNotFoundError: a fake of a dataset that TFDS itself does not have.
+        ConfigError: of a fake: an unknown config or version, a builder that does not start, or a feature for which
+            nothing can be made up.
+    """
+    if spec.is_fake:
+        return make_fake_builder(open_real_builder(spec, data_dir), spec, data_dir=data_dir, on_example=on_example)
+    return _derive(EMBEDDED[spec.name](spec), DemoMetadata(spec))(data_dir=data_dir, on_example=on_example)
+
+
+def make_fake_builder(real: Any, spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> DemoBuilder:
+    """Returns a builder that writes made-up examples with another builder's features, under that builder's name.
+
+    Args:
+        real: TFDS's own builder of the dataset.
+        spec: see `make_builder`. Likewise data_dir and on_example.
+        data_dir: see spec.
+        on_example: see spec.
+
+    Raises:
         ConfigError: a feature for which nothing can be made up.
     """
     default_config = real.get_default_builder_config()
-    config, version = real.builder_config_name, str(real.version)
-    written = FakeMetadata(
-        spec=FakeSpec(**{**vars(spec), "config": config, "version": version}),
-        default_config=default_config and default_config.name,
+    default_name = default_config and default_config.name
+    written = DemoMetadata(
+        spec=replace(spec, config=real.builder_config_name, version=str(real.version)),
+        default_config=default_name,
         default_version=str(real.versions[0]),
         tfds_version=tfds_version(),
     )
-    name_labels(real.name, real.info.features)
-    ExampleMaker(written.spec.full_name, real.info.features, real.info.supervised_keys, spec.seed).try_out()
-    attributes = {
-        "name": real.name,
-        "canonical_version": tfds.core.Version(version),
+    configs = {"BUILDER_CONFIGS": list(real.builder_configs.values()), "DEFAULT_BUILDER_CONFIG_NAME": default_name}
+    derived = _derive(make_fake(written.spec, real), written, **configs)
+    return derived(data_dir=data_dir, config=real.builder_config, on_example=on_example)
+
+
+def _derive(content: Content, metadata: DemoMetadata, **attributes: Any) -> Callable[..., DemoBuilder]:
+    own = {
+        "name": metadata.spec.name,
+        "canonical_version": tfds.core.Version(metadata.spec.version),
         "supported_versions": [],
-        "BUILDER_CONFIGS": list(real.builder_configs.values()),
-        "DEFAULT_BUILDER_CONFIG_NAME": default_config and default_config.name,
         "__module__": __name__,
+        **attributes,
     }
     derived = types.new_class(
-        "Fake", (FakeBuilder,), {"skip_registration": True}, lambda namespace: namespace.update(attributes)
+        "Demo", (DemoBuilder,), {"skip_registration": True}, lambda namespace: namespace.update(own)
     )
-    return derived(real, written, data_dir=data_dir, on_example=on_example)
+    return functools.partial(derived, content, metadata)
 
 
-def _run_real(spec: FakeSpec, start: Callable[[], Any]) -> Any:
-    """Runs code of a dataset of TFDS, which may need anything."""
-    try:
-        return start()
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"TFDS's own builder of '{spec.full_name}', which knows its features, does not start here, without a "
-            f"network ({type(error).__name__}: {reason[:500]}). Install the package that it asks for, or choose "
-            f"another dataset."
-        ) from error
+@dataclass(frozen=True)
+class DemoShards(shard_utils.ShardConfig):
+    """The asked number of shards for splits of `num_examples` examples, and one for any other.
+
+    Args:
+        num_examples: of a split that gets `num_shards`.
+    """
+
+    num_examples: int = 0
+
+    def get_number_shards(self, total_size: int, num_examples: int, uses_precise_sharding: bool = True) -> int:
+        """Returns the number of shards of a split with this many examples."""
+        del total_size, uses_precise_sharding
+        return int(self.num_shards) if num_examples == self.num_examples else 1
 
 
-def _list(names: list[str]) -> str:
-    listed = ", ".join(names[:_MAX_LISTED])
-    return listed if len(names) <= _MAX_LISTED else f"{listed}, and {len(names) - _MAX_LISTED} more"
+@dataclass
+class DemoConfig(tfds.download.DownloadConfig):
+    """TFDS's settings of a build; TFDS's own `num_shards` would hold for all splits alike."""
+
+    num_examples: int = 0
+
+    def get_shard_config(self) -> DemoShards:
+        """Returns how TFDS is to cut the splits into shards."""
+        return DemoShards(num_shards=self.num_shards, num_examples=self.num_examples)

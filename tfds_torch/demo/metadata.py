@@ -1,4 +1,4 @@
-"""What a fake dataset's `metadata.json` says of it."""
+"""What the `metadata.json` of a dataset that was built here says of it."""
 
 import json
 import os
@@ -7,44 +7,52 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.demo.spec import DemoSpec
+from tfds_torch.errors import TfdsTorchError
 
+EMBEDDED_KEY = "tfds_torch_demo"
 FAKE_KEY = "tfds_torch_fake"
 """What a fake dataset's `metadata.json` has, and no other dataset."""
 
 
 @dataclass(frozen=True)
-class FakeMetadata:
-    """What `metadata.json` says of a fake dataset.
+class DemoMetadata:
+    """What is known of a dataset that was built here.
 
     Attributes:
         spec: with config and version as they came out.
-        default_config: what TFDS took for no config, at that time.
-        default_version: what TFDS took for no version of this config.
-        tfds_version: which TFDS that was.
+        default_config: of a fake: what TFDS took for no config, at that time.
+        default_version: of a fake: what TFDS took for no version of this config.
+        tfds_version: of a fake: which TFDS that was.
     """
 
-    spec: FakeSpec
-    default_config: str | None
-    default_version: str
-    tfds_version: str
+    spec: DemoSpec
+    default_config: str | None = None
+    default_version: str | None = None
+    tfds_version: str | None = None
 
     @classmethod
-    def read(cls, folder: Path) -> "FakeMetadata | None":
-        """Returns what a version directory says of itself, or None where it is no fake."""
+    def read(cls, folder: Path) -> "DemoMetadata | None":
+        """Returns what a version directory says of itself, or None where it was not built here."""
         try:
-            values = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))[FAKE_KEY]
-            return cls(FakeSpec.from_dict(values.pop("recipe")), **values)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            values = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
+            if EMBEDDED_KEY in values:
+                return cls(DemoSpec.from_dict(values[EMBEDDED_KEY], is_fake=False))
+            values = values[FAKE_KEY]
+            return cls(DemoSpec.from_dict(values.pop("recipe"), is_fake=True), **values)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, TfdsTorchError):
             return None
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the values for `metadata.json`."""
-        values = {"recipe": self.spec.as_dict(), **vars(self)}  # Fakes that were prepared before have this key.
+        """Returns what `metadata.json` is to hold."""
+        spec = self.spec.as_dict()
+        if not self.spec.is_fake:
+            return {EMBEDDED_KEY: spec}
+        values = {"recipe": spec, **vars(self)}
         del values["spec"]
-        return values
+        return {FAKE_KEY: values}
 
-    def complete(self, asked: FakeSpec) -> FakeSpec:
+    def complete(self, asked: DemoSpec) -> DemoSpec:
         """Returns a spec with the defaults filled in, as far as they can be known without TFDS."""
         if self.tfds_version != tfds_version():
             return asked
@@ -65,4 +73,5 @@ def is_fake(data_dir: str | os.PathLike[str]) -> bool:
     Args:
         data_dir: its version directory, such as `ParserTfds.data_dir`.
     """
-    return FakeMetadata.read(Path(data_dir)) is not None
+    written = DemoMetadata.read(Path(data_dir))
+    return written is not None and written.spec.is_fake
