@@ -1,135 +1,118 @@
-"""Trains a small CNN on a TFDS dataset, on the CPU.
+"""Trains a small ResNet on a TFDS dataset, on the CPU, and goes on where it was stopped.
 
-    python examples/train.py --name digits
-    torchrun --nproc-per-node 2 examples/train.py --name digits
+    python examples/train.py --name digits --state digits.pt
 
-With --state FILE it goes on where it was stopped, to the very batch.
-Everything that concerns the data is the public API of tfds_torch; the rest is a plain PyTorch loop.
+Stop it with Ctrl-C, or kill it, and run the same line again: it goes on from the last batch that was saved, and the
+weights at the end are those of a run that was never stopped. `train_ddp.py` trains with several processes.
 """
 
 import argparse
-import os
+import signal
 import sys
-import time
-from functools import partial
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from rich.progress import track
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
-from tfds_torch import (
-    EvalPreprocess,
-    ImageDataset,
-    Loader,
-    MaskedMean,
-    ParserTfds,
-    TrainPreprocess,
-    create_loader,
-    demo,
-)
+from tfds_torch import EvalPreprocess, ImageDataset, MaskedMean, ParserTfds, TrainPreprocess, create_loader, demo
 
 
-def make_loader(args, root, split: str, is_training: bool) -> Loader:
-    """Batches float32 [B, 3, size, size] in -1..1, with labels and which of them are valid."""
-    train = TrainPreprocess(args.size, scale=(0.7, 1.0), hflip=0)  # Digits are not to be mirrored.
-    preprocess = train if is_training else EvalPreprocess(args.size, crop_pct=1, crop_mode="squash")
-    kind = {"is_training": is_training, "batch_size": args.batch_size, "seed": args.seed, "preprocess": preprocess}
-    parser = ParserTfds(root, args.name, split, **kind)
-    dataset = ImageDataset(parser, fields=("image", "label", "valid"))
-    return create_loader(dataset, args.workers, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+class Block(nn.Module):
+    """Two convolutions and a shortcut around them; halves height and width."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+        self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=2, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(outputs) for _ in range(2))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        inner = F.relu(self.norms[0](self.first(images)))
+        return F.relu(self.norms[1](self.second(inner)) + self.shortcut(images))
 
 
 def make_model(num_classes: int) -> nn.Module:
-    def block(inputs: int, outputs: int) -> nn.Sequential:
-        return nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)
-        )
-
-    head = (nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.1), nn.Linear(4 * 64, num_classes))
-    return nn.Sequential(block(3, 32), block(32, 64), *head)
+    """Takes images float32 [B, 3, H, W]; returns logits float32 [B, num_classes]."""
+    blocks = Block(3, 32), Block(32, 64), Block(64, 128)
+    model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, num_classes))
+    return model.to(memory_format=torch.channels_last)  # As the batches are.
 
 
-def train_epoch(model: nn.Module, loader: Loader, optimizer, scheduler, epoch: int, save) -> float | None:
-    """Returns the mean loss of the batches that were left of the epoch; None: there were none."""
-    model.train()
-    losses = []
-    for images, labels, _ in track(loader, f"epoch {epoch}", transient=True, disable=not sys.stdout.isatty()):
-        loss = F.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        scheduler.step()
-        losses.append(loss.item())
-        if len(losses) % 10 == 0:
-            save()
-    save()
-    return sum(losses) / len(losses) if losses else None
+def make_loader(args: argparse.Namespace, split: str, is_training: bool):
+    """Yields images float32 [B, 3, size, size] in -1..1, labels, which of the examples are valid, and their ids."""
+    root = demo.prepare(args.name) if args.root is None and args.name in demo.DEMO_NAMES else args.root
+    train = TrainPreprocess(args.size, scale=(0.7, 1.0), hflip=0)  # Digits are not to be mirrored.
+    preprocess = train if is_training else EvalPreprocess(args.size, crop_pct=1, crop_mode="squash")
+    kind = {"is_training": is_training, "batch_size": args.batch_size, "preprocess": preprocess}
+    dataset = ImageDataset(ParserTfds(root, args.name, split, **kind), fields=("image", "label", "valid", "id"))
+    return create_loader(dataset, args.workers, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 
-@torch.inference_mode()
-def evaluate(model: nn.Module, loader: Loader) -> tuple[int, int]:
-    """Returns (correct, examples) over all ranks: every example of the split counts exactly once, padding never."""
-    model.eval()
-    accuracy = MaskedMean()
-    for images, labels, valid in loader:
-        accuracy.update(model(images).argmax(dim=1) == labels, valid)
-    correct, examples = accuracy.sums()
-    return int(correct), examples
-
-
-def save_state(path: Path, parts: dict) -> None:
-    new = path.with_suffix(".new")
-    torch.save({name: part.state_dict() for name, part in parts.items()}, new)
-    new.replace(path)  # Whole, whenever this process ends.
-
-
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_options(description: str) -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--name", default="digits", help="any prepared TFDS dataset with an image and a label")
     options.add_argument("--root", help="TFDS data directory (TFDS's default; embedded datasets bring their own)")
     options.add_argument("--train-split", default="train")
     options.add_argument("--test-split", default="test")
     options.add_argument("--epochs", type=int, default=8)
-    options.add_argument("--batch-size", type=int, default=64)
+    options.add_argument("--batch-size", type=int, default=64, help="of each process")
     options.add_argument("--size", type=int, default=16, help="images are resized to size x size")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--lr", type=float, default=0.01)
-    options.add_argument("--seed", type=int, default=42)
-    options.add_argument("--state", type=Path, help="file to go on from, and to keep the state in")
-    args = options.parse_args()
+    return options
 
-    is_distributed = "RANK" in os.environ  # Started by torchrun.
-    if is_distributed:
-        dist.init_process_group("gloo")
-    say = print if not is_distributed or dist.get_rank() == 0 else lambda *_: None
-    started = time.monotonic()
-    torch.manual_seed(args.seed)
-    root = demo.prepare(args.name) if args.root is None and args.name in demo.DEMO_NAMES else args.root
-    train_loader = make_loader(args, root, args.train_split, is_training=True)
-    test_loader = make_loader(args, root, args.test_split, is_training=False)
+
+def main() -> None:
+    options = make_options(__doc__)
+    options.add_argument("--state", type=Path, help="file to go on from, and to save to")
+    args = options.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # More would only wait for each other, so small is the model.
+    train_loader = make_loader(args, args.train_split, is_training=True)
     model = make_model(num_classes=len(train_loader.dataset.parser.class_names))
-    trained = DistributedDataParallel(model) if is_distributed else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=args.epochs * len(train_loader))
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": train_loader}
     state = torch.load(args.state) if args.state and args.state.exists() else {}
     for name in state:
         parts[name].load_state_dict(state[name])
-    # One rank saves for all: the loader's state says how far every rank is.
-    save = partial(save_state, args.state, parts) if args.state and say is print else lambda: None
+
+    def save() -> None:
+        if args.state:
+            torch.save({name: part.state_dict() for name, part in parts.items()}, new := args.state.with_suffix(".new"))
+            new.replace(args.state)  # Whole, whenever this process is killed.
+
+    stops = []  # After Ctrl-C the step is finished first: all parts then speak of the same batch.
+    signal.signal(signal.SIGINT, lambda *_: stops.append("Ctrl-C"))
     for epoch in range(state["loader"]["epoch"] if state else 0, args.epochs):
-        loss = train_epoch(trained, train_loader, optimizer, scheduler, epoch, save)
-        if loss is not None:
-            say(f"epoch {epoch}: loss {loss:.3f}")
-    correct, examples = evaluate(trained, test_loader)
-    say(f"test accuracy {correct / examples:.1%} ({correct} of {examples}) after {time.monotonic() - started:.0f} s")
-    if is_distributed:
-        del trained  # torch 2.13 may hang where the gloo group goes before what uses it.
-        dist.destroy_process_group()
+        model.train()
+        losses = []
+        for images, labels, *_ in track(train_loader, f"epoch {epoch}", disable=not sys.stdout.isatty()):
+            loss = F.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            losses.append(loss.item())
+            if stops or len(losses) % 10 == 0:
+                save()
+            if stops:
+                print(f"stopped in epoch {epoch}" + ("; the same command goes on" if args.state else ""))
+                sys.exit(130)
+        save()
+        if losses:  # None where the state was that of an epoch's end.
+            print(f"epoch {epoch}: loss {sum(losses) / len(losses):.3f}")
+
+    model.eval()
+    accuracy = MaskedMean()
+    for images, labels, valid, _ in make_loader(args, args.test_split, is_training=False):
+        with torch.inference_mode():
+            accuracy.update(model(images).argmax(dim=1) == labels, valid)
+    correct, examples = accuracy.sums()
+    print(f"test accuracy {correct / examples:.1%} ({correct:.0f} of {examples})")
 
 
 if __name__ == "__main__":

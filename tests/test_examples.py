@@ -1,38 +1,174 @@
-"""The example script does what the README says."""
+"""The examples do what they say."""
 
+import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+import torch
+from nbclient import NotebookClient
 
-TRAIN = Path(__file__).parents[1] / "examples" / "train.py"
+from tfds_torch import demo
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+TRAIN, TRAIN_DDP = str(EXAMPLES / "train.py"), str(EXAMPLES / "train_ddp.py")
+TRAIN_TIMM, NOTEBOOK = EXAMPLES / "train_timm.sh", EXAMPLES / "finetune_notebook.ipynb"
+EPOCHS = "3"
+
+# Where torchvision's operators cannot be loaded, timm cannot be imported without this.
+DECLARE = """
+from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+
+held = declare_torchvision_operators()
+"""
+
+# timm's train.py has many more options than the script that stands for it here.
+STAND_IN = """
+import argparse, runpy
+
+argparse.ArgumentParser.parse_args = lambda self: self.parse_known_args()[0]
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def weights_in(state):
+    return torch.load(state)["model"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What a run that nobody stops prints, and its state."""
+    state = tmp_path_factory.mktemp("trained") / "state.pt"
+    command = [sys.executable, TRAIN, "--epochs", EPOCHS, "--state", str(state)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, state
 
 
 @pytest.mark.slow
-def test_train_reaches_95_percent_on_digits_with_an_exact_evaluation(run_python):
-    result = run_python(str(TRAIN), "--name", "digits")
-    assert result.returncode == 0, result.stderr
-    percent, examples = re.search(r"test accuracy ([\d.]+)% \(\d+ of (\d+)\)", result.stdout).groups()
+def test_train_learns_the_digits_with_an_exact_evaluation(trained):
+    *epochs, last = trained[0].splitlines()
+    assert [line.partition(":")[0] for line in epochs] == ["epoch 0", "epoch 1", "epoch 2"]
+    percent, examples = re.fullmatch(r"test accuracy ([\d.]+)% \(\d+ of (\d+)\)", last).groups()
     assert int(examples) == 360
     assert float(percent) >= 95
 
 
 @pytest.mark.slow
-def test_train_that_was_killed_goes_on_where_its_state_is(tmp_path, run_python):
-    arguments = [str(TRAIN), "--name", "digits", "--epochs", "4", "--state", str(tmp_path / "state.pt")]
-    with subprocess.Popen([sys.executable, "-u", *arguments], stdout=subprocess.PIPE, text=True) as killed:
-        assert next(line for line in killed.stdout if line.startswith("epoch 1:"))
-        killed.kill()
-    result = run_python(*arguments)
-    assert result.returncode == 0, result.stderr
-    epochs = [int(number) for number in re.findall(r"^epoch (\d):", result.stdout, re.MULTILINE)]
-    assert epochs in ([2, 3], [3])  # It may have gone on before it was killed.
-    assert float(re.search(r"test accuracy ([\d.]+)%", result.stdout).group(1)) >= 90
+def test_train_that_is_stopped_and_killed_ends_with_the_weights_of_one_that_is_not(trained, tmp_path):
+    output, wanted = trained
+    state = tmp_path / "state.pt"
+    command = [sys.executable, "-u", TRAIN, "--epochs", EPOCHS, "--state", str(state)]
+
+    def run_until(line, action):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            assert next(shown for shown in process.stdout if shown.startswith(line))
+            action(process)
+            rest = process.stdout.read()
+        return process.returncode, rest
+
+    # As a terminal does: to the process and to its workers.
+    code, rest = run_until("epoch 0:", lambda process: os.killpg(process.pid, signal.SIGINT))
+    assert (code, rest) == (130, "stopped in epoch 1; the same command goes on\n")
+    assert run_until("epoch 1:", lambda process: process.kill())[0] == -signal.SIGKILL
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout.startswith(("epoch 0", "epoch 1"))
+    assert done.stdout.splitlines()[-1] == output.splitlines()[-1]
+    torch.testing.assert_close(weights_in(state), weights_in(wanted))
 
 
-def test_train_is_short_and_uses_the_public_api_only():
-    source = TRAIN.read_text()
-    assert len(source.splitlines()) <= 140
-    assert re.findall(r"^(?:from|import) (tfds_torch\S*)", source, re.MULTILINE) == ["tfds_torch"]
+@pytest.mark.slow
+def test_train_ddp_evaluates_every_example_once_on_two_ranks(run_python):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = run_python(*torchrun, TRAIN_DDP, "--epochs", "2", env={"GLOO_SOCKET_IFNAME": "lo"})
+    assert done.returncode == 0, done.stderr
+    first, last = done.stdout.splitlines()
+    shape = r"epoch \d, 12 batches on each of 2 ranks: loss [\d.]+, accuracy ([\d.]+)% \((\d+) of 360 = 192 \+ 168\)"
+    percent, correct = re.fullmatch(shape, last).groups()
+    assert float(percent) == pytest.approx(int(correct) / 3.6, abs=0.05)
+    assert int(correct) > int(re.fullmatch(shape, first).group(2))
+
+
+@pytest.fixture
+def timm_environment(tmp_path, root):
+    """An environment in which timm can be imported, and one thread trains."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(DECLARE)
+    paths = [str(tmp_path / "site"), str(root)]
+    programs = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {"PYTHONPATH": os.pathsep.join(paths), "PATH": os.pathsep.join(programs), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+def test_train_timm_runs_a_script_of_timms_shape_on_our_loaders(tmp_path, timm_environment):
+    script = tmp_path / "train.py"
+    script.write_text(STAND_IN.format(script=str(EXAMPLES.parent / "tests" / "integrations" / "timm_train.py")))
+    data = demo.prepare("digits", progress=False)
+    done = subprocess.run(
+        [TRAIN_TIMM, script, "--epochs", "1", "--train-split", "train[:300]"],
+        env={**os.environ, **timm_environment, "DATA_DIR": str(data)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"digits is in {data}; ")
+    shown = json.loads(done.stdout.splitlines()[-1])
+    assert len(shown["epochs"]) == 1
+    assert shown["epochs"][0]["top1"] == pytest.approx(shown["alone"]["top1"], rel=1e-6)
+
+
+def test_train_timm_without_a_script_says_its_usage(tmp_path):
+    done = subprocess.run([TRAIN_TIMM], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "usage: train_timm.sh TRAIN_PY [ARGUMENT ...]" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_a_bar_pictures_and_nothing_of_tensorflow(timm_environment, tmp_path, monkeypatch):
+    for name, value in timm_environment.items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=200, kernel_name="python3", resources=resources).execute()
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    complaints = [output.text for output in outputs if output.get("name") == "stderr"]
+    assert [line for text in complaints for line in text.splitlines() if "building the demo dataset" not in line] == []
+    shown = [output.data for output in outputs if "data" in output]
+    assert sum("image/png" in data for data in shown) == 2
+    bars = [data["text/plain"] for data in shown if "application/vnd.jupyter.widget-view+json" in data]
+    assert [bar.partition("|")[2].split("|")[1].split()[0] for bar in bars] == ["0/5"] * 3
+    told = "".join(output.text for output in outputs if output.get("name") == "stdout")
+    assert float(re.findall(r"accuracy ([\d.]+)%", told)[-1]) >= 90
+
+
+def test_the_notebook_is_kept_without_outputs_and_is_valid():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    assert len(code_cells(notebook)) >= 5
+    for cell in code_cells(notebook):
+        assert (cell.outputs, cell.execution_count) == ([], None)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
+def test_an_example_is_short_says_its_command_and_uses_the_public_api_only(path):
+    source = path.read_text()
+    if path.suffix == ".ipynb":
+        notebook = nbformat.reads(source, as_version=4)
+        source = "\n".join(cell.source for cell in code_cells(notebook))
+        assert path.name in notebook.cells[0].source
+    else:
+        assert re.search(rf"^#? +(\S+ )*examples/{path.name}", source, re.MULTILINE)
+    assert len(source.splitlines()) < 120
+    if path.suffix != ".sh":
+        assert set(re.findall(r"^(?:from|import) (tfds_torch\S*)", source, re.MULTILINE)) == {"tfds_torch"}

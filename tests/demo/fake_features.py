@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from tfds_torch.demo.builder import make_fake_builder
 from tfds_torch.demo.fake.example import ExampleMaker
-from tfds_torch.demo.fake_builder import make_builder
-from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError
 
 NUM = 24
@@ -85,9 +85,9 @@ def list_features() -> tfds.features.FeaturesDict:
 
 def build_every_feature(root: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Returns the examples in the order of the files, and facts of the dataset."""
-    spec = FakeSpec.check("every_feature", NUM, 3, ("train",), 0)
+    spec = DemoSpec.fake("every_feature", NUM, 3, ("train",), 0)
     real = EveryFeature(data_dir=f"{root}/none")
-    builder = make_builder(real, spec, data_dir=root, on_example=lambda: None)
+    builder = make_fake_builder(real, spec, data_dir=root, on_example=lambda: None)
     config = tfds.download.DownloadConfig(num_shards=3, try_download_gcs=False)
     builder.download_and_prepare(download_config=config, file_format="tfrecord")
     files = tfds.builder_from_directory(builder.data_dir)

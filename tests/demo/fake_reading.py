@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow_datasets as tfds
 from tfds_fixtures import iterate_tfds
 
-from tfds_torch.demo.build import build_fake
-from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.demo.build import build
+from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -82,27 +82,20 @@ def read(root: str, names: Sequence[str]) -> dict[str, Reading]:
     return {name: _read(root, name) for name in names}
 
 
-def build_and_read(root: str, specs: Sequence[FakeSpec]) -> dict[str, Reading]:
+def build_and_read(root: str, specs: Sequence[DemoSpec]) -> dict[str, Reading]:
     """Builds into one data dir, and reads; one start of tensorflow for all."""
     for spec in specs:
-        build_fake(spec, root, "", progress=False)
+        build(spec, root, "", progress=False)
     return read(root, [spec.full_name for spec in specs])
 
 
-def build_each_fake(root: str, specs: Sequence[FakeSpec]) -> None:
-    """Builds each spec in its own data dir under root, named by its number."""
-    for number, spec in enumerate(specs):
-        (Path(root) / str(number)).mkdir()
-        build_fake(spec, f"{root}/{number}", "", progress=False)
-
-
-def ask_for_fakes(root: str, specs: Sequence[FakeSpec], missing_package: str) -> list[tuple[str, str]]:
+def ask_for_fakes(root: str, specs: Sequence[DemoSpec], missing_package: str) -> list[tuple[str, str]]:
     """Returns type and message of the error of each build, with one package missing."""
     sys.modules[missing_package] = None  # type: ignore[assignment]
     answers = []
     for spec in specs:
         try:
-            build_fake(spec, root, "", progress=False)
+            build(spec, root, "", progress=False)
             answers.append(("nothing was raised", ""))
         except TfdsTorchError as error:
             answers.append((type(error).__name__, str(error)))

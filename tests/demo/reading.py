@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.demo.build import build
-from tfds_torch.demo.dataset_spec import DemoSpec
+from tfds_torch.demo.spec import DemoSpec
 
 
 def read_with_tfds(root: str, splits: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Any]:
@@ -23,7 +23,7 @@ def read_with_tfds(root: str, splits: Sequence[tuple[str, str]]) -> dict[tuple[s
             {**example, "pixels": whole["image"]}
             for example, whole in zip(tfds.as_numpy(encoded), tfds.as_numpy(decoded), strict=True)
         ]
-    assert not any(module.startswith("tfds_torch.demo.builders") for module in sys.modules)
+    assert not any(module.startswith("tfds_torch.demo.builder") for module in sys.modules)
     return found
 
 
@@ -32,4 +32,4 @@ def build_each(root: str, specs: Sequence[DemoSpec]) -> None:
     for number, spec in enumerate(specs):
         folder = Path(root) / str(number)
         folder.mkdir()
-        build(spec, str(folder), progress=False)
+        build(spec, str(folder), "", progress=False)

@@ -15,9 +15,10 @@ from tensorflow_datasets.proto import tf_example_pb2
 from tfds_fixtures import assert_same
 from zygote import forked_instead_of_fresh, tensorflow_zygote
 
-from demo.fake_reading import Leaf, Reading, build_and_read, build_each_fake, read
+from demo.fake_reading import Leaf, Reading, build_and_read, read
+from demo.reading import build_each
 from tfds_torch.demo import is_fake, prepare_fake
-from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.storage.tfrecord.framing import read_records
 
 NUM, SHARDS, SPLITS = 20, 3, ("train", "test")
@@ -45,7 +46,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
-    specs = [FakeSpec.check(name, NUM, SHARDS, SPLITS, 0) for name in SLOW]
+    specs = [DemoSpec.fake(name, NUM, SHARDS, SPLITS, 0) for name in SLOW]
     return tensorflow_zygote().call(build_and_read, str(tmp_path_factory.mktemp("slow")), specs)
 
 
@@ -280,8 +281,8 @@ def test_celeb_a_has_its_forty_attributes(slow: dict[str, Reading]) -> None:
 def variants(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, bytes]]:
     """Id -> record, of cifar10 in four variants: twice the same, with another seed, and with more examples."""
     root = tmp_path_factory.mktemp("variants")
-    specs = [FakeSpec.check("cifar10", n, 2, ("train",), seed) for n, seed in ((6, 0), (6, 0), (6, 1), (12, 0))]
-    tensorflow_zygote().call(build_each_fake, str(root), specs)
+    specs = [DemoSpec.fake("cifar10", n, 2, ("train",), seed) for n, seed in ((6, 0), (6, 0), (6, 1), (12, 0))]
+    tensorflow_zygote().call(build_each, str(root), specs)
     return [read_by_id(root / str(number) / "cifar10" / "3.0.2") for number in range(len(specs))]
 
 

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,8 +14,8 @@ from zygote import tensorflow_zygote
 
 from demo.fake_reading import ask_for_fakes
 from tfds_torch.demo import is_fake, prepare_fake
-from tfds_torch.demo.fake_metadata import FAKE_KEY, FakeMetadata, tfds_version
-from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.demo.metadata import FAKE_KEY, DemoMetadata, tfds_version
+from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError, CorruptRecordError, DatasetNotFoundError
 from tfds_torch.runtime import fresh_process
 
@@ -122,7 +121,7 @@ def test_without_root_each_combination_has_its_folder_in_the_cache(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    spec = FakeSpec(NAME, CONFIG, None, 30, 4, ("train", "test"), 3)
+    spec = DemoSpec.fake(f"{NAME}/{CONFIG}", **PARAMETERS)
     folder = platformdirs.user_cache_path("tfds_torch") / "demo" / spec.folder_name
     assert folder.is_relative_to(tmp_path)
     shutil.copytree(built / NAME, folder / NAME)
@@ -170,11 +169,11 @@ def test_a_damaged_one_names_the_shard(copy: Path) -> None:
 
 
 def test_a_default_is_only_known_to_the_tfds_that_wrote_it(built: Path) -> None:
-    written = FakeMetadata.read(version_dir(built))
+    written = DemoMetadata.read(version_dir(built))
     assert written is not None
-    asked = FakeSpec(NAME, CONFIG, None, 30, 4, ("train", "test"), 3)
+    asked = DemoSpec.fake(f"{NAME}/{CONFIG}", **PARAMETERS)
     assert written.complete(asked) == written.spec
-    older = FakeMetadata(written.spec, written.default_config, written.default_version, "0.0.1")
+    older = DemoMetadata(written.spec, written.default_config, written.default_version, "0.0.1")
     assert older.complete(asked) == asked
 
 
@@ -257,7 +256,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
     """Name -> type and message of the error, without pandas."""
-    specs: Sequence[FakeSpec] = [FakeSpec.check(name, 3, 2, ("train",), 0) for name in REFUSED]
+    specs = [DemoSpec.fake(name, 3, 2) for name in REFUSED]
     answers = tensorflow_zygote().call(ask_for_fakes, str(tmp_path_factory.mktemp("refused")), specs, "pandas")
     return dict(zip(REFUSED, answers, strict=True))
 

@@ -1,16 +1,17 @@
+import json
 import re
 from typing import Any
 
 import pytest
 
-from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError
 
 
 def check(
     name: Any, num_examples: Any = 10, num_shards: Any = None, splits: Any = ("train",), seed: Any = 0
-) -> FakeSpec:
-    return FakeSpec.check(name, num_examples, num_shards, splits, seed)
+) -> DemoSpec:
+    return DemoSpec.fake(name, num_examples, num_shards, splits, seed)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_no_two_specs_share_a_folder_name() -> None:
 
 def test_a_spec_survives_being_kept_as_json() -> None:
     spec = check("voc/2007", splits=("train", "test"))
-    assert FakeSpec.from_dict(spec.as_dict()) == spec
+    assert DemoSpec.from_dict(json.loads(json.dumps(spec.as_dict())), is_fake=True) == spec
     assert spec.as_dict()["splits"] == ["train", "test"]
 
 

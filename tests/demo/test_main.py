@@ -66,7 +66,7 @@ def test_a_prepared_dataset_is_opened_in_silence(demo_root: Path, capfd: pytest.
     [
         (["digit"], "There is no demo dataset 'digit'. Did you mean 'digits'?"),
         (["photos", "--examples", "0"], "num_examples=0 must be an integer >= 1."),
-        (["photos", "--examples", "3"], "num_shards=8 is more than num_examples=3"),
+        (["photos", "--examples", "3", "--shards", "8"], "num_shards=8 is more than num_examples=3"),
         (["digits", "--examples", "3"], "num_examples=3 cannot be chosen for 'digits'"),
         (["mnist"], "prepare_fake, or --fake N, makes up the content of any other."),
         (["mnsit", "--fake", "3"], "TFDS has no dataset 'mnsit'. Did you mean 'mnist'?"),

@@ -117,7 +117,7 @@ def test_a_root_that_cannot_be_a_folder_is_a_config_error(tmp_path: Path) -> Non
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(function: Any, spec: Any, folder: str, **kwargs: Any) -> NoReturn:
+    def fail(function: Any, spec: Any, folder: str, existing: str, **kwargs: Any) -> NoReturn:
         (Path(folder) / "half").touch()
         raise WorkerError("no space left on device")
 
@@ -197,7 +197,7 @@ def test_preparing_loads_no_tensorflow_in_the_calling_process(race: Race) -> Non
     [
         ("import tfds_torch.demo", []),
         ("from tfds_torch.demo import DEMO_NAMES, is_fake, prepare, prepare_fake", []),
-        ("import tfds_torch.demo.builders", ["tensorflow_datasets"]),  # The check can fail.
+        ("import tfds_torch.demo.builder", ["tensorflow_datasets"]),  # The check can fail.
     ],
 )
 def test_importing_the_room_loads_nothing_heavy(run_python: RunPython, code: str, loaded: list[str]) -> None:
@@ -217,3 +217,9 @@ def test_the_room_lists_what_it_offers() -> None:
 def test_a_tilde_in_root_is_the_home_folder(demo_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", os.fspath(demo_root.parent))
     assert prepare("photos", root=f"~/{demo_root.name}", **PHOTOS) == demo_root
+
+
+@pytest.mark.usefixtures("no_build")
+def test_fewer_examples_than_shards_are_a_shard_each(demo_root: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Asked for the demo dataset 'photos' with num_examples=3, num_shards=3, "):
+        prepare("photos", root=demo_root, num_examples=3)

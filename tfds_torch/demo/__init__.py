@@ -9,18 +9,17 @@ its own.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfds_torch.demo.dataset_spec import DEMO_NAMES
-    from tfds_torch.demo.fake_metadata import is_fake
-    from tfds_torch.demo.fake_preparation import prepare_fake
-    from tfds_torch.demo.preparation import prepare
+    from tfds_torch.demo.metadata import is_fake
+    from tfds_torch.demo.preparation import prepare, prepare_fake
+    from tfds_torch.demo.spec import DEMO_NAMES
 
 __all__ = ["DEMO_NAMES", "is_fake", "prepare", "prepare_fake"]
 
 _HOMES = {
-    "DEMO_NAMES": "dataset_spec",
-    "is_fake": "fake_metadata",
+    "DEMO_NAMES": "spec",
+    "is_fake": "metadata",
     "prepare": "preparation",
-    "prepare_fake": "fake_preparation",
+    "prepare_fake": "preparation",
 }
 
 

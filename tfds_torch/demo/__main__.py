@@ -5,8 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfds_torch.demo.fake_preparation import prepare_fake
-from tfds_torch.demo.preparation import prepare
+from tfds_torch.demo.preparation import prepare, prepare_fake
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.runtime.printable import printable
 

@@ -7,32 +7,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from tfds_torch.demo.dataset_spec import NUM_DIGITS_TEST, DemoSpec
-from tfds_torch.demo.fake_spec import FakeSpec
+from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 
+NO_PROXY = "http://no-network.invalid:9"
+"""Where a build sends every request: a name that no resolver knows."""
 
-def build(spec: DemoSpec, data_dir: str, *, progress: bool) -> None:
+
+def build(spec: DemoSpec, data_dir: str, existing: str, *, progress: bool) -> str:
     """Writes the dataset with TFDS. Call it in a fresh process only: it imports tensorflow and quiets it for good.
-
-    Args:
-        spec: what to build.
-        data_dir: an empty folder to become TFDS's data dir.
-        progress: show on standard error how far the build is.
-    """
-    total = spec.num_examples + (NUM_DIGITS_TEST if spec.name == "digits" else 0)
-    with _show_progress(spec, spec.name, total, progress) as on_example:
-        _silence_tensorflow()
-        from tfds_torch.demo.builders import BUILDERS, DemoConfig
-
-        config = DemoConfig(num_shards=spec.num_shards, num_train_examples=spec.num_examples)
-        _write(BUILDERS[spec.name](spec, data_dir=data_dir, on_example=on_example), config)
-
-
-def build_fake(spec: FakeSpec, data_dir: str, existing: str, *, progress: bool) -> str:
-    """Writes a fake dataset with TFDS. Call it in a fresh process only, as `build`.
 
     Args:
         spec: what to build.
@@ -44,28 +28,22 @@ def build_fake(spec: FakeSpec, data_dir: str, existing: str, *, progress: bool) 
         The version directory, relative to the data dir: `voc/2007/5.0.0`.
 
     Raises:
-        ConfigError: an unknown config or version, a builder that does not start, or a feature for which nothing can
-            be made up.
+        DatasetNotFoundError: a fake of a dataset that TFDS itself does not have.
+        ConfigError: of a fake: an unknown config or version, a builder that does not start, or a feature for which
+            nothing can be made up.
     """
-    with _show_progress(spec, spec.full_name, spec.num_examples * len(spec.splits), progress) as on_example:
+    with _show_progress(spec, progress) as on_example:
         _silence_tensorflow()
         _cut_network()
-        import tensorflow_datasets as tfds
+        from tfds_torch.demo.builder import DemoConfig, make_builder
 
-        from tfds_torch.demo.fake_builder import make_builder, open_real_builder
-
-        real = open_real_builder(spec, data_dir)
-        version_dir = Path(real.data_dir).relative_to(data_dir)
+        builder = make_builder(spec, data_dir=data_dir, on_example=on_example)
+        version_dir = Path(builder.data_dir).relative_to(data_dir)
         if not Path(existing, version_dir).exists():
-            builder = make_builder(real, spec, data_dir=data_dir, on_example=on_example)
-            _write(builder, tfds.download.DownloadConfig(num_shards=spec.num_shards))
+            config = DemoConfig(num_shards=spec.num_shards, num_examples=spec.num_examples, try_download_gcs=False)
+            with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints where it writes: here a temporary folder.
+                builder.download_and_prepare(download_config=config, file_format="tfrecord")
     return os.fspath(version_dir)
-
-
-def _write(builder: Any, config: Any) -> None:
-    config.try_download_gcs = False  # No network.
-    with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints where it writes: here a temporary folder.
-        builder.download_and_prepare(download_config=config, file_format="tfrecord")
 
 
 def _silence_tensorflow() -> None:
@@ -78,19 +56,19 @@ def _silence_tensorflow() -> None:
 
 
 def _cut_network() -> None:
-    """Some builders would ask a bucket for their features.
+    """A build downloads nothing, but TFDS, and some of its builders, would ask a bucket about the dataset.
 
     A proxy that no resolver knows fails at once in Python's and in tensorflow's HTTP clients; one that refuses the
     connection would be tried again for minutes.
     """
     for variable in ("http_proxy", "https_proxy", "all_proxy"):
-        os.environ[variable] = os.environ[variable.upper()] = "http://no-network.invalid:9"
+        os.environ[variable] = os.environ[variable.upper()] = NO_PROXY
     for variable in ("no_proxy", "NO_PROXY"):
         os.environ.pop(variable, None)
 
 
 @contextlib.contextmanager
-def _show_progress(spec: object, name: str, total: int, progress: bool) -> Iterator[Callable[[], None]]:
+def _show_progress(spec: DemoSpec, progress: bool) -> Iterator[Callable[[], None]]:
     """Yields a function to be called once per example."""
     if not progress:
         yield lambda: None
@@ -111,5 +89,5 @@ def _show_progress(spec: object, name: str, total: int, progress: bool) -> Itera
 
     columns = (TextColumn("building {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=CursorKeeper(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=total)
+        task = bar.add_task(spec.full_name, total=sum(spec.split_sizes.values()))
         yield lambda: bar.advance(task)

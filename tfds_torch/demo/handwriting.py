@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tfds_torch.demo.dataset_spec import NUM_DIGITS_TEST
+from tfds_torch.demo.spec import NUM_DIGITS_TEST
 
 LABELS = tuple("0123456789")
 _MAX_VALUE = 16

@@ -1,14 +1,17 @@
-"""prepare: a demo dataset, built at most once, whole or not at all."""
+"""prepare and prepare_fake: a dataset that needs no download, built at most once, whole or not at all."""
 
-import json
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tfds_torch.demo.build import build
 from tfds_torch.demo.damage import check_files
-from tfds_torch.demo.dataset_spec import VERSION, DemoSpec
 from tfds_torch.demo.installation import choose_data_dir, describe_conflict, install
-from tfds_torch.errors import ConfigError
+from tfds_torch.demo.metadata import DemoMetadata
+from tfds_torch.demo.spec import DEMO_NAMES, DemoSpec
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime import fresh_process
 
 
@@ -24,15 +27,17 @@ def prepare(
     """Returns the data dir that holds a demo dataset, building it first where it is not there yet.
 
     The dataset then lies in `<returned>/<name>/1.0.0/`, for `ParserTfds(returned, name)` and for TFDS itself. It is
-    built by TFDS in another process (this one does not import tensorflow), under a lock, in a temporary folder that
-    is renamed when it is complete: other processes see all of the dataset or nothing, and only one of them builds.
+    built by TFDS, without a network, in another process (this one does not import tensorflow), under a lock, in a
+    temporary folder that is renamed when it is complete: other processes see all of the dataset or nothing, and only
+    one of them builds.
 
     Args:
         name: `digits` (1,797 real handwritten digits, PNG 8x8 gray, splits train and test) or `photos` (JPEG RGB
             photographs, long side about 500, 60 to 120 KB each, split train).
         root: the data dir; None means a folder of its own in the user's cache for each combination of parameters.
         num_examples: examples of train, default 512. Not for `digits`, which always has 1,437 (and 360 in test).
-        num_shards: shards of train, at most num_examples. Default: `digits` 1, `photos` 8.
+        num_shards: shards of train, at most num_examples. Default: `digits` 1; `photos` 8, or as many as there are
+            examples.
         seed: which photographs are made, or which digits are kept for test. Photograph i depends on seed and i alone.
         progress: show a build's progress on standard error.
 
@@ -41,36 +46,106 @@ def prepare(
 
     Raises:
         DatasetNotFoundError: no demo dataset has this name.
-        ConfigError: a parameter that cannot be, a root that cannot be written, or a root that already holds a dataset
-            of this name made with other parameters, or by someone else.
+        ConfigError: an invalid parameter, a root that cannot be written, or a root that already holds a dataset of
+            this name made with other parameters, or by someone else.
         ShardError: the dataset was prepared here, but its files have been damaged since; the message names the file.
         WorkerError: TFDS could not write the dataset (a full disk, for example).
     """
-    spec = DemoSpec.check(name, num_examples, num_shards, seed)
+    return _prepare(DemoSpec.embedded(name, num_examples, num_shards, seed), root, progress)
+
+
+def prepare_fake(
+    name: str,
+    *,
+    num_examples: int,
+    num_shards: int | None = None,
+    splits: Sequence[str] = ("train",),
+    root: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Path:
+    """Returns a data dir with a dataset of TFDS's, of which only the content is made up; builds it if need be.
+
+    Name, config, version, features, label names and supervised keys are the real ones, so that TFDS's own builder of
+    this name reads it as well as `ParserTfds(returned, name)`. It lies in `<returned>/<name>[/<config>]/<version>/`,
+    and is built as by `prepare`.
+
+    Args:
+        name: a dataset of TFDS: `name`, `name/config`, `name:version` or `name/config:version`.
+        num_examples: examples of each split.
+        num_shards: shards of each split, at most num_examples; None: 8, or as many as there are examples.
+        splits: their names; they need not be those of the real dataset.
+        root: the data dir; None means a folder of its own in the user's cache for each combination of parameters.
+        seed: which content is made up. Example i of a split depends on the seed, the split and i alone.
+        progress: show a build's progress on standard error.
+
+    Returns:
+        The data dir: root, or the folder in the cache.
+
+    Raises:
+        DatasetNotFoundError: TFDS has no dataset of this name.
+        ConfigError: an invalid parameter, an unknown config or version, a dataset whose builder does not start
+            without a network or an optional package, a feature for which nothing can be made up, a root that cannot be
+            written, or one that already holds the dataset with other parameters, or a real one of this name.
+        ShardError: the dataset was prepared here, but its files have been damaged since; the message names the file.
+        WorkerError: TFDS could not write the dataset (a full disk, for example).
+    """
+    return _prepare(DemoSpec.fake(name, num_examples, num_shards, splits, seed), root, progress)
+
+
+def _prepare(spec: DemoSpec, root: str | os.PathLike[str] | None, progress: bool) -> Path:
     data_dir = choose_data_dir(spec, root)
-    version_dir = Path(spec.name, VERSION)
 
     def build_in(workplace: Path) -> Path:
-        fresh_process.call(build, spec, os.fspath(workplace), progress=progress)
+        arguments = os.fspath(workplace), os.fspath(data_dir)
+        version_dir = Path(fresh_process.call(build, spec, *arguments, progress=progress))
+        if (data_dir / version_dir).exists():
+            # Another TFDS wrote it, and only now it is known that it has the same defaults.
+            _check_same(spec, data_dir / version_dir)
         return version_dir
 
-    install(spec, data_dir, is_installed=lambda: _is_prepared(spec, data_dir / version_dir), build=build_in)
+    if not _is_installed(spec, data_dir):
+        if spec.is_fake:
+            _check_known(spec.name)
+        install(spec, data_dir, is_installed=lambda: _is_installed(spec, data_dir), build=build_in)
     return data_dir
 
 
-def _is_prepared(spec: DemoSpec, folder: Path) -> bool:
-    """Whether exactly this dataset lies in folder, whole; an error if something else does."""
-    if not folder.exists():
-        return False
-    found = _read_spec(folder)
-    if found != spec:
-        raise ConfigError(describe_conflict(spec, folder, found))
+def _is_installed(spec: DemoSpec, data_dir: Path) -> bool:
+    """Whether the dataset that was asked for is there, whole.
+
+    Raises:
+        ConfigError: it is there with other parameters, or the data dir has a dataset of this name that was not built
+            here: real and made-up data must not be mistaken for each other.
+        ShardError: it is damaged.
+    """
+    # Of a damaged dataset one of the two files may be lost.
+    patterns = [f"{depth}/{file}" for depth in ("*", "*/*") for file in ("dataset_info.json", "features.json")]
+    for folder in sorted({path.parent for pattern in patterns for path in (data_dir / spec.name).glob(pattern)}):
+        written = DemoMetadata.read(folder)
+        if written is None:
+            raise ConfigError(describe_conflict(spec, folder, None))
+        if written.complete(spec).full_name == written.spec.full_name:
+            _check_same(spec, folder)
+            return True
+    return False
+
+
+def _check_same(spec: DemoSpec, folder: Path) -> None:
+    """Raises unless the dataset in folder has the parameters that were asked for and is whole."""
+    written = DemoMetadata.read(folder)
+    if written is None or written.spec != replace(spec, config=written.spec.config, version=written.spec.version):
+        raise ConfigError(describe_conflict(spec, folder, written and written.spec))
     check_files(folder)
-    return True
 
 
-def _read_spec(folder: Path) -> DemoSpec | None:
-    try:
-        return DemoSpec(**json.loads((folder / "metadata.json").read_text(encoding="utf-8"))["tfds_torch_demo"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+def _check_known(name: str) -> None:
+    from tfds_torch.parsers.tfds.dataset_opening import registered_names  # Imports TFDS.
+
+    names = registered_names()
+    if name not in names:
+        hint = f" prepare({name!r}) has it." if name in DEMO_NAMES else did_you_mean(name, names)
+        raise DatasetNotFoundError(
+            f"TFDS has no dataset {name!r}.{hint} A fake takes its features from TFDS's own builder; "
+            f"tfds.list_builders(with_community_datasets=False) lists the {len(names)} there are."
+        )

@@ -7,6 +7,7 @@
     visuals.py  how images, masks and boxes are filled
     values.py   how classes, texts, numbers and sound are filled
     example.py  ExampleMaker: a dataset's features, each with its way to be filled
+    content.py  what the builder writes, from TFDS's own builder of the dataset
 
-Like every module that imports TFDS at its top, visuals, values and example are for the process that builds.
+Like every module that imports TFDS at its top, visuals, values, example and content are for the process that builds.
 """

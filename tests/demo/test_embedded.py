@@ -11,9 +11,9 @@ from zygote import tensorflow_zygote
 
 from demo.conftest import PHOTOS
 from demo.reading import build_each
-from tfds_torch.demo.dataset_spec import DemoSpec
 from tfds_torch.demo.handwriting import draw_test_rows, read_digits
 from tfds_torch.demo.photographs import make_photograph
+from tfds_torch.demo.spec import DemoSpec
 
 Examples = dict[tuple[str, str], list[dict[str, Any]]]
 
@@ -115,7 +115,7 @@ def test_credits_travel_with_the_dataset(demo_root: Path) -> None:
 def odd_sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[DemoSpec, Path]:
     """DemoSpec -> version folder, for numbers at the edges; 360 is also the size of the test split of digits."""
     root = tmp_path_factory.mktemp("odd_sizes")
-    specs = [DemoSpec("photos", 1, 1, 0), DemoSpec("photos", 5, 5, 0), DemoSpec("photos", 360, 7, 0)]
+    specs = [DemoSpec.embedded("photos", *numbers) for numbers in ((1, 1), (5, 5), (360, 7))]
     tensorflow_zygote().call(build_each, str(root), specs)
     folders = {spec: root / str(number) / "photos" / "1.0.0" for number, spec in enumerate(specs)}
     assert len(folders) == 3

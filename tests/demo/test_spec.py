@@ -1,26 +1,35 @@
+import json
 import re
 from typing import Any
 
 import pytest
 
 from tfds_torch.demo import DEMO_NAMES
-from tfds_torch.demo.dataset_spec import DemoSpec
+from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 
 
 def check(name: str, num_examples: Any = None, num_shards: Any = None, seed: Any = 0) -> DemoSpec:
-    return DemoSpec.check(name, num_examples, num_shards, seed)
+    return DemoSpec.embedded(name, num_examples, num_shards, seed)
 
 
 def test_none_means_the_defaults() -> None:
-    assert check("digits") == DemoSpec("digits", 1437, 1, 0)
-    assert check("photos") == DemoSpec("photos", 512, 8, 0)
+    assert check("digits") == DemoSpec("digits", 1437, 1, ("train", "test"), 0, version="1.0.0")
+    assert check("photos") == DemoSpec("photos", 512, 8, ("train",), 0, version="1.0.0")
+    assert check("photos", 3).num_shards == 3
     assert DEMO_NAMES == ("digits", "photos")
 
 
 def test_the_folder_name_holds_every_parameter() -> None:
     assert check("photos").folder_name == "photos-512x8-0"
     assert check("photos", 4096, 16, 7).folder_name == "photos-4096x16-7"
+
+
+@pytest.mark.parametrize("spec", [check("digits", None, 3, 5), check("photos", 20, 2, 1)])
+def test_a_spec_survives_being_kept_as_json(spec: DemoSpec) -> None:
+    kept = json.loads(json.dumps(spec.as_dict()))
+    assert list(kept) == ["name", "num_examples", "num_shards", "seed"]
+    assert DemoSpec.from_dict(kept, is_fake=False) == spec
 
 
 @pytest.mark.parametrize(
@@ -38,7 +47,6 @@ def test_the_folder_name_holds_every_parameter() -> None:
             "num_shards=5 is more than num_examples=4 of 'photos': TFDS writes no empty shards. "
             "Ask for at most 4 shards.",
         ),
-        (("photos", 4), "num_shards=8 is more than num_examples=4 of 'photos'"),
         (
             ("digits", 100),
             "num_examples=100 cannot be chosen for 'digits': it always has 1437 training and 360 test examples. "

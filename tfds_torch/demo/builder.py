@@ -1,0 +1,138 @@
+"""The builder that TFDS runs. Imports TFDS: for the process that builds.
+
+`skip_registration`: TFDS keeps a global register of builder classes by name; ours must not be found there, so that
+`tfds.builder("photos", data_dir=...)` always reads the files as they are.
+"""
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.utils import shard_utils
+
+from tfds_torch.demo.content import Content, Example
+from tfds_torch.demo.embedded import EMBEDDED
+from tfds_torch.demo.fake.content import make_fake, open_real_builder
+from tfds_torch.demo.metadata import DemoMetadata, tfds_version
+from tfds_torch.demo.spec import DemoSpec
+
+
+class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Writes a content, keeps in `metadata.json` what it was built from, and reports each example.
+
+    `_derive` makes a class per dataset, because TFDS takes name and configs from the class.
+
+    Args:
+        content: what it writes.
+        metadata: what is built, with config and version as they came out.
+        on_example: called once per example, in the calling thread.
+        **options: TFDS's `data_dir` and `config`.
+    """
+
+    def __init__(
+        self, content: Content, metadata: DemoMetadata, *, on_example: Callable[[], None], **options: Any
+    ) -> None:
+        self._content = content
+        self._metadata = metadata
+        self._on_example = on_example
+        super().__init__(**options)
+
+    def _info(self) -> Any:
+        metadata = tfds.core.MetadataDict(self._metadata.as_dict())
+        return tfds.core.DatasetInfo(builder=self, metadata=metadata, **self._content.info)
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Example]]]:
+        del dl_manager  # Nothing is downloaded.
+        return {split: self._generate_examples(split) for split in self._metadata.spec.splits}
+
+    def _generate_examples(self, split: str) -> Iterator[tuple[int, Example]]:
+        for keyed in self._content.make_examples(split):
+            yield keyed
+            self._on_example()
+
+
+def make_builder(spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> DemoBuilder:
+    """Returns the builder of a dataset.
+
+    Args:
+        spec: what to build.
+        data_dir: an empty folder to become TFDS's data dir.
+        on_example: called once per example, in the calling thread.
+
+    Raises:
+        DatasetNotFoundError: a fake of a dataset that TFDS itself does not have.
+        ConfigError: of a fake: an unknown config or version, a builder that does not start, or a feature for which
+            nothing can be made up.
+    """
+    if spec.is_fake:
+        return make_fake_builder(open_real_builder(spec, data_dir), spec, data_dir=data_dir, on_example=on_example)
+    return _derive(EMBEDDED[spec.name](spec), DemoMetadata(spec))(data_dir=data_dir, on_example=on_example)
+
+
+def make_fake_builder(real: Any, spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> DemoBuilder:
+    """Returns a builder that writes made-up examples with another builder's features, under that builder's name.
+
+    Args:
+        real: TFDS's own builder of the dataset.
+        spec: see `make_builder`. Likewise data_dir and on_example.
+        data_dir: see spec.
+        on_example: see spec.
+
+    Raises:
+        ConfigError: a feature for which nothing can be made up.
+    """
+    default_config = real.get_default_builder_config()
+    default_name = default_config and default_config.name
+    written = DemoMetadata(
+        spec=replace(spec, config=real.builder_config_name, version=str(real.version)),
+        default_config=default_name,
+        default_version=str(real.versions[0]),
+        tfds_version=tfds_version(),
+    )
+    configs = {"BUILDER_CONFIGS": list(real.builder_configs.values()), "DEFAULT_BUILDER_CONFIG_NAME": default_name}
+    derived = _derive(make_fake(written.spec, real), written, **configs)
+    return derived(data_dir=data_dir, config=real.builder_config, on_example=on_example)
+
+
+def _derive(content: Content, metadata: DemoMetadata, **attributes: Any) -> Callable[..., DemoBuilder]:
+    own = {
+        "name": metadata.spec.name,
+        "canonical_version": tfds.core.Version(metadata.spec.version),
+        "supported_versions": [],
+        "__module__": __name__,
+        **attributes,
+    }
+    derived = types.new_class(
+        "Demo", (DemoBuilder,), {"skip_registration": True}, lambda namespace: namespace.update(own)
+    )
+    return functools.partial(derived, content, metadata)
+
+
+@dataclass(frozen=True)
+class DemoShards(shard_utils.ShardConfig):
+    """The asked number of shards for splits of `num_examples` examples, and one for any other.
+
+    Args:
+        num_examples: of a split that gets `num_shards`.
+    """
+
+    num_examples: int = 0
+
+    def get_number_shards(self, total_size: int, num_examples: int, uses_precise_sharding: bool = True) -> int:
+        """Returns the number of shards of a split with this many examples."""
+        del total_size, uses_precise_sharding
+        return int(self.num_shards) if num_examples == self.num_examples else 1
+
+
+@dataclass
+class DemoConfig(tfds.download.DownloadConfig):
+    """TFDS's settings of a build; TFDS's own `num_shards` would hold for all splits alike."""
+
+    num_examples: int = 0
+
+    def get_shard_config(self) -> DemoShards:
+        """Returns how TFDS is to cut the splits into shards."""
+        return DemoShards(num_shards=self.num_shards, num_examples=self.num_examples)

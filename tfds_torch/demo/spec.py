@@ -1,0 +1,187 @@
+"""DemoSpec: the parameters that say which dataset is to be built, checked once."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.plan.arguments import check_integer, did_you_mean
+
+DEMO_NAMES = ("digits", "photos")
+VERSION = "1.0.0"
+NUM_DIGITS_TRAIN = 1437
+NUM_DIGITS_TEST = 360
+DEFAULT_NUM_SHARDS = 8
+
+# TFDS's own rules, without its wildcards, arguments and namespaces (which name datasets that a server lists).
+_NAME = re.compile(r"(?P<name>[a-zA-Z]\w*)(/(?P<config>[\w+.-]*\w[\w+.-]*))?(:(?P<version>\d+\.\d+\.\d+))?", re.ASCII)
+_SPLIT = re.compile(r"[\w-]+", re.ASCII)
+_MAX_FOLDER_NAME = 100
+_EMBEDDED_KEYS = ("name", "num_examples", "num_shards", "seed")
+
+
+@dataclass(frozen=True)
+class DemoSpec:
+    """What a dataset is built from; equal specs give equal examples.
+
+    Args:
+        name: the dataset's name.
+        num_examples: examples of each split (digits: of train).
+        num_shards: shards of each split (digits: of train).
+        splits: their names.
+        seed: which content is made up, or which digits are kept for the split `test`.
+        config: the dataset's config; None: TFDS's default, or there are none.
+        version: `x.y.z`; None: TFDS's default.
+        is_fake: whether its content is made up, under the name of a dataset that TFDS has.
+    """
+
+    name: str
+    num_examples: int
+    num_shards: int
+    splits: tuple[str, ...]
+    seed: int
+    config: str | None = None
+    version: str | None = None
+    is_fake: bool = False
+
+    @classmethod
+    def embedded(
+        cls, name: str, num_examples: int | None = None, num_shards: int | None = None, seed: int = 0
+    ) -> "DemoSpec":
+        """Returns the spec that these arguments of `prepare` ask for; None means the dataset's default.
+
+        Raises:
+            DatasetNotFoundError: no demo dataset has this name.
+            ConfigError: an invalid number, more shards than examples, or `num_examples` for `digits`.
+        """
+        if name not in DEMO_NAMES:
+            raise DatasetNotFoundError(_describe_unknown(name))
+        is_digits = name == "digits"
+        if is_digits and num_examples not in (None, NUM_DIGITS_TRAIN):
+            raise ConfigError(
+                f"num_examples={num_examples!r} cannot be chosen for 'digits': it always has {NUM_DIGITS_TRAIN} "
+                f"training and {NUM_DIGITS_TEST} test examples. Leave num_examples out, or take 'photos'."
+            )
+        default_examples, default_shards = (NUM_DIGITS_TRAIN, 1) if is_digits else (512, DEFAULT_NUM_SHARDS)
+        return cls(
+            name,
+            *_check_counts(
+                name, default_examples if num_examples is None else num_examples, num_shards, default_shards
+            ),
+            splits=("train", "test") if is_digits else ("train",),
+            seed=check_integer("seed", seed, 0),
+            version=VERSION,
+        )
+
+    @classmethod
+    def fake(
+        cls,
+        name: str,
+        num_examples: int,
+        num_shards: int | None = None,
+        splits: Sequence[str] = ("train",),
+        seed: int = 0,
+    ) -> "DemoSpec":
+        """Returns the spec that these arguments of `prepare_fake` ask for. TFDS is not asked whether it has the name.
+
+        Raises:
+            ConfigError: a malformed name, an invalid number, more shards than examples, or splits that are not plain
+                names.
+        """
+        parts = _NAME.fullmatch(name) if isinstance(name, str) else None
+        if parts is None:
+            raise ConfigError(
+                f"The dataset name {name!r} does not have the form name, name/config, name:x.y.z or name/config:x.y.z."
+            )
+        return cls(
+            parts["name"],
+            *_check_counts(name, num_examples, num_shards, DEFAULT_NUM_SHARDS),
+            _check_splits(splits),
+            check_integer("seed", seed, 0),
+            parts["config"],
+            parts["version"],
+            is_fake=True,
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, is_fake: bool) -> "DemoSpec":
+        """Returns the spec that `as_dict` gave."""
+        if not is_fake:
+            return cls.embedded(**values)
+        return cls(**{**values, "splits": tuple(values["splits"]), "is_fake": True})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the parameters by name, as they are kept in the dataset's `metadata.json`."""
+        values = asdict(self) | {"splits": list(self.splits)}
+        del values["is_fake"]
+        return values if self.is_fake else {key: values[key] for key in _EMBEDDED_KEYS}
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """The number of examples of each split."""
+        sizes = dict.fromkeys(self.splits, self.num_examples)
+        return sizes | {"test": NUM_DIGITS_TEST} if (self.name, self.is_fake) == ("digits", False) else sizes
+
+    @property
+    def full_name(self) -> str:
+        """As TFDS writes it: `voc/2007:5.0.0`, without what is not given."""
+        config = f"/{self.config}" if self.config else ""
+        version = f":{self.version}" if self.version else ""
+        return f"{self.name}{config}{version}"
+
+    @property
+    def folder_name(self) -> str:
+        """The name of this spec's own folder in the cache: `photos-512x8-0` or `fake-cifar10-5000x8-train-0`."""
+        counts = f"{self.num_examples}x{self.num_shards}"
+        if not self.is_fake:
+            return f"{self.name}-{counts}-{self.seed}"
+        name = self.full_name.replace("/", "-").replace(":", "-")
+        full = f"fake-{name}-{counts}-{'+'.join(self.splits)}-{self.seed}"
+        if len(full) <= _MAX_FOLDER_NAME and "/" not in self.full_name:
+            return full
+        # Two specs may differ where they were cut, or in what was replaced: the digest tells them apart.
+        digest = hashlib.blake2b(str(self).encode(), digest_size=6).hexdigest()
+        return f"{full[: _MAX_FOLDER_NAME - 13]}-{digest}"
+
+    def __str__(self) -> str:
+        name, splits = f"'{self.name}'", ""
+        if self.is_fake:
+            name, splits = f"'{self.full_name}' (fake)", f", splits={'+'.join(self.splits)}"
+        return f"{name} with num_examples={self.num_examples}, num_shards={self.num_shards}{splits}, seed={self.seed}"
+
+
+def _check_counts(name: str, num_examples: int, num_shards: int | None, default_shards: int) -> tuple[int, int]:
+    """Returns both numbers; num_shards None means default_shards, or as many as there are examples."""
+    num_examples = check_integer("num_examples", num_examples, 1)
+    num_shards = min(default_shards, num_examples) if num_shards is None else check_integer("num_shards", num_shards, 1)
+    if num_shards > num_examples:
+        raise ConfigError(
+            f"num_shards={num_shards} is more than num_examples={num_examples} of '{name}': TFDS writes no empty "
+            f"shards. Ask for at most {num_examples} shards."
+        )
+    return num_examples, num_shards
+
+
+def _check_splits(splits: Sequence[str]) -> tuple[str, ...]:
+    names = () if isinstance(splits, str) or not isinstance(splits, Iterable) else tuple(splits)
+    if not names:
+        raise ConfigError(f"splits={splits!r} must be a sequence of split names, such as ('train', 'test').")
+    for name in names:
+        if not isinstance(name, str) or not _SPLIT.fullmatch(name) or name == "all":
+            raise ConfigError(
+                f"The split {name!r} in splits={names!r} must be a plain name of letters, digits, '_' and '-', and "
+                f"not 'all'. Slices such as 'train[:10%]' are for reading."
+            )
+    if len(set(names)) < len(names):
+        raise ConfigError(f"splits={names!r} names a split twice.")
+    return names
+
+
+def _describe_unknown(name: object) -> str:
+    hint = did_you_mean(name, DEMO_NAMES)
+    return (
+        f"There is no demo dataset {name!r}.{hint} There are {' and '.join(map(repr, DEMO_NAMES))}; prepare_fake, or "
+        f"--fake N, makes up the content of any other."
+    )
