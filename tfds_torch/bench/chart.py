@@ -46,7 +46,8 @@ def draw_report(report: Report, path: Path) -> bool:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    panels = [(table, table.column(key)) for table in report.tables for key in table.bars]
+    keys = [(table, table.column(key)) for table in report.tables for key in table.bars]
+    panels = [(table, column) for table, column in keys if _shown(table, column)]
     if not panels:
         return False
     is_one_table = len({table.name for table, _ in panels}) == 1
@@ -123,15 +124,15 @@ def _draw_bars(axes: Any, rows: Sequence[Row], column: Column, theme: Theme, *, 
     rows = rows[::-1]  # Bars are drawn from below.
     spreads = [figure for row in rows if isinstance(figure := row.figures[column.key], Spread)]
     medians = [spread.median for spread in spreads]
-    above = [spread.greatest - spread.median if with_whiskers else 0.0 for spread in spreads]
-    error = None
-    if with_whiskers:
-        error = [[spread.median - spread.least for spread in spreads], above]
+    below, above = [[one.median - one.least for one in spreads], [one.greatest - one.median for one in spreads]]
     colors = [_color(row.name, theme) for row in rows]
     whiskers = {"ecolor": theme.text, "elinewidth": 1, "capsize": 3}
-    axes.barh([row.title for row in rows], medians, xerr=error, color=colors, height=0.62, error_kw=whiskers)
-    ends = [median + over for median, over in zip(medians, above, strict=True)]
-    axes.set_xlim(0, max(ends, default=0) * 1.18 or 1)
+    axes.barh([row.title for row in rows], medians, color=colors, height=0.62)
+    ends = medians
+    if with_whiskers:
+        axes.errorbar(medians, range(len(rows)), xerr=[below, above], fmt="none", **whiskers)
+        ends = [one.greatest for one in spreads]
+    axes.set_xlim(0, max(ends) * 1.18 or 1)
     for number, (row, median, end) in enumerate(zip(rows, medians, ends, strict=True)):
         weight = "bold" if row.name == OURS and not with_whiskers else "normal"
         axes.annotate(
