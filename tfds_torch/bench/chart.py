@@ -127,7 +127,8 @@ def _draw_bars(axes: Any, rows: Sequence[Row], column: Column, theme: Theme, *, 
     below, above = [[one.median - one.least for one in spreads], [one.greatest - one.median for one in spreads]]
     colors = [_color(row.name, theme) for row in rows]
     whiskers = {"ecolor": theme.text, "elinewidth": 1, "capsize": 3}
-    axes.barh([row.title for row in rows], medians, color=colors, height=0.62)
+    axes.barh(range(len(rows)), medians, color=colors, height=0.62)
+    axes.set_yticks(range(len(rows)), [row.title for row in rows])
     ends = medians
     if with_whiskers:
         axes.errorbar(medians, range(len(rows)), xerr=[below, above], fmt="none", **whiskers)
