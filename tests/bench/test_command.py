@@ -96,6 +96,7 @@ def test_waiting_contestants_use_no_processor_time(run_bench: Run, tmp_path: Pat
     [
         (["smaple"], f"There is no suite 'smaple': choose from {SUITE_NAMES}. Did you mean 'sample'?"),
         (["chrat"], f"There is no suite 'chrat': choose from {SUITE_NAMES}. Did you mean 'chart'?"),
+        (["jpeg", "chart"], "chart measures nothing, and stands alone: python -m tfds_torch.bench chart."),
         (["readme", "--reports", "nowhere"], "There are no reports in nowhere: run `python -m tfds_torch.bench` first"),
         (["chart", "--reports", "nowhere"], "There are no reports in nowhere: run `python -m tfds_torch.bench` first"),
         (["chart", "--out", "taken/deeper"], "The chart cannot be drawn in taken/deeper: "),

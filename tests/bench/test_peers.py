@@ -15,7 +15,6 @@ from tfds_torch.bench.task import PEERS, SINGLE_PEERS
 
 NEEDS = {
     "ours": ("torch", "tensorflow_datasets"),
-    "baseline": ("torch", "tensorflow_datasets"),
     "timm": ("timm", "torchvision", "torch"),
     "webdataset": ("webdataset",),
     "grain": ("grain", "array_record"),
@@ -70,7 +69,7 @@ def test_every_peer_is_measured_or_missing_for_a_true_reason(
     assert "Traceback" not in done.stderr
     for suite in suites:
         found: dict[str, Any] = json.loads((tmp_path / f"{suite}.json").read_text())
-        taking_part = [name for name in needs if not (suite == "jpeg_eval" and name == "baseline")]
+        taking_part = [name for name in needs if (suite == "jpeg" or name != "baseline")]
         contestants = found["tables"][0]["rows"]
         assert [contestant["name"] for contestant in contestants] == taking_part
         for contestant in contestants:
@@ -84,6 +83,6 @@ def test_every_peer_is_measured_or_missing_for_a_true_reason(
                 assert [epoch["num_examples"] for epoch in contestant["epochs"]] == [320 if suite == "png32" else 64]
                 assert contestant["figures"]["examples_per_s"]["median"] > 0
         if suite == "start":
-            assert all(contestant["figures"]["memory_mb"]["median"] > 20 for contestant in contestants[::5])
+            assert all(contestant["figures"]["memory_mb"]["median"] > 20 for contestant in contestants[::4])
         assert (tmp_path / f"{suite}.png").exists() == (find_spec("matplotlib") is not None)
     assert "overview" in done.stdout

@@ -184,6 +184,7 @@ def test_the_overview_is_shown_and_says_what_made_it(tmp_path: Path) -> None:
     assert "| timm ReaderTfds | 75 (2.00 x) | 150 (5.33 x) | 150 |" in page
     assert "| sample | 1 of 2 | speed against webdataset |" in page
     assert "- python -m tfds_torch.bench sample, begun 2026-01-02T03:04:05Z" in page
+    assert page.endswith("- all suites: 0.8 minutes\n")
     text = shown(*several())
     for piece in ("overview: examples a second", "75 (2.00 x)", "overview: targets", "2 of 9"):
         assert piece in text

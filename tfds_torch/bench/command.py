@@ -29,18 +29,13 @@ README, CHART = "readme", "chart"
 OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 T = TypeVar("T")
 
-_DESCRIPTION = """Measures this package. Against its peers, all in the same run: `sample` (examples a second of whole
-epochs, single examples), `start` (how training and epochs begin and end, and memory), and with whole batches `jpeg`,
-`jpeg_eval`, `png32` (examples a second) and `memory` (the very first batch, and memory). By itself: `index` (building
-and opening an index, slices of the order, read modes against each other), `state` (size and times of a state, and from
-there to the next batch), `notebook` (workers of a process that has read without workers before), `ready` and `feeder`
-(what a loader and a Feeder cost by themselves), `multi` (MultiLoader against Loader and WebDataset's) and `scale`
-(workers and batch sizes). `.beton` files: `export` (writing them) and `cached` (reading pixels, and the decoded cache).
-Writes <suite>.json, .md and .png, and overview.md. `readme` prints the README's table, and `chart` draws its chart,
-both of reports that are there. An older revision of this package takes part as `baseline`, out of
-the git repository of a checkout. Peers come with the extras `bench` and `ffcv`; DALI is installed into an environment
-of its own; one that is not there is reported as missing. Exit code: 0 when all of our own targets were kept; 1 when one
-was missed or could not be judged (never with --only); 2 wrong usage; 130 interrupted."""
+_DESCRIPTION = """Measures this package, against its peers in the same run and by itself, and
+writes <suite>.json, .md and .png, and overview.md. An older revision of this package takes part
+as `baseline`, out of the git repository. Peers come with the extras `bench` and `ffcv`; DALI is
+installed into an environment of its own; one that is not there is reported as missing. `readme`
+prints the README's table, and `chart` draws its chart, both of reports that are there. Exit code:
+0 when all of our own targets were kept; 1 when one was missed or could not be judged (never with
+--only); 2 wrong usage; 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,10 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tfds_torch.bench", description=_DESCRIPTION, allow_abbrev=False)
-    names = ", ".join(suite.name for suite in SUITES)
+    parser = argparse.ArgumentParser(
+        prog="python -m tfds_torch.bench",
+        description=_DESCRIPTION,
+        epilog="\n".join(["suites:", *(f"  {suite.name:<12}{suite.title}" for suite in SUITES)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     peers = ",".join(_peer_names(SUITES))
-    parser.add_argument("suites", nargs="*", metavar="suite", help=f"{names} (all); or {README}, or {CHART}")
+    parser.add_argument("suites", nargs="*", metavar="suite", help=f"see below (all); or {README}, or {CHART}")
     parser.add_argument(
         "--repeats",
         type=int,
@@ -130,6 +130,9 @@ def _show_face(options: argparse.Namespace, console: Console) -> int:
 
 
 def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, errors: Console) -> int:
+    for name in options.suites:
+        if name in (README, CHART):
+            raise ConfigError(f"{name} measures nothing, and stands alone: python -m tfds_torch.bench {name}.")
     chosen: list[Suite] = _choose("suite", options.suites, SUITES, lambda suite: suite.name)
     if options.only is not None:
         chosen = _only(options.only.split(","), chosen)

@@ -22,7 +22,6 @@ from tfds_torch.runtime import fresh_process
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.tfrecord.record_index import RecordIndex
 
-SMALL_ROWS = ("small_cold", "small_warm")
 SLICE = 4096
 """Positions of a slice of the order."""
 

@@ -89,6 +89,9 @@ def overview_page(reports: Sequence[Report]) -> str | None:
         return None
     lines = [f"# {_SPEED_TITLE[0].upper()}{_SPEED_TITLE[1:]}", "", _SPEED_NOTE, "", *table_lines(headings, rows)]
     lines += [*table_lines(*targets_table(reports)), *(f"- {fact}" for fact in reports[0].facts())]
+    took_s = [report.took_s for report in reports if report.took_s is not None]
+    if len(took_s) == len(reports):
+        lines.append(f"- all suites: {sum(took_s) / 60:.1f} minutes")
     return "\n".join(lines) + "\n"
 
 

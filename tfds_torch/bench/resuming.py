@@ -20,14 +20,11 @@ from tfds_torch.bench.suite import Run
 from tfds_torch.bench.system import read_bytes
 from tfds_torch.bench.tables import Column, Ratio, Table, collect
 from tfds_torch.bench.task import Task
-from tfds_torch.engines.options import ReadOptions
 from tfds_torch.runtime import fresh_process
 
 MODES = ("index", "files", "examples")
 POSITIONS = ("beginning", "middle", "end")
 """Of an epoch: its first batch, the one in its middle, its last one."""
-MOST_BATCHES = 2 + ReadOptions().prefetch_batches
-"""The batch itself, those that are decoded ahead, and as much as one more that is fetched meanwhile."""
 
 _NUM_STATES = 200
 

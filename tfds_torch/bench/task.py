@@ -81,7 +81,6 @@ class Peer:
 
 
 _PEERS = "tfds_torch.bench.peers"
-_BASELINE_TITLE = "tfds_torch, baseline"
 _OURS_NEEDS = ("torch", "tensorflow-datasets")
 _FUSED = f"{_PEERS}.ours_fused:load"
 _TIMM_NEEDS = ("timm", "torchvision", "torch", "tensorflow-datasets")
@@ -95,7 +94,6 @@ def _by_name(*peers: Peer) -> dict[str, Peer]:
 
 SINGLE_PEERS = _by_name(
     Peer(OURS, "tfds_torch", f"{_PEERS}.ours:load", distributions=_OURS_NEEDS),
-    Peer(BASELINE, _BASELINE_TITLE, f"{_PEERS}.ours:load", environment=BASELINE),
     Peer(TIMM, "timm ReaderTfds", f"{_PEERS}.timm_reader:load", distributions=_TIMM_NEEDS),
     _WEBDATASET,
     _GRAIN,
@@ -105,7 +103,7 @@ SINGLE_PEERS = _by_name(
 
 PEERS = _by_name(
     Peer(OURS, "tfds_torch", _FUSED, distributions=_OURS_NEEDS),
-    Peer(BASELINE, _BASELINE_TITLE, _FUSED, environment=BASELINE),
+    Peer(BASELINE, "tfds_torch, baseline", _FUSED, environment=BASELINE),
     Peer(OURS_BATCHED, "tfds_torch, batched=True", f"{_FUSED}_batched", distributions=_OURS_NEEDS),
     Peer(OURS_IN_PROCESS, "tfds_torch, no workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": 0}),
     Peer(OURS_8, "tfds_torch, 8 workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": EIGHT}),
