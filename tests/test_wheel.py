@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -20,16 +21,26 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the package is built from."""
     source = tmp_path_factory.mktemp("source") / "tfds_torch"
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(root / name, source)
     shutil.copytree(root / "tfds_torch", source / "tfds_torch", ignore=shutil.ignore_patterns("__pycache__"))
+    return source
+
+
+def build(source: Path, kind: str, pattern: str) -> Path:
     # Without isolation nothing is downloaded.
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source.parent, source, cwd=source)
-    (built,) = source.parent.glob("*.whl")
+    run(sys.executable, "-m", "build", kind, "--no-isolation", "--outdir", source.parent, source, cwd=source)
+    (built,) = source.parent.glob(pattern)
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    return build(source, "--wheel", "*.whl")
 
 
 def test_the_wheel_holds_the_package_its_types_its_data_and_its_licence(wheel: Path) -> None:
@@ -38,6 +49,21 @@ def test_the_wheel_holds_the_package_its_types_its_data_and_its_licence(wheel: P
     assert any(name.startswith("tfds_torch/demo/data/") for name in names)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert all(name.startswith(("tfds_torch/", "tfds_torch-")) for name in names)
+
+
+def test_bench_is_in_the_source_distribution_without_its_results_and_not_in_the_wheel(
+    wheel: Path, source: Path
+) -> None:
+    assert [name for name in zipfile.ZipFile(wheel).namelist() if "bench" in name] == []
+    with tarfile.open(build(source, "--sdist", "*.tar.gz")) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    kept = {
+        path.relative_to(source).as_posix()
+        for path in (source / "tfds_torch" / "bench").rglob("*")
+        if path.is_file() and path.parent.name != "results"
+    }
+    assert {name for name in names if name.startswith("tfds_torch/bench/")} == kept
+    assert {"tfds_torch/bench/suites.toml", "tfds_torch/bench/__main__.py"} <= kept
 
 
 IMPORTED = """

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of
 
+from tfds_torch.bench.face import read_reports, readme_block
+
 TESTS = Path(__file__).parents[1]
 SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")
 SUITE_NAMES = (
@@ -26,7 +28,7 @@ def command_line(names: str, arguments: Sequence[str]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "error"}
+    return {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "PYTHONWARNINGS": "error"}
 
 
 @pytest.fixture
@@ -43,19 +45,24 @@ def read_report(folder: Path, suite: str) -> Any:
     return json.loads((folder / "out" / f"{suite}.json").read_text())
 
 
+def rows(report: Any) -> Any:
+    return report["tables"][0]["rows"]
+
+
 def test_suites_run_and_report_and_a_missed_target_is_exit_code_1(run_bench: Run, tmp_path: Path) -> None:
     done = run_bench("ours=steady,timm=steady,fails_at_once", "sample", "start", *SMALL)
     assert done.returncode == 1, done.stderr  # Nobody is twice as fast as himself.
     sample, start = read_report(tmp_path, "sample"), read_report(tmp_path, "start")
     for report, num_epochs in ((sample, [1, 1, 0]), (start, [2, 1, 0])):
         assert report["command"].endswith("--out out")
-        assert [len(contestant["epochs"]) for contestant in report["contestants"]] == num_epochs
-        assert report["contestants"][2]["missing"] == "KeyError: 'lost\\nand more lines'"
+        assert [len(contestant["epochs"]) for contestant in rows(report)] == num_epochs
+        assert rows(report)[2]["missing"] == "KeyError: 'lost\\nand more lines'"
         assert report["settings"]["num_photos"] == 8
-    assert [len(contestant["warm_ups"]) for contestant in sample["contestants"]] == [1, 1, 0]
-    assert [len(contestant["warm_ups"]) for contestant in start["contestants"]] == [2, 1, 0]
-    ours = start["contestants"][0]
-    assert ours["memory"]["total_bytes"] > 1e6
+    assert [len(contestant["warm_ups"]) for contestant in rows(sample)] == [1, 1, 0]
+    assert [len(contestant["warm_ups"]) for contestant in rows(start)] == [2, 1, 0]
+    ours = rows(start)[0]
+    assert ours["figures"]["memory_mb"]["median"] > 1
+    assert start["took_s"] > 0
     assert ours["warm_ups"][0]["start_s"] > 0
     assert ours["epochs"][0]["num_examples"] == 8
     assert "the fails_at_once one is missing: KeyError" in done.stdout
@@ -71,12 +78,12 @@ def test_a_target_that_cannot_be_judged_is_exit_code_1_but_not_with_only(run_ben
     assert not (tmp_path / "out" / "start.json").exists()
     chosen = run_bench("ours=steady,timm=not_installed", "sample", "--only", "ours", *SMALL)
     assert chosen.returncode == 0, chosen.stderr
-    assert [contestant["name"] for contestant in read_report(tmp_path, "sample")["contestants"]] == ["ours"]
+    assert [contestant["name"] for contestant in rows(read_report(tmp_path, "sample"))] == ["ours"]
 
 
 def test_waiting_contestants_use_no_processor_time(run_bench: Run, tmp_path: Path) -> None:
     run_bench("busy,steady", "sample", "--only", "busy,steady", *SMALL)
-    busy, steady = read_report(tmp_path, "sample")["contestants"]
+    busy, steady = rows(read_report(tmp_path, "sample"))
     assert busy["missing"] is None
     assert [epoch["waiting_cpu_s"] for epoch in busy["warm_ups"]] == [None]
     # A signal takes effect within a tick or two of the clock; while others had their turns it would be far more.
@@ -88,6 +95,11 @@ def test_waiting_contestants_use_no_processor_time(run_bench: Run, tmp_path: Pat
     ("arguments", "message"),
     [
         (["smaple"], f"There is no suite 'smaple': choose from {SUITE_NAMES}. Did you mean 'sample'?"),
+        (["chrat"], f"There is no suite 'chrat': choose from {SUITE_NAMES}. Did you mean 'chart'?"),
+        (["jpeg", "chart"], "chart measures nothing, and stands alone: python -m tfds_torch.bench chart."),
+        (["readme", "--reports", "nowhere"], "There are no reports in nowhere: run `python -m tfds_torch.bench` first"),
+        (["chart", "--reports", "nowhere"], "There are no reports in nowhere: run `python -m tfds_torch.bench` first"),
+        (["chart", "--out", "taken/deeper"], "The chart cannot be drawn in taken/deeper: "),
         (
             ["sample", "jpeg", "--only", "limit"],
             "None of limit takes part in the suite sample: choose from ours, timm.",
@@ -128,6 +140,35 @@ def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in command.QUIET_ENVIRON:
         monkeypatch.setenv(name, os.environ.get(name, ""))
     return command.main
+
+
+def test_the_readme_prints_its_table_as_it_stands_there(capsys: pytest.CaptureFixture[str], in_process: Any) -> None:
+    assert in_process(["readme"]) == 0
+    assert f"{capsys.readouterr().out}" == readme_block(read_reports()) + "\n"
+
+
+def test_the_chart_is_drawn_where_it_is_wanted(tmp_path: Path, in_process: Any) -> None:
+    assert in_process(["chart", "--out", "drawn"]) == 0
+    assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["speed-dark.svg", "speed-light.svg"]
+
+
+def test_a_run_of_everything_replaces_the_committed_reports_and_draws_the_chart_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Any
+) -> None:
+    from tfds_torch.bench import command, face
+
+    reports = read_reports()
+    folders = []
+    drawn: list[list[str]] = []
+    monkeypatch.setattr(face, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(command.suites, "run", lambda suite, *_: replace(reports["jpeg"], suite=suite.name))
+    monkeypatch.setattr(command.output, "write", lambda report, folder: folders.append(folder) or [])
+    monkeypatch.setattr(face, "draw_charts", lambda found: drawn.append(list(found)))
+    assert in_process([]) == 1
+    assert (set(folders), drawn) == ({tmp_path / "results"}, [SUITE_NAMES.split(", ")])
+    folders.clear()
+    assert in_process(["jpeg"]) == 1
+    assert (set(folders), len(drawn)) == ({Path("bench_results")}, 1)
 
 
 def test_the_help_states_the_exit_codes(run_bench: Run) -> None:
@@ -176,5 +217,5 @@ def test_a_hung_contestant_is_ended_and_reported(run_bench: Run, tmp_path: Path)
     done = run_bench("hangs,steady", "sample", "--timeout", "2", *SMALL)
     assert done.returncode == 1
     assert "the hangs one is missing: epoch 0 was not over after 2 s" in done.stdout
-    assert len(read_report(tmp_path, "sample")["contestants"][1]["epochs"]) == 1
+    assert len(rows(read_report(tmp_path, "sample"))[1]["epochs"]) == 1
     assert_all_end(open_pids(read_pids(tmp_path, "hangs")))

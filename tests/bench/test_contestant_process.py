@@ -100,9 +100,12 @@ def test_memory_is_that_of_all_its_processes(tmp_path: Path) -> None:
     [
         (
             planted.not_installed,
-            r"^No module named 'a_package_that_is_not_there' \(pip install 'tfds-torch\[bench\]'\)$",
+            r"^No module named 'a_package_that_is_not_there' \(in a clone: pip install -e '\.\[bench\]'\)$",
         ),
-        (planted.ffcv_not_installed, r"^No module named 'ffcv' \(apt install libopencv-dev .*then pip install "),
+        (
+            planted.ffcv_not_installed,
+            r"^No module named 'ffcv' \(apt install libopencv-dev .*then, in a clone, pip install ",
+        ),
         (planted.fails_at_once, r"^KeyError: 'lost\\nand more lines'$"),
         (planted.small_images, r"^ValueError: a batch is uint8 \[4, 3, 32, 32\], and should be uint8 \[B, 3, 224, 224"),
         (planted.floats, r"^ValueError: a batch is float32 \[4, 3, 224, 224\], and should be uint8"),

@@ -1,36 +1,42 @@
-"""The parts of the suite `index` that read no images: at a small size, and how they are judged."""
+"""The parts of the suite `index` that read no images, at a small size."""
 
 from pathlib import Path
 
 import platformdirs
 import pytest
 
-from tfds_torch.bench.figures import Spread
-from tfds_torch.bench.index_building import IndexFigures
-from tfds_torch.bench.index_costs import judge_building, judge_order, measure_building, measure_locality, measure_order
-from tfds_torch.bench.suite import Settings
-from tfds_torch.errors import ConfigError
+from tfds_torch.bench.index_costs import (
+    measure_building,
+    measure_index,
+    measure_locality,
+    measure_order,
+    num_places,
+    slice_peak_bytes,
+    slice_times_s,
+)
+from tfds_torch.bench.made_records import write_shards
+from tfds_torch.bench.suite import Run, Settings
+from tfds_torch.errors import ConfigError, CorruptRecordError
+from tfds_torch.plan.order import BlockShuffle
 
-SMALL = Settings(num_photos=16, batch_size=4, num_workers=0, num_repeats=1, timeout_s=60)
-
-
-def ignore(text: str) -> None:
-    pass
+SMALL = Run((), Settings(num_photos=16, batch_size=4, num_workers=0, num_repeats=1, timeout_s=60), Path(), str)
 
 
 def test_building_is_measured_warm_and_cold_and_leaves_no_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
-    section, targets = measure_building(SMALL, ignore)
-    assert [row["files"] for row in section.rows] == [
+    table = measure_building(SMALL)
+    assert [row.title for row in table.rows] == [
         "5,000 x 64 to 200 bytes, cold",
         "5,000 x 64 to 200 bytes, warm",
         "16 x 100 KB, cold",
         "16 x 100 KB, warm",
     ]
-    assert all(row["build_s"].least > 0 and row["open_ms"].least > 0 for row in section.rows)
-    assert [target.kept for target in targets] == [True, True, True]
+    assert [row.name for row in table.rows] == ["small_cold", "small_warm", "large_cold", "large_warm"]
+    for row in table.rows:
+        assert "-" not in [column.text_of(row.figures[column.key]) for column in table.columns]
+    assert "8 TFRecord files" in table.note
     assert list((tmp_path / "tfds_torch" / "bench").iterdir()) == []
 
 
@@ -38,40 +44,66 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: py
     (tmp_path / "tfds_torch").write_text("")
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
     with pytest.raises(ConfigError, match=r"^The records that are to be indexed cannot be written to .*bench: "):
-        measure_building(SMALL, ignore)
+        measure_building(SMALL)
 
 
-@pytest.mark.parametrize(
-    ("worst", "kept"),
-    [
-        (IndexFigures(19.9, 99_000_000, 0.049, 8), [True, True, True]),
-        (IndexFigures(20.1, 101_000_000, 0.051, 8), [False, False, False]),
-        (IndexFigures(1.0, None, 0.001, 8), [True, True, True]),  # Another one tells its memory.
-    ],
-)
-def test_the_worst_build_is_judged(worst: IndexFigures, kept: list[bool]) -> None:
-    targets = judge_building(100, [IndexFigures(1.0, 1_000_000, 0.001, 8), worst])
-    assert [target.kept for target in targets] == kept
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_an_index_is_built_stored_and_opened(is_cold: bool, tmp_path: Path) -> None:
+    runs = write_shards(tmp_path / "made", 20_000, range(64, 201), 2)
+    figures = measure_index(runs, "made:1.0.0", tmp_path / "cache", is_cold=is_cold)
+    (stored,) = (tmp_path / "cache").rglob("*.index")
+    assert figures["index_mb"] == 8 * 20_002 / 1e6
+    assert 8 * 20_002 <= stored.stat().st_size < 8 * 20_002 + 4096
+    assert min(figures["open_ms"] or 0, figures["build_s"] or 0) > 0
+    assert 0 < (figures["peak_mb"] or 0) < 100
 
 
-def test_memory_that_nobody_tells_cannot_be_judged() -> None:
-    target = judge_building(100, [IndexFigures(1.0, None, 0.001, 8)])[1]
-    assert (target.found, target.kept) == ("cannot be judged: there is no figure on this system", False)
+def test_what_cannot_be_indexed_is_an_error(tmp_path: Path) -> None:
+    runs = write_shards(tmp_path / "made", 10, range(64, 65), 1)
+    with open(runs[0].path, "r+b") as file:
+        file.truncate(300)
+    with pytest.raises(CorruptRecordError, match="it was cut"):
+        measure_index(runs, "made:1.0.0", tmp_path / "cache", is_cold=False)
 
 
-@pytest.mark.parametrize(("milliseconds", "kb", "kept"), [(4.9, 110, [True, True]), (5.1, 120, [False, False])])
-def test_slices_are_judged_by_time_and_by_growth(milliseconds: float, kb: float, kept: list[bool]) -> None:
-    targets = judge_order(Spread(milliseconds, 1.0, 100.0), 100.0, kb)
-    assert [target.kept for target in targets] == kept
+def test_orders_are_measured_up_to_10_to_the_10() -> None:
+    table = measure_order(SMALL)
+    assert [row.title for row in table.rows][:2] == ["10^6 examples", "10^10 examples"]
+    growth = table.spread("10^10", "growth")
+    assert growth is not None
+    assert growth.median < 1.1
 
 
-def test_orders_are_measured_up_to_10_to_the_10(monkeypatch: pytest.MonkeyPatch) -> None:
-    section, targets = measure_order(ignore)
-    assert [row["order"] for row in section.rows][:2] == ["10^6 examples", "10^10 examples"]
-    assert targets[1].kept
-    assert len(targets) == 2
+def test_there_is_a_time_for_every_slice() -> None:
+    times = slice_times_s(10**6, 5)
+    assert len(times) == 5
+    assert min(times) > 0
+
+
+@pytest.mark.parametrize("blocks", [None, BlockShuffle(1024, 8)])
+def test_memory_counts_the_slice_and_not_the_examples(blocks: BlockShuffle | None) -> None:
+    small, large = (slice_peak_bytes(num_examples, blocks) for num_examples in (10**6, 10**10))
+    assert 8 * 4096 < small < 1e6
+    assert 8 * 4096 < large < 1e6
 
 
 def test_blocks_lie_in_fewer_places() -> None:
-    counts = [row["in_a_window"] for row in measure_locality(SMALL).rows]
+    table = measure_locality(SMALL)
+    counts = [spread.median for name in ("none", "64") if (spread := table.spread(name, "in_a_window"))]
     assert counts[0] > 10 * counts[1]
+
+
+@pytest.mark.parametrize(
+    ("consecutive", "blocks", "places"),
+    [
+        (1024, BlockShuffle(1024, 1), 1.0),  # A window is one block.
+        (8192, BlockShuffle(8192, 1), 1.0),
+        (8192, None, 1.0),  # All examples there are.
+    ],
+)
+def test_places_of_whole_windows_are_their_blocks(consecutive: int, blocks: BlockShuffle | None, places: float) -> None:
+    assert num_places(8192, consecutive, blocks) == places
+
+
+def test_a_global_shuffle_has_hardly_any_neighbours() -> None:
+    assert 127 < num_places(1_000_000, 128) <= 128

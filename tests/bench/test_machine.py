@@ -3,14 +3,20 @@
 import os
 import platform
 import re
+import sys
 from importlib.metadata import version
 
+import pytest
+
 from tfds_torch.bench.machine import describe_machine, describe_versions
+from tfds_torch.errors import ConfigError
 
 
 def test_the_machine_is_described() -> None:
     machine = describe_machine()
-    assert set(machine) == {"cpu", "num_cores", "ram_bytes", "kernel", "architecture", "load_before"}
+    told = {"cpu", "cpu_frequency", "cpu_config", "num_cores", "ram_bytes", "kernel", "architecture", "load_before"}
+    assert set(machine) == {*told, "runnable_threads"}
+    assert not any(platform.node() == value for value in machine.values())  # Whose machine it is, is nobody's business.
     assert machine["num_cores"] == len(os.sched_getaffinity(0))
     assert machine["ram_bytes"] > 2**28
     assert re.fullmatch(r"Linux \d+(\.\d+)*", machine["kernel"])  # Nothing that a vendor adds.
@@ -24,3 +30,9 @@ def test_versions_are_those_that_are_installed_each_once() -> None:
     assert versions["tfds-torch"] == version("tfds-torch")
     assert versions["no-such-distribution"] is None
     assert len({"tensorflow", "tensorflow-cpu"} & set(versions)) == 1  # They are never there together.
+
+
+def test_without_pyperf_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyperf", None)
+    with pytest.raises(ConfigError, match=r"pyperf.*: in a clone, pip install -e '\.\[bench\]'\.$"):
+        describe_machine()

@@ -1,59 +1,114 @@
 """Our own targets: the arithmetic, and that nothing passes for want of figures."""
 
-import pytest
-from bench.made_up import outcome
+from collections.abc import Sequence
 
-from tfds_torch.bench.targets import judge_sample, judge_start
+import pytest
+from bench.made_up import SUITE_OF, outcome, table_of
+
+from tfds_torch.bench.contests import STARTING
+from tfds_torch.bench.suites import SUITES
+from tfds_torch.bench.tables import Column, Ratio, Row, Spread, Table
+from tfds_torch.bench.targets import Relation, Target, Verdict, judge
+
+BEYOND = 1e-6
+ALL = [(suite.name, target) for suite in SUITES for target in suite.targets]
+
+
+def table_with(name: str, column: str, *figures: float | None, missing: str | None = None) -> Table:
+    rows = [
+        Row(f"row {number}", "", {column: None if figure is None else Spread(figure, figure, figure)}, missing)
+        for number, figure in enumerate(figures)
+    ]
+    return Table(name, "", "", "", [Column(column, "")], (), rows)
+
+
+def judged(relation: Relation, *figures: float | None, missing: str | None = None) -> Verdict:
+    rows = [f"row {number}" for number in range(len(figures))]
+    target = Target("a", "t", rows, "c", relation, 0.5, " x theirs")
+    (verdict,) = judge([target], [table_with("t", "c", *figures, missing=missing)])
+    return verdict
 
 
 @pytest.mark.parametrize(
-    ("ours", "found", "kept"),
-    [((300, 310, 200), "2.00 x", True), ((298, 1000, 10), "1.99 x", False), ((600, 600, 600), "4.00 x", True)],
+    ("relation", "figures", "kept"),
+    [
+        ("at_least", [0.5, 0.9], True),
+        ("at_least", [0.9, 0.5 - BEYOND], False),
+        ("at_most", [0.5, 0.1], True),
+        ("at_most", [0.1, 0.5 + BEYOND], False),
+        ("less_than", [0.5 - BEYOND], True),
+        ("less_than", [0.5], False),
+        ("within", [1.5, 0.5], True),
+        ("within", [1.0, 0.5 - BEYOND], False),
+        ("within", [1.0, 1.5 + BEYOND], False),
+    ],
 )
-def test_speed_is_judged_by_the_median_of_turns(ours: tuple[float, ...], found: str, kept: bool) -> None:
-    target, _ = judge_sample([outcome("ours", ours), outcome("timm", (150, 1, 1000))])
-    assert (target.found, target.kept) == (found, kept)
-    assert target.wanted == "at least 2 x timm's"
+def test_the_worst_row_is_judged_before_it_is_rounded(relation: Relation, figures: list[float], kept: bool) -> None:
+    assert judged(relation, *figures).kept is kept
 
 
-@pytest.mark.parametrize(("ours", "found", "kept"), [(110.0, "1.10 x", True), (109.9, "1.10 x", False)])
-def test_speed_with_the_same_transform_is_judged(ours: float, found: str, kept: bool) -> None:
-    _, target = judge_sample([outcome("ours", (ours,)), outcome("webdataset", (100.0,))])
-    assert (target.name, target.found, target.kept) == ("speed against webdataset", found, kept)
-    assert target.wanted == "at least 1.1 x WebDataset's, with the same transform"
+def test_a_verdict_says_what_was_wanted_and_found() -> None:
+    assert judged("at_least", 2.0, 0.996) == Verdict("a", "at least 0.5 x theirs", "1.00 x", True)
+    assert judged("within", 0.9).wanted == "within 50% x theirs"
 
 
-@pytest.mark.parametrize(("first_batch_s", "found", "kept"), [(0.69, "0.69 s", True), (0.7, "0.70 s", False)])
-def test_the_first_batch_is_judged(first_batch_s: float, found: str, kept: bool) -> None:
-    target = judge_start([outcome("ours", first_batch_s=first_batch_s), outcome("timm")])[0]
-    assert (target.name, target.found, target.kept) == ("first batch of later epochs", found, kept)
+def test_what_has_no_figure_is_not_kept_and_says_why() -> None:
+    assert judged("at_most", None) == Verdict(
+        "a", "at most 0.5 x theirs", "cannot be judged: there is no figure on this system", False
+    )
+    assert judged("at_most", 0.1, missing="gone").found == "cannot be judged: row 0 is missing: gone"
+    target = Target("a", "t", ["row 7"], "c", "at_most", 0.5, " s")
+    assert judge([target], [table_with("t", "c", 0.1)])[0].found == "cannot be judged: row 7 did not take part"
+    assert judge([target], [])[0].found == "cannot be judged: it was not measured"
 
 
-@pytest.mark.parametrize(("tail_s", "found", "kept"), [(0.099, "0.099 s", True), (0.1, "0.100 s", False)])
-def test_the_tail_is_judged(tail_s: float, found: str, kept: bool) -> None:
-    target = judge_start([outcome("ours", tail_s=tail_s), outcome("timm")])[1]
-    assert (target.name, target.found, target.kept) == ("tail of an epoch", found, kept)
+def test_a_ratio_needs_the_row_that_it_is_made_of() -> None:
+    column = Column("c", "", ratio=Ratio("x", of="ours"))
+    target = Target("a", "t", ["timm"], "c", "at_least", 1, " x timm's")
+    rows = [Row("ours", "", {}, "it broke"), Row("timm", "", {"c": None})]
+    (verdict,) = judge([target], [Table("t", "", "", "", [column], (), rows)])
+    assert verdict.found == "cannot be judged: ours is missing: it broke"
 
 
-@pytest.mark.parametrize(("ours", "found", "kept"), [((100, 200), "0.50 x", True), ((100, 210), "0.52 x", False)])
-def test_memory_is_judged_by_the_sums(ours: tuple[int, ...], found: str, kept: bool) -> None:
-    target = judge_start([outcome("ours", memory_bytes=ours), outcome("timm", memory_bytes=(100, 100, 400))])[2]
-    assert (target.name, target.found, target.kept) == ("memory of all processes", found, kept)
+@pytest.mark.parametrize(("suite", "target"), ALL, ids=[f"{suite}: {target.name}" for suite, target in ALL])
+def test_every_target_is_kept_on_one_side_of_its_limit_only(suite: str, target: Target) -> None:
+    inside, outside = {
+        "at_least": (target.limit, target.limit - BEYOND),
+        "at_most": (target.limit, target.limit + BEYOND),
+        "less_than": (target.limit - BEYOND, target.limit),
+        "within": (1 + target.limit - BEYOND, 1 + target.limit + BEYOND),
+    }[target.relation]
+
+    def table(figure: float) -> Table:
+        spread = Spread(0.0, 0.0, figure) if target.figure == "greatest" else Spread(figure, 0.0, 1e9)
+        rows = [Row(row, row, {target.column: spread}) for row in target.rows]
+        return Table(target.table, "", "", "", [Column(target.column, "")], (), rows)
+
+    assert [judge([target], [table(figure)])[0].kept for figure in (inside, outside)] == [True, False]
 
 
-def test_a_missing_peer_misses_the_target_that_needs_it() -> None:
-    outcomes = [outcome("ours"), outcome("timm", missing="No module named 'timm'")]
-    speed, _ = judge_sample(outcomes)
-    assert (speed.found, speed.kept) == ("cannot be judged: timm is missing: No module named 'timm'", False)
-    assert [target.kept for target in judge_start(outcomes)] == [True, True, False]
+def found(suite: str, tables: Sequence[Table]) -> list[str]:
+    return [verdict.found for verdict in judge(SUITE_OF[suite].targets, tables)]
 
 
-def test_one_who_does_not_take_part_misses_it_too() -> None:
-    speed, _ = judge_sample([outcome("ours")])
-    assert (speed.found, speed.kept) == ("cannot be judged: timm did not take part", False)
-    assert [target.kept for target in judge_start([outcome("timm")])] == [False, False, False]
+def test_speeds_are_judged_by_the_median_of_turns() -> None:
+    speeds = {"baseline": 1050, "ours_0": 1100, "timm": 200, "webdataset": 400, "grain": 500}
+    speeds |= {"dali": 660, "ffcv": 650, "limit": 1300}
+    others = [outcome(name, (speed, speed, speed)) for name, speed in speeds.items()]
+    ours = outcome("ours", (1000, 1, 5000), first_batch_s=0.15, tail_s=0.05)
+    assert found("jpeg", [table_of([ours, *others])]) == [
+        *("0.95 x", "5.00 x", "2.00 x", "1.54 x", "1.52 x", "0.77 x", "0.91 x", "0.15 s", "0.050 s")
+    ]
+    # The faster one of WebDataset and Grain counts, whichever it is.
+    assert found("jpeg", [table_of([ours, outcome("webdataset", (800,) * 3), *others[:3], others[4]])])[2] == "1.25 x"
 
 
-def test_where_the_system_tells_no_memory_it_cannot_be_judged() -> None:
-    target = judge_start([outcome("ours", memory_bytes=None), outcome("timm", memory_bytes=None)])[2]
-    assert (target.found, target.kept) == ("cannot be judged: there is no figure on this system", False)
+def test_memory_is_judged_by_the_sums() -> None:
+    ours, timm = outcome("ours", memory_bytes=(100, 200)), outcome("timm", memory_bytes=(100, 100, 400))
+    assert found("start", [table_of([ours, timm], STARTING.table)])[2] == "0.50 x"
+
+
+def test_a_missing_peer_misses_the_targets_that_need_it_alone() -> None:
+    tables = [table_of([outcome("ours"), outcome("timm", missing="No module named 'timm'")], STARTING.table)]
+    assert found("start", tables)[2] == "cannot be judged: timm is missing: No module named 'timm'"
+    assert [verdict.kept for verdict in judge(SUITE_OF["start"].targets, tables)] == [True, True, False]

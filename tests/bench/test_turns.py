@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from bench.made_up import epoch
 
-from tfds_torch.bench.figures import EpochFigures, Memory, examples_per_s
+from tfds_torch.bench.figures import EpochFigures, Memory
 from tfds_torch.bench.task import Peer
 from tfds_torch.bench.turns import start_again_and_again, take_turns
 from tfds_torch.errors import StallError, WorkerError
@@ -52,9 +52,7 @@ def test_the_warm_up_is_not_counted() -> None:
     (outcome,) = take_turns([Pretender("a", [])], 3, ignore)
     assert [figures.times.whole_s for figures in outcome.warm_ups] == [1.0]
     assert [figures.times.whole_s for figures in outcome.epochs] == [2.0, 3.0, 4.0]
-    spread = examples_per_s(outcome)
-    assert spread is not None
-    assert (spread.median, spread.least, spread.greatest) == (20.0, 15.0, 30.0)
+    assert outcome.samples()["examples_per_s"] == [30.0, 20.0, 15.0]
 
 
 @pytest.mark.parametrize("when", [0, 1, 2])

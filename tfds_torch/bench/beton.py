@@ -16,7 +16,7 @@ from PIL import Image
 
 from tfds_torch.errors import ConfigError
 
-INSTALL = "apt install libopencv-dev libturbojpeg0-dev pkg-config, then pip install 'tfds-torch[ffcv]'"
+INSTALL = "apt install libopencv-dev libturbojpeg0-dev pkg-config, then, in a clone, pip install -e '.[ffcv]'"
 """How to get FFCV, which pip builds from its source."""
 
 _SMALL = 64

@@ -1,140 +1,168 @@
-"""The chart of a report. matplotlib comes with the extra `bench`; it is imported where a chart is drawn."""
+"""Charts of reports, by matplotlib, which comes with the extra `bench` and is imported where something is drawn."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from tfds_torch.bench import figures
-from tfds_torch.bench.figures import Outcome, Spread
 from tfds_torch.bench.report import Report
-from tfds_torch.bench.section import Section
-from tfds_torch.bench.task import LIMIT, OURS, OURS_IN_PROCESS
+from tfds_torch.bench.tables import Column, Row, Spread, Table
+from tfds_torch.bench.task import LIMIT, OURS
 
-_OURS_COLOR, _PEER_COLOR, _WORKER_COLOR, _LIMIT_COLOR = "#1f6f8b", "#b9c4cc", "#7f93a0", "#e3d3b3"
-_COLORS = {OURS: _OURS_COLOR, OURS_IN_PROCESS: _OURS_COLOR, LIMIT: _LIMIT_COLOR}
-_UNKNOWN = "not known"
-_PANELS_IN_A_ROW = 2
-_TEXT_COLOR = "#333333"
+_MOST_PANELS_IN_A_ROW = 3
 _WIDTHS = {1: 8.0, 2: 11.0, 3: 11.0}  # inches
 _BAR_HEIGHT = 0.5
 
 
-def draw_chart(report: Report, path: Path) -> None:
-    """Writes a PNG: a bar for every contestant that has figures, median, with whiskers from least to greatest.
+@dataclass(frozen=True)
+class Theme:
+    """Colours of a chart.
+
+    Attributes:
+        text: of titles, names and values.
+        ours: bars of this package.
+        peer: bars of the others.
+        limit: the bar of the limit.
+        background: "none": transparent.
+    """
+
+    text: str
+    ours: str
+    peer: str
+    limit: str
+    background: str = "none"
+
+
+PAGE = Theme("#333333", "#1f6f8b", "#b9c4cc", "#e3d3b3", "white")
+LIGHT = Theme("#1f2328", "#0969da", "#afb8c1", "#e7d3a8")
+DARK = Theme("#e6edf3", "#58a6ff", "#586069", "#8a7443")
+"""For GitHub's light and dark pages."""
+
+
+def draw_report(report: Report, path: Path) -> bool:
+    """Writes a PNG with a panel for every column of every table that has bars; returns whether there are some.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
+    keys = [(table, table.column(key)) for table in report.tables for key in table.bars]
+    panels = [(table, column) for table, column in keys if _shown(table, column)]
+    if not panels:
+        return False
+    is_one_table = len({table.name for table, _ in panels}) == 1
+    num_columns = min(_MOST_PANELS_IN_A_ROW if is_one_table else 2, len(panels))
+    num_rows = -(-len(panels) // num_columns)
+    most_bars = max(len(table.rows) for table, _ in panels)
+    figure = _figure(_WIDTHS[num_columns], (_BAR_HEIGHT * most_bars + 0.9) * num_rows + 0.6, PAGE)
+    grid = figure.subplots(num_rows, num_columns, squeeze=False).flat
+    for axes, panel in zip_longest(grid, panels):
+        if panel is None:
+            axes.set_axis_off()
+            continue
+        table, column = panel
+        _draw_bars(axes, _shown(table, column), column, PAGE)
+        axes.set_xlabel(column.heading, fontsize=9, color=PAGE.text)
+        axes.set_title(table.title, fontsize=9, color=PAGE.text, loc="left")
+    title = report.title[0].upper() + report.title[1:]
+    figure.suptitle(title, fontsize=11, color=PAGE.text, x=0.01, ha="left", weight="bold")
+    caption = (
+        f"{report.settings['num_photos']:,} photographs, {report.machine['num_cores']} cores; median, whiskers from "
+        "least to greatest"
+    )
+    figure.supxlabel(caption, fontsize=8, color=PAGE.text, x=0.01, ha="left")
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+    return True
+
+
+def draw_face(rows: Sequence[Row], column: Column, title: str, caption: str, theme: Theme, path: Path) -> None:
+    """Writes an SVG for a page that may be light or dark: a bar for every row, its name and its value.
+
+    The text stays text, in the reader's own sans-serif font. The file depends on nothing but the arguments.
+
+    Args:
+        rows: from above.
+        column: which figure; its median is shown.
+        title: above the bars.
+        caption: below them.
+        theme: colours.
+        path: of the file.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    import matplotlib as mpl
+
+    fonts = ["Helvetica", "Arial", "DejaVu Sans"]
+    settings = {"svg.fonttype": "none", "svg.hashsalt": "tfds_torch", "font.sans-serif": fonts}
+    with mpl.rc_context(settings):
+        figure = _figure(7.6, 0.36 * len(rows) + 1.0, theme)
+        axes = figure.subplots()
+        _draw_bars(axes, rows, column, theme, with_whiskers=False)
+        axes.tick_params(axis="x", labelbottom=False)
+        axes.grid(visible=False)
+        axes.spines["bottom"].set_visible(False)
+        figure.suptitle(title, fontsize=12, color=theme.text, x=0.01, ha="left", weight="bold")
+        figure.supxlabel(caption, fontsize=8.5, color=theme.text, x=0.01, ha="left")
+        figure.savefig(path, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+
+
+def _figure(width: float, height: float, theme: Theme) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # Without pyplot: no global state, no display.
     from matplotlib.figure import Figure
 
-    panels = _panels_of(report)
-    num_columns = min(len(_PANELS["start"]) if report.outcomes else _PANELS_IN_A_ROW, max(1, len(panels)))
-    num_rows = -(-len(panels) // num_columns)
-    height = _BAR_HEIGHT * len(report.outcomes) + 1.1 if report.outcomes else 2.4 * num_rows + 0.8
-    figure = Figure(figsize=(_WIDTHS[num_columns], height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor=theme.background)
     FigureCanvasAgg(figure)
-    grid = figure.subplots(num_rows, num_columns, squeeze=False, sharey=bool(report.outcomes)).flat
-    for axes, panel in zip_longest(grid, panels):
-        (panel or _draw_nothing)(axes)
-    title = report.title[0].upper() + report.title[1:]
-    figure.suptitle(title, fontsize=11, color=_TEXT_COLOR, x=0.01, ha="left", weight="bold")
-    figure.supxlabel(_caption(report), fontsize=8, color=_TEXT_COLOR, x=0.01, ha="left")
-    figure.savefig(path, dpi=150, metadata={"Software": None})
+    return figure
 
 
-def _panels_of(report: Report) -> list[Callable[[Any], None]]:
-    shown = [outcome for outcome in report.outcomes if outcome.missing is None][::-1]  # Bars are drawn from below.
-    if report.outcomes:
-        return [partial(panel, shown=shown) for panel in _PANELS[report.suite]]
-    return [partial(_draw_section, section=section) for section in report.sections if section.bars is not None]
+def _shown(table: Table, column: Column) -> list[Row]:
+    return [row for row in table.rows if isinstance(row.figures.get(column.key), Spread)]
 
 
-def _caption(report: Report) -> str:
-    settings = report.settings
-    how_much = f"{settings['num_photos']:,} photographs"
-    if report.outcomes:
-        counts = {epoch.num_examples for outcome in report.outcomes for epoch in outcome.epochs}
-        how_much = (
-            f"{max(counts, default=0):,} examples an epoch, batches of {settings['batch_size']}, "
-            f"{settings['num_workers']} workers"
-        )
-    return f"{how_much}, {report.machine['num_cores']} cores; median, whiskers from least to greatest"
-
-
-def _draw_nothing(axes: Any) -> None:
-    axes.set_axis_off()
-
-
-def _draw_section(axes: Any, section: Section) -> None:
-    label, column = section.columns[0], next(column for column in section.columns if column.key == section.bars)
-    rows = [row for row in section.rows if isinstance(row.get(column.key), Spread)][::-1]
-    names, spreads = [row[label.key] for row in rows], [row[column.key] for row in rows]
-    colors = [_OURS_COLOR if name.startswith("index") else _PEER_COLOR for name in names]
-    _draw_bars(axes, names, colors, spreads, column.heading, column.form)
-    axes.set_title(section.title, fontsize=9, color=_TEXT_COLOR, loc="left")
-
-
-def _draw_spreads(
-    axes: Any, shown: Sequence[Outcome], figure: Callable[[Outcome], Spread | None], label: str, form: str
-) -> None:
-    names = [outcome.peer.title for outcome in shown]
-    _draw_bars(axes, names, _colors(shown), [figure(outcome) for outcome in shown], label, form)
-
-
-def _colors(shown: Sequence[Outcome]) -> list[str]:
-    return [_COLORS.get(outcome.peer.name, _PEER_COLOR) for outcome in shown]
-
-
-def _draw_bars(
-    axes: Any, names: Sequence[str], colors: Sequence[str], spreads: Sequence[Spread | None], label: str, form: str
-) -> None:
-    medians = [spread.median if spread else 0.0 for spread in spreads]
-    below = [spread.median - spread.least if spread else 0.0 for spread in spreads]
-    above = [spread.greatest - spread.median if spread else 0.0 for spread in spreads]
-    error = {"ecolor": _TEXT_COLOR, "elinewidth": 1, "capsize": 3}
-    axes.barh(names, medians, xerr=[below, above], color=colors, height=0.62, error_kw=error)
-    ends = [median + over for median, over in zip(medians, above, strict=True)]
-    _finish(axes, ends, [form.format(spread.median) if spread else _UNKNOWN for spread in spreads], label)
-
-
-def _draw_memory(axes: Any, shown: Sequence[Outcome]) -> None:
-    titles = [outcome.peer.title for outcome in shown]
-    training = [outcome.memory.training_bytes / 1e9 if outcome.memory else 0.0 for outcome in shown]
-    total = [outcome.memory.total_bytes / 1e9 if outcome.memory else 0.0 for outcome in shown]
-    axes.barh(titles, total, color=_colors(shown), height=0.62)
-    axes.barh(titles, training, color=_WORKER_COLOR, height=0.62, label="training process")
-    texts = [f"{size:.1f}" if outcome.memory else _UNKNOWN for size, outcome in zip(total, shown, strict=True)]
-    _finish(axes, total, texts, "memory of all processes, GB")
-    if any(training):
-        axes.legend(frameon=False, fontsize=8, loc="lower right", labelcolor=_TEXT_COLOR)
-
-
-def _finish(axes: Any, ends: Sequence[float], texts: Sequence[str], label: str) -> None:
-    axes.set_xlim(0, max(ends, default=0) * 1.18 or 1)
-    for number, (end, text) in enumerate(zip(ends, texts, strict=True)):
+def _draw_bars(axes: Any, rows: Sequence[Row], column: Column, theme: Theme, *, with_whiskers: bool = True) -> None:
+    rows = rows[::-1]  # Bars are drawn from below.
+    spreads = [figure for row in rows if isinstance(figure := row.figures[column.key], Spread)]
+    medians = [spread.median for spread in spreads]
+    below, above = [[one.median - one.least for one in spreads], [one.greatest - one.median for one in spreads]]
+    colors = [_color(row.name, theme) for row in rows]
+    whiskers = {"ecolor": theme.text, "elinewidth": 1, "capsize": 3}
+    axes.barh(range(len(rows)), medians, color=colors, height=0.62)
+    axes.set_yticks(range(len(rows)), [row.title for row in rows])
+    ends = medians
+    if with_whiskers:
+        axes.errorbar(medians, range(len(rows)), xerr=[below, above], fmt="none", **whiskers)
+        ends = [one.greatest for one in spreads]
+    axes.set_xlim(0, max(ends) * 1.18 or 1)
+    for number, (row, median, end) in enumerate(zip(rows, medians, ends, strict=True)):
+        weight = "bold" if row.name == OURS and not with_whiskers else "normal"
         axes.annotate(
-            text, (end, number), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, color=_TEXT_COLOR
+            column.form.format(median),
+            (end, number),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9.5,
+            color=theme.text,
+            weight=weight,
         )
-    axes.set_xlabel(label, fontsize=9, color=_TEXT_COLOR)
-    axes.tick_params(length=0, labelsize=9, labelcolor=_TEXT_COLOR)
+    axes.tick_params(length=0, labelsize=9.5, labelcolor=theme.text)
+    for row, label in zip(rows, axes.get_yticklabels(), strict=True):
+        label.set_weight("bold" if row.name == OURS else "normal")
     axes.grid(axis="x", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#cccccc")
+    axes.set_facecolor("none")
 
 
-_SPEED = partial(_draw_spreads, figure=figures.examples_per_s, label="examples/s", form="{:,.0f}")
-_LOST = partial(_draw_spreads, figure=figures.lost_s, label="later epochs: first batch + tail, s", form="{:.2f}")
-_START = partial(_draw_spreads, figure=figures.start_s, label="process start to first batch, s", form="{:.1f}")
-_PANELS: dict[str, Sequence[Callable[..., None]]] = {
-    "sample": [_SPEED],
-    "start": [_START, _LOST, _draw_memory],
-    "jpeg": [_SPEED, _LOST],
-    "jpeg_eval": [_SPEED, _LOST],
-    "png32": [_SPEED, _LOST],
-    "memory": [_START, _LOST, _draw_memory],
-}
+def _color(name: str, theme: Theme) -> str:
+    if name == LIMIT:
+        return theme.limit
+    return theme.ours if _is_ours(name) else theme.peer
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a row is this package."""
+    return name.startswith((OURS, "index", "loader", "MultiLoader"))

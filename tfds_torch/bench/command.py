@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from tfds_torch.bench import output, overview, suites
+from tfds_torch.bench import face, output, suites
 from tfds_torch.bench.suite import Settings, Suite
 from tfds_torch.bench.suites import SUITES
 from tfds_torch.bench.task import BASELINE_REVISION
@@ -25,20 +25,17 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import printable
 
 _WIDTH_OF_A_FILE = 120
+README, CHART = "readme", "chart"
 OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 T = TypeVar("T")
 
-_DESCRIPTION = """Measures this package. Against its peers, all in the same run: `sample` (examples a second of whole
-epochs, single examples), `start` (how training and epochs begin and end, and memory), and with whole batches `jpeg`,
-`jpeg_eval`, `png32` (examples a second) and `memory` (the very first batch, and memory). By itself: `index` (building
-and opening an index, slices of the order, read modes against each other), `state` (size and times of a state, and from
-there to the next batch), `notebook` (workers of a process that has read without workers before), `ready` and `feeder`
-(what a loader and a Feeder cost by themselves), `multi` (MultiLoader against Loader and WebDataset's) and `scale`
-(workers and batch sizes). `.beton` files: `export` (writing them) and `cached` (reading pixels, and the decoded cache).
-Writes <suite>.json, .md and .png, and overview.md. An older revision of this package takes part as `baseline`, out of
-the git repository of a checkout. Peers come with the extras `bench` and `ffcv`; DALI is installed into an environment
-of its own; one that is not there is reported as missing. Exit code: 0 when all of our own targets were kept; 1 when one
-was missed or could not be judged (never with --only); 2 wrong usage; 130 interrupted."""
+_DESCRIPTION = """Measures this package, against its peers in the same run and by itself, and
+writes <suite>.json, .md and .png, and overview.md. An older revision of this package takes part
+as `baseline`, out of the git repository. Peers come with the extras `bench` and `ffcv`; DALI is
+installed into an environment of its own; one that is not there is reported as missing. `readme`
+prints the README's table, and `chart` draws its chart, both of reports that are there. Exit code:
+0 when all of our own targets were kept; 1 when one was missed or could not be judged (never with
+--only); 2 wrong usage; 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 all of our targets kept, 1 one missed or not judged, 2 wrong usage, 130 interrupted.
     """
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parse(typed)
+    options = _parse_face(typed) if typed[:1] in ([README], [CHART]) else _parse(typed)
     os.environ.update(QUIET_ENVIRON | os.environ)
     logging.getLogger("absl").setLevel(logging.ERROR)
     console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
@@ -59,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.width = _WIDTH_OF_A_FILE
     before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process ends the contestants, too.
     try:
-        return _bench(options, typed, console, errors)
+        return _bench(options, typed, console, errors) if "suites" in options else _show_face(options, console)
     except KeyboardInterrupt:
         errors.print("Interrupted; all contestants have ended.")
         return INTERRUPTED
@@ -74,10 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tfds_torch.bench", description=_DESCRIPTION, allow_abbrev=False)
-    names = ", ".join(suite.name for suite in SUITES)
+    parser = argparse.ArgumentParser(
+        prog="python -m tfds_torch.bench",
+        description=_DESCRIPTION,
+        epilog="\n".join(["suites:", *(f"  {suite.name:<12}{suite.title}" for suite in SUITES)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     peers = ",".join(_peer_names(SUITES))
-    parser.add_argument("suites", nargs="*", metavar="suite", help=f"{names} (all)")
+    parser.add_argument("suites", nargs="*", metavar="suite", help=f"see below (all); or {README}, or {CHART}")
     parser.add_argument(
         "--repeats",
         type=int,
@@ -102,12 +104,35 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--out",
         type=Path,
         metavar="DIR",
-        help="for the reports (./bench_results; without any argument: results/ of a checkout)",
+        help="for the reports (./bench_results; without any argument: results/ beside the code)",
     )
     return parser.parse_args(arguments)
 
 
+def _parse_face(arguments: Sequence[str]) -> argparse.Namespace:
+    what = arguments[0]
+    parser = argparse.ArgumentParser(prog=f"python -m tfds_torch.bench {what}", allow_abbrev=False)
+    parser.add_argument("face", choices=[what], metavar=what)
+    parser.add_argument("--reports", type=Path, default=face.RESULTS, metavar="DIR", help="(%(default)s)")
+    if what == CHART:
+        parser.add_argument("--out", type=Path, default=face.ASSETS, metavar="DIR", help="(%(default)s)")
+    return parser.parse_args(arguments)
+
+
+def _show_face(options: argparse.Namespace, console: Console) -> int:
+    reports = face.read_reports(options.reports)
+    if options.face == README:
+        print(face.readme_block(reports))  # noqa: T201 (as it stands in the README: nothing is wrapped)
+    else:
+        for path in face.draw_charts(reports, options.out):
+            console.print(Text(str(path)), soft_wrap=True)
+    return OK
+
+
 def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, errors: Console) -> int:
+    for name in options.suites:
+        if name in (README, CHART):
+            raise ConfigError(f"{name} measures nothing, and stands alone: python -m tfds_torch.bench {name}.")
     chosen: list[Suite] = _choose("suite", options.suites, SUITES, lambda suite: suite.name)
     if options.only is not None:
         chosen = _only(options.only.split(","), chosen)
@@ -121,7 +146,9 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
         )
     if not (math.isfinite(options.timeout) and options.timeout > 0):
         raise ConfigError(f"--timeout {options.timeout:g}: must be a number of seconds, more than 0.")
-    folder = output.default_folder(is_full=not typed) if options.out is None else options.out
+    # Only a run of everything as it is replaces the committed reports, and the chart that is made of them.
+    is_full = not typed
+    folder = options.out or (face.RESULTS if is_full else Path("bench_results"))
     output.check_folder(folder, [suite.name for suite in chosen])
     settings = Settings(
         options.photos, options.batch_size, options.workers, options.repeats, options.timeout, options.baseline
@@ -140,8 +167,10 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
         for note in output.write(report, folder):
             console.print(Text(note), soft_wrap=True)
         found.append(report)
-    overview.show(found, console)
-    overview.write(found, folder)
+    output.show_overview(found, console)
+    output.write_overview(found, folder)
+    if is_full:
+        face.draw_charts({report.suite: report for report in found})
     console.print(Text(f"Reports are in {folder}."), soft_wrap=True)
     all_kept = all(target.kept for report in found for target in report.targets)
     return OK if all_kept or options.only is not None else MISSED
@@ -179,7 +208,8 @@ def _choose(kind: str, wanted: Sequence[str], there: Sequence[T], name_of: Calla
     for name in wanted:
         if name not in names:
             raise ConfigError(
-                f"There is no {kind} {name!r}: choose from {', '.join(names)}.{did_you_mean(name, names)}"
+                f"There is no {kind} {name!r}: choose from {', '.join(names)}."
+                f"{did_you_mean(name, [*names, README, CHART] if kind == 'suite' else names)}"
             )
     return [item for item in there if not wanted or name_of(item) in wanted]
 

@@ -103,7 +103,7 @@ def _write_array_record(path: Path, images: Iterator[tuple[bytes, int]]) -> None
     try:
         from array_record.python.array_record_module import ArrayRecordWriter
     except ImportError as error:
-        raise ConfigError(f"{error} (pip install 'tfds-torch[bench]')") from None
+        raise ConfigError(f"{error} (in a clone: pip install -e '.[bench]')") from None
 
     # A group of one for random access, as TFDS writes it; an image file does not get smaller by another compression.
     writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")

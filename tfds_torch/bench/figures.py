@@ -1,10 +1,10 @@
-"""What is measured: figures of an epoch, memory of a process tree, and how they are summed up."""
+"""What is measured of a contestant: figures of an epoch, memory of its processes, and the samples of a table's row."""
 
-import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from tfds_torch.bench.task import Peer
+from tfds_torch.bench.tables import Column, Ratio
+from tfds_torch.bench.task import OURS, TIMM, Peer
 from tfds_torch.runtime.epoch_times import EpochTimes
 
 
@@ -34,10 +34,10 @@ class EpochFigures:
         """Of the whole epoch, its beginning and its tail included."""
         return self.num_examples / self.times.whole_s
 
-    @property
-    def examples_per_s_without_tail(self) -> float:
-        """From asking for the epoch's iterator to asking for one batch more than there is."""
-        return self.num_examples / (self.times.whole_s - self.times.tail_s)
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all figures as JSON has them."""
+        figures = asdict(self)
+        return {**figures.pop("times"), **figures, "examples_per_s": self.examples_per_s}
 
 
 @dataclass(frozen=True)
@@ -78,68 +78,45 @@ class Outcome:
     memory: Memory | None = None
     missing: str | None = None
 
-
-@dataclass(frozen=True)
-class Spread:
-    """Median, least and greatest of some values."""
-
-    median: float
-    least: float
-    greatest: float
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> "Spread | None":
-        """Returns the spread of the values that are there; None when there are none."""
-        known = [value for value in values if value is not None]
-        return cls(statistics.median(known), min(known), max(known)) if known else None
-
-
-def examples_per_s(outcome: Outcome) -> Spread | None:
-    """Of whole measured epochs."""
-    return Spread.of(epoch.examples_per_s for epoch in outcome.epochs)
-
-
-def examples_per_s_without_tail(outcome: Outcome) -> Spread | None:
-    """Of measured epochs until their last batch has been used."""
-    return Spread.of(epoch.examples_per_s_without_tail for epoch in outcome.epochs)
-
-
-def first_batch_s(outcome: Outcome) -> Spread | None:
-    """From the beginning of a measured epoch to its first batch, seconds."""
-    return Spread.of(epoch.times.first_batch_s for epoch in outcome.epochs)
+    def samples(self) -> dict[str, Any]:
+        """Returns column's key -> values, turn by turn; nothing when it is missing."""
+        if self.missing is not None:
+            return {}
+        epochs, memory = self.epochs, self.memory
+        found: dict[str, Any] = {
+            "examples_per_s": [epoch.examples_per_s for epoch in epochs],
+            "examples_per_s_without_tail": [
+                epoch.num_examples / (epoch.times.whole_s - epoch.times.tail_s) for epoch in epochs
+            ],
+            "first_batch_s": [epoch.times.first_batch_s for epoch in epochs],
+            "tail_s": [epoch.times.tail_s for epoch in epochs],
+            "cpu_us": [epoch.cpu_s and epoch.cpu_s * 1e6 / epoch.num_examples for epoch in epochs],
+            "disk_mb": [None if epoch.disk_bytes is None else epoch.disk_bytes / 1e6 for epoch in epochs],
+            "num_examples": [epoch.num_examples for epoch in epochs],
+            "start_s": [epoch.start_s for epoch in self.warm_ups],
+            "very_first_batch_s": [epoch.times.first_batch_s for epoch in self.warm_ups],
+        }
+        if memory is not None:
+            parts = (memory.training_bytes, *memory.worker_bytes)
+            found |= {"memory_mb": [memory.total_bytes / 1e6], "training_mb": [memory.training_bytes / 1e6]}
+            found["memory_parts"] = " + ".join(f"{part / 1e6:,.0f}" for part in parts)
+        return found
 
 
-def tail_s(outcome: Outcome) -> Spread | None:
-    """From a measured epoch's last batch to its end, seconds."""
-    return Spread.of(epoch.times.tail_s for epoch in outcome.epochs)
-
-
-def lost_s(outcome: Outcome) -> Spread | None:
-    """What a measured epoch spends on its beginning and its tail, seconds."""
-    return Spread.of(epoch.times.first_batch_s + epoch.times.tail_s for epoch in outcome.epochs)
-
-
-def start_s(outcome: Outcome) -> Spread | None:
-    """From the start of a fresh process to its first batch, seconds."""
-    return Spread.of(epoch.start_s for epoch in outcome.warm_ups)
-
-
-def first_epoch_batch_s(outcome: Outcome) -> Spread | None:
-    """From asking a fresh process's loader for its first epoch to the first batch, seconds."""
-    return Spread.of(epoch.times.first_batch_s for epoch in outcome.warm_ups)
-
-
-def cpu_us_per_example(outcome: Outcome) -> Spread | None:
-    """Processor time of a measured epoch by its examples, microseconds: it hardly depends on what else runs."""
-    return Spread.of(e.cpu_s and e.cpu_s * 1e6 / e.num_examples for e in outcome.epochs)
-
-
-def disk_megabytes(outcome: Outcome) -> Spread | None:
-    """What a measured epoch read from disks, MB."""
-    return Spread.of(None if e.disk_bytes is None else e.disk_bytes / 1e6 for e in outcome.epochs)
-
-
-def speed_ratio(outcome: Outcome, other: Outcome) -> Spread | None:
-    """Examples per second of one contestant by another's, turn by turn: a drift of the machine hits both of a turn."""
-    pairs = zip(outcome.epochs, other.epochs, strict=False)  # One that fails has fewer.
-    return Spread.of(ours.examples_per_s / theirs.examples_per_s for ours, theirs in pairs)
+SPEED = Column("examples_per_s", "examples/s")
+SPEED_WITHOUT_TAIL = Column("examples_per_s_without_tail", "examples/s without tail", has_spread=False)
+OURS_BY_IT = Column("ours_by_it", "tfds_torch by it", "{:.2f}", ratio=Ratio(SPEED.key, of=OURS))
+BY_TIMM = Column("by_timm", "x timm", "{:.2f}", has_spread=False, ratio=Ratio(SPEED.key, by=TIMM))
+START = Column("start_s", "process start to first batch, s", "{:.2f}")
+VERY_FIRST_BATCH = Column("very_first_batch_s", "its first epoch to first batch, s", "{:.2f}")
+FIRST_BATCH = Column("first_batch_s", "first batch of a later epoch, s", "{:.2f}")
+TAIL = Column("tail_s", "tail, s", "{:.3f}")
+CPU = Column("cpu_us", "processor time of an example, us")
+DISK = Column("disk_mb", "MB from disk")
+NUM_EXAMPLES = Column("num_examples", "examples an epoch", has_spread=False)
+MEMORY = (
+    Column("memory_mb", "memory, MB", has_spread=False),
+    Column("memory_by_timm", "x timm's", "{:.2f}", has_spread=False, ratio=Ratio("memory_mb", by=TIMM)),
+    Column("training_mb", "of it, training process, MB", has_spread=False),
+    Column("memory_parts", "training process + others, MB"),
+)

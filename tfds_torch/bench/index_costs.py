@@ -1,206 +1,139 @@
 """What an index and its order cost: the parts of the suite `index` that read no images."""
 
+import os
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import platformdirs
 
-from tfds_torch.bench.figures import Spread
-from tfds_torch.bench.index_building import IndexFigures, measure_index
 from tfds_torch.bench.made_records import write_shards
-from tfds_torch.bench.order_speed import SLICE, num_places, slice_peak_bytes, slice_times_s
-from tfds_torch.bench.section import Column, Section
-from tfds_torch.bench.suite import Settings
-from tfds_torch.bench.system import can_drop
-from tfds_torch.bench.targets import Target, judge_figure
-from tfds_torch.bench.turns import Say
+from tfds_torch.bench.suite import Run
+from tfds_torch.bench.system import can_drop, drop_from_page_cache, resident_bytes
+from tfds_torch.bench.tables import Column, Ratio, Table, collect
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.order import BlockShuffle
+from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
+from tfds_torch.runtime import fresh_process
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.tfrecord.record_index import RecordIndex
 
-MOST_BUILD_S = 20.0
-MOST_BUILD_MB = 100.0
-MOST_OPEN_MS = 50.0
-MOST_SLICE_MS = 5.0
-MOST_MEMORY_GROWTH = 1.1
+SLICE = 4096
+"""Positions of a slice of the order."""
 
 _FULL_PHOTOS, _SMALL_RECORDS = 4096, 1_280_000
 _SMALL_SIZES, _LARGE_SIZES = range(64, 201), range(100_000, 100_001)
 _MOST_BUILDS = 3
-_SMALL_N, _LARGE_N, _NUM_SLICES = 10**6, 10**10, 200
+_NUM_SLICES, _SEED = 200, 42
+_BLOCKS = BlockShuffle(1024, 8)
+
+BUILDING = Table(
+    "building",
+    "building and opening an index",
+    "Records in {num_shards} TFRecord files. Every index is built, and opened when it is there, in fresh processes "
+    "whose imports are not counted; memory is the resident size at its greatest above the one before. Cold: the files "
+    "are dropped from the page cache (posix_fadvise) before. Opening holds the whole index against its checksum.",
+    "records",
+    [
+        Column("build_s", "build, s", "{:.2f}"),
+        Column("peak_mb", "memory for it, MB", "{:.1f}"),
+        Column("open_ms", "open, ms", "{:.1f}"),
+        Column("index_mb", "index, MB", "{:.2f}", has_spread=False),
+    ],
+)
+ORDER = Table(
+    "order",
+    f"a slice of {SLICE:,} positions of the order",
+    f"{_NUM_SLICES} slices all over the order; memory is what numpy and Python allocate for one, its result of "
+    f"{8 * SLICE / 1e3:.0f} KB included.",
+    "order",
+    [
+        Column("slice_ms", "a slice, ms", "{:.2f}"),
+        Column("peak_kb", "memory for it, KB", has_spread=False),
+        Column("growth", "x that of 10^6", "{:.2f}", has_spread=False, ratio=Ratio("peak_kb", by="10^6")),
+    ],
+)
+LOCALITY = Table(
+    "locality",
+    "how far apart the examples of a shuffled order lie",
+    "{num_examples:,} examples, `shuffle_buffer` 8,192: separate places on the disk (runs of direct neighbours) of the "
+    "examples of a batch, and of all examples of a window.",
+    "block_records",
+    [
+        Column("in_a_batch", "places of 128 consecutive examples", "{:,.1f}", has_spread=False),
+        Column("in_a_window", "places of 8,192 consecutive examples", "{:,.1f}", has_spread=False),
+    ],
+)
 
 
-def measure_building(settings: Settings, say: Say) -> tuple[Section, list[Target]]:
+def measure_building(run: Run) -> Table:
     """Builds and opens indices of small and of large records, cold and warm.
 
     Raises:
         ConfigError: the records cannot be written.
     """
+    settings = run.settings
     num_small = max(settings.num_shards, _SMALL_RECORDS * settings.num_photos // _FULL_PHOTOS)
-    rows, small = [], list[IndexFigures]()
+    samples, titles = [], {}
     with _workplace() as folder:
-        for title, num_records, sizes in (
-            ("small", num_small, _SMALL_SIZES),
-            ("100 KB", settings.num_photos, _LARGE_SIZES),
+        for size, num_records, sizes, text in (
+            ("small", num_small, _SMALL_SIZES, "64 to 200 bytes"),
+            ("large", settings.num_photos, _LARGE_SIZES, "100 KB"),
         ):
-            say(f"writing {num_records:,} records")
-            instructions = write_shards(folder / title, num_records, sizes, settings.num_shards)
+            run.say(f"writing {num_records:,} records")
+            instructions = write_shards(folder / size, num_records, sizes, settings.num_shards)
             for kind in ("cold", "warm") if can_drop() else ("warm",):
-                say(f"building the index of {num_records:,} records, {kind}")
-                builds = [
-                    measure_index(
-                        instructions, f"made/{title}_{kind}:{number}.0.0", folder / "cache", is_cold=kind == "cold"
+                run.say(f"building the index of {num_records:,} records, {kind}")
+                name = f"{size}_{kind}"
+                titles[name] = f"{num_records:,} x {text}, {kind}"
+                for number in range(min(_MOST_BUILDS, settings.num_repeats)):
+                    dataset = f"made/{name}:{number}.0.0"
+                    samples.append(
+                        (name, measure_index(instructions, dataset, folder / "cache", is_cold=kind == "cold"))
                     )
-                    for number in range(min(_MOST_BUILDS, settings.num_repeats))
-                ]
-                name = f"{num_records:,} x {title if sizes is _LARGE_SIZES else '64 to 200 bytes'}, {kind}"
-                rows.append(_building_row(name, builds))
-                small += builds if sizes is _SMALL_SIZES else []
-    section = Section(
-        "building",
-        "building and opening an index",
-        f"Records in {settings.num_shards} TFRecord files. Every index is built, and opened when it is there, in fresh "
-        "processes whose imports are not counted; memory is the resident size at its greatest above the one before. "
-        "Cold: the files are dropped from the page cache (posix_fadvise) before. Opening holds the whole index "
-        "against its checksum.",
-        [
-            Column("files", "records"),
-            Column("build_s", "build, s", "{:.2f}"),
-            Column("peak_mb", "memory for it, MB", "{:.1f}"),
-            Column("open_ms", "open, ms", "{:.1f}"),
-            Column("index_mb", "index, MB", "{:.2f}"),
-        ],
-        rows,
-    )
-    return section, judge_building(num_small, small)
+    table = BUILDING.fill(collect(samples), titles)
+    return replace(table, note=table.note.format(num_shards=settings.num_shards))
 
 
-def _building_row(name: str, builds: Sequence[IndexFigures]) -> dict[str, Any]:
+def measure_index(
+    instructions: Sequence[FileInstruction], dataset: str, cache_dir: Path, *, is_cold: bool
+) -> dict[str, float | None]:
+    """Builds and opens the index of these instructions' files, each in a fresh process, and returns the columns.
+
+    Args:
+        instructions: whole files.
+        dataset: what the files belong to, never used before in this cache.
+        cache_dir: where the index is stored (on Linux; elsewhere it goes where it always goes).
+        is_cold: whether the files are read from their disk.
+
+    Raises:
+        ConfigError: the files are to be cold, and this system cannot be asked for that.
+        TfdsTorchError: the files cannot be indexed.
+    """
+    if is_cold:
+        drop_from_page_cache(item.path for item in instructions)
+    build_s, peak_bytes = fresh_process.call(_open, instructions, dataset, str(cache_dir))
+    open_s, _ = fresh_process.call(_open, instructions, dataset, str(cache_dir))
     return {
-        "files": name,
-        "build_s": Spread.of(build.build_s for build in builds),
-        "peak_mb": Spread.of(build.peak_bytes and build.peak_bytes / 1e6 for build in builds),
-        "open_ms": Spread.of(build.open_s * 1e3 for build in builds),
-        "index_mb": builds[0].index_bytes / 1e6,
+        "build_s": build_s,
+        "peak_mb": peak_bytes and peak_bytes / 1e6,
+        "open_ms": open_s * 1e3,
+        "index_mb": 8 * sum(item.take + 1 for item in instructions) / 1e6,
     }
 
 
-def judge_building(num_records: int, builds: Sequence[IndexFigures]) -> list[Target]:
-    """Returns the targets of indices of small records, by the slowest and the largest of them."""
-    peaks = [build.peak_bytes for build in builds if build.peak_bytes is not None]
-    what = f"{num_records:,} small records"
-    return [
-        judge_figure(
-            f"building the index of {what}",
-            f"less than {MOST_BUILD_S:g} s",
-            max(build.build_s for build in builds),
-            "{:.2f} s",
-            lambda seconds: seconds < MOST_BUILD_S,
-        ),
-        judge_figure(
-            f"memory for building the index of {what}",
-            f"less than {MOST_BUILD_MB:g} MB",
-            max(peaks) / 1e6 if peaks else None,
-            "{:.1f} MB",
-            lambda megabytes: megabytes < MOST_BUILD_MB,
-        ),
-        judge_figure(
-            f"opening the index of {what}",
-            f"less than {MOST_OPEN_MS:g} ms",
-            max(build.open_s for build in builds) * 1e3,
-            "{:.1f} ms",
-            lambda milliseconds: milliseconds < MOST_OPEN_MS,
-        ),
-    ]
-
-
-def measure_order(say: Say) -> tuple[Section, list[Target]]:
-    """Times slices of orders, and looks at their memory."""
-    say("slices of the order")
-    blocks = BlockShuffle(1024, 8)
-    rows: list[dict[str, Any]] = []
-    for name, num_examples, shuffle in (
-        ("10^6 examples", _SMALL_N, None),
-        ("10^10 examples", _LARGE_N, None),
-        ("10^6 examples, blocks of 1,024 in windows of 8", _SMALL_N, blocks),
-        ("10^10 examples, blocks of 1,024 in windows of 8", _LARGE_N, blocks),
-    ):
-        times = slice_times_s(num_examples, _NUM_SLICES, shuffle)
-        rows.append(
-            {
-                "order": name,
-                "slice_ms": Spread.of(seconds * 1e3 for seconds in times),
-                "peak_kb": slice_peak_bytes(num_examples, shuffle) / 1e3,
-            }
-        )
-    section = Section(
-        "order",
-        f"a slice of {SLICE:,} positions of the order",
-        f"{_NUM_SLICES} slices all over the order; memory is what numpy and Python allocate for one, its result of "
-        f"{8 * SLICE / 1e3:.0f} KB included.",
-        [
-            Column("order", "order"),
-            Column("slice_ms", "a slice, ms", "{:.2f}"),
-            Column("peak_kb", "memory for it, KB", "{:,.0f}"),
-        ],
-        rows,
-    )
-    return section, judge_order(rows[1]["slice_ms"], rows[0]["peak_kb"], rows[1]["peak_kb"])
-
-
-def judge_order(slice_ms: Spread | None, small_kb: float, large_kb: float) -> list[Target]:
-    """Returns the targets of a slice of 10^10 examples.
-
-    Args:
-        slice_ms: milliseconds of such a slice.
-        small_kb: memory for a slice of 10^6.
-        large_kb: memory for a slice of 10^10.
-    """
-    return [
-        judge_figure(
-            f"a slice of {SLICE:,} of 10^10",
-            f"less than {MOST_SLICE_MS:g} ms",
-            None if slice_ms is None else slice_ms.median,
-            "{:.2f} ms",
-            lambda milliseconds: milliseconds < MOST_SLICE_MS,
-        ),
-        judge_figure(
-            "memory for a slice of 10^10",
-            f"at most {MOST_MEMORY_GROWTH:g} x that of 10^6",
-            large_kb / small_kb,
-            "{:.2f} x",
-            lambda ratio: ratio <= MOST_MEMORY_GROWTH,
-        ),
-    ]
-
-
-def measure_locality(settings: Settings) -> Section:
-    """Counts the places on the disk that consecutive examples of an order have."""
-    num_examples = max(1 << 14, _SMALL_RECORDS * settings.num_photos // _FULL_PHOTOS)
-    rows = []
-    for block_records in (None, 64, 256, 1024):
-        blocks = None if block_records is None else BlockShuffle(block_records, max(1, 8192 // block_records))
-        rows.append(
-            {
-                "block_records": "none" if block_records is None else f"{block_records:,}",
-                "in_a_batch": num_places(num_examples, 128, blocks),
-                "in_a_window": num_places(num_examples, 8192, blocks),
-            }
-        )
-    return Section(
-        "locality",
-        "how far apart the examples of a shuffled order lie",
-        f"{num_examples:,} examples, `shuffle_buffer` 8,192: separate places on the disk (runs of direct neighbours) "
-        "of the examples of a batch, and of all examples of a window.",
-        [
-            Column("block_records", "block_records"),
-            Column("in_a_batch", "places of 128 consecutive examples", "{:,.1f}"),
-            Column("in_a_window", "places of 8,192 consecutive examples", "{:,.1f}"),
-        ],
-        rows,
-    )
+def _open(instructions: Sequence[FileInstruction], dataset: str, cache_dir: str) -> tuple[float, int | None]:
+    os.environ["XDG_CACHE_HOME"] = cache_dir
+    before = resident_bytes()
+    start = time.perf_counter()
+    RecordIndex.open(instructions, dataset)
+    took_s = time.perf_counter() - start
+    after = resident_bytes()
+    return took_s, None if before is None or after is None else after[1] - before[0]
 
 
 @contextmanager
@@ -213,3 +146,77 @@ def _workplace() -> Iterator[Path]:
             yield Path(folder)
     except OSError as error:
         raise ConfigError(f"The records that are to be indexed cannot be written to {parent}: {error}.") from error
+
+
+def measure_order(run: Run) -> Table:
+    """Times slices of orders, and looks at their memory."""
+    run.say("slices of the order")
+    samples, titles = {}, {}
+    for blocks, suffix, more in ((None, "", ""), (_BLOCKS, "_blocks", ", blocks of 1,024 in windows of 8")):
+        for exponent in (6, 10):
+            name, num_examples = f"10^{exponent}{suffix}", 10**exponent
+            titles[name] = f"10^{exponent} examples{more}"
+            samples[name] = {
+                "slice_ms": [seconds * 1e3 for seconds in slice_times_s(num_examples, _NUM_SLICES, blocks)],
+                "peak_kb": [slice_peak_bytes(num_examples, blocks) / 1e3],
+            }
+    return ORDER.fill(samples, titles)
+
+
+def slice_times_s(num_examples: int, num_slices: int, blocks: BlockShuffle | None = None) -> list[float]:
+    """Returns the seconds that slices of SLICE positions take, all over the order."""
+    find = _order(num_examples, blocks)
+    times = []
+    for number in range(num_slices + 1):
+        start = (num_examples - SLICE) * number // max(1, num_slices)
+        positions = np.arange(start, start + SLICE)
+        began = time.perf_counter()
+        find(positions)
+        times.append(time.perf_counter() - began)
+    return times[1:]  # The first one also loads code.
+
+
+def slice_peak_bytes(num_examples: int, blocks: BlockShuffle | None = None) -> int:
+    """Returns the memory that a slice from the middle needs at its greatest, its result included."""
+    find, start = _order(num_examples, blocks), (num_examples - SLICE) // 2
+    positions = np.arange(start, start + SLICE)
+    tracemalloc.start()
+    find(positions)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak_bytes
+
+
+def measure_locality(run: Run) -> Table:
+    """Counts the places on the disk that consecutive examples of an order have."""
+    num_examples = max(1 << 14, _SMALL_RECORDS * run.settings.num_photos // _FULL_PHOTOS)
+    samples = {}
+    for block_records in (None, 64, 256, 1024):
+        blocks = None if block_records is None else BlockShuffle(block_records, max(1, 8192 // block_records))
+        samples["none" if block_records is None else f"{block_records:,}"] = {
+            "in_a_batch": [num_places(num_examples, 128, blocks)],
+            "in_a_window": [num_places(num_examples, 8192, blocks)],
+        }
+    return replace(LOCALITY, note=LOCALITY.note.format(num_examples=num_examples)).fill(samples)
+
+
+def num_places(num_examples: int, num_consecutive: int, blocks: BlockShuffle | None = None) -> float:
+    """Returns in how many places, not adjacent to each other, this many consecutive examples of an order lie; a mean.
+
+    Args:
+        num_examples: of the dataset.
+        num_consecutive: of the order, the same number in every stretch that is looked at.
+        blocks: the block shuffle; None: none.
+    """
+    find = _order(num_examples, blocks)
+    starts = range(0, num_examples - num_consecutive + 1, num_consecutive)[:64]
+    counts = [
+        1 + np.count_nonzero(np.diff(np.sort(find(np.arange(start, start + num_consecutive)))) != 1) for start in starts
+    ]
+    return float(np.mean(counts))
+
+
+def _order(num_examples: int, blocks: BlockShuffle | None) -> Callable[[Int64Array], Int64Array]:
+    if blocks is None:
+        return lambda positions: order_at(positions, num_examples, _SEED, 0)
+    return lambda positions: block_order_at(positions, num_examples, _SEED, 0, blocks)

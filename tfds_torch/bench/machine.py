@@ -1,30 +1,42 @@
-"""What a measurement depends on: the machine and the versions."""
+"""What a measurement depends on: the machine, as pyperf and psutil tell of it, and the versions."""
 
-import os
 import platform
 import re
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
+from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.machine_share import num_cores
 
 _ALWAYS = ("tfds-torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow", "protobuf")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Returns CPU model, cores that may be used, memory in bytes, kernel, and the load of the last minute.
+    """Returns CPU model, frequency and configuration, cores that may be used, memory in bytes, kernel, and the load.
 
-    What the system does not tell is None.
+    What the system does not tell is None. Of what pyperf collects, neither the machine's name nor paths are taken.
+
+    Raises:
+        ConfigError: pyperf or psutil is not installed.
     """
+    try:
+        import psutil
+        import pyperf
+    except ImportError as error:
+        raise ConfigError(f"{error}: in a clone, pip install -e '.[bench]'.") from None
+    # A Run collects metadata when it is made; its value is not used.
+    found = pyperf.Run([1.0]).get_metadata()
     return {
-        "cpu": _cpu_model(),
+        "cpu": found.get("cpu_model_name"),
+        "cpu_frequency": found.get("cpu_freq"),
+        "cpu_config": found.get("cpu_config"),
         "num_cores": num_cores(),
-        "ram_bytes": _ram_bytes(),
+        "ram_bytes": psutil.virtual_memory().total,
         "kernel": _kernel(),
         "architecture": platform.machine(),
-        "load_before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "load_before": found.get("load_avg_1min"),
+        "runnable_threads": found.get("runnable_threads"),
     }
 
 
@@ -41,22 +53,6 @@ def describe_versions(distributions: Iterable[str]) -> dict[str, str | None]:
     elif versions["tensorflow"] is not None:
         del versions["tensorflow-cpu"]
     return versions
-
-
-def _cpu_model() -> str | None:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor() or None
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else None
-
-
-def _ram_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def _kernel() -> str:

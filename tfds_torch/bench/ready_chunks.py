@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,41 +14,18 @@ SMALL, IMAGES = (8,), (3, 32, 32)
 """Shapes of a row: what is left is overhead; and 786 kB a batch."""
 CASES = ((256, SMALL), (100, SMALL), (100, IMAGES))
 """Rows of a chunk, and their shape: as many as a batch has, and others, which are joined."""
+CUTS = ((1, BATCH_SIZE), (4096, 1))
+"""Rows of a chunk, and of a batch that is cut out of such chunks, without a thread."""
+
+Sample = tuple[str, dict[str, float]]
 
 
-@dataclass(frozen=True)
-class FeedTime:
-    """Batches that a loop took out of a Feeder.
-
-    Attributes:
-        chunk_size: rows of a chunk.
-        shape: of a row.
-        batch_us: of a batch, microseconds, a mean.
-    """
-
-    chunk_size: int
-    shape: tuple[int, ...]
-    batch_us: float
+def feed_name(chunk_size: int, shape: tuple[int, ...]) -> str:
+    """Returns the name of a case of a Feeder."""
+    return f"chunks of {chunk_size} x {list(shape)}"
 
 
-@dataclass(frozen=True)
-class CutTime:
-    """Rows that were cut out of chunks into batches, without a thread.
-
-    Attributes:
-        chunk_size: rows of a chunk.
-        batch_size: rows of a batch.
-        num_rows: of all chunks, which were there before the first batch was taken.
-        row_ns: of a row, nanoseconds, a mean.
-    """
-
-    chunk_size: int
-    batch_size: int
-    num_rows: int
-    row_ns: float
-
-
-def run_feeds(num_batches: int, num_rounds: int) -> Iterator[FeedTime]:
+def run_feeds(num_batches: int, num_rounds: int) -> Iterator[Sample]:
     """Yields the times of all cases in turn, each with a Feeder of its own whose queue is full at the beginning.
 
     Args:
@@ -58,20 +34,22 @@ def run_feeds(num_batches: int, num_rounds: int) -> Iterator[FeedTime]:
     """
     for _ in range(num_rounds):
         for chunk_size, shape in CASES:
-            yield FeedTime(chunk_size, shape, _batch_us(chunk_size, shape, num_batches))
+            yield feed_name(chunk_size, shape), {"batch_us": _batch_us(chunk_size, shape, num_batches)}
 
 
-def run_cuts(sizes: tuple[int, ...], num_rounds: int) -> Iterator[CutTime]:
-    """Yields how long rebatching takes for several numbers of rows, in turn.
+def run_cuts(few: int, many: int, num_rounds: int) -> Iterator[Sample]:
+    """Yields nanoseconds of a row that is cut out of chunks, when few and when many rows wait, and their ratio.
 
     Args:
-        sizes: numbers of rows, each a multiple of 4096.
-        num_rounds: of all sizes.
+        few: a number of rows, a multiple of 4096.
+        many: another one.
+        num_rounds: of all cases.
     """
     for _ in range(num_rounds):
-        for chunk_size, batch_size in ((1, BATCH_SIZE), (4096, 1)):
-            for num_rows in sizes:
-                yield CutTime(chunk_size, batch_size, num_rows, _row_ns(chunk_size, batch_size, num_rows))
+        for chunk_size, batch_size in CUTS:
+            few_ns, many_ns = (_row_ns(chunk_size, batch_size, num_rows) for num_rows in (few, many))
+            name = f"chunks of {chunk_size} to batches of {batch_size}"
+            yield name, {"few_ns": few_ns, "many_ns": many_ns, "growth": many_ns / few_ns}
 
 
 def _batch_us(chunk_size: int, shape: tuple[int, ...], num_batches: int) -> float:

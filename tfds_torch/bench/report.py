@@ -1,26 +1,14 @@
-"""The report of a suite: everything that was measured, as data, as rows of text, and as Markdown."""
+"""Report: what a suite found, as data that is written, read back and shown; pages and charts are made of it alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfds_torch.bench import figures
-from tfds_torch.bench.contest_tables import table_of, times_timm
-from tfds_torch.bench.figures import EpochFigures, Outcome, Spread
-from tfds_torch.bench.section import Section
-from tfds_torch.bench.targets import Target
+from tfds_torch.bench.tables import Column, Ratio, Row, Spread, Table
+from tfds_torch.bench.targets import Verdict
 
-SCHEMA = 1
-
-_SUMMARIES: dict[str, Callable[[Outcome], Spread | None]] = {
-    "start_s": figures.start_s,
-    "first_epoch_batch_s": figures.first_epoch_batch_s,
-    "examples_per_s": figures.examples_per_s,
-    "examples_per_s_without_tail": figures.examples_per_s_without_tail,
-    "first_batch_s": figures.first_batch_s,
-    "tail_s": figures.tail_s,
-    "cpu_us_per_example": figures.cpu_us_per_example,
-}
+SCHEMA = 2
+"""Of the JSON form; `report.schema.json` describes it."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +21,12 @@ class Report:
         method: how, in a paragraph.
         command: what was typed.
         date: when it began, ISO 8601, UTC.
+        took_s: how long it took, seconds; None: not noted.
         machine: see `machine.describe_machine`.
         versions: distribution -> version; None: not installed.
         settings: what the command's options were.
-        outcomes: what the contestants did; none where the suite measures this package alone.
-        targets: our own targets.
-        sections: other tables of figures.
+        tables: figures.
+        targets: our own, judged.
         configured: where to read how it is measured, and why so.
     """
 
@@ -47,106 +35,93 @@ class Report:
     method: str
     command: str
     date: str
-    machine: dict[str, Any]
-    versions: dict[str, str | None]
-    settings: dict[str, Any]
-    outcomes: Sequence[Outcome]
-    targets: Sequence[Target]
-    sections: Sequence[Section] = ()
-    configured: str = ""
+    took_s: float | None
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str | None]
+    settings: Mapping[str, Any]
+    tables: Sequence[Table]
+    targets: Sequence[Verdict]
+    configured: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as JSON has it: figures in the units of their columns, raw epochs in seconds and bytes."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Report":
+        """Returns the report that `as_dict` made this of.
+
+        Raises:
+            ValueError: it has another form.
+        """
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"its schema is {data.get('schema')}, and should be {SCHEMA}")
+        own = {key: value for key, value in data.items() if key != "schema"}
+        targets = [Verdict(**target) for target in own.pop("targets")]
+        return cls(**own | {"tables": list(map(_table, own["tables"]))}, targets=targets)
+
+    def table(self, name: str) -> Table:
+        """Returns a table.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        return {table.name: table for table in self.tables}[name]
+
+    def facts(self) -> list[str]:
+        """Returns lines that say when, how and on what was measured."""
+        machine, settings = self.machine, self.settings
+        ram = "memory not known" if machine["ram_bytes"] is None else f"{machine['ram_bytes'] / 2**30:.0f} GiB"
+        where = f"{machine['cpu'] or 'CPU not known'} ({machine['architecture']}), {machine['num_cores']} cores, {ram}"
+        load = "not known" if machine["load_before"] is None else f"{machine['load_before']:.2f}"
+        took = "" if self.took_s is None else f", took {self.took_s:.0f} s"
+        return [
+            f"{self.command}, begun {self.date}{took}",
+            f"{where}, {machine['kernel']}, load before: {load}",
+            f"{settings['num_photos']:,} photographs in {settings['num_shards']} shards, batches of "
+            f"{settings['batch_size']}, {settings['num_workers']} workers, {settings['num_repeats']} repeats",
+            ", ".join(f"{name} {version or 'not installed'}" for name, version in self.versions.items()),
+            f"how it is configured, and why: {self.configured}",
+        ]
+
+    def markdown(self, chart: str | None) -> str:
+        """Returns the report as a page.
+
+        Args:
+            chart: the name of the chart's file, beside the page; None when there is no chart.
+        """
+        lines = [f"# {self.suite}: {self.title}", "", self.method, ""]
+        lines += [f"![{self.title}]({chart})", ""] if chart else []
+        for table in self.tables:
+            lines += [f"## {table.title[0].upper()}{table.title[1:]}", ""] if table.title else []
+            lines += [table.note, ""] if table.note else []
+            lines += table_lines(*table.texts(), table.reasons())
+        if self.targets:
+            verdicts = [[one.name, one.wanted, one.found, "kept" if one.kept else "**MISSED**"] for one in self.targets]
+            lines += ["## Targets", "", *table_lines(["target", "wanted", "found", ""], verdicts, rule="---|")]
+        lines += ["## Where and how", "", *(f"- {fact}" for fact in self.facts())]
+        return "\n".join(lines) + "\n"
 
 
-def as_dict(report: Report) -> dict[str, Any]:
-    """Returns the whole report as JSON has it: figures in seconds, bytes and examples per second."""
-    return {
-        "schema": SCHEMA,
-        **{name: getattr(report, name) for name in ("suite", "title", "method", "command", "date")},
-        **{name: getattr(report, name) for name in ("machine", "versions", "settings")},
-        "contestants": [_outcome_as_dict(outcome, report.outcomes) for outcome in report.outcomes],
-        "sections": [section.as_dict() for section in report.sections],
-        "targets": [asdict(target) for target in report.targets],
-    }
-
-
-def _outcome_as_dict(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    memory = outcome.memory
-    return {
-        "name": outcome.peer.name,
-        "title": outcome.peer.title,
-        "missing": outcome.missing,
-        "summary": {name: _spread_as_dict(summary(outcome)) for name, summary in _SUMMARIES.items()},
-        "times_timm": times_timm(outcome, outcomes),
-        "memory": memory and asdict(memory) | {"total_bytes": memory.total_bytes},
-        "warm_ups": [epoch_as_dict(epoch) for epoch in outcome.warm_ups],
-        "epochs": [epoch_as_dict(epoch) for epoch in outcome.epochs],
-    }
-
-
-def _spread_as_dict(spread: Spread | None) -> dict[str, float] | None:
-    return None if spread is None else asdict(spread)
-
-
-def epoch_as_dict(epoch: EpochFigures) -> dict[str, Any]:
-    """Returns all figures of an epoch as JSON has them."""
-    figure = asdict(epoch)
-    return {**figure.pop("times"), **figure, "examples_per_s": epoch.examples_per_s}
-
-
-def missing(report: Report) -> list[str]:
-    """Returns a line for every contestant that has no figures, with the reason."""
-    return missing_outcomes(report.outcomes)
-
-
-def missing_outcomes(outcomes: Sequence[Outcome]) -> list[str]:
-    """Returns a line for every contestant that has no figures, with the reason."""
-    return [f"{outcome.peer.title} is missing: {outcome.missing}" for outcome in outcomes if outcome.missing]
-
-
-def facts(report: Report) -> list[str]:
-    """Returns lines that say when, how and on what was measured."""
-    machine, settings = report.machine, report.settings
-    ram = "memory not known" if machine["ram_bytes"] is None else f"{machine['ram_bytes'] / 2**30:.0f} GiB"
-    where = f"{machine['cpu'] or 'CPU not known'} ({machine['architecture']}), {machine['num_cores']} cores, {ram}"
-    load = "not known" if machine["load_before"] is None else f"{machine['load_before']:.2f}"
-    return [
-        f"{report.command}, begun {report.date}",
-        f"{where}, {machine['kernel']}, load before: {load}",
-        f"{settings['num_photos']:,} photographs in {settings['num_shards']} shards, "
-        f"batches of {settings['batch_size']}, "
-        f"{settings['num_workers']} workers, {settings['num_repeats']} repeats",
-        ", ".join(f"{name} {version or 'not installed'}" for name, version in report.versions.items()),
-        report.configured,
-    ]
-
-
-def markdown(report: Report, chart: str | None) -> str:
-    """Returns the report as a page.
-
-    Args:
-        report: what is reported.
-        chart: the name of the chart's file, beside the page; None when there is no chart.
-    """
-    lines = [f"# {report.suite}: {report.title}", "", report.method, ""]
-    if report.outcomes:
-        lines += table_lines(*table_of(report.suite, report.outcomes), missing(report))
-    lines += [f"![{report.title}]({chart})", ""] if chart else []
-    for section in report.sections:
-        lines += [f"## {section.title[0].upper()}{section.title[1:]}", "", section.note, ""]
-        lines += table_lines(*section.table(), section.missing)
-    if report.targets:
-        lines += ["## Targets", "", _row(["target", "wanted", "found", ""]), "|---|---|---|---|"]
-        for target in report.targets:
-            lines.append(_row([target.name, target.wanted, target.found, "kept" if target.kept else "**MISSED**"]))
-        lines.append("")
-    lines += ["## Where and how", "", *(f"- {fact}" for fact in facts(report))]
-    return "\n".join(lines) + "\n"
-
-
-def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], reasons: Sequence[str] = ()) -> list[str]:
-    """Returns a table in Markdown, with a paragraph for every reason."""
-    lines = [_row(headings), "|---|" + "---:|" * (len(headings) - 1), *map(_row, rows), ""]
+def table_lines(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], reasons: Sequence[str] = (), rule: str = "---:|"
+) -> list[str]:
+    """Returns a table in Markdown, with a paragraph for every reason; `rule` aligns all columns but the first one."""
+    lines = [_line(headings), "|---|" + rule * (len(headings) - 1), *map(_line, rows), ""]
     return lines + [line for reason in reasons for line in (f"{reason.rstrip('.')}.", "")]
 
 
-def _row(cells: Sequence[str]) -> str:
+def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _table(data: Mapping[str, Any]) -> Table:
+    columns = [Column(**column | {"ratio": column["ratio"] and Ratio(**column["ratio"])}) for column in data["columns"]]
+    rows = [
+        Row(**row | {"figures": {key: _figure(value) for key, value in row["figures"].items()}}) for row in data["rows"]
+    ]
+    return Table(**{**data, "columns": columns, "rows": rows})
+
+
+def _figure(value: Any) -> Spread | str | None:
+    return Spread(**value) if isinstance(value, dict) else value

@@ -91,7 +91,7 @@ def _check_images(images: Any, image_shape: Sequence[int]) -> None:
 
 def _describe(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
-        how = INSTALL if error.name == "ffcv" else "pip install 'tfds-torch[bench]'"
+        how = INSTALL if error.name == "ffcv" else "in a clone: pip install -e '.[bench]'"
         return f"{error} ({how})"
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,17 +1,13 @@
 """Suite: what is measured, how, and how much of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfds_torch.bench.figures import Outcome
-from tfds_torch.bench.section import Section
+from tfds_torch.bench.tables import Table
 from tfds_torch.bench.targets import Target
 from tfds_torch.bench.task import BASELINE_REVISION, Peer
 from tfds_torch.bench.turns import Say
-
-HALF = "train[:50%]"
-"""Split of an epoch of half of the photographs."""
 
 _MOST_SHARDS = 8
 
@@ -37,11 +33,6 @@ class Settings:
     baseline: str = BASELINE_REVISION
 
     @property
-    def num_half(self) -> int:
-        """Photographs of an epoch in those suites that compare this package with itself only, in `HALF`."""
-        return self.num_photos // 2
-
-    @property
     def num_shards(self) -> int:
         """Files of a dataset that is measured."""
         return min(_MOST_SHARDS, self.num_photos)
@@ -52,33 +43,18 @@ class Run:
     """What a suite is asked for.
 
     Attributes:
-        peers: who takes part; a suite that measures this package alone ignores it.
+        peers: who takes part, where the suite's contestants can be chosen.
         settings: how much.
         data_dir: holds the dataset `photos`.
         say: tells the user what is being done.
+        versions: distribution -> version, of contestants with an environment of their own; filled by the suite.
     """
 
     peers: Sequence[Peer]
     settings: Settings
     data_dir: Path
     say: Say
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a suite measured.
-
-    Attributes:
-        targets: our own, judged.
-        outcomes: what contestants did, where there are some.
-        sections: tables of other figures.
-        versions: of contestants that have an environment of their own: distribution -> version.
-    """
-
-    targets: Sequence[Target]
-    outcomes: Sequence[Outcome] = ()
-    sections: Sequence[Section] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,16 +65,18 @@ class Suite:
         name: how the command line calls it.
         title: what it measures, in a line.
         method: how, in a paragraph.
-        measure: does it.
-        configured: where to read how, and why so.
-        peers: who takes part; nobody where this package is measured alone, or all take part always.
+        measure: yields its tables.
+        targets: our own.
+        peers: contestants that the command line may choose from; none where all take part always.
         distributions: packages that those who always take part are made of, for the list of versions.
+        configured: where to read how it is measured, and why so.
     """
 
     name: str
     title: str
     method: str
-    measure: Callable[[Run], Found]
-    configured: str
+    measure: Callable[[Run], Iterator[Table]]
+    targets: Sequence[Target] = ()
     peers: Sequence[Peer] = ()
     distributions: Sequence[str] = ()
+    configured: str = "tfds_torch.bench.peers"

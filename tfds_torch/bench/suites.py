@@ -1,43 +1,73 @@
-"""All suites, and a run of one of them."""
+"""All suites: `suites.toml`, with the function that measures each; and a run of one of them."""
 
+import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 from tfds_torch import demo
-from tfds_torch.bench import machine
-from tfds_torch.bench.cached_suite import CACHED
-from tfds_torch.bench.contests import SAMPLE, START
-from tfds_torch.bench.export_suite import EXPORT
-from tfds_torch.bench.feeder_suite import FEEDER
-from tfds_torch.bench.fused_suites import JPEG, JPEG_EVAL, MEMORY, PNG32
-from tfds_torch.bench.index_suite import INDEX_SUITE
-from tfds_torch.bench.multi_suite import MULTI
-from tfds_torch.bench.notebook_suite import NOTEBOOK
-from tfds_torch.bench.ready_suite import READY
+from tfds_torch.bench import contests, file_costs, loader_costs, machine, resuming
+from tfds_torch.bench.contest import measure_contests
+from tfds_torch.bench.figures import OURS_BY_IT
 from tfds_torch.bench.report import Report
-from tfds_torch.bench.scale_suite import SCALE
-from tfds_torch.bench.state_suite import STATE_SUITE
 from tfds_torch.bench.suite import Run, Settings, Suite
-from tfds_torch.bench.task import PEERS
+from tfds_torch.bench.tables import Table
+from tfds_torch.bench.targets import RELATIONS, Target, judge
+from tfds_torch.bench.task import PEERS, SINGLE_PEERS
 from tfds_torch.bench.turns import Say
 
-SUITES = (
-    SAMPLE,
-    START,
-    INDEX_SUITE,
-    STATE_SUITE,
-    JPEG,
-    JPEG_EVAL,
-    PNG32,
-    MEMORY,
-    NOTEBOOK,
-    READY,
-    MULTI,
-    FEEDER,
-    SCALE,
-    EXPORT,
-    CACHED,
-)
+_MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
+    "sample": measure_contests(contests.SAMPLE),
+    "start": measure_contests(contests.STARTING),
+    "index": contests.measure_index,
+    "state": resuming.measure_state,
+    "jpeg": measure_contests(contests.JPEG),
+    "jpeg_eval": measure_contests(contests.JPEG_EVAL),
+    "png32": measure_contests(contests.PNG32),
+    "memory": contests.measure_memory,
+    "notebook": contests.measure_notebook,
+    "ready": loader_costs.measure_ready,
+    "multi": loader_costs.measure_multi,
+    "feeder": loader_costs.measure_feeder,
+    "scale": contests.measure_scale,
+    "export": file_costs.measure_export,
+    "cached": file_costs.measure_cached,
+}
+_SINGLE = ("sample", "start")
+_DEFAULTS = {"table": contests.CONTESTANTS, "column": OURS_BY_IT.key}
+
+
+def _read() -> tuple[Suite, ...]:
+    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    phrases = data.pop("phrases")
+    phrases["single"] = phrases["single"].format(**phrases)
+    return tuple(_suite(name, fields, phrases) for name, fields in data.items())
+
+
+def _suite(name: str, fields: Mapping[str, Any], phrases: Mapping[str, str]) -> Suite:
+    peers = SINGLE_PEERS if name in _SINGLE else PEERS
+    given: dict[str, Any] = {
+        "method": " ".join(fields["method"].format(**phrases).split()),
+        "peers": tuple(peers[peer] for peer in fields.get("peers", ())),
+        "targets": tuple(map(_target, fields.get("targets", ()))),
+    }
+    return Suite(name=name, measure=_MEASURES[name], **{**fields, **given})
+
+
+def _target(fields: Mapping[str, Any]) -> Target:
+    given = dict(fields)
+    ((relation, limit),) = ((known, given.pop(known)) for known in RELATIONS if known in fields)
+    return Target(relation=relation, limit=limit, **{**_DEFAULTS, **given})
+
+
+SUITES = _read()
 
 
 def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
@@ -47,24 +77,23 @@ def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
         TfdsTorchError: the datasets could not be made. A contestant that fails is reported, not raised.
     """
     found_machine = machine.describe_machine()  # First: the load before the start.
-    date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    date, began_s = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     data_dir = demo.prepare("photos", num_examples=settings.num_photos, num_shards=settings.num_shards)
-    found = suite.measure(Run(suite.peers, settings, data_dir, say))
-    taking_part = suite.peers or PEERS[:1]
+    asked = Run(suite.peers, settings, data_dir, say)
+    tables = list(suite.measure(asked))
+    taking_part = suite.peers or [PEERS["ours"]]
+    distributions = [*(name for peer in taking_part for name in peer.distributions), *suite.distributions]
     return Report(
         suite=suite.name,
         title=suite.title,
         method=suite.method,
         command=command,
         date=date,
+        took_s=round(time.monotonic() - began_s, 1),
         machine=found_machine,
-        versions=machine.describe_versions(
-            [*(name for peer in taking_part for name in peer.distributions), *suite.distributions]
-        )
-        | dict(found.versions),
+        versions=machine.describe_versions(distributions) | asked.versions,
         settings=asdict(settings) | {"num_shards": settings.num_shards},
-        outcomes=found.outcomes,
-        targets=found.targets,
-        sections=found.sections,
+        tables=tables,
+        targets=judge(suite.targets, tables),
         configured=suite.configured,
     )

@@ -8,6 +8,9 @@ OURS, OURS_IN_PROCESS, TIMM, WEBDATASET, GRAIN = "ours", "ours_0", "timm", "webd
 OURS_8, OURS_BATCHED, BASELINE = "ours_8", "ours_batched", "baseline"
 FFCV, DALI, AS_NUMPY, LIMIT = "ffcv", "dali", "as_numpy", "limit"
 
+EIGHT = 8
+"""Workers of OURS_8."""
+
 BASELINE_REVISION = "edba0d4"
 """The last commit before local datasets were read without tensorflow."""
 
@@ -65,7 +68,7 @@ class Peer:
         file_format: of the images: `tfrecord`, or one that `conversion` writes.
         distributions: the packages it is made of, for the list of versions.
         environment: where its process runs: "" where the runner does, or one that `environments` makes.
-        hands_over: whether images arrive in the training process; else something of their number does.
+        changes: fields of the task that this contestant has otherwise.
     """
 
     name: str
@@ -74,38 +77,41 @@ class Peer:
     file_format: str = "tfrecord"
     distributions: tuple[str, ...] = ()
     environment: str = ""
-    hands_over: bool = True
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 _PEERS = "tfds_torch.bench.peers"
-_BASELINE_TITLE = "tfds_torch, baseline"
 _OURS_NEEDS = ("torch", "tensorflow-datasets")
+_FUSED = f"{_PEERS}.ours_fused:load"
 _TIMM_NEEDS = ("timm", "torchvision", "torch", "tensorflow-datasets")
 _WEBDATASET = Peer(WEBDATASET, "WebDataset", f"{_PEERS}.webdataset_tar:load", "tar", ("webdataset", "torch"))
 _GRAIN = Peer(GRAIN, "Grain", f"{_PEERS}.grain_array_record:load", "array_record", ("grain", "array-record"))
 
-PEERS = (
+
+def _by_name(*peers: Peer) -> dict[str, Peer]:
+    return {peer.name: peer for peer in peers}
+
+
+SINGLE_PEERS = _by_name(
     Peer(OURS, "tfds_torch", f"{_PEERS}.ours:load", distributions=_OURS_NEEDS),
-    Peer(BASELINE, _BASELINE_TITLE, f"{_PEERS}.ours:load", environment=BASELINE),
     Peer(TIMM, "timm ReaderTfds", f"{_PEERS}.timm_reader:load", distributions=_TIMM_NEEDS),
     _WEBDATASET,
     _GRAIN,
     Peer(AS_NUMPY, "tfds.as_numpy", f"{_PEERS}.tfds_as_numpy:load", distributions=("tensorflow-datasets",)),
 )
-"""The contestants that hand over single examples, which are transformed one by one; in the order of their turns."""
+"""The contestants that hand over single examples, which are transformed one by one."""
 
-FUSED_PEERS = (
-    Peer(OURS, "tfds_torch", f"{_PEERS}.ours_fused:load", distributions=_OURS_NEEDS),
-    Peer(BASELINE, _BASELINE_TITLE, f"{_PEERS}.ours_fused:load", environment=BASELINE),
-    Peer(OURS_IN_PROCESS, "tfds_torch, no workers", f"{_PEERS}.ours_fused:load_in_process", distributions=_OURS_NEEDS),
+PEERS = _by_name(
+    Peer(OURS, "tfds_torch", _FUSED, distributions=_OURS_NEEDS),
+    Peer(BASELINE, "tfds_torch, baseline", _FUSED, environment=BASELINE),
+    Peer(OURS_BATCHED, "tfds_torch, batched=True", f"{_FUSED}_batched", distributions=_OURS_NEEDS),
+    Peer(OURS_IN_PROCESS, "tfds_torch, no workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": 0}),
+    Peer(OURS_8, "tfds_torch, 8 workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": EIGHT}),
     Peer(TIMM, "timm create_loader", f"{_PEERS}.timm_loader:load", distributions=_TIMM_NEEDS),
     _WEBDATASET,
     _GRAIN,
     Peer(DALI, "DALI without a GPU", f"{_PEERS}.dali:load", environment=DALI),
     Peer(FFCV, "FFCV", f"{_PEERS}.ffcv_beton:load", "beton", ("ffcv", "numba", "opencv-python", "torch")),
-    Peer(LIMIT, "decode and crop alone", f"{_PEERS}.decode_limit:load", hands_over=False),
+    Peer(LIMIT, "decode and crop alone", f"{_PEERS}.decode_limit:load", changes={"image_shape": None}),
 )
-"""The contestants in the work of whole batches: each in its own fastest way; in the order of their turns."""
-
-EIGHT_WORKERS = Peer(OURS_8, "tfds_torch, 8 workers", f"{_PEERS}.ours_fused:load_with_8", distributions=_OURS_NEEDS)
-BATCHED = Peer(OURS_BATCHED, "tfds_torch, batched=True", f"{_PEERS}.ours_fused:load_batched", distributions=_OURS_NEEDS)
+"""The contestants in the work of whole batches: each in its own fastest way."""

@@ -9,7 +9,6 @@ import io
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,8 @@ ITEM_SHAPE = (128, 32, 32, 3)
 
 _NUM_ITEMS, _NUM_FIRST = 8, 200
 
-
-@dataclass(frozen=True)
-class Turn:
-    """What one loader did in its turn.
-
-    Attributes:
-        loader: SHARED, ZMQ, WEBDATASET or LOADER.
-        per_s: items, or examples, that arrived in a second.
-    """
-
-    loader: str
-    per_s: float
+Sample = tuple[str, dict[str, float]]
+"""What one loader did in its turn: items, or examples, that arrived in a second."""
 
 
 class EndlessItems:
@@ -52,7 +41,7 @@ class EndlessItems:
             yield from self._items
 
 
-def run_item_turns(num_items: int, num_workers: int, num_turns: int) -> Iterator[Turn]:
+def run_item_turns(num_items: int, num_workers: int, num_turns: int) -> Iterator[Sample]:
     """Yields turns of the loaders, which read the same arrays.
 
     Args:
@@ -72,7 +61,7 @@ def run_item_turns(num_items: int, num_workers: int, num_turns: int) -> Iterator
     for _ in range(num_turns):
         for name, loader in loaders.items():
             with contextlib.redirect_stdout(io.StringIO()):  # WebDataset's prints what it ends.
-                yield Turn(name, _items_per_s(loader, num_items))
+                yield name, {"per_s": _items_per_s(loader, num_items)}
                 loader.kill()
 
 
@@ -86,7 +75,7 @@ def _items_per_s(loader: Any, num_items: int) -> float:
     return num_items / (time.perf_counter() - began)
 
 
-def run_photo_turns(data_dir: str, batch_size: int, num_workers: int, num_turns: int) -> Iterator[Turn]:
+def run_photo_turns(data_dir: str, batch_size: int, num_workers: int, num_turns: int) -> Iterator[Sample]:
     """Yields whole epochs of the photographs, cropped and resized to 224x224; a first one of each is not counted."""
     from tfds_torch import ImageDataset, create_loader
 
@@ -102,7 +91,7 @@ def run_photo_turns(data_dir: str, batch_size: int, num_workers: int, num_turns:
             began = time.perf_counter()
             num_batches = sum(1 for _ in loader)
             if turn:
-                yield Turn(name, num_batches * batch_size / (time.perf_counter() - began))
+                yield name, {"per_s": num_batches * batch_size / (time.perf_counter() - began)}
     for loader in loaders.values():
         loader.close()
 

@@ -34,14 +34,14 @@ def load_batched(task: Task) -> Callable[[int], Iterable[Any]]:
     return _epochs(task, None)
 
 
-def load_in_process(task: Task) -> Callable[[int], Iterable[Any]]:
-    """As `load`, without workers."""
-    return load(replace(task, num_workers=0))
+def load_after_reading(task: Task) -> Callable[[int], Iterable[Any]]:
+    """As `load`, after an epoch of another loader without workers, as in a notebook that first looks at its data.
 
-
-def load_with_8(task: Task) -> Callable[[int], Iterable[Any]]:
-    """As `load`, with 8 workers."""
-    return load(replace(task, num_workers=8))
+    What reading has left in the process (threads, an imported tensorflow) must not slow down its workers.
+    """
+    for _ in load(replace(task, num_workers=0))(0):
+        pass
+    return load(task)
 
 
 def _epochs(task: Task, preprocess: Any) -> Callable[[int], Iterable[Any]]:

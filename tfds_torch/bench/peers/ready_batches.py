@@ -2,35 +2,12 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tfds_torch import create_loader
-
-OURS, TORCH = "Loader", "torch's DataLoader"
-SHAPE = (256, 3, 32, 32)
-LARGE_SHAPE = (128, 3, 224, 224)
-"""Of uint8 images: 786 kB, and 19 MB as a batch of photographs has."""
-
-
-@dataclass(frozen=True)
-class ReadyEpoch:
-    """An epoch of ready batches.
-
-    Attributes:
-        loader: OURS or TORCH.
-        num_workers: of it.
-        batch_us: that the training process waits for each batch, microseconds, a mean without the first one.
-        hand_over_us: that a batch is on its way while the loop waits; None where the loader does not tell.
-    """
-
-    loader: str
-    num_workers: int
-    batch_us: float
-    hand_over_us: float | None
 
 
 class ReadyBatches(Dataset[Any]):
@@ -54,8 +31,11 @@ class ReadyBatches(Dataset[Any]):
 
 def run_ready_epochs(
     num_batches: int, shape: tuple[int, ...], num_workers: tuple[int, ...], num_rounds: int
-) -> Iterator[ReadyEpoch]:
-    """Yields epochs of both loaders, which take turns.
+) -> Iterator[tuple[str, dict[str, float | None]]]:
+    """Yields epochs of both loaders, which take turns: `loader_<workers>` or `torch_<workers>`, and microseconds.
+
+    `batch_us` is what the training process waits for each batch, a mean without the first one; `hand_over_us`, that a
+    batch is on its way while the loop waits, where there are workers and the loader tells.
 
     Args:
         num_batches: of an epoch.
@@ -68,9 +48,9 @@ def run_ready_epochs(
         for number in num_workers:
             with create_loader(dataset, num_workers=number) as loader:
                 batch_us = _epoch_us(loader)
-                stats = loader.stats()
-            yield ReadyEpoch(OURS, number, batch_us, stats.hand_over_s / num_batches * 1e6 if number else None)
-            yield ReadyEpoch(TORCH, number, _epoch_us(DataLoader(dataset, None, num_workers=number)), None)
+                hand_over_us = loader.stats().hand_over_s / num_batches * 1e6 if number else None
+            yield f"loader_{number}", {"batch_us": batch_us, "hand_over_us": hand_over_us}
+            yield f"torch_{number}", {"batch_us": _epoch_us(DataLoader(dataset, None, num_workers=number))}
 
 
 def _epoch_us(loader: Any) -> float:

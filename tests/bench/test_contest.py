@@ -1,0 +1,229 @@
+"""Contests: everybody is given the work that is announced, and what became of it is in one table."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.made_up import SUITE_OF, epoch
+
+from tfds_torch import demo
+from tfds_torch.bench import contest, contests
+from tfds_torch.bench.contest import ColdContestant, Contest, compete
+from tfds_torch.bench.environments import Environment
+from tfds_torch.bench.figures import EpochFigures, Memory
+from tfds_torch.bench.suite import Run, Settings
+from tfds_torch.bench.tables import Spread, Table
+from tfds_torch.bench.task import Peer, Task
+from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.runtime import fresh_process
+
+SETTINGS = Settings(num_photos=64, batch_size=4, num_workers=2, num_repeats=3, timeout_s=60)
+Measure = Callable[..., list[Table]]
+
+
+class Pretender:
+    """A contestant that has nothing to do; with one worker it breaks."""
+
+    def __init__(self, peer: Peer, task: Task, timeout_s: float, environment: Environment) -> None:
+        self.peer = peer
+        self.task = task
+        self.environment = environment
+        ALL.append(self)
+
+    def run_epoch(self) -> EpochFigures:
+        if self.task.num_workers == 1:
+            raise WorkerError("it broke")
+        return epoch(first_batch_s=1.5, num_examples=self.task.num_photos, start_s=4.0)
+
+    def measure_memory(self) -> Memory:
+        return Memory(5_000_000, (6_000_000,), 1)
+
+    def end(self) -> None:
+        pass
+
+
+ALL: list[Pretender] = []
+
+
+@pytest.fixture
+def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """Measures a suite whose contestants pretend; FFCV's files cannot be written, DALI's environment cannot be made."""
+
+    def convert(data_dir: Path, file_format: str, *, dataset: str) -> Path:
+        if file_format == "beton":
+            raise ConfigError("first line\nNo module named 'ffcv' (how to get it)")
+        return data_dir / dataset / file_format
+
+    def environment_of(peer: Peer, baseline: str) -> Environment:
+        if peer.environment == "dali":
+            raise ConfigError("nvidia-dali could not be installed: no room")
+        return Environment(peer.environment, [], versions={f"of {baseline}": "1"} if peer.environment else {})
+
+    ALL.clear()
+    monkeypatch.setattr(contest, "environment_of", environment_of)
+    monkeypatch.setattr(contest, "ContestantProcess", Pretender)
+    monkeypatch.setattr(contest, "converted", convert)
+    monkeypatch.setattr(demo, "prepare_fake", lambda name, num_examples, **_: tmp_path / f"{name}-{num_examples}")
+    monkeypatch.setattr(fresh_process, "call", lambda function, module: {"torch": 1.0}[module])
+    monkeypatch.setattr(contests, "num_cores", lambda: 2)
+
+    def run(suite: str, **settings: int) -> list[Table]:
+        ALL.clear()
+        asked = Run(SUITE_OF[suite].peers, replace(SETTINGS, **settings), tmp_path / "data", lambda text: None)
+        return list(SUITE_OF[suite].measure(asked))
+
+    return run
+
+
+def tasks() -> dict[str, Task]:
+    return {pretender.peer.name: pretender.task for pretender in ALL}
+
+
+@pytest.mark.parametrize(("suite", "num_epochs"), [("jpeg", 3), ("jpeg_eval", 1), ("png32", 3), ("sample", 1)])
+def test_everybody_takes_part_in_whole_epochs(suite: str, num_epochs: int, measure: Measure) -> None:
+    (table,) = measure(suite)
+    assert [row.name for row in table.rows] == [peer.name for peer in SUITE_OF[suite].peers]
+    reasons = {"dali": "nvidia-dali could not be installed: no room", "ffcv": "No module named 'ffcv' (how to get it)"}
+    missing = {row.name: row.missing for row in table.rows if row.missing}
+    assert missing == ({} if suite == "sample" else reasons)
+    assert {len(row.epochs) for row in table.rows if not row.missing} == {num_epochs}
+    assert {len(row.warm_ups) for row in table.rows if not row.missing} == {1}
+
+
+def test_photographs_are_trained_and_evaluated_with(measure: Measure, tmp_path: Path) -> None:
+    for suite, work, is_training in (("jpeg", "train", True), ("jpeg_eval", "eval", False)):
+        measure(suite)
+        for task in tasks().values():
+            assert (task.dataset, task.work, task.is_training, task.num_photos) == ("photos", work, is_training, 64)
+        assert tasks()["ours"].image_shape == (3, 224, 224)
+        assert tasks()["limit"].image_shape is None  # It hands over nothing that could be looked at.
+        assert (tasks()["ours"].num_workers, tasks()["ours_0"].num_workers) == (2, 0)
+        assert tasks()["grain"].converted_dir == str(tmp_path / "data" / "photos" / "array_record")
+
+
+def test_small_images_are_more_and_of_another_dataset(measure: Measure, tmp_path: Path) -> None:
+    measure("png32")
+    ours = tasks()["ours"]
+    assert (ours.dataset, ours.work, ours.is_training, ours.num_photos) == ("cifar10", "plain", True, 320)
+    assert (ours.image_shape, ours.data_dir) == ((3, 32, 32), str(tmp_path / "cifar10-320"))
+
+
+def test_memory_is_measured_in_fresh_processes_beside_the_imports(measure: Measure) -> None:
+    table, imports, beyond = measure("memory")
+    assert [len(row.warm_ups) for row in table.rows] == [3, 3, 3, 1, 0]
+    assert len(ALL) == 10
+    assert tasks()["ours_8"].num_workers == 8
+    assert table.spread("ours", "memory_mb") == Spread(11, 11, 11)
+    assert imports.spread("torch", "import_s") == Spread(1, 1, 1)
+    assert beyond.spread("ours", "start_s") == Spread(3, 3, 3)
+
+
+@pytest.mark.parametrize(("num_workers", "expected"), [(2, 128.0), (8, None)])
+def test_a_further_worker_is_told_without_the_batches_that_it_holds(num_workers: int, expected: float | None) -> None:
+    samples = {"ours": {"memory_mb": [600.0]}, "ours_8": {"memory_mb": [600.0 + 6 * (128 + 38.535168)]}}
+    table = contests.STARTING.table.fill(samples)
+    beyond = contests.beyond(table, contests.IMPORTS.fill({}), num_workers, batch_size=128)
+    spread = beyond.spread("ours", "worker_mb")
+    assert (spread and spread.median) == (expected and pytest.approx(expected))
+    assert beyond.spread("ours", "start_s") is None
+
+
+def test_the_baseline_runs_in_its_own_environment_and_is_named_among_the_versions(
+    measure: Measure, tmp_path: Path
+) -> None:
+    measure("jpeg")
+    own = {pretender.peer.name: pretender.environment.executable for pretender in ALL}
+    assert {name for name, environment in own.items() if environment} == {"baseline"}
+    run = Run(SUITE_OF["jpeg"].peers, SETTINGS, tmp_path, lambda text: None)
+    list(SUITE_OF["jpeg"].measure(run))
+    assert run.versions == {"of edba0d4": "1"}
+
+
+def test_all_workers_compete_at_every_batch_size(measure: Measure) -> None:
+    tables = measure("scale", num_photos=4096)
+    assert [table.name for table in tables] == ["batches_of_32", "batches_of_128", "batches_of_256"]
+    asked = [(one.task.num_workers, one.task.batch_size, one.task.split, one.task.num_photos) for one in ALL]
+    assert asked[:4] == [(count, 32, "train[:50%]", 2048) for count in (0, 1, 2)] + [(0, 128, "train[:50%]", 2048)]
+    assert tables[0].reasons() == ["1 worker is missing: it broke"]
+    assert tables[0].spread("2", "by_no_workers") == Spread(1, 1, 1)
+
+
+def test_no_batch_is_larger_than_a_worker_can_fill(measure: Measure) -> None:
+    measure("scale", num_photos=256)
+    assert sorted({one.task.batch_size for one in ALL}) == [32, 64]
+
+
+@pytest.mark.parametrize(("cores", "counts"), [(1, [0, 1]), (2, [0, 1, 2]), (6, [0, 1, 2, 4, 6]), (8, [0, 1, 2, 4, 8])])
+def test_workers_go_up_to_the_number_of_cores(cores: int, counts: list[int]) -> None:
+    assert list(contests.worker_counts(cores)) == counts
+
+
+def test_a_process_that_has_read_is_compared_with_a_fresh_one_in_both_modes(measure: Measure) -> None:
+    index, examples = measure("notebook", num_workers=0)
+    assert [row.missing for row in index.rows + examples.rows] == ["it broke"] * 4  # There is one worker at least.
+    index, examples = measure("notebook", num_workers=3)
+    assert [one.task.read["mode"] for one in ALL] == ["index", "index", "examples", "examples"]
+    assert examples.spread("after_reading", "by_fresh") == Spread(1, 1, 1)
+
+
+def test_read_modes_compete_warm_and_cold(measure: Measure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for part in ("measure_building", "measure_order", "measure_locality"):
+        monkeypatch.setattr(contests, part, lambda run: Table("part", "", "", "", []))
+    tables = {table.name: table for table in measure("index", num_repeats=5)}
+    assert list(tables)[1:] == [*(one.table.name for one in contests.WARM_MODES), "photos_cold"]
+    assert {name: len(table.rows[0].epochs) for name, table in tables.items() if table.rows} == {
+        **dict.fromkeys(["photos_parser", "photos_decoded", "photos_transformed"], 5),
+        **dict.fromkeys(["png_parser", "png_arrays"], 10),
+        "photos_cold": 3,
+    }
+    first, last = ALL[0].task, ALL[-1].task
+    assert (first.num_photos, first.split, first.image_shape) == (32, "train[:50%]", None)
+    assert (first.read, last.read) == ({"mode": "index"}, {"mode": "examples"})
+    assert "2 workers" in tables["photos_decoded"].note
+    assert tables["photos_decoded"].note.startswith("32 examples an epoch")
+    assert tables["png_arrays"].note.startswith("320 examples an epoch")
+
+
+def test_files_are_dropped_before_every_epoch_of_a_cold_contestant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal: list[str] = []
+
+    class Noting:
+        peer = Peer("index", "index", "nowhere:nothing")
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda: journal.append(name)
+
+    monkeypatch.setattr(contest, "drop_from_page_cache", lambda files: journal.append(f"drop {len(files)}"))
+    cold = ColdContestant(Noting(), [tmp_path / "a", tmp_path / "b"])
+    cold.run_epoch()
+    cold.run_epoch()
+    cold.measure_memory()
+    cold.end()
+    assert journal == ["drop 2", "run_epoch", "drop 2", "run_epoch", "measure_memory", "end"]
+
+
+def test_an_import_happens_while_it_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_by_a_test.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert contests.import_s("imported_by_a_test") > 0
+    assert sys.modules.pop("imported_by_a_test").__file__ == str(tmp_path / "imported_by_a_test.py")
+
+
+def measured(run: Run, all_contests: Sequence[Contest]) -> list[Table]:
+    return [compete(one, run) for one in all_contests]
+
+
+@pytest.mark.slow
+def test_modes_and_processes_read_the_photographs_for_real(photos: Path) -> None:
+    settings = replace(SETTINGS, batch_size=16, num_repeats=1, timeout_s=120)
+    run = Run((), settings, photos, lambda text: None)
+    for table in measured(run, [contests.COLD_MODES, *contests.NOTEBOOK]):
+        assert table.reasons() == []
+        num_examples = 32 if table.name == "photos_cold" else 64
+        assert {epoch["num_examples"] for row in table.rows for epoch in row.epochs} == {num_examples}
+        assert len(table.rows) == (3 if table.name == "photos_cold" else 2)

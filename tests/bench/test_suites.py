@@ -1,0 +1,73 @@
+"""The table of suites: who takes part, and that every target finds what it judges."""
+
+import pytest
+
+from tfds_torch.bench import contests, file_costs, index_costs, loader_costs, resuming
+from tfds_torch.bench.suites import SUITES
+from tfds_torch.bench.tables import Table
+from tfds_torch.bench.targets import Target
+from tfds_torch.engines.options import ReadOptions
+
+TABLES = {
+    "sample": [contests.SAMPLE.table],
+    "start": [contests.STARTING.table],
+    "index": [
+        *(index_costs.BUILDING, index_costs.ORDER, index_costs.LOCALITY),
+        *(contest.table for contest in (*contests.WARM_MODES, contests.COLD_MODES)),
+    ],
+    "state": [resuming.STATE, resuming.RESUMING],
+    "jpeg": [contests.JPEG.table],
+    "jpeg_eval": [contests.JPEG_EVAL.table],
+    "png32": [contests.PNG32.table],
+    "memory": [contests.STARTING.table, contests.IMPORTS, contests.BEYOND],
+    "notebook": [contest.table for contest in contests.NOTEBOOK],
+    "ready": [loader_costs.READY, loader_costs.LARGE],
+    "multi": [loader_costs.ITEMS, loader_costs.PHOTOS, loader_costs.WORKERS],
+    "feeder": [loader_costs.FEED, loader_costs.CUT],
+    "scale": [contests.SCALE],
+    "export": list(file_costs.WRITING.values()),
+    "cached": [*(contest.table for contest in (*file_costs.PIXELS, file_costs.CACHE)), file_costs.OPENING],
+}
+
+
+def test_every_suite_is_there_once_and_says_what_it_measures() -> None:
+    assert [suite.name for suite in SUITES] == list(TABLES)
+    for suite in SUITES:
+        assert suite.title
+        assert "{" not in suite.method
+        assert suite.method.endswith(".")
+
+
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+def test_every_target_judges_a_column_that_its_suite_has(suite: object) -> None:
+    tables: dict[str, Table] = {table.name: table for table in TABLES[suite.name]}  # type: ignore[attr-defined]
+    targets: list[Target] = suite.targets  # type: ignore[attr-defined]
+    names = [peer.name for peer in suite.peers]  # type: ignore[attr-defined]
+    assert len({target.name for target in targets}) == len(targets)
+    for target in targets:
+        assert target.column in {column.key for column in tables[target.table].columns}, target.name
+        if names and target.table == contests.CONTESTANTS:
+            assert set(target.rows) <= set(names), target.name
+
+
+@pytest.mark.parametrize(
+    "table", [table for tables in TABLES.values() for table in tables], ids=lambda table: table.name
+)
+def test_every_chart_shows_columns_of_its_table(table: Table) -> None:
+    assert set(table.bars) <= {column.key for column in table.columns}
+    assert len({column.key for column in table.columns}) == len(table.columns)
+
+
+def test_peers_of_the_suites_take_turns_after_us() -> None:
+    names = {suite.name: [peer.name for peer in suite.peers] for suite in SUITES if suite.peers}
+    others = ["ours_0", "timm", "webdataset", "grain", "dali", "ffcv", "limit"]
+    assert names["sample"] == names["start"] == ["ours", "timm", "webdataset", "grain", "as_numpy"]
+    assert names["jpeg"] == ["ours", "baseline", *others]
+    assert names["jpeg_eval"] == ["ours", *others]
+    assert names["png32"] == ["ours", "ours_batched", *others]
+    assert names["memory"] == ["ours", "ours_0", "ours_8", "timm", "ffcv"]
+
+
+def test_a_resume_may_read_its_batch_those_decoded_ahead_and_one_that_is_fetched_meanwhile() -> None:
+    (limit,) = (one.limit for suite in SUITES for one in suite.targets if one.column == "batches_read")
+    assert limit == 2 + ReadOptions().prefetch_batches
