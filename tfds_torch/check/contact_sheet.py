@@ -64,9 +64,14 @@ def save_contact_sheet(parser: CheckedParser, path: Path, title: str) -> None:
         raise ConfigError(f"The contact sheet {path} cannot be written: {error}.") from None
 
 
+def has_images(parser: CheckedParser) -> bool:
+    """Whether the dataset has images to show."""
+    return parser.image_key is not None and parser.has_field("image")
+
+
 def check_has_images(parser: CheckedParser) -> None:
     """Raises ConfigError when the dataset has no images to show."""
-    if parser.image_key is None or not parser.has_field("image"):
+    if not has_images(parser):
         raise ConfigError(
             f"--images: {parser.dataset_name} has no image feature {parser.image_key!r} (image_key, in a config)."
         )

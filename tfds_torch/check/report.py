@@ -58,15 +58,10 @@ def print_plan(console: Console, expected: Expectation, pipelines: Sequence[Pipe
         pipelines: what each is to read.
         num_workers: loader processes of a rank; 0: it reads by itself.
     """
-    plan, mode = expected.plan, expected.mode
-    num_replicas = plan.world.num_replicas
-    kind = "Training" if plan.is_training else "Evaluation"
-    ranks = "one rank" if num_replicas == 1 else f"each of {num_replicas} ranks"
-    console.print(
-        f"{kind}: {plural(plan.num_batches, 'batch')} of {plan.batch_size} on {ranks}, "
-        f"remainder {plan.remainder.value!r}, read mode {mode!r}"
+    console.print(describe_plan(expected))
+    headings = ("rank", "worker", "batches", "examples", "fill") + (
+        ("in its files",) if expected.mode == "files" else ()
     )
-    headings = ("rank", "worker", "batches", "examples", "fill") + (("in its files",) if mode == "files" else ())
     table = _table(*headings)
     for counts in pipelines[:_MOST_ROWS]:
         numbers = (counts.num_batches, counts.num_examples, counts.num_fill, counts.num_available)
@@ -76,6 +71,17 @@ def print_plan(console: Console, expected: Expectation, pipelines: Sequence[Pipe
     if len(pipelines) > _MOST_ROWS:
         table.caption = f"and {len(pipelines) - _MOST_ROWS} more pipelines"
     console.print(table)
+
+
+def describe_plan(expected: Expectation) -> str:
+    """Returns how an epoch is read, in a line."""
+    plan = expected.plan
+    kind = "Training" if plan.is_training else "Evaluation"
+    ranks = "one rank" if expected.num_replicas == 1 else f"each of {expected.num_replicas} ranks"
+    return (
+        f"{kind}: {plural(plan.num_batches, 'batch')} of {plan.batch_size} on {ranks}, "
+        f"remainder {plan.remainder.value!r}, read mode {expected.mode!r}"
+    )
 
 
 def print_findings(console: Console, findings: Findings) -> None:
@@ -92,14 +98,12 @@ def print_findings(console: Console, findings: Findings) -> None:
         console.print(_labels(findings.labels, console.width))
     if findings.delivery is not None:
         console.print("Read by", plain(str(findings.delivery)), soft_wrap=True)
-    num_ranks, together = len(findings.readings), findings.is_torchrun
-    ranks = f"{plural(num_ranks, 'rank')} of torch.distributed" if together else "each rank"
-    at_once = "at the same time" if together and num_ranks > 1 else "alone"
-    console.print(f"Throughput: {ranks} {at_once} on this machine")
+    together = findings.is_torchrun
+    console.print(f"Throughput: {describe_ranks(findings)}")
     console.print(_throughput(findings.readings))
     memory = _memory(findings.readings, together)
     total = _total_speed(findings.readings) if together else ""
-    for line in (total, _images(findings.image_sizes), memory, _stages(findings.readings)):
+    for line in (total, describe_sizes(findings.image_sizes), memory, _stages(findings.readings)):
         if line:
             console.print(line)
     if findings.advice:
@@ -175,7 +179,15 @@ def _throughput(ranks: Sequence[RankReading]) -> Table:
     return table
 
 
-def _images(sizes: ImageSizes | None) -> str:
+def describe_ranks(findings: Findings) -> str:
+    """Returns what the ranks had of the machine while their speed was measured."""
+    num_ranks, together = len(findings.readings), findings.is_torchrun
+    ranks = f"{plural(num_ranks, 'rank')} of torch.distributed" if together else "each rank"
+    return f"{ranks} {'at the same time' if together and num_ranks > 1 else 'alone'} on this machine"
+
+
+def describe_sizes(sizes: ImageSizes | None) -> str:
+    """Returns a line about the sizes of images; nothing where they are not known."""
     if sizes is None:
         return ""
     smallest, median, largest = (f"{width}x{height}" for width, height in (sizes.smallest, sizes.median, sizes.largest))
@@ -187,9 +199,14 @@ def _total_speed(ranks: Sequence[RankReading]) -> str:
     return f"All ranks together: {sum(rank.examples_per_s for rank in ranks):,.0f} examples/s" if len(ranks) > 1 else ""
 
 
+def find_heaviest(ranks: Sequence[RankReading]) -> RankReading:
+    """Returns the rank whose processes took the most memory."""
+    return max(ranks, key=lambda rank: sum(rank.memory.values()))
+
+
 def _memory(ranks: Sequence[RankReading], together: bool) -> str:
     """The processes of the rank that took most; of ranks at the same time also the sum of all."""
-    heaviest = max(ranks, key=lambda rank: sum(rank.memory.values()))
+    heaviest = find_heaviest(ranks)
     if not heaviest.memory:
         return ""
     parent, *children = heaviest.memory.values()
