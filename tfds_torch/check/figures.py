@@ -16,3 +16,11 @@ def show_bytes(number: float) -> str:
     size = rounded / 1000**power
     shown = f"{size:,.0f}" if size >= 1000 else f"{size:.3g}"
     return f"{shown} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
+
+
+def show_seconds(seconds: float) -> str:
+    """Returns a duration with three digits at most: `12.3 s`, `340 ms`, `0.4 ms`."""
+    if seconds >= 0.9995:
+        return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
+    milliseconds = seconds * 1000
+    return f"{milliseconds:.0f} ms" if milliseconds >= 9.95 else f"{milliseconds:.1f} ms"

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from tfds_torch.check import report as printed
 from tfds_torch.check.contact_sheet import Picture
 from tfds_torch.check.content import LabelCount, choose_shown
 from tfds_torch.check.expectation import Expectation
-from tfds_torch.check.figures import plural, show_bytes
+from tfds_torch.check.figures import plural, show_bytes, show_seconds
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.metadata import Metadata, read_metadata
 from tfds_torch.check.page_order import show_order
@@ -51,6 +52,7 @@ def fill_page(findings: Findings, report: Mapping[str, Any]) -> dict[str, Any]:
         "sizes": _sizes(findings),
         "pictures": [_picture(one) for one in findings.pictures],
         "order": show_order(findings),
+        "show_seconds": show_seconds,
         "most_rows": _MOST_ROWS,
     }
 
@@ -59,7 +61,8 @@ def _verdict(findings: Findings) -> dict[str, str]:
     """Returns in one line how the check ended: kind `good`, `bad` or `unknown`, headline and detail."""
     num, broken = len(findings.promises), sum(not promise.kept for promise in findings.promises)
     if broken:
-        detail = str(findings.error) if findings.error else ""
+        names = [promise.name for promise in findings.promises if not promise.kept]
+        detail = "; ".join([*names, *([str(findings.error)] if findings.error else [])])
         return {"kind": "bad", "headline": f"{broken} of {plural(num, 'promise')} broken", "detail": detail}
     if findings.error is not None:
         headline = f"The check ended with a {type(findings.error).__name__}"
@@ -114,16 +117,17 @@ def _ledger(findings: Findings, expected: Expectation) -> dict[str, Any]:
     plan, allowed = expected.plan, allow(expected)
     num_slots = plan.num_batches * plan.global_batch_size
     delivered = plan.num_valid if plan.remainder is Remainder.KEEP else num_slots
-    at_most = "up to " if expected.mode == "files" and (allowed.num_missing or allowed.num_twice) else ""
     return {
         "planned": {
             "num_batches": plan.num_batches,
             "num_delivered": delivered,
             "num_valid": delivered - allowed.num_padded,
             "num_padded": allowed.num_padded,
-            "missing": f"{at_most if allowed.num_missing else ''}{allowed.num_missing:,}",
-            "twice": f"{at_most if allowed.num_twice else ''}{allowed.num_twice:,}",
+            "num_missing": allowed.num_missing,
+            "num_twice": allowed.num_twice,
         },
+        # Uneven files: of so many no more is known.
+        "is_at_most": expected.mode == "files",
         "num_promised": len(expected.ids),
         "num_passes": plan.num_passes,
         "is_dropping": plan.remainder is Remainder.DROP,
@@ -137,9 +141,12 @@ def _stages(findings: Findings) -> dict[str, Any] | None:
     rank = findings.readings[0]
     most = max(rank.stages.values()) or 1.0
     return {
-        "rows": [(name.replace("_", "-"), s, draw_bar(s / most), _STAGES[name]) for name, s in rank.stages.items()],
+        "rows": [
+            (name.replace("_", "-"), show_seconds(seconds), draw_bar(seconds / most), _STAGES[name])
+            for name, seconds in rank.stages.items()
+        ],
         "num_batches": plural(rank.num_batches, "batch"),
-        "timed_s": rank.timed_s,
+        "time": show_seconds(rank.timed_s),
     }
 
 
@@ -204,7 +211,8 @@ def _picture(picture: Picture) -> dict[str, Any]:
     kind = "png" if is_small else "jpeg"
     picture.image.save(file, kind, **({"optimize": True} if is_small else {"quality": 85}))
     return {
-        "uri": f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}",
+        # Markup, which is put into the page as it is, however long.
+        "uri": Markup("data:image/{};base64,{}").format(kind, base64.b64encode(file.getvalue()).decode()),
         "width": picture.image.width * picture.factor,
         "height": picture.image.height * picture.factor,
         "is_small": is_small,

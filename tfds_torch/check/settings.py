@@ -58,10 +58,10 @@ def check_reports(flags: argparse.Namespace) -> Iterator[tuple[str, Path]]:
         check_writable("--json", flags.json)
         yield "--json", flags.json
     if flags.html is not None:
+        check_writable("--html", flags.html)
         if flags.html.suffix.lower() not in (".html", ".htm"):
             raise ConfigError(f"--html {flags.html}: the report page is an HTML file; end its name with .html.")
         _check_differ(flags, "json", "html")
-        check_writable("--html", flags.html)
         yield "--html", flags.html
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 _SIDE = 1000
 _NUM_SHADES = 10
+_MOST_APART = 150  # More columns than these stand without gaps.
 
 _DRAWING = Markup(
     '<svg class="{kind}" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" aria-label="{label}">'
@@ -74,7 +75,8 @@ def draw_profile(values: Sequence[int], label: str) -> Markup:
     """Returns a column for each value, the largest as high as the drawing."""
     most = max(values, default=0) or 1
     heights = [round(_SIDE * value / most) for value in values]
-    path = "".join(f"V{_SIDE - height}h1" for height in heights)
+    gap = "" if len(values) > _MOST_APART else f"V{_SIDE}h.2"
+    path = "".join(f"V{_SIDE - height}h{0.8 if gap else 1}{gap}" for height in heights)
     return _draw("profile", (max(1, len(values)), _SIDE), label, _PATH.format(f"M0 {_SIDE}{path}V{_SIDE}z"))
 
 
