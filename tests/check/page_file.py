@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 VOID = {"meta", "link", "img"}
-ALLOWED_TAGS = set(
-    "html head meta title link style body main header footer section nav div span p h1 h2 h3 b strong small bdi code a "
-    "svg circle path rect dl dt dd ul li table thead tbody tr th td details summary figure figcaption img".split()
-)
+ALLOWED_TAGS = """
+html head meta title link style body main header footer section nav div span p h1 h2 h3 b strong small bdi code a
+svg circle path rect dl dt dd ul li table thead tbody tr th td details summary figure figcaption img
+"""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Page(HTMLParser):
         self._open: list[tuple[str, dict[str, str]]] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert tag in ALLOWED_TAGS, f"<{tag}>"
+        assert tag in ALLOWED_TAGS.split(), f"<{tag}>"
         found = {name: value or "" for name, value in attributes}
         assert len(found) == len(attributes), attributes
         assert not any(name.startswith("on") or name == "style" for name in found), found
@@ -92,7 +92,6 @@ def load(path: Path) -> Page:
     page.close()
     assert all(re.match(r"data:|#|https?://", address) for address in page.addresses), page.addresses
     page.texts = {id: " ".join(words.split()) for id, words in page.texts.items()}
-    page.rows = {
-        id: [{k: " ".join(v.split()) for k, v in row.items()} for row in rows] for id, rows in page.rows.items()
-    }
+    for row in (row for rows in page.rows.values() for row in rows):
+        row.update({heading: " ".join(words.split()) for heading, words in row.items()})
     return page

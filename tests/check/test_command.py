@@ -571,8 +571,8 @@ def test_a_typo_is_one_message_and_exit_code_2(checker: Checker, line: str) -> N
 def test_help_names_every_argument(checker: Checker) -> None:
     checked = checker.check("--help")
     assert checked.code == 0
-    names = "name root split config fake shards batch-size workers replicas torchrun eval read-mode epochs json html images "
-    names += "plain-loader single-examples"
+    names = "name root split config fake shards batch-size workers replicas torchrun eval read-mode epochs "
+    names += "json html images plain-loader single-examples"
     for name in names.split():
         assert f"--{name} " in checked.output
 

@@ -111,7 +111,7 @@ def test_the_plan_has_a_row_for_every_pipeline_and_every_shard(both: tuple[Page,
     assert rows == [
         {
             "rank": str(pipeline["rank"]),
-            "worker": "–",
+            "worker": "-",
             "batches": str(pipeline["num_batches"]),
             "examples": str(pipeline["num_examples"]),
             "fill": str(pipeline["num_fill"]),
@@ -182,18 +182,18 @@ def check_beton(checker: Checker, tmp_path: Path) -> Page:
 
 
 @pytest.mark.parametrize(
-    ("check", "words"),
+    ("check", "words", "num_promises"),
     [
-        (check_image_folder, f"train: {NUM_TRAIN} examples in {NUM_TRAIN} files"),
-        (check_beton, "40 examples in 1 shard"),
+        (check_image_folder, f"train: {NUM_TRAIN} examples in {NUM_TRAIN} files", 10),
+        (check_beton, "40 examples in 1 shard", 11),
     ],
     ids=["image folder", "beton"],
 )
 def test_other_datasets_have_a_page_too(
-    checker: Checker, tmp_path: Path, check: Callable[[Checker, Path], Page], words: str
+    checker: Checker, tmp_path: Path, check: Callable[[Checker, Path], Page], words: str, num_promises: int
 ) -> None:
     page = check(checker, tmp_path)
-    assert page.texts["verdict"].startswith("All 10 promises kept")
+    assert page.texts["verdict"].startswith(f"All {num_promises} promises kept ")
     assert words in page.texts["dataset"]
     assert page.images
 

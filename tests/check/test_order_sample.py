@@ -7,12 +7,12 @@ import pytest
 
 from tfds_torch.check import order_sample
 from tfds_torch.check.order_sample import OrderSample, shuffle_by_buffer
-from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
 
 
-def make_plan(num_examples: int, batch_size: int, num_replicas: int = 1) -> EpochPlan:
-    return EpochPlan(num_examples, World(0, num_replicas), batch_size, is_training=True, seed=7)
+def make_plan(num_examples: int, batch_size: int, world: World = World()) -> EpochPlan:
+    return EpochPlan(num_examples, world, batch_size, Remainder.WRAP, is_training=True, shuffle=True, seed=7)
 
 
 @pytest.fixture(params=[1 << 20, 7])
@@ -61,10 +61,10 @@ def test_the_buffer_shuffles_as_that_of_tf_data() -> None:
 
 @pytest.mark.parametrize(("num_examples", "batch_size", "num_replicas"), [(100, 10, 1), (103, 4, 3), (5, 8, 2)])
 def test_what_came_stands_at_its_position_over_all_ranks(num_examples: int, batch_size: int, num_replicas: int) -> None:
-    plan = make_plan(num_examples, batch_size, num_replicas)
+    plan = make_plan(num_examples, batch_size, World(0, num_replicas))
     sample = OrderSample(plan)
     for rank in range(num_replicas):
-        own = EpochPlan(num_examples, World(rank, num_replicas), batch_size, is_training=True, seed=7)
+        own = make_plan(num_examples, batch_size, World(rank, num_replicas))
         for number in range(plan.num_batches):
             sample.add(rank, own.batch(0, number).index)
     positions, indices = sample.came

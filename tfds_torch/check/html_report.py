@@ -47,6 +47,7 @@ def render_page(findings: Findings, report: dict[str, Any]) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     return environment.get_template(_TEMPLATE).render(fill_page(findings, report))
 

@@ -49,11 +49,10 @@ def draw_dots(x: Sequence[float] | NDArray[np.float64], y: Sequence[float] | NDA
 def draw_shades(shares: Sequence[float] | NDArray[np.float64], label: str) -> Markup:
     """Returns a strip of cells of equal width, shaded by their shares, 0..1."""
     shades = np.ceil(np.clip(shares, 0, 1) * _NUM_SHADES).astype(int)
-    starts = np.flatnonzero(np.diff(shades, prepend=-1))  # Equal neighbours are one rectangle.
-    stops = [*starts[1:].tolist(), len(shades)]
+    borders = np.flatnonzero(np.diff(shades, prepend=-1, append=-1)).tolist()  # Equal neighbours are one rectangle.
     cells = [
         Markup('<rect class="shade{}" x="{}" width="{}" height="1"/>').format(int(shades[start]), start, stop - start)
-        for start, stop in zip(starts.tolist(), stops, strict=True)
+        for start, stop in pairwise(borders)
         if shades[start]
     ]
     return _draw("strip", (max(1, len(shades)), 1), label, Markup("").join(cells))
