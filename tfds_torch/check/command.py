@@ -130,7 +130,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
     findings.sizes = read_sizes(parser, indices)
     findings.image_sizes = measure_images(findings.sizes)
-    findings.order = OrderSample(expected.plan) if settings.is_page else None
+    findings.order = OrderSample(expected.plan) if settings.html_path is not None else None
     findings.delivery, reading_parser = choose_delivery(
         settings.config, parser, findings.image_sizes, is_plain=settings.is_plain, is_single=settings.is_single
     )
@@ -155,7 +155,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
         save_contact_sheet(parser, settings.images_path, f"{parser.dataset_name}  {parser.split}{made_up}")
         findings.images_path = settings.images_path
         console.print("Contact sheet:", report.plain(str(settings.images_path)), soft_wrap=True)
-    if settings.is_page and has_images(parser):
+    if settings.html_path is not None and has_images(parser):
         findings.pictures = read_pictures(parser)
     report.print_verdict(console, findings.promises)
     return OK if findings.is_kept else BROKEN

@@ -31,7 +31,8 @@ class Settings:
         num_epochs: epochs of each rank.
         num_fake: examples per split of a made-up dataset; None: the dataset is there.
         num_shards: shards per split of an embedded or made-up dataset; None: its default.
-        is_page: whether a page is to be made of what is found.
+        json_path: where the report goes as JSON.
+        html_path: where it goes as a page.
         images_path: where the contact sheet goes as PNG.
     """
 
@@ -44,7 +45,8 @@ class Settings:
     num_epochs: int
     num_fake: int | None
     num_shards: int | None
-    is_page: bool
+    json_path: Path | None
+    html_path: Path | None
     images_path: Path | None
 
 
@@ -86,7 +88,8 @@ def resolve(flags: argparse.Namespace) -> Settings:
         num_epochs=flags.epochs,
         num_fake=flags.fake,
         num_shards=flags.shards,
-        is_page=flags.html is not None,
+        json_path=flags.json,
+        html_path=flags.html,
         images_path=flags.images,
     )
 
