@@ -153,7 +153,7 @@ def test_the_shuffle_is_drawn_of_all_that_came(both: tuple[Page, dict[str, Any]]
     page, _ = both
     assert "batch after batch of all ranks: all 1,437 examples" in page.texts["order"]
     assert "This run, read mode index" in page.texts["order"]
-    assert "This split fits into the buffer" in page.texts["order"]
+    assert "All of this split fits into the buffer" in page.texts["order"]
 
 
 def test_an_order_that_is_not_shuffled_is_compared_with_nothing(checker: Checker, tmp_path: Path) -> None:
