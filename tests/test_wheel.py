@@ -46,6 +46,7 @@ def wheel(source: Path) -> Path:
 def test_the_wheel_holds_the_package_its_types_its_data_and_its_licence(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "tfds_torch/py.typed" in names
+    assert "tfds_torch/check/page.html.jinja" in names
     assert any(name.startswith("tfds_torch/demo/data/") for name in names)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert all(name.startswith(("tfds_torch/", "tfds_torch-")) for name in names)

@@ -241,7 +241,7 @@ def test_a_cut_shard_of_a_fake_is_named(checker: Checker, fake: FakeCheck, tmp_p
 
 
 def test_an_output_that_cannot_be_written_is_said_before_anything_is_built(checker: Checker, machine: Machine) -> None:
-    for output in ("--json /nowhere/x.json", "--images /nowhere/x.png"):
+    for output in ("--json /nowhere/x.json", "--html /nowhere/x.html", "--images /nowhere/x.png"):
         checked = checker.check_line(f"--name cifar10 --fake 61 --workers 0 {output}")
         assert (checked.code, checked.output) == (2, "")
         assert list((machine.home / "cache").rglob("*61x*")) == []
@@ -532,9 +532,14 @@ TYPOS = {
     "--json /nowhere/x.json": "--json '/nowhere/x.json' cannot be written: No such file or directory",
     "--json /dev/null": "--json '/dev/null' names something else than a file",
     "--json=": "--json '.' names something else than a file",
+    "--html /nowhere/x.html": "--html '/nowhere/x.html' cannot be written: No such file or directory",
+    "--html /": "--html '/' names something else than a file",
+    "--html=": "--html '.' names something else than a file",
+    "--html x.txt": "--html x.txt: the report page is an HTML file; end its name with .html.",
     "--images x.jpg": "end its name with .png",
     "--images /nowhere/x.png": "--images '/nowhere/x.png' cannot be written",
     "--json x.png --images x.png": "name the same file x.png",
+    "--json x.html --html ./x.html": "--json and --html name the same file x.html: give two.",
     "--read-mode sideways": "auto, index, files, examples",
     "--read-mode file": "Did you mean 'files'?",
     "--read-mode files": "1 non-empty file",
@@ -566,8 +571,8 @@ def test_a_typo_is_one_message_and_exit_code_2(checker: Checker, line: str) -> N
 def test_help_names_every_argument(checker: Checker) -> None:
     checked = checker.check("--help")
     assert checked.code == 0
-    names = "name root split config fake shards batch-size workers replicas torchrun eval read-mode epochs json images "
-    names += "plain-loader single-examples"
+    names = "name root split config fake shards batch-size workers replicas torchrun eval read-mode epochs "
+    names += "json html images plain-loader single-examples"
     for name in names.split():
         assert f"--{name} " in checked.output
 

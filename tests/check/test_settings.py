@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tfds_torch.check.arguments import parse_arguments
-from tfds_torch.check.settings import Settings, check_json, resolve
+from tfds_torch.check.settings import Settings, check_reports, resolve
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config import Config
@@ -46,7 +46,7 @@ IN_FILE = Config(
 def settings(*arguments: str | Path) -> Settings:
     """Looks at the command line as the command does."""
     flags = parse_arguments(list(map(str, arguments)))
-    check_json(flags)
+    list(check_reports(flags))
     return resolve(flags)
 
 
@@ -82,6 +82,7 @@ def test_without_arguments_the_digits_are_trained_on() -> None:
         num_fake=None,
         num_shards=None,
         json_path=None,
+        html_path=None,
         images_path=None,
     )
 
@@ -128,11 +129,12 @@ def test_a_flag_that_repeats_a_default_beats_the_config_file_too(recipe: Path) -
 
 def test_every_flag_reaches_its_setting(tmp_path: Path) -> None:
     line = ["--replicas", "3", "--epochs", "4", "--fake", "5", "--shards", "2", "--root", "/data", "--split", "test"]
-    line += ["--json", str(tmp_path / "r.json"), "--images", str(tmp_path / "s.PNG")]
+    line += ["--json", str(tmp_path / "r.json"), "--images", str(tmp_path / "s.PNG"), "--html", str(tmp_path / "r.HTM")]
     found = settings(*line)
     assert (found.num_replicas, found.num_epochs, found.num_fake, found.num_shards) == (3, 4, 5, 2)
     assert (found.root, found.config.split) == ("/data", "test")
-    assert (found.json_path, found.images_path) == (tmp_path / "r.json", tmp_path / "s.PNG")
+    paths = (found.json_path, found.images_path, found.html_path)
+    assert paths == (tmp_path / "r.json", tmp_path / "s.PNG", tmp_path / "r.HTM")
     assert os.listdir(tmp_path) == []
 
 
@@ -243,7 +245,7 @@ UNWRITABLE: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.parametrize("flag", ["--json", "--images"])
+@pytest.mark.parametrize("flag", ["--json", "--html", "--images"])
 @pytest.mark.parametrize("where", UNWRITABLE)
 def test_an_output_that_cannot_be_written_is_refused_with_its_flag(tmp_path: Path, flag: str, where: str) -> None:
     (tmp_path / "file.png").write_text("old")
@@ -259,7 +261,7 @@ def test_an_output_that_cannot_be_written_is_refused_with_its_flag(tmp_path: Pat
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("flag", ["--json", "--images"])
+@pytest.mark.parametrize("flag", ["--json", "--html", "--images"])
 def test_an_output_in_a_folder_without_permission_is_refused(
     tmp_path: Path, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +300,12 @@ def test_a_contact_sheet_is_a_png(tmp_path: Path, name: str) -> None:
     assert refusal("--images", path) == (f"--images {path}: the contact sheet is a PNG file; end its name with .png.")
 
 
+@pytest.mark.parametrize("name", ["r.txt", "r", "html", ".html", "r.html.gz"])
+def test_a_page_is_an_html_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    assert refusal("--html", path) == f"--html {path}: the report page is an HTML file; end its name with .html."
+
+
 @pytest.mark.parametrize("other", ["x.png", "./x.png", "sub/../x.png"])
 def test_two_outputs_in_one_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -305,6 +313,8 @@ def test_two_outputs_in_one_file_are_refused(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "x.png").write_text("old")
     assert "the same file" in refusal("--images", "x.png", "--json", other)
     assert "the same file" in refusal("--json", tmp_path / "x.png", "--images", other)
+    page = other.replace("png", "html")
+    assert "--json and --html name the same file" in refusal("--html", tmp_path / "x.html", "--json", page)
 
 
 @pytest.mark.parametrize(("flag", "code"), [("--help", 0), ("--no-such-flag", 2)])

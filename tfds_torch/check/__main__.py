@@ -8,7 +8,8 @@ from tfds_torch.check.arguments import parse_arguments
 if __name__ == "__main__":
     flags = parse_arguments(None)
     pressed: list[int] = []  # Ctrl-C before there is anyone who could write the report that was asked for.
-    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number)) if flags.json else None
+    is_reported = flags.json is not None or flags.html is not None
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number)) if is_reported else None
     try:
         from tfds_torch.check.command import run  # Only now: torch and TFDS take seconds.
     except KeyboardInterrupt:

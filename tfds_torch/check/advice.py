@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tfds_torch.check.figures import plural, show_bytes
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
@@ -71,7 +72,7 @@ def _memory(facts: Facts) -> Iterator[str]:
     held = num_workers * read.shuffle_buffer_of_worker(num_workers, size)
     if is_buffered and held < asked // num_workers * num_workers:
         yield (
-            f"shuffle_buffer={read.shuffle_buffer} would take {_bytes(asked * size)} on each rank, more than its "
+            f"shuffle_buffer={read.shuffle_buffer} would take {show_bytes(asked * size)} on each rank, more than its "
             f"memory budget: {held:,} examples are held. ReadOptions(ram_budget_bytes=...), per worker, raises it."
         )
     buffered = min(asked, held) * size if is_buffered else 0
@@ -79,10 +80,10 @@ def _memory(facts: Facts) -> Iterator[str]:
     ready = read.prefetch_batches * facts.plan.batch_size * num_workers * image_bytes
     needed = (buffered + ready) * world.num_replicas
     if facts.available_bytes is not None and needed > facts.available_bytes:
-        parts = f"shuffle_buffer {_bytes(buffered)} and " if facts.mode != "index" else ""
+        parts = f"shuffle_buffer {show_bytes(buffered)} and " if facts.mode != "index" else ""
         yield (
-            f"The buffers of {_number(world.num_replicas, 'rank')} would hold {_bytes(needed)} ({parts}"
-            f"prefetch_batches {_bytes(ready)} each), and {_bytes(facts.available_bytes)} of "
+            f"The buffers of {plural(world.num_replicas, 'rank')} would hold {show_bytes(needed)} ({parts}"
+            f"prefetch_batches {show_bytes(ready)} each), and {show_bytes(facts.available_bytes)} of "
             f"memory are free here: make them, batch_size or the number of workers smaller."
         )
 
@@ -116,8 +117,8 @@ def _shards(facts: Facts) -> Iterator[str]:
     num_shards = min(_SHARDS_PER_PIPELINE * world.num_pipelines, facts.plan.num_examples)  # TFDS writes no empty ones.
     again = f"tfds build {facts.dataset.partition(':')[0]} --num_shards={num_shards} --overwrite"
     yield (
-        f"{facts.split} lies in {_number(facts.num_files, 'shard')}, fewer than the {world.num_pipelines} pipelines "
-        f"({_number(world.num_replicas, 'rank')} x {_number(world.num_workers, 'worker')}): each reads its cut of a "
+        f"{facts.split} lies in {plural(facts.num_files, 'shard')}, fewer than the {world.num_pipelines} pipelines "
+        f"({plural(world.num_replicas, 'rank')} x {plural(world.num_workers, 'worker')}): each reads its cut of a "
         f"file that others read as well, and whole files cannot be shuffled. Prepared anew with "
         f"{f'--shards {num_shards}' if facts.is_built_here else again}, each would have files of its own."
     )
@@ -160,11 +161,11 @@ def _workers(facts: Facts) -> Iterator[str]:
     num_workers, num_batches = facts.plan.world.num_workers, facts.plan.num_batches
     if num_workers > max(1, num_batches):
         yield (
-            f"A rank has {_number(num_batches, 'batch', 'batches')} per epoch and {num_workers} workers: "
+            f"A rank has {plural(num_batches, 'batch')} per epoch and {num_workers} workers: "
             f"{num_workers - num_batches} of them have nothing to do."
         )
     elif num_workers > facts.num_cores:
-        yield f"{num_workers} workers share {_number(facts.num_cores, 'core')}: they would decode faster with fewer."
+        yield f"{num_workers} workers share {plural(facts.num_cores, 'core')}: they would decode faster with fewer."
     if facts.usual_workers is not None:
         usual = min(facts.usual_workers.num_workers, max(1, num_batches))
         if usual != facts.num_loader_workers:
@@ -175,9 +176,9 @@ def _cache(facts: Facts) -> Iterator[str]:
     encoded = facts.mean_example_bytes * facts.plan.num_examples
     if facts.is_remote:
         yield (
-            f"The shards are remote, and every epoch transfers {_bytes(encoded)} anew: a copy on a local disk would "
-            f"be read at its speed, and in mode 'index', which remote shards do not have: shuffled as a whole, and "
-            f"resumed at any batch."
+            f"The shards are remote, and every epoch transfers {show_bytes(encoded)} anew: a copy on a local disk "
+            f"would be read at its speed, and in mode 'index', which remote shards do not have: shuffled as a whole, "
+            f"and resumed at any batch."
         )
     if facts.mean_image_bytes is None or not facts.plan.is_training:
         return
@@ -188,21 +189,7 @@ def _cache(facts: Facts) -> Iterator[str]:
     if decoded <= _SMALL_SHARE_OF_MEMORY * memory and decoded <= _SMALL_SHARE_OF_DISK * disk:
         mode = "" if facts.mode == "index" else " It needs read mode 'index'."
         yield (
-            f"All decoded images of the split are {_bytes(decoded)}, and {_bytes(memory)} of memory and {_bytes(disk)} "
-            f"of disk are free here: with ParserTfds(..., cache=tfds_torch.DecodedCache()) they are decoded once, into "
-            f"a file, and later epochs only copy them.{mode}"
+            f"All decoded images of the split are {show_bytes(decoded)}, and {show_bytes(memory)} of memory and "
+            f"{show_bytes(disk)} of disk are free here: with ParserTfds(..., cache=tfds_torch.DecodedCache()) they "
+            f"are decoded once, into a file, and later epochs only copy them.{mode}"
         )
-
-
-def _number(number: int, noun: str, plural: str | None = None) -> str:
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
-def _bytes(number: float) -> str:
-    rounded = float(f"{number:.3g}")  # First, so that 999.6 kB are 1 MB.
-    power = min(4, max(0, len(f"{rounded:.0f}") - 1) // 3)
-    if power == 0:
-        return _number(round(rounded), "byte")
-    size = rounded / 1000**power
-    shown = f"{size:,.0f}" if size >= 1000 else f"{size:.3g}"
-    return f"{shown} {('kB', 'MB', 'GB', 'TB')[power - 1]}"

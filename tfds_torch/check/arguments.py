@@ -38,5 +38,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--single-examples", action="store_true", help="read single examples, whole and unpreprocessed")
     how.add_argument("--epochs", type=int, default=2, metavar="E", help="epochs to read (%(default)s)")
     output.add_argument("--json", type=Path, metavar="FILE", help="everything that is printed, for machines")
+    output.add_argument("--html", type=Path, metavar="FILE.html", help="the same as a page with pictures, for people")
     output.add_argument("--images", type=Path, metavar="FILE.png", help="a contact sheet of decoded images")
     return parser.parse_args(arguments)

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
@@ -19,15 +20,16 @@ from tfds_torch import demo
 from tfds_torch.check import report
 from tfds_torch.check.advice import Facts, advise
 from tfds_torch.check.arguments import parse_arguments
-from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
+from tfds_torch.check.contact_sheet import check_has_images, has_images, read_pictures, save_contact_sheet
 from tfds_torch.check.content import measure_images
 from tfds_torch.check.delivery import choose_delivery, read_sizes
 from tfds_torch.check.expectation import Expectation, count_pipelines, expect
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.index_promises import judge_index
-from tfds_torch.check.json_report import save_report
 from tfds_torch.check.ledger import EpochEnd, Ledger
 from tfds_torch.check.opening import is_built_here, open_parser
+from tfds_torch.check.order_sample import OrderSample
+from tfds_torch.check.outputs import save_reports
 from tfds_torch.check.pixels import PIXELS_PROMISE, judge_pixels
 from tfds_torch.check.promises import judge
 from tfds_torch.check.reading import (
@@ -39,7 +41,7 @@ from tfds_torch.check.reading import (
 )
 from tfds_torch.check.reference import CheckedParser, reference_of
 from tfds_torch.check.resume import choose_points
-from tfds_torch.check.settings import Settings, check_json, resolve
+from tfds_torch.check.settings import Settings, check_reports, resolve
 from tfds_torch.check.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.check.tfds_sample import ComparedExample, choose_examples
 from tfds_torch.check.throughput import RankReading
@@ -78,13 +80,15 @@ def run(flags: argparse.Namespace, command: Sequence[str], *, is_interrupted: bo
         is_interrupted: whether Ctrl-C was pressed before.
     """
     prepare_output()
-    console = (PatientConsole if flags.json else Console)(emoji=False, highlight=False)
+    is_reported = flags.json is not None or flags.html is not None
+    console = (PatientConsole if is_reported else Console)(emoji=False, highlight=False)
     errors = Console(stderr=True, emoji=False, highlight=False)
     started = time.time()
     findings = Findings()
-    json_path, interrupt = None, None
+    paths, interrupt = dict[str, Path](), None
     try:
-        json_path = check_json(flags)
+        for flag, path in check_reports(flags):
+            paths[flag] = path
         if is_interrupted:
             raise KeyboardInterrupt
         settings = resolve(flags)
@@ -99,12 +103,13 @@ def run(flags: argparse.Namespace, command: Sequence[str], *, is_interrupted: bo
         headline = "error:" if is_usage else "BROKEN:"
         findings.error = error
         errors.print(f"[bold red]{headline}[/]", report.plain(str(error)), soft_wrap=True)
-    if json_path is not None:
-        try:
-            save_report(json_path, findings, command, started, code)
-        except ConfigError as error:
-            errors.print("[bold red]error:[/]", report.plain(str(error)), soft_wrap=True)
+    try:
+        for message in save_reports(paths, findings, command, started, code):
+            errors.print("[bold red]error:[/]", report.plain(message), soft_wrap=True)
             code = code or USAGE
+    except KeyboardInterrupt:
+        errors.print("Interrupted.")
+        code = INTERRUPTED
     if interrupt is not None:
         _release_workers(interrupt)
     return code
@@ -123,7 +128,9 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.pipelines = count_pipelines(parser, expected)
     report.print_plan(console, expected, findings.pipelines, num_workers)
     indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
-    findings.image_sizes = measure_images(read_sizes(parser, indices))
+    findings.sizes = read_sizes(parser, indices)
+    findings.image_sizes = measure_images(findings.sizes)
+    findings.order = OrderSample(expected.plan) if settings.html_path is not None else None
     findings.delivery, reading_parser = choose_delivery(
         settings.config, parser, findings.image_sizes, is_plain=settings.is_plain, is_single=settings.is_single
     )
@@ -132,7 +139,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     points = choose_points(expected.plan, expected.num_epochs) if is_index else []
     kept = kept_batches(points, expected.plan.num_batches, expected.num_epochs)
     findings.ledger = Ledger(expected, parser.class_names, kept)
-    findings.readings = _read(reading_parser, settings, how, findings.ledger)
+    findings.readings = _read(reading_parser, settings, how, findings.ledger, findings.order)
     findings.promises = judge(findings.ledger)
     findings.advice = advise(_facts(parser, expected, findings, is_built_here(settings)))
     with _busy("another reader, Pillow" + ", another number of workers" * is_index):
@@ -148,11 +155,15 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
         save_contact_sheet(parser, settings.images_path, f"{parser.dataset_name}  {parser.split}{made_up}")
         findings.images_path = settings.images_path
         console.print("Contact sheet:", report.plain(str(settings.images_path)), soft_wrap=True)
+    if settings.html_path is not None and has_images(parser):
+        findings.pictures = read_pictures(parser)
     report.print_verdict(console, findings.promises)
     return OK if findings.is_kept else BROKEN
 
 
-def _read(parser: CheckedParser, settings: Settings, how: HowRead, ledger: Ledger) -> list[RankReading]:
+def _read(
+    parser: CheckedParser, settings: Settings, how: HowRead, ledger: Ledger, order: OrderSample | None
+) -> list[RankReading]:
     """Reads with every rank into a ledger, and shows on a terminal how far it is."""
     num_replicas = settings.num_replicas
     readings = {}
@@ -173,6 +184,8 @@ def _read(parser: CheckedParser, settings: Settings, how: HowRead, ledger: Ledge
                 epochs[rank] += 1
             else:
                 ledger.add(rank, epochs[rank], step)
+                if order is not None and epochs[rank] == 0:
+                    order.add(rank, step.index)
                 speed = progress.tasks[task].speed
                 rate = f"{speed * (parser.batch_size or 1):,.0f} examples/s" if speed else ""
                 description = "all ranks" if settings.is_torchrun else f"rank {rank}"

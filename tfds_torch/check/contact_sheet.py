@@ -3,6 +3,7 @@
 import bisect
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -23,6 +24,25 @@ _CAPTION_SIZE, _TITLE_SIZE = 14, 22
 _INK, _FAINT, _PAPER, _FRAME = "#1c1c1e", "#48484a", "#ffffff", "#f2f2f4"
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A decoded image of the dataset, for people to look at.
+
+    Attributes:
+        image: RGB, no longer than 144 pixels on a side, on white where it was transparent.
+        caption: its class's name, its label or its id.
+    """
+
+    image: Image.Image
+    caption: str
+
+    @property
+    def factor(self) -> int:
+        """By how much it may be enlarged, unsmoothed: 1 unless it is small."""
+        longest = max(self.image.size)
+        return _CELL // longest if longest <= _CELL // 2 else 1
+
+
 def save_contact_sheet(parser: CheckedParser, path: Path, title: str) -> None:
     """Writes a PNG with the first images of epoch 0, each with its class's name, its label or its id.
 
@@ -35,7 +55,7 @@ def save_contact_sheet(parser: CheckedParser, path: Path, title: str) -> None:
         ConfigError: the dataset has no image, or the file cannot be written.
         TfdsTorchError: as reading raises it.
     """
-    sheet = _draw(title, list(islice(_pictures(parser), _NUM_COLUMNS * _NUM_ROWS)))
+    sheet = _draw(title, read_pictures(parser))
     try:
         file = io.BytesIO()
         sheet.save(file, "PNG")
@@ -44,16 +64,30 @@ def save_contact_sheet(parser: CheckedParser, path: Path, title: str) -> None:
         raise ConfigError(f"The contact sheet {path} cannot be written: {error}.") from None
 
 
+def has_images(parser: CheckedParser) -> bool:
+    """Whether the dataset has images to show."""
+    return parser.image_key is not None and parser.has_field("image")
+
+
 def check_has_images(parser: CheckedParser) -> None:
     """Raises ConfigError when the dataset has no images to show."""
-    if parser.image_key is None or not parser.has_field("image"):
+    if not has_images(parser):
         raise ConfigError(
             f"--images: {parser.dataset_name} has no image feature {parser.image_key!r} (image_key, in a config)."
         )
 
 
-def _pictures(parser: CheckedParser) -> Iterator[tuple[Image.Image, str]]:
-    """Yields (image of a cell's size at most, caption) of the examples of epoch 0."""
+def read_pictures(parser: CheckedParser) -> list[Picture]:
+    """Returns the first images of epoch 0, 40 at most.
+
+    Raises:
+        TfdsTorchError: as reading raises it.
+    """
+    return list(islice(_pictures(parser), _NUM_COLUMNS * _NUM_ROWS))
+
+
+def _pictures(parser: CheckedParser) -> Iterator[Picture]:
+    """Yields the examples of epoch 0."""
     names = parser.class_names
     fields = tuple(filter(parser.has_field, DEFAULT_FIELDS))
     shown: set[int] = set()  # The last batch may be filled up with examples that are on the sheet already.
@@ -66,25 +100,21 @@ def _pictures(parser: CheckedParser) -> Iterator[tuple[Image.Image, str]]:
             label = None if batch.label is None else int(batch.label[i])
             known = names is not None and label is not None and 0 <= label < len(names)
             caption = names[label] if known else batch.id[i] if label is None else str(label)  # type: ignore[index]
-            yield _fit(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)), caption
+            yield Picture(_fit(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)), caption)
 
 
 def _fit(image: Image.Image) -> Image.Image:
-    """Returns the image as RGB, as large as a cell allows; small ones are enlarged by whole factors, unsmoothed."""
+    """Returns the image as RGB, made smaller where it is larger than a cell."""
     if image.has_transparency_data:
         paper = Image.new("RGBA", image.size, _PAPER)
         image = Image.alpha_composite(paper, image.convert("RGBA"))
     image = image.convert("RGB")
-    longest = max(image.size)
-    if longest <= _CELL // 2:
-        factor = _CELL // longest
-        return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
-    scale = min(1.0, _CELL / longest)
+    scale = min(1.0, _CELL / max(image.size))
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    return image.resize(size, Image.Resampling.LANCZOS)
+    return image if size == image.size else image.resize(size, Image.Resampling.LANCZOS)
 
 
-def _draw(title: str, pictures: list[tuple[Image.Image, str]]) -> Image.Image:
+def _draw(title: str, pictures: list[Picture]) -> Image.Image:
     num_rows = -(-len(pictures) // _NUM_COLUMNS) or 1
     line = _CAPTION_SIZE + 10
     width = 2 * _MARGIN + _NUM_COLUMNS * (_CELL + _GAP) - _GAP
@@ -96,12 +126,14 @@ def _draw(title: str, pictures: list[tuple[Image.Image, str]]) -> Image.Image:
     pen.text((_MARGIN, _MARGIN), heading, fill=_INK, font=_font(_TITLE_SIZE))
     if not pictures:
         pen.text((_MARGIN, top), "no examples", fill=_FAINT, font=_font(_CAPTION_SIZE))
-    for number, (image, caption) in enumerate(pictures):
+    for number, picture in enumerate(pictures):
+        size = (picture.image.width * picture.factor, picture.image.height * picture.factor)
+        image = picture.image.resize(size, Image.Resampling.NEAREST)
         row, column = divmod(number, _NUM_COLUMNS)
         x, y = _MARGIN + column * (_CELL + _GAP), top + row * (_CELL + line + _GAP)
         pen.rectangle((x, y, x + _CELL - 1, y + _CELL - 1), fill=_FRAME)
         sheet.paste(image, (x + (_CELL - image.width) // 2, y + (_CELL - image.height) // 2))
-        text = _shorten(pen, printable(caption), _font(_CAPTION_SIZE), _CELL)
+        text = _shorten(pen, printable(picture.caption), _font(_CAPTION_SIZE), _CELL)
         pen.text((x + _CELL / 2, y + _CELL + 5), text, fill=_FAINT, font=_font(_CAPTION_SIZE), anchor="ma")
     return sheet
 

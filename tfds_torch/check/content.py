@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MOST_LABELS_WITHOUT_NAMES = 1000
+_MOST_SHOWN, _NUM_EXTREME = 24, 5
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,21 @@ class Labels:
         named = [LabelCount(label, name, self._numbers[label]) for label, name in enumerate(names)]
         others = sorted(label for label in self._numbers if not 0 <= label < len(names))
         return named + [LabelCount(label, str(label), self._numbers[label]) for label in others]
+
+
+def choose_shown(labels: Sequence[LabelCount]) -> tuple[list[LabelCount], str]:
+    """Returns the labels that are shown one by one, and what to say of the others.
+
+    Returns:
+        All of up to 24 labels, and nothing to say; of more the most frequent and the rarest, and a note.
+    """
+    if len(labels) <= _MOST_SHOWN:
+        return list(labels), ""
+    by_number = sorted(labels, key=lambda count: -count.num_examples)
+    absent = sum(not count.num_examples for count in labels)
+    note = f"the {_NUM_EXTREME} most frequent and the {_NUM_EXTREME} rarest of {len(labels):,} labels"
+    note += f"; {absent:,} do not occur" if absent else ""
+    return [*by_number[:_NUM_EXTREME], *by_number[-_NUM_EXTREME:]], note
 
 
 def measure_images(sizes: Iterable[tuple[int, int]]) -> ImageSizes | None:

@@ -1,6 +1,6 @@
 """What must come of a reading: by the ids that were promised, and by the plan of every rank."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from tfds_torch.plan.world import World
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank is to receive in one epoch: in mode `index` in this order.
+    """What a rank, or one of its pipelines, is to receive in one epoch: in mode `index` in this order.
 
     Attributes:
         index: int64 [n], its examples; n is the sum of the sizes of its batches.
@@ -95,7 +95,10 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
     plan, mode = parser.plan(here), parser.read_mode(here)
     ids = reference_of(parser).ids()
     if mode == "index":
-        return Expectation(plan, mode, ids, num_epochs, lambda rank, epoch: _share_of_order(parser, plan, rank, epoch))
+        return Expectation(
+            *(plan, mode, ids, num_epochs),
+            lambda rank, epoch: _share_of_order(parser.plan(World(rank, num_replicas)), epoch),
+        )
     num_unread = num_repeated = 0
     for epoch in range(num_epochs):
         assignments = [parser.assignment(world, epoch) for world in World.grid(num_replicas, here.num_workers)]
@@ -103,7 +106,7 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
         num_unread = max(num_unread, sum(number for number in excess if number > 0))
         num_repeated = max(num_repeated, -sum(number for number in excess if number < 0))
     return Expectation(
-        *(plan, mode, ids, num_epochs, lambda rank, epoch: _share_of_files(parser, plan, rank, epoch)),
+        *(plan, mode, ids, num_epochs, lambda rank, epoch: _share_of_rank(parser, plan, rank, epoch)),
         num_unread=num_unread,
         num_repeated=num_repeated,
     )
@@ -127,20 +130,36 @@ def _count(parser: CheckedParser, world: World, mode: str) -> PipelineCounts:
     )
 
 
-def _share_of_order(parser: CheckedParser, plan: EpochPlan, rank: int, epoch: int) -> Share:
-    order = WorkerOrder(parser.plan(World(rank, plan.world.num_replicas)), epoch)
+def pipeline_shares(parser: CheckedParser, expected: Expectation) -> Iterator[Share]:
+    """Yields what each pipeline is to read in epoch 0, in the order of `count_pipelines`."""
+    world = expected.plan.world
+    for one in World.grid(world.num_replicas, world.num_workers):
+        if expected.mode == "index":
+            yield _share_of_order(parser.plan(one), 0)
+        else:
+            yield _share_of_files(parser, expected.plan, one, 0)
+
+
+def _share_of_order(plan: EpochPlan, epoch: int) -> Share:
+    order = WorkerOrder(plan, epoch)
     planned = order.planned(0, len(order))
     return Share(planned.index, planned.valid)
 
 
-def _share_of_files(parser: CheckedParser, plan: EpochPlan, rank: int, epoch: int) -> Share:
+def _share_of_rank(parser: CheckedParser, plan: EpochPlan, rank: int, epoch: int) -> Share:
+    num_replicas, num_workers = plan.world.num_replicas, plan.world.num_workers
+    worlds = (World(rank, num_replicas, worker, num_workers) for worker in range(num_workers))
+    shares = [_share_of_files(parser, plan, world, epoch) for world in worlds]
+    return Share(np.concatenate([one.index for one in shares]), np.concatenate([one.valid for one in shares]))
+
+
+def _share_of_files(parser: CheckedParser, plan: EpochPlan, world: World, epoch: int) -> Share:
     index: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     valid: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
-    for worker in range(plan.world.num_workers):
-        assignment = parser.assignment(World(rank, plan.world.num_replicas, worker, plan.world.num_workers), epoch)
-        for ranges, is_valid in ((assignment.valid, True), (assignment.fill, plan.remainder is not Remainder.PAD)):
-            for part in ranges:
-                first = parser.files[part.file].first_index
-                index.append(np.arange(first + part.start, first + part.stop))
-                valid.append(np.full(part.stop - part.start, is_valid))
+    assignment = parser.assignment(world, epoch)
+    for ranges, is_valid in ((assignment.valid, True), (assignment.fill, plan.remainder is not Remainder.PAD)):
+        for part in ranges:
+            first = parser.files[part.file].first_index
+            index.append(np.arange(first + part.start, first + part.stop))
+            valid.append(np.full(part.stop - part.start, is_valid))
     return Share(np.concatenate(index), np.concatenate(valid))

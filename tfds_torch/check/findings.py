@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfds_torch.check.contact_sheet import Picture
 from tfds_torch.check.content import ImageSizes, LabelCount
 from tfds_torch.check.delivery import Delivery
 from tfds_torch.check.expectation import Expectation, PipelineCounts
 from tfds_torch.check.ledger import EpochCounts, Ledger
+from tfds_torch.check.order_sample import OrderSample
 from tfds_torch.check.promises import judge
 from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.throughput import RankReading
@@ -31,7 +33,10 @@ class Findings:
         readings: how fast each rank read, and what came after states.
         promises: which promises were kept.
         not_judged: promises that this dataset cannot be asked for, and why.
-        image_sizes: sizes of some images.
+        sizes: (width, height) of some images, pixels.
+        image_sizes: figures of them.
+        order: in which order examples came; None: nobody asked for it.
+        pictures: some images; empty where nobody asked for them.
         advice: what could be done better.
         images_path: the contact sheet that was written.
         error: what ended the check before its time.
@@ -49,7 +54,10 @@ class Findings:
     readings: Sequence[RankReading] = ()
     promises: Sequence[Promise] = ()
     not_judged: Sequence[NotJudged] = ()
+    sizes: Sequence[tuple[int, int]] = ()
     image_sizes: ImageSizes | None = None
+    order: OrderSample | None = None
+    pictures: Sequence[Picture] = ()
     advice: Sequence[str] = ()
     images_path: Path | None = None
     error: Exception | None = None

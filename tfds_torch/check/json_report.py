@@ -76,14 +76,15 @@ def save_report(path: Path, findings: Findings, command: Sequence[str], started:
     Raises:
         ConfigError: the file cannot be written.
     """
-    content = json.dumps(_report(findings, command, started, exit_code), indent=2, allow_nan=False) + "\n"
+    content = json.dumps(make_report(findings, command, started, exit_code), indent=2, allow_nan=False) + "\n"
     try:
         write_whole(path, content.encode())
     except OSError as error:
         raise ConfigError(f"The report {path} cannot be written: {error}.") from None
 
 
-def _report(findings: Findings, command: Sequence[str], started: float, exit_code: int) -> dict[str, Any]:
+def make_report(findings: Findings, command: Sequence[str], started: float, exit_code: int) -> dict[str, Any]:
+    """Returns the report as it is written, of plain values."""
     error = findings.error
     return {
         "schema_version": SCHEMA_VERSION,

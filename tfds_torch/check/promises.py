@@ -1,11 +1,31 @@
 """Which promises of every read mode the examples that came keep. Pure: no files, no processes."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.ledger import EpochCounts, Ledger, RankEpoch
 from tfds_torch.check.verdict import NUM_SHOWN, Promise, Some
 from tfds_torch.plan.epoch import Remainder
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How far an epoch may be from every example exactly once.
+
+    Attributes:
+        name: of the promise.
+        num_padded: padded examples, exactly so many.
+        num_missing: examples that may be missing.
+        num_twice: examples that may come too often, each counted as often as it does.
+        most_each: by how much one example may come too often.
+    """
+
+    name: str
+    num_padded: int
+    num_missing: int = 0
+    num_twice: int = 0
+    most_each: int = 0
 
 
 def judge(ledger: Ledger, *, is_whole: bool = True) -> list[Promise]:
@@ -77,38 +97,40 @@ def _full_batches(ledger: Ledger, ended: list[RankEpoch]) -> Promise:
 
 
 def _exactly_once(expected: Expectation, counts: list[EpochCounts]) -> Promise:
-    name, most_missing, most_twice, most_each = _allowance(expected)
+    allowed = allow(expected)
     missing = max((count.missing for count in counts), key=lambda some: some.number)
     twice = max((count.twice for count in counts), key=lambda some: some.number)
     too_often, id = max(count.most_often for count in counts)
-    detail = f"{missing.number} missing (allowed {most_missing}), {twice.number} twice (allowed {most_twice})"
-    if missing.number > most_missing:
+    detail = f"{missing.number} missing (allowed {allowed.num_missing})"
+    detail += f", {twice.number} twice (allowed {allowed.num_twice})"
+    is_short = missing.number > allowed.num_missing
+    is_repeated = twice.number > allowed.num_twice or too_often > allowed.most_each
+    if is_short:
         detail += f"; missing: {missing}"
-    if twice.number > most_twice or too_often > most_each:
-        detail += f"; twice: {id if too_often > most_each else twice}"
-    kept = missing.number <= most_missing and twice.number <= most_twice and too_often <= most_each
-    return Promise(name, kept, detail)
+    if is_repeated:
+        detail += f"; twice: {id if too_often > allowed.most_each else twice}"
+    return Promise(allowed.name, not is_short and not is_repeated, detail)
 
 
-def _allowance(expected: Expectation) -> tuple[str, int, int, int]:
-    """Returns the promise's name, and how many may be missing, too many, and too many of one example."""
+def allow(expected: Expectation) -> Allowance:
+    """Returns what an epoch may leave out, repeat and pad."""
     plan = expected.plan
     total = plan.num_examples * plan.num_passes
     num_slots = plan.num_batches * plan.global_batch_size
+    num_padded = num_slots - plan.num_valid if plan.remainder is Remainder.PAD else 0
     if expected.mode == "files":
         name = "every example once, but for uneven files"
-        return name, expected.num_unread, expected.num_repeated, expected.num_repeated
+        return Allowance(name, num_padded, expected.num_unread, expected.num_repeated, expected.num_repeated)
     if plan.remainder is Remainder.WRAP and num_slots > total:
-        return "every example once, and the wrapped few", 0, num_slots - total, -(-num_slots // total)
+        name = "every example once, and the wrapped few"
+        return Allowance(name, num_padded, 0, num_slots - total, -(-num_slots // total))
     if plan.num_valid < total:
-        return "every example once, but the dropped few", total - plan.num_valid, 0, 0
-    return "every example exactly once", 0, 0, 0
+        return Allowance("every example once, but the dropped few", num_padded, total - plan.num_valid)
+    return Allowance("every example exactly once", num_padded)
 
 
 def _padding(expected: Expectation, ended: list[RankEpoch], counts: dict[int, EpochCounts]) -> Promise:
-    plan = expected.plan
-    is_padding = plan.remainder is Remainder.PAD
-    wanted = plan.num_batches * plan.global_batch_size - plan.num_valid if is_padding else 0
+    wanted = allow(expected).num_padded
     wrong = Some(
         f"epoch {epoch}: {count.num_padded} padded" for epoch, count in counts.items() if count.num_padded != wanted
     )

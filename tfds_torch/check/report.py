@@ -9,8 +9,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tfds_torch.check.content import ImageSizes, LabelCount
+from tfds_torch.check.content import ImageSizes, LabelCount, choose_shown
 from tfds_torch.check.expectation import Expectation, PipelineCounts
+from tfds_torch.check.figures import plural
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.reference import CheckedParser, reference_of
@@ -21,7 +22,6 @@ from tfds_torch.runtime.printable import printable
 
 _MOST_ROWS = 24
 _MOST_CLASSES = 10
-_NUM_EXTREME_LABELS = 5
 _LABEL_WIDTH = 32
 _BAR_WIDTH = 40
 
@@ -36,17 +36,15 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
     table = _grid(2)
     if is_fake:
         table.add_row("content", Text("made up: its form is the dataset's, its images and labels mean nothing"))
-    shards = _plural(parser.num_shards, "shard" if parser.source.has_shards else "file")
-    table.add_row("split", plain(f"{parser.split}: {_plural(parser.num_examples, 'example')} in {shards}"))
+    shards = plural(parser.num_shards, "shard" if parser.source.has_shards else "file")
+    table.add_row("split", plain(f"{parser.split}: {plural(parser.num_examples, 'example')} in {shards}"))
     place = reference_of(parser).place
     table.add_row("file" if place.is_file() else "directory", plain(str(place)))
     names = parser.class_names
     if names:
         more = f" ... ({len(names)} classes)" if len(names) > _MOST_CLASSES else f" ({len(names)} classes)"
         table.add_row("classes", plain(", ".join(names[:_MOST_CLASSES]) + more))
-    features = [
-        f"{key} {_describe(spec)}" for key, spec in parser.element_spec.fields.items() if key not in METADATA_FIELDS
-    ]
+    features = [f"{key} {form}" for key, form in describe_features(parser)]
     table.add_row("features", plain("\n".join(features)))
     console.print(Panel(table, title=plain(parser.dataset_name), title_align="left", expand=False))
 
@@ -60,15 +58,10 @@ def print_plan(console: Console, expected: Expectation, pipelines: Sequence[Pipe
         pipelines: what each is to read.
         num_workers: loader processes of a rank; 0: it reads by itself.
     """
-    plan, mode = expected.plan, expected.mode
-    num_replicas = plan.world.num_replicas
-    kind = "Training" if plan.is_training else "Evaluation"
-    ranks = "one rank" if num_replicas == 1 else f"each of {num_replicas} ranks"
-    console.print(
-        f"{kind}: {_plural(plan.num_batches, 'batch')} of {plan.batch_size} on {ranks}, "
-        f"remainder {plan.remainder.value!r}, read mode {mode!r}"
+    console.print(describe_plan(expected))
+    headings = ("rank", "worker", "batches", "examples", "fill") + (
+        ("in its files",) if expected.mode == "files" else ()
     )
-    headings = ("rank", "worker", "batches", "examples", "fill") + (("in its files",) if mode == "files" else ())
     table = _table(*headings)
     for counts in pipelines[:_MOST_ROWS]:
         numbers = (counts.num_batches, counts.num_examples, counts.num_fill, counts.num_available)
@@ -80,12 +73,23 @@ def print_plan(console: Console, expected: Expectation, pipelines: Sequence[Pipe
     console.print(table)
 
 
+def describe_plan(expected: Expectation) -> str:
+    """Returns how an epoch is read, in a line."""
+    plan = expected.plan
+    kind = "Training" if plan.is_training else "Evaluation"
+    ranks = "one rank" if expected.num_replicas == 1 else f"each of {expected.num_replicas} ranks"
+    return (
+        f"{kind}: {plural(plan.num_batches, 'batch')} of {plan.batch_size} on {ranks}, "
+        f"remainder {plan.remainder.value!r}, read mode {expected.mode!r}"
+    )
+
+
 def print_findings(console: Console, findings: Findings) -> None:
     """Prints everything that was found out by reading."""
     num_expected = len(findings.expected.ids) if findings.expected else 0
     if findings.parser is not None:
         source = reference_of(findings.parser).promised_by
-        console.print("Ledger:", plain(f"{source} promises {_plural(num_expected, 'example')} per pass"))
+        console.print("Ledger:", plain(f"{source} promises {plural(num_expected, 'example')} per pass"))
     console.print(_ledger(findings.counts))
     console.print(_promises(findings.promises))
     for skipped in findings.not_judged:
@@ -94,14 +98,12 @@ def print_findings(console: Console, findings: Findings) -> None:
         console.print(_labels(findings.labels, console.width))
     if findings.delivery is not None:
         console.print("Read by", plain(str(findings.delivery)), soft_wrap=True)
-    num_ranks, together = len(findings.readings), findings.is_torchrun
-    ranks = f"{_plural(num_ranks, 'rank')} of torch.distributed" if together else "each rank"
-    at_once = "at the same time" if together and num_ranks > 1 else "alone"
-    console.print(f"Throughput: {ranks} {at_once} on this machine")
+    together = findings.is_torchrun
+    console.print(f"Throughput: {describe_ranks(findings)}")
     console.print(_throughput(findings.readings))
     memory = _memory(findings.readings, together)
     total = _total_speed(findings.readings) if together else ""
-    for line in (total, _images(findings.image_sizes), memory, _stages(findings.readings)):
+    for line in (total, describe_sizes(findings.image_sizes), memory, _stages(findings.readings)):
         if line:
             console.print(line)
     if findings.advice:
@@ -125,8 +127,8 @@ def summarize_interrupted(findings: Findings) -> str:
     total = plan.num_batches * plan.world.num_replicas * findings.expected.num_epochs
     broken = sum(not promise.kept for promise in findings.promises)
     known = f"{broken} of {len(findings.promises)} promises broken" if broken else "no promise broken"
-    whole = _plural(len(findings.counts), "whole epoch")
-    return f"{findings.num_batches:,} of {_plural(total, 'batch')} had come, {whole}; {known} until then."
+    whole = plural(len(findings.counts), "whole epoch")
+    return f"{findings.num_batches:,} of {plural(total, 'batch')} had come, {whole}; {known} until then."
 
 
 def _ledger(epochs: Mapping[int, EpochCounts]) -> Table:
@@ -152,14 +154,7 @@ def _promises(promises: Sequence[Promise]) -> Panel:
 def _labels(labels: Sequence[LabelCount], width: int) -> Panel:
     """A bar for each label; of many labels the most frequent and the rarest."""
     most = max(count.num_examples for count in labels)
-    shown = list(labels)
-    note = ""
-    if len(labels) > _MOST_ROWS:
-        by_number = sorted(labels, key=lambda count: -count.num_examples)
-        shown = [*by_number[:_NUM_EXTREME_LABELS], *by_number[-_NUM_EXTREME_LABELS:]]
-        absent = sum(not count.num_examples for count in labels)
-        note = f"the {_NUM_EXTREME_LABELS} most frequent and the {_NUM_EXTREME_LABELS} rarest of {len(labels):,} labels"
-        note += f"; {absent:,} do not occur" if absent else ""
+    shown, note = choose_shown(labels)
     name_width = min(_LABEL_WIDTH, max(cell_len(printable(count.name)) for count in shown))
     bar_width = max(1, min(_BAR_WIDTH, width - name_width - len(f"{most:,}") - 10))
     table = Table.grid(padding=(0, 2))
@@ -184,21 +179,34 @@ def _throughput(ranks: Sequence[RankReading]) -> Table:
     return table
 
 
-def _images(sizes: ImageSizes | None) -> str:
+def describe_ranks(findings: Findings) -> str:
+    """Returns what the ranks had of the machine while their speed was measured."""
+    num_ranks, together = len(findings.readings), findings.is_torchrun
+    ranks = f"{plural(num_ranks, 'rank')} of torch.distributed" if together else "each rank"
+    return f"{ranks} {'at the same time' if together and num_ranks > 1 else 'alone'} on this machine"
+
+
+def describe_sizes(sizes: ImageSizes | None) -> str:
+    """Returns a line about the sizes of images; nothing where they are not known."""
     if sizes is None:
         return ""
     smallest, median, largest = (f"{width}x{height}" for width, height in (sizes.smallest, sizes.median, sizes.largest))
     found = f"all {median}" if smallest == largest else f"{smallest} to {largest}, median {median}"
-    return f"Images: {found} ({_plural(sizes.num_images, 'image')} looked at)"
+    return f"Images: {found} ({plural(sizes.num_images, 'image')} looked at)"
 
 
 def _total_speed(ranks: Sequence[RankReading]) -> str:
     return f"All ranks together: {sum(rank.examples_per_s for rank in ranks):,.0f} examples/s" if len(ranks) > 1 else ""
 
 
+def find_heaviest(ranks: Sequence[RankReading]) -> RankReading:
+    """Returns the rank whose processes took the most memory."""
+    return max(ranks, key=lambda rank: sum(rank.memory.values()))
+
+
 def _memory(ranks: Sequence[RankReading], together: bool) -> str:
     """The processes of the rank that took most; of ranks at the same time also the sum of all."""
-    heaviest = max(ranks, key=lambda rank: sum(rank.memory.values()))
+    heaviest = find_heaviest(ranks)
     if not heaviest.memory:
         return ""
     parent, *children = heaviest.memory.values()
@@ -215,7 +223,7 @@ def _stages(ranks: Sequence[RankReading]) -> str:
     if not speed.stages:
         return ""
     stages = ", ".join(f"{stage.replace('_', '-')} {seconds:.2f}" for stage, seconds in speed.stages.items())
-    batches = _plural(speed.num_batches, "batch")
+    batches = plural(speed.num_batches, "batch")
     return f"Stages of {batches} of rank 0 in {speed.timed_s:.2f} s, seconds of all workers: {stages}"
 
 
@@ -246,9 +254,10 @@ def _per_rank(batches: Sequence[int]) -> str:
     return " ".join(map(str, batches))
 
 
-def _plural(number: int, noun: str) -> str:
-    ending = "" if number == 1 else "es" if noun.endswith("tch") else "s"
-    return f"{number:,} {noun}{ending}"
+def describe_features(parser: CheckedParser) -> list[tuple[str, str]]:
+    """Returns (name, dtype and shape) of every feature of the dataset, as in `image`, `uint8[8, 8, 1]`."""
+    fields = parser.element_spec.fields
+    return [(key, _describe(spec)) for key, spec in fields.items() if key not in METADATA_FIELDS]
 
 
 def _describe(spec: Any) -> str:

@@ -3,7 +3,7 @@
 import argparse
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ class Settings:
         num_fake: examples per split of a made-up dataset; None: the dataset is there.
         num_shards: shards per split of an embedded or made-up dataset; None: its default.
         json_path: where the report goes as JSON.
+        html_path: where it goes as a page.
         images_path: where the contact sheet goes as PNG.
     """
 
@@ -45,22 +46,29 @@ class Settings:
     num_fake: int | None
     num_shards: int | None
     json_path: Path | None
+    html_path: Path | None
     images_path: Path | None
 
 
-def check_json(flags: argparse.Namespace) -> Path | None:
-    """Returns where the report goes, before anything else is looked at: it tells of all that follows.
+def check_reports(flags: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    """Yields the flag and the file of every report, before anything else is looked at: they tell of all that follows.
 
     Raises:
         ConfigError: it cannot be written there.
     """
     if flags.json is not None:
         check_writable("--json", flags.json)
-    return flags.json  # type: ignore[no-any-return]
+        yield "--json", flags.json
+    if flags.html is not None:
+        check_writable("--html", flags.html)
+        if flags.html.suffix.lower() not in (".html", ".htm"):
+            raise ConfigError(f"--html {flags.html}: the report page is an HTML file; end its name with .html.")
+        _check_differ(flags, "json", "html")
+        yield "--html", flags.html
 
 
 def resolve(flags: argparse.Namespace) -> Settings:
-    """Returns what the flags and their config file ask for; `check_json` has looked at the report's path.
+    """Returns what the flags and their config file ask for; `check_reports` has looked at its reports.
 
     Raises:
         ConfigError: a number out of range, flags that contradict each other, a config that cannot be read, a contact
@@ -81,6 +89,7 @@ def resolve(flags: argparse.Namespace) -> Settings:
         num_fake=flags.fake,
         num_shards=flags.shards,
         json_path=flags.json,
+        html_path=flags.html,
         images_path=flags.images,
     )
 
@@ -128,9 +137,14 @@ def _check_images(flags: argparse.Namespace) -> None:
         return
     if flags.images.suffix.lower() != ".png":
         raise ConfigError(f"--images {flags.images}: the contact sheet is a PNG file; end its name with .png.")
-    if flags.json is not None and os.path.abspath(flags.images) == os.path.abspath(flags.json):
-        raise ConfigError(f"--json and --images name the same file {flags.json}: give two.")
+    _check_differ(flags, "json", "images")
     check_writable("--images", flags.images)
+
+
+def _check_differ(flags: argparse.Namespace, one: str, other: str) -> None:
+    first, second = getattr(flags, one), getattr(flags, other)
+    if first is not None and os.path.abspath(first) == os.path.abspath(second):
+        raise ConfigError(f"--{one} and --{other} name the same file {first}: give two.")
 
 
 def _check_is_no_rank(environ: Mapping[str, str]) -> None:

@@ -1,0 +1,356 @@
+"""The page for people: every part with the figures of the run, nothing of the data that acts, whole or not there."""
+
+import base64
+import io
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from image_folder_fixtures import NUM_TRAIN, write_image_folder
+from PIL import Image
+from storage.beton.made_files import write_images
+
+from check import report_file
+from check.machine import PLANTED_CHECK, Checker, Machine, cut
+from check.page_file import Page, load
+from tfds_torch.check import command, html_report
+from tfds_torch.check.arguments import parse_arguments
+from tfds_torch.check.findings import Findings
+from tfds_torch.check.html_report import save_page
+from tfds_torch.check.verdict import NotJudged, Promise
+from tfds_torch.errors import ConfigError, ShardError
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "</style></title><b>",
+    "\u202egnorw\u202c",
+    "{{ 7 * 7 }}",
+    "&lt;&amp;",
+    "x" * 5000,
+    "' onmouseover='alert(3)",
+    "שלום",
+    "猫",
+]
+PARTS = ["promises", "dataset", "ledger", "plan", "speed", "stages", "memory", "labels", "sheet", "order", "advice"]
+
+
+def write_hostile(own_digits: Path) -> Path:
+    """Gives the classes of a copy of the digits names that try to get out of the page."""
+    (own_digits / "label.labels.txt").write_text("\n".join(HOSTILE) + "\n", encoding="utf-8")
+    return own_digits.parents[1]
+
+
+def save(path: Path, findings: Findings, exit_code: int = 0) -> Page:
+    save_page(path, findings, ["--html", str(path)], time.time(), exit_code)
+    return load(path)
+
+
+@pytest.fixture(scope="module")
+def both(checker: Checker, tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, dict[str, Any]]:
+    """The page and the JSON report of one check in training, with two ranks."""
+    folder = tmp_path_factory.mktemp("both")
+    html, json = folder / "r.html", folder / "r.json"
+    checked = checker.check_line(f"--workers 0 --replicas 2 --html {html} --json {json}")
+    assert (checked.code, checked.errors.strip()) == (0, "")
+    assert sorted(os.listdir(folder)) == ["r.html", "r.json"]
+    return load(html), report_file.load(json)
+
+
+# The parts, and their figures.
+
+
+def test_every_part_is_there_once_and_can_be_gone_to(both: tuple[Page, dict[str, Any]]) -> None:
+    page, _ = both
+    assert [id for id in page.texts if id in PARTS] == PARTS
+    assert [address for address in page.addresses if address.startswith("#")] == [f"#{id}" for id in PARTS]
+
+
+def test_the_verdict_and_every_promise_are_those_of_the_run(both: tuple[Page, dict[str, Any]]) -> None:
+    page, report = both
+    assert page.texts["verdict"] == "All 11 promises kept 92 batches read in 2 epochs."
+    assert page.title == "digits:1.0.0: All 11 promises kept"
+    promises = report["promises"]
+    assert len(promises) == 11
+    assert page.texts["promises"] == " ".join(
+        ["Promises", *(f"kept{promise['name']}{promise['detail']}" for promise in promises)]
+    )
+
+
+def test_the_card_says_what_the_dataset_says_of_itself(both: tuple[Page, dict[str, Any]]) -> None:
+    page, report = both
+    card = page.texts["dataset"]
+    for text in ("train: 1,437 examples in 1 shard", "image uint8[8, 8, 1]", "label int64", "all 8x8 (18 images"):
+        assert text in card
+    assert report["dataset"]["data_dir"] in card
+    assert report["dataset"]["fingerprint"] in card
+    assert "1,797 handwritten digits" in card
+    assert "E. Alpaydin and C. Kaynak" in card
+    assert "https://archive.ics.uci.edu/dataset/80" in page.addresses
+    facts = page.texts["facts"]
+    assert facts.startswith("Examples1,437train Shards1of this split Size227 kB158 bytes an example Classes10 Ranks2")
+    assert f"Examples/s{report['throughput'][0]['examples_per_s']:,.0f}rank 0, alone" in facts
+
+
+def test_the_ledger_stands_beside_what_was_planned(both: tuple[Page, dict[str, Any]]) -> None:
+    page, _ = both
+    figures = {"batches": "23 on each of 2", "delivered": "1,472", "valid": "1,472", "padded": "0", "missing": "0"}
+    figures |= {"twice": "35", "unknown": "0"}
+    rows = [row for row in page.rows["ledger"] if row]
+    assert rows == [{"epoch": epoch, **figures} for epoch in ("planned", "0", "1")]
+
+
+def test_the_plan_has_a_row_for_every_pipeline_and_every_shard(both: tuple[Page, dict[str, Any]]) -> None:
+    page, report = both
+    rows = [row for row in page.rows["plan"] if "rank" in row]
+    assert rows == [
+        {
+            "rank": str(pipeline["rank"]),
+            "worker": "-",
+            "batches": str(pipeline["num_batches"]),
+            "examples": str(pipeline["num_examples"]),
+            "fill": str(pipeline["num_fill"]),
+        }
+        for pipeline in report["plan"]["pipelines"]
+    ]
+    (shard,) = [row for row in page.rows["plan"] if "file" in row]
+    assert shard["file"] == "digits-train.tfrecord-00000-of-00001"
+    assert shard["examples"] == "1,437"
+    own, filled = ([pipeline[key] for pipeline in report["plan"]["pipelines"]] for key in ("num_examples", "num_fill"))
+    assert shard["read by"] == f"rank 0: {own[0] + filled[0]}, rank 1: {own[1] + filled[1]}"
+
+
+def test_stages_memory_and_speed_are_those_of_the_report(both: tuple[Page, dict[str, Any]]) -> None:
+    page, report = both
+    assert [row["examples/s"] for row in page.rows["speed"] if row] == [
+        f"{rank['examples_per_s']:,.0f}" for rank in report["throughput"]
+    ]
+    for stage in report["throughput"][0]["stages"]:
+        assert stage.replace("_", "-") in page.texts["stages"]
+    heaviest = max(report["throughput"], key=lambda rank: sum(one["pss_bytes"] for one in rank["processes"]))
+    assert f"rank {heaviest['rank']}, process {heaviest['processes'][0]['pid']}" in page.texts["memory"]
+    assert page.texts["advice"] == " ".join(["Advice", *report["advice"]])
+
+
+def test_labels_and_pictures_are_those_of_the_dataset(both: tuple[Page, dict[str, Any]]) -> None:
+    page, report = both
+    assert page.texts["labels"].endswith(
+        " ".join(f"{count['name']}{count['num_examples']}" for count in report["labels"])
+    )
+    assert len(page.images) == 40
+    for image in page.images:
+        assert (image["width"], image["height"], image["alt"] in "0123456789") == ("144", "144", True)
+        with Image.open(io.BytesIO(base64.b64decode(image["src"].removeprefix("data:image/png;base64,")))) as picture:
+            assert picture.size == (8, 8)
+
+
+def test_the_shuffle_is_drawn_of_all_that_came(both: tuple[Page, dict[str, Any]]) -> None:
+    page, _ = both
+    assert "batch after batch of all ranks: all 1,437 examples" in page.texts["order"]
+    assert "This run, read mode index" in page.texts["order"]
+    assert "All of this split fits into the buffer" in page.texts["order"]
+
+
+def test_an_order_that_is_not_shuffled_is_compared_with_nothing(checker: Checker, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    assert checker.check_line(f"--workers 0 --eval --epochs 1 --html {path}").code == 0
+    order = load(path).texts["order"]
+    assert order.startswith("Order ")
+    assert "Correlation of position and index: 1.00." in order
+    assert "buffer" not in order
+
+
+# Every kind of dataset.
+
+
+def check_image_folder(checker: Checker, tmp_path: Path) -> Page:
+    root = write_image_folder(tmp_path / "root")
+    checker.check_line(f"--name image_folder --root {root} --workers 0 --batch-size 8 --html {tmp_path}/r.html")
+    return load(tmp_path / "r.html")
+
+
+def check_beton(checker: Checker, tmp_path: Path) -> Page:
+    write_images(tmp_path / "images.beton", 40, class_names={"label": [f"class {number}" for number in range(10)]})
+    line = f"--name {tmp_path}/images.beton --workers 0 --eval --batch-size 4 --html {tmp_path}/r.html"
+    checker.check_line(line)
+    return load(tmp_path / "r.html")
+
+
+@pytest.mark.parametrize(
+    ("check", "words", "num_promises"),
+    [
+        (check_image_folder, f"train: {NUM_TRAIN} examples in {NUM_TRAIN} files", 10),
+        (check_beton, "40 examples in 1 shard", 11),
+    ],
+    ids=["image folder", "beton"],
+)
+def test_other_datasets_have_a_page_too(
+    checker: Checker, tmp_path: Path, check: Callable[[Checker, Path], Page], words: str, num_promises: int
+) -> None:
+    page = check(checker, tmp_path)
+    assert page.texts["verdict"].startswith(f"All {num_promises} promises kept ")
+    assert words in page.texts["dataset"]
+    assert page.images
+
+
+@pytest.mark.parametrize("line", ["--split test[:0] --eval", "--split test[:1] --eval --replicas 3 --epochs 1"])
+def test_an_odd_split_has_a_page(checker: Checker, tmp_path: Path, line: str) -> None:
+    checked = checker.check_line(f"--workers 0 {line} --html {tmp_path}/r.html")
+    assert checked.code == 0, checked.errors
+    assert "kept" in load(tmp_path / "r.html").texts["verdict"]
+
+
+# Text from the data stays text.
+
+
+def test_names_that_try_to_be_markup_are_shown_as_they_are(checker: Checker, own_digits: Path, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    root = write_hostile(own_digits)
+    checked = checker.check("--root", root, "--workers", "0", "--eval", "--epochs", "1", "--html", path)
+    assert checked.code == 0, checked.errors
+    page = load(path)  # It knows no tag and no attribute that the page itself does not have.
+    assert page.tags["img"] == len(page.images) == 40
+    for name in HOSTILE:
+        if len(name) < 100 and name.isprintable():
+            assert name in page.texts["labels"]
+            assert name in page.texts["dataset"]
+    assert r"\u202egnorw\u202c" in page.texts["labels"]
+    text = path.read_text()
+    assert "\u202e" not in text
+    assert "x" * 500 not in text
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE, "\x1b[31mred\x07\x00", "\udc80", "a\nb\r"], ids=lambda text: ascii(text)[:20]
+)
+def test_any_text_of_promises_advice_and_errors_is_harmless(tmp_path: Path, text: str) -> None:
+    findings = Findings(
+        promises=[Promise(text, False, text)],
+        not_judged=[NotJudged(text, text)],
+        advice=[text],
+        error=ShardError(text),
+    )
+    page = save(tmp_path / "r.html", findings, 1)
+    assert page.texts["verdict"].startswith("1 of 1 promise broken")
+    assert all(character.isprintable() or character == "\n" for character in (tmp_path / "r.html").read_text())
+    if len(text) < 100 and text.isprintable():
+        assert page.texts["advice"] == f"Advice {' '.join(text.split())}"
+
+
+def test_a_home_page_that_is_a_script_is_no_link(checker: Checker, own_digits: Path, tmp_path: Path) -> None:
+    info = own_digits / "dataset_info.json"
+    info.write_text(info.read_text().replace("https://archive.ics.uci.edu/dataset/80", "javascript:alert(1)"))
+    path = tmp_path / "r.html"
+    checker.check("--root", own_digits, "--workers", "0", "--eval", "--epochs", "1", "--html", path)
+    page = load(path)
+    assert "javascript:alert(1)" in page.texts["dataset"]
+    assert not any("javascript" in address for address in page.addresses)
+
+
+# Every way in which a check ends.
+
+
+def test_a_broken_promise_is_on_the_page(checker: Checker, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    line = ["--eval", "--workers", "0", "--epochs", "1", "--html", path]
+    checked = checker.check_planted("replacement", line)
+    assert checked.code == 1
+    page = load(path)
+    broken = len(checked.broken)
+    assert page.texts["verdict"].startswith(f"{broken} of {len(checked.promises)} promises broken")
+    assert page.texts["promises"].count("BROKEN") == broken
+    (row,) = [row for row in page.rows["ledger"] if row.get("epoch") == "0"]
+    assert (row["missing"], row["twice"]) == ("1", "1")
+    assert "Epoch 0: 1 missing digits-test.tfrecord-00000-of-00001__1" in page.texts["ledger"]
+
+
+def test_a_damaged_shard_is_on_the_page_with_what_was_known(checker: Checker, own_digits: Path, tmp_path: Path) -> None:
+    (shard,) = own_digits.glob("digits-test*")
+    cut(shard, 300)
+    path = tmp_path / "r.html"
+    assert checker.check("--root", own_digits, "--eval", "--workers", "0", "--html", path).code == 1
+    page = load(path)
+    assert page.texts["verdict"].startswith("The check ended with a ShardError")
+    assert str(shard) in page.texts["verdict"]
+    assert "360 examples" in page.texts["dataset"]
+    assert [row["batches"] for row in page.rows["plan"] if "rank" in row] == ["12"]
+    assert {"promises", "ledger", "speed", "labels", "sheet", "order"} & page.texts.keys() == set()
+
+
+@pytest.mark.parametrize("arguments", [["--workers", "-1"], ["--split", "trian<b>"], ["--images", "sheet.jpg"]])
+def test_the_page_of_an_earlier_check_does_not_pass_for_one_that_went_wrong(
+    checker: Checker, tmp_path: Path, arguments: list[str]
+) -> None:
+    path = tmp_path / "r.html"
+    path.write_text("earlier")
+    assert checker.check(*arguments, "--html", path).code == 2
+    page = load(path)
+    assert page.texts["verdict"].startswith("The check ended with a ConfigError")
+    assert "exit code 2" in path.read_text()
+
+
+def test_ctrl_c_leaves_a_page_of_what_was_known(machine: Machine, digits: Path, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    process = machine.start(PLANTED_CHECK, "--interrupt", "--eval", "--epochs", "100", "--workers", "0", "--html", path)
+    process.communicate()
+    assert process.returncode == 130
+    assert os.listdir(tmp_path) == ["r.html"]
+    page = load(path)
+    words = "Interrupted 30 of 1,200 batches had come, 2 whole epochs; no promise broken until then."
+    assert page.texts["verdict"] == words
+    assert len([row for row in page.rows["ledger"] if row]) == 3
+
+
+def test_ctrl_c_before_anything_was_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    flags = parse_arguments(["--html", str(path), "--name", "nowhere"])
+    assert command.run(flags, ["--name", "nowhere"], is_interrupted=True) == 130
+    assert load(path).texts["verdict"] == "Interrupted Nothing had been read."
+
+
+# The file.
+
+
+def test_a_page_that_is_not_finished_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C while it is put together."""
+    path = tmp_path / "r.html"
+    path.write_text("old")
+    monkeypatch.setattr(html_report, "render_page", mock.Mock(side_effect=KeyboardInterrupt))
+    flags = parse_arguments(["--html", str(path), "--split", "trian"])
+    assert command.run(flags, []) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "Interrupted."
+    assert (os.listdir(tmp_path), path.read_text()) == (["r.html"], "old")
+
+
+def test_a_folder_that_went_away_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"The page .*nowhere/r\.html cannot be written: "):
+        save_page(tmp_path / "nowhere" / "r.html", Findings(), [], time.time(), 0)
+
+
+def test_a_check_whose_folder_goes_away_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    flags = parse_arguments(["--html", str(folder / "r.html")])
+
+    def check(*_: object) -> int:
+        shutil.rmtree(folder)
+        return 0
+
+    monkeypatch.setattr(command, "_check", check)
+    assert command.run(flags, []) == 2
+    assert capsys.readouterr().err.startswith("error: The page ")
+
+
+def test_jinja_is_loaded_for_a_page_alone(machine: Machine) -> None:
+    code = "import sys; from tfds_torch.check import command; print('jinja2' in sys.modules)"
+    output, errors = machine.start("-c", code).communicate()
+    assert output == "False\n", errors
