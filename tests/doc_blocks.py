@@ -113,8 +113,9 @@ class Reader:
         site.mkdir()
         (site / "sitecustomize.py").write_text(_TORCHVISION)
         paths = [str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        told = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
         self.environment = {
-            **os.environ,
+            **told,  # With all that tensorflow says.
             "HOME": str(home),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "COLUMNS": "120",
