@@ -105,6 +105,14 @@ def test_every_block_names_its_language_and_every_command_is_one_that_is_tried()
     assert len(PYTHON) >= 25
 
 
+def test_blocks_are_formatted(tmp_path: Path) -> None:
+    for block in PYTHON:
+        (tmp_path / f"{block.id}.py").write_text(block.text)
+    command = [sys.executable, "-m", "ruff", "format", "--diff", "--no-cache", "--line-length", "120", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_no_block_shows_noise() -> None:
     assert [(block.id, word) for block in ALL_BLOCKS for word in NOISE if word in block.text] == []
 
