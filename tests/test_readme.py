@@ -34,6 +34,18 @@ def test_every_link_of_the_readme_leads_somewhere() -> None:
     assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
+def test_figures_of_speed_are_those_of_the_reports() -> None:
+    reports = "".join(page.read_text() for page in (ROOT / "tfds_torch" / "bench" / "results").glob("*.md"))
+    speeds = re.findall(r"\d+,\d{3}", README.partition("## How fast it is")[2].partition("\n## ")[0])
+    table = re.findall(r"^\| .* \| (\d.*) \|$", (ROOT / "docs" / "benchmarks.md").read_text(), re.MULTILINE)
+    costs = re.findall(r"[\d.]+(?: \([\d.]+ to [\d.]+\))?", " ".join(table))
+    assert len(speeds) > 5
+    assert len(costs) == 8
+    assert [
+        figure for figure in speeds + costs if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,]\d)", reports)
+    ] == []
+
+
 def test_every_room_is_on_the_map() -> None:
     rooms = {path.parent.name for path in (ROOT / "tfds_torch").glob("*/__init__.py")}
     shown = (ROOT / "docs" / "contributing.md").read_text()
