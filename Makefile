@@ -10,7 +10,7 @@ IN_TWO := -n 2 --dist worksteal
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-gpu campaign lint bench clean
+.PHONY: help demo test test-slow test-all test-gpu campaign lint docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ lint: $(INSTALLED) ## style, format, types, import order
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+docs: $(INSTALLED) ## build the documentation into site/, without a network
+	@$(BIN)/python -m mkdocs build --strict --quiet
+
 $(INSTALLED_BENCH): $(INSTALLED)
 	@echo "Installing what tfds_torch is measured against (minutes, once)"
 	@$(INSTALL) -e '.[dev,bench]' || { echo "That failed: installing them one by one"; \
@@ -63,5 +66,5 @@ bench: $(INSTALLED_BENCH) ## measure this machine, against timm and others; then
 	@status=0; $(BIN)/python -m tfds_torch.bench || status=$$?; $(BIN)/python -m tfds_torch.bench readme && exit $$status
 
 clean: ## remove the environment, caches and build outputs
-	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

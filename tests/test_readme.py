@@ -1,59 +1,58 @@
-"""The README's Python blocks run as they stand, and its claims about commands hold."""
+"""The README is short, begins where a user begins, and its map and its mental model are true."""
 
-import os
 import re
 from pathlib import Path
 
 import pytest
-from zygote import Script, forked_instead_of_fresh, torch_zygote
+from doc_blocks import ROOT, THE_TWELVE_LINES, Reader, blocks_of
 
-from tfds_torch import demo
-
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-def test_the_readme_has_python_blocks_and_no_other_code_marked_as_such():
-    assert len(BLOCKS) == README.count("```python") >= 2
+def test_the_readme_is_read_in_minutes() -> None:
+    assert len(README.splitlines()) < 200
 
 
-# Lightning imports torchvision, whose operators cannot be loaded everywhere.
-RUN = """
-import runpy, sys
-from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
-held = declare_torchvision_operators()
-runpy.run_path(sys.argv[1], run_name="__main__")
-"""
+def test_its_first_python_block_trains_on_the_readers_own_dataset(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    assert THE_TWELVE_LINES.page == ROOT / "README.md"
+    done = Reader(tmp_path_factory.mktemp("home")).run_python(
+        f"{THE_TWELVE_LINES.text}    print(loader.stats().batches)\n", tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
-def test_the_first_python_block_runs_where_torch_has_been_imported(tmp_path: Path) -> None:
-    """The quick one; the slow ones are scripts of their own."""
-    (parameters,) = re.findall(r"^root = demo.prepare\((.*?)\)", BLOCKS[0], re.MULTILINE)
-    with forked_instead_of_fresh():  # Where the block then finds it.
-        assert eval(f"demo.prepare({parameters}, progress=False)", {"demo": demo}).is_dir()
-    script = tmp_path / "block_0.py"
-    script.write_text(BLOCKS[0])
-    done = Script(torch_zygote(), [str(script)], os.environ, tmp_path).finish()
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("6 batches, 96 examples, ")
+def test_the_site_begins_with_the_same_lines() -> None:
+    first = next(block for block in blocks_of(ROOT / "docs" / "index.md") if block.language == "python")
+    assert first.text == THE_TWELVE_LINES.text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_python_block_runs_verbatim(number, tmp_path, run_python):
-    script = tmp_path / f"block_{number}.py"
-    script.write_text(BLOCKS[number])
-    result = run_python("-c", RUN, str(script))
-    assert result.returncode == 0, result.stderr
+def test_every_link_of_the_readme_leads_somewhere() -> None:
+    targets = re.findall(r"\]\(([^)#]+)", README) + re.findall(r"(?:src|srcset)=\"([^\"]+)\"", README)
+    assert len(targets) > 20
+    assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
-def test_every_room_is_on_the_map():
+def test_figures_of_speed_are_those_of_the_reports() -> None:
+    reports = "".join(page.read_text() for page in (ROOT / "tfds_torch" / "bench" / "results").glob("*.md"))
+    speeds = re.findall(r"\d+,\d{3}", README.partition("## How fast it is")[2].partition("\n## ")[0])
+    table = re.findall(r"^\| .* \| (\d.*) \|$", (ROOT / "docs" / "benchmarks.md").read_text(), re.MULTILINE)
+    costs = re.findall(r"[\d.]+(?: \([\d.]+ to [\d.]+\))?", " ".join(table))
+    assert len(speeds) > 5
+    assert len(costs) == 8
+    assert [
+        figure for figure in speeds + costs if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,]\d)", reports)
+    ] == []
+
+
+def test_every_room_is_on_the_map() -> None:
     rooms = {path.parent.name for path in (ROOT / "tfds_torch").glob("*/__init__.py")}
-    assert rooms == set(re.findall(r"^  (\w+)/ ", README, re.MULTILINE))
+    shown = (ROOT / "docs" / "contributing.md").read_text()
+    assert rooms == set(re.findall(r"^  (\w+)/ ", shown, re.MULTILINE))
 
 
-def test_the_tests_that_the_mental_model_names_are_there():
+def test_the_tests_that_the_mental_model_names_are_there() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "tfds_torch" / "README.md").read_text())
     assert len(named) >= 8, "a test for every promise of mode index"
     for path, name in named:

@@ -86,11 +86,11 @@ def test_an_import_would_be_told(live: Callable[..., tuple[str, list[str]]], num
 
 
 @slow
-def test_the_loop_of_the_readme_needs_no_torch(
+def test_the_loop_of_the_docs_needs_no_torch(
     root: Path, live: Callable[..., tuple[str, list[str]]], run_python: RunPython
 ) -> None:
-    section = (root / "README.md").read_text().partition("## Without torch")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    page = (root / "docs" / "without-torch.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     done = run_python("-c", "from tfds_torch import demo; demo.prepare('digits')")  # By tensorflow, elsewhere.
     assert done.returncode == 0, done.stderr

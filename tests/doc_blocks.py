@@ -1,0 +1,148 @@
+"""The code blocks of the README and of the docs, and how they run: as they stand."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zygote import Script, forked_instead_of_fresh, torch_zygote
+
+from tfds_torch import demo
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LANGUAGES = {"python", "console", "text", "toml", "bash"}
+_FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_TORCHVISION = """
+# Lightning and transformers import torchvision, whose operators cannot be loaded everywhere.
+import builtins
+from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+builtins.held = declare_torchvision_operators()
+"""
+_MODULE = """
+import os, runpy, sys
+sys.stdout = os.fdopen(os.dup(1), "w")  # Of this process, rather than of the one that it was forked from.
+runpy.run_module({!r}, run_name="__main__", alter_sys=True)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        page: where it stands.
+        number: of the block among those of the page, from 0.
+        language: that is named behind the fence.
+        text: its lines, without indentation that they share with the fence.
+    """
+
+    page: Path
+    number: int
+    language: str
+    text: str
+
+    @property
+    def id(self) -> str:
+        """What a test is called by."""
+        return f"{self.page.stem}-{self.number}"
+
+    @property
+    def commands(self) -> list["Command"]:
+        """The commands of a console block, with what is shown of their output."""
+        found = []
+        for part in re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]:
+            line, _, output = part.replace("\\\n", " ").partition("\n")
+            found.append(Command(self, len(found), tuple(shlex.split(line)), output))
+        return found
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a console block.
+
+    Attributes:
+        block: where it stands.
+        number: of the command in the block.
+        words: it.
+        output: what is shown below it; "" where nothing is.
+    """
+
+    block: Block
+    number: int
+    words: tuple[str, ...]
+    output: str
+
+    @property
+    def id(self) -> str:
+        """What a test is called by."""
+        return f"{self.block.id}-{self.number}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Returns the blocks of a page."""
+    found = []
+    for number, (indent, language, text) in enumerate(_FENCE.findall(page.read_text())):
+        lines = [line.removeprefix(indent) for line in text.splitlines(keepends=True)]
+        found.append(Block(page, number, language, "".join(lines)))
+    return found
+
+
+ALL_BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+PYTHON = [block for block in ALL_BLOCKS if block.language == "python"]
+COMMANDS = [command for block in ALL_BLOCKS if block.language == "console" for command in block.commands]
+THE_TWELVE_LINES = PYTHON[0]
+
+
+class Reader:
+    """Somebody who follows the docs, and has food101 in `~/tensorflow_datasets`: all but its content is real.
+
+    Args:
+        home: their home folder.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        with forked_instead_of_fresh():
+            demo.prepare_fake("food101", num_examples=64, root=home / "tensorflow_datasets", progress=False)
+        site = home / "site"
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(_TORCHVISION)
+        paths = [str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        told = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+        self.environment = {
+            **told,  # With all that tensorflow says.
+            "HOME": str(home),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "COLUMNS": "120",
+        }
+
+    def run_python(self, text: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+        """Runs a script, whose demo datasets are built beforehand, by a process that has imported tensorflow."""
+        with forked_instead_of_fresh():
+            for call in _demo_calls(text):
+                eval(call, {"demo": demo})
+        script = folder / "train.py"
+        script.write_text(text)
+        return Script(torch_zygote(), [str(script)], self.environment, folder).finish()
+
+    def run_module(self, words: Sequence[str], folder: Path) -> "subprocess.CompletedProcess[str]":
+        """Runs `python -m module argument...`."""
+        script = folder / "module.py"
+        script.write_text(_MODULE.format(words[0]))
+        arguments = [word.replace("~/", f"{self._home}/", 1) if word.startswith("~/") else word for word in words[1:]]
+        return Script(torch_zygote(), [str(script), *arguments], self.environment, folder).finish()
+
+
+def _demo_calls(text: str) -> list[str]:
+    """Returns the calls of `demo.prepare` and `demo.prepare_fake` with nothing but plain values."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("demo.prepare", "demo.prepare_fake"):
+            node.keywords.append(ast.keyword("progress", ast.Constant(False)))
+            found.append(ast.unparse(node))
+    return found
