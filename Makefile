@@ -52,7 +52,7 @@ lint: $(INSTALLED) ## style, format, types, import order
 	@$(BIN)/lint-imports
 
 docs: $(INSTALLED) ## build the documentation into site/, without a network
-	@$(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 $(INSTALLED_BENCH): $(INSTALLED)
 	@echo "Installing what tfds_torch is measured against (minutes, once)"
