@@ -63,7 +63,7 @@ $(INSTALLED_BENCH): $(INSTALLED)
 	@touch $@
 
 bench: $(INSTALLED_BENCH) ## measure this machine, against timm and others; then draw the README's chart and print its table
-	@status=0; $(BIN)/python -m tfds_torch.bench || status=$$?; $(BIN)/python -m tfds_torch.bench readme && exit $$status
+	@status=0; $(BIN)/python -m tfds_torch.bench || status=$$?; $(BIN)/python -m tfds_torch.bench readme; exit $$status
 
 clean: ## remove the environment, caches and build outputs
 	@rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -171,6 +171,22 @@ def test_a_run_of_everything_replaces_the_committed_reports_and_draws_the_chart_
     assert (set(folders), len(drawn)) == ({Path("bench_results")}, 1)
 
 
+def test_where_a_peer_of_the_chart_is_missing_it_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tfds_torch.bench import command, face
+
+    jpeg = read_reports()["jpeg"]
+    without_peers = replace(jpeg, tables=[replace(jpeg.tables[0], rows=jpeg.tables[0].rows[:1])])
+    monkeypatch.setattr(face, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(command.suites, "run", lambda suite, *_: replace(without_peers, suite=suite.name))
+    monkeypatch.setattr(command.output, "write", lambda report, folder: [])
+    assert in_process([]) == 1
+    assert (
+        "The README's chart stays as it is. The report of the suite jpeg has no figures of" in capsys.readouterr().out
+    )
+
+
 def test_the_help_states_the_exit_codes(run_bench: Run) -> None:
     done = run_bench("ours=steady", "--help")
     text = " ".join(done.stdout.split())

@@ -1,7 +1,7 @@
 """Contests: everybody is given the work that is announced, and what became of it is in one table."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from bench.made_up import SUITE_OF, epoch
 
 from tfds_torch import demo
 from tfds_torch.bench import contest, contests
-from tfds_torch.bench.contest import ColdContestant, Contest, compete
+from tfds_torch.bench.contest import ColdContestant, compete
 from tfds_torch.bench.environments import Environment
 from tfds_torch.bench.figures import EpochFigures, Memory
 from tfds_torch.bench.suite import Run, Settings
@@ -214,15 +214,11 @@ def test_an_import_happens_while_it_is_timed(tmp_path: Path, monkeypatch: pytest
     assert sys.modules.pop("imported_by_a_test").__file__ == str(tmp_path / "imported_by_a_test.py")
 
 
-def measured(run: Run, all_contests: Sequence[Contest]) -> list[Table]:
-    return [compete(one, run) for one in all_contests]
-
-
 @pytest.mark.slow
 def test_modes_and_processes_read_the_photographs_for_real(photos: Path) -> None:
     settings = replace(SETTINGS, batch_size=16, num_repeats=1, timeout_s=120)
     run = Run((), settings, photos, lambda text: None)
-    for table in measured(run, [contests.COLD_MODES, *contests.NOTEBOOK]):
+    for table in (compete(one, run) for one in (contests.COLD_MODES, *contests.NOTEBOOK)):
         assert table.reasons() == []
         num_examples = 32 if table.name == "photos_cold" else 64
         assert {epoch["num_examples"] for row in table.rows for epoch in row.epochs} == {num_examples}

@@ -59,19 +59,26 @@ def test_a_chart_holds_the_figures_of_its_report_and_is_drawn_alike_again(
             assert any(text.endswith(row.title) for text in drawn)
 
 
-def test_another_figure_is_another_table(reports: Mapping[str, Report]) -> None:
-    jpeg = reports["jpeg"]
-    table = jpeg.table(CONTESTANTS)
-    faster = [
-        replace(row, figures={**row.figures, "examples_per_s": Spread(9_999.0, 1.0, 1e6)})
-        if row.name == "ours"
-        else row
+def with_speed(reports: Mapping[str, Report], name: str, speed: float) -> dict[str, Report]:
+    """The same reports, but for one speed of the suite `jpeg`."""
+    table = reports["jpeg"].table(CONTESTANTS)
+    changed = Spread(speed, speed, speed)
+    rows = [
+        replace(row, figures={**row.figures, "examples_per_s": changed}) if row.name == name else row
         for row in table.rows
     ]
-    changed = {**reports, "jpeg": replace(jpeg, tables=[replace(table, rows=faster)])}
-    block = readme_block(changed)
+    return {**reports, "jpeg": replace(reports["jpeg"], tables=[replace(table, rows=rows)])}
+
+
+def test_another_figure_is_another_table(reports: Mapping[str, Report]) -> None:
+    block = readme_block(with_speed(reports, "ours", 9_999.0))
     assert block.count("| 9,999 |") == sum(line.suite == "jpeg" for line in LINES)
-    assert block != readme_block(reports)
+
+
+def test_bars_stand_from_the_fastest_peer_to_the_slowest(reports: Mapping[str, Report], tmp_path: Path) -> None:
+    (light, _) = draw_charts(with_speed(reports, "grain", 9_999.0), tmp_path)
+    names = texts(light)
+    assert names.index("tfds_torch") > names.index("Grain") > names.index("FFCV") > names.index("timm create_loader")
 
 
 def test_what_is_missing_is_said(reports: Mapping[str, Report], tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def _draw_bars(axes: Any, rows: Sequence[Row], column: Column, theme: Theme, *, 
     if with_whiskers:
         axes.errorbar(medians, range(len(rows)), xerr=[below, above], fmt="none", **whiskers)
         ends = [one.greatest for one in spreads]
-    axes.set_xlim(0, max(ends) * 1.18 or 1)
+    axes.set_xlim(0, max(ends) * 1.25 or 1)  # Room for the values.
     for number, (row, median, end) in enumerate(zip(rows, medians, ends, strict=True)):
         weight = "bold" if row.name == OURS and not with_whiskers else "normal"
         axes.annotate(
