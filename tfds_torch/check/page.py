@@ -36,14 +36,14 @@ _STAGES = {
 def fill_page(findings: Findings, report: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of the template; what a check did not get to know is None or empty."""
     parser, expected = findings.parser, findings.expected
-    shows_plan = parser is not None and expected is not None
+    plan = None if parser is None or expected is None else show_plan(parser, expected, findings)
     return {
         "report": report,
         "verdict": _verdict(findings),
         "facts": _facts(findings),
         "dataset": None if parser is None else _dataset(parser),
         "ledger": None if expected is None else _ledger(findings, expected),
-        "plan": show_plan(parser, expected, findings) if shows_plan else None,  # type: ignore[arg-type]
+        "plan": plan,
         "reading": "" if findings.delivery is None else str(findings.delivery),
         "ranks": printed.describe_ranks(findings) if findings.readings else "",
         "stages": _stages(findings),
