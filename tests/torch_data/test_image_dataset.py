@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from math import ceil
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import torch.distributed
 from PIL import Image
 from tfds_fixtures import record_offsets, shard_files
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 import tfds_torch
 from tfds_torch import (
@@ -111,6 +112,22 @@ def test_pil_images_have_no_default_collation(data_root: Path, in_reader: InRead
         next(iter(DataLoader(dataset, 8, num_workers=1)))
     with pytest.raises(ConfigError, match=r"^create_loader cannot make batches of PIL images"):
         create_loader(dataset)
+
+
+class Around(IterableDataset[Any]):
+    """Transforms what another dataset yields, as timm's does."""
+
+    def __init__(self, inner: ImageDataset) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((torch.tensor(image.size), label) for image, label in self.inner)
+
+
+def test_a_dataset_around_ours_may_make_tensors_of_pil_images(data_root: Path) -> None:
+    around = Around(ImageDataset(evaluation_parser(data_root)))
+    sizes, labels = next(iter(DataLoader(around, 8, num_workers=1)))
+    assert sizes.shape == (8, 2) and labels.shape == (8,)
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 16])

@@ -336,7 +336,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 f"ones. It goes on there only; take states between batches."
             )
         num_passed = began.examples
-        check_fetch(self.parser.batch_size, self.is_batched, self.has_pil_images)
+        check_fetch(self, self.parser.batch_size, self.is_batched, self.has_pil_images)
         for batch in self._batches(iteration.plan.world, began.began_at.epoch, began.start_batch):
             self._progress.note_produced(batch.batch + 1)
             for item in self._items(batch):

@@ -18,10 +18,12 @@ class Fetch:
     Attributes:
         batch_size: of its batches; None: items come as they are.
         is_default_collation: whether torch's own function makes batches of examples.
+        dataset: the DataLoader's; another one may stand in it.
     """
 
     batch_size: int | None
     is_default_collation: bool
+    dataset: Any
 
 
 def find_fetch() -> Fetch | None:
@@ -35,8 +37,10 @@ def find_fetch() -> Fetch | None:
         if frame.f_code.co_name == "fetch" and hasattr(fetcher, "auto_collation") and hasattr(fetcher, "collate_fn"):
             asked = frame.f_locals.get("possibly_batched_index")
             if not fetcher.auto_collation:
-                return Fetch(None, False)
-            return Fetch(len(asked), fetcher.collate_fn is default_collate) if isinstance(asked, list) else None
+                return Fetch(None, False, fetcher.dataset)
+            if not isinstance(asked, list):
+                return None
+            return Fetch(len(asked), fetcher.collate_fn is default_collate, fetcher.dataset)
         frame = frame.f_back
     return None
 
@@ -49,10 +53,11 @@ def no_collation(loader: str) -> ConfigError:
     )
 
 
-def check_fetch(batch_size: int | None, is_batched: bool, has_pil_images: bool) -> None:
+def check_fetch(dataset: object, batch_size: int | None, is_batched: bool, has_pil_images: bool) -> None:
     """Says what a plain DataLoader makes of a dataset's items, where that cannot be meant.
 
     Args:
+        dataset: that is iterated. A dataset around it, such as timm's, may make tensors of PIL images.
         batch_size: of the parser.
         is_batched: whether the items are whole batches.
         has_pil_images: whether they are single examples with PIL images.
@@ -63,7 +68,7 @@ def check_fetch(batch_size: int | None, is_batched: bool, has_pil_images: bool) 
     fetch = find_fetch()
     if fetch is None:
         return
-    if fetch.is_default_collation and has_pil_images:
+    if fetch.is_default_collation and has_pil_images and fetch.dataset is dataset:
         raise no_collation("The DataLoader")
     wanted = None if is_batched else batch_size
     if (is_batched or wanted is not None) and fetch.batch_size != wanted:
