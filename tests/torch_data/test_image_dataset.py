@@ -127,7 +127,8 @@ class Around(IterableDataset[Any]):
 def test_a_dataset_around_ours_may_make_tensors_of_pil_images(data_root: Path) -> None:
     around = Around(ImageDataset(evaluation_parser(data_root)))
     sizes, labels = next(iter(DataLoader(around, 8, num_workers=1)))
-    assert sizes.shape == (8, 2) and labels.shape == (8,)
+    assert sizes.shape == (8, 2)
+    assert labels.shape == (8,)
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 16])
