@@ -294,6 +294,7 @@ def test_the_page_of_an_earlier_check_does_not_pass_for_one_that_went_wrong(
     assert "exit code 2" in path.read_text()
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_page_of_what_was_known(machine: Machine, digits: Path, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     process = machine.start(PLANTED_CHECK, "--interrupt", "--eval", "--epochs", "100", "--workers", "0", "--html", path)
@@ -323,7 +324,7 @@ def test_a_page_that_is_not_finished_leaves_the_old_one(
     path = tmp_path / "r.html"
     path.write_text("old")
     monkeypatch.setattr(html_report, "render_page", mock.Mock(side_effect=KeyboardInterrupt))
-    flags = parse_arguments(["--html", str(path), "--split", "trian"])
+    flags = parse_arguments(["--html", str(path), "--workers", "-1"])
     assert command.run(flags, []) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "Interrupted."
     assert (os.listdir(tmp_path), path.read_text()) == (["r.html"], "old")
@@ -350,6 +351,7 @@ def test_a_check_whose_folder_goes_away_says_so(
     assert capsys.readouterr().err.startswith("error: The page ")
 
 
+@pytest.mark.slow
 def test_jinja_is_loaded_for_a_page_alone(machine: Machine) -> None:
     code = "import sys; from tfds_torch.check import command; print('jinja2' in sys.modules)"
     output, errors = machine.start("-c", code).communicate()
