@@ -78,7 +78,7 @@ class Parser(Protocol):
 
     @property
     def mean_example_bytes(self) -> int:
-        """Mean size of an encoded example."""
+        """Mean size of an encoded example, bytes."""
 
     def check_fields(self, fields: Sequence[str]) -> None:
         """Raises ConfigError when a field does not exist, or does not have the type that its use needs."""
@@ -104,6 +104,19 @@ class Parser(Protocol):
         With `in_pieces` a batch whose images are arrays of their own may come as several, one after the other, each as
         soon as it is decoded. Preprocessed images, and those for which the context makes batch buffers, are written
         into these, and `Batch.image` is what a buffer hands over.
+
+        Args:
+            world: the grid, and the place whose batches are wanted.
+            epoch: which epoch, >= 0.
+            start_batch: the rank's batch at which to begin.
+            fields: what to decode: `image`, `label`, and any feature of the dataset; the rest is not decoded.
+            in_pieces: whether a batch may come as several.
+            context: what the run supplies: the memory of batches, metrics, the ranks of this machine.
+
+        Raises:
+            ConfigError: fields that do not exist, or a world in which the plan cannot work.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: a record or an image is damaged.
         """
 
     def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
