@@ -39,10 +39,14 @@ def test_figures_of_speed_are_those_of_the_reports() -> None:
     speeds = re.findall(r"\d+,\d{3}", README.partition("## How fast it is")[2].partition("\n## ")[0])
     table = re.findall(r"^\| .* \| (\d.*) \|$", (ROOT / "docs" / "benchmarks.md").read_text(), re.MULTILINE)
     costs = re.findall(r"[\d.]+(?: \([\d.]+ to [\d.]+\))?", " ".join(table))
+    compared = (ROOT / "docs" / "comparison.md").read_text().partition("\n## Speed")[2].partition("\n## ")[0]
+    beside_others = re.findall(r"\| \*{0,2}([\d.,]+)", compared)
     assert len(speeds) > 5
     assert len(costs) == 8
+    assert len(beside_others) > 25
+    figures = [*speeds, *costs, *beside_others]
     assert [
-        figure for figure in speeds + costs if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,]\d)", reports)
+        figure for figure in figures if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,]\d)", reports)
     ] == []
 
 
