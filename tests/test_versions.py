@@ -1,9 +1,9 @@
 """The places that name a version of the package or of Python agree."""
 
 import re
-import tomllib
 from pathlib import Path
 
+import tomllib
 from packaging.specifiers import SpecifierSet
 
 import tfds_torch
