@@ -1,6 +1,5 @@
 """load_config: what a file may say, and how it is refused."""
 
-import re
 from dataclasses import fields
 from pathlib import Path
 
