@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
     from tfds_torch.torch_data.loader import Loader, create_loader
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ROOMS = {
     "Batch": "engines.batch",

@@ -1,6 +1,5 @@
 """load_config: what a file may say, and how it is refused."""
 
-import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -337,15 +336,15 @@ def test_the_recipes_are_there() -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_recipe_can_be_read_and_its_header_tells_command_hardware_and_figures(path: Path) -> None:
+def test_a_recipe_can_be_read_and_its_header_tells_command_and_outcome(path: Path) -> None:
     config = load_config(path)
     assert path.stem.startswith(config.name)
     assert config.batch_size is not None
     header = path.read_text().partition("\n\n")[0]
     command = f"# Command:   python -m tfds_torch.check --config configs/{path.name}"
-    for word in (command, "# Hardware: ", "# Expected: "):
-        assert word in header
-    assert re.search(r"[\d,]+ examples/s", header.partition("# Expected: ")[2])
+    for line in (command, "# Expected:  exit code 0, all promises kept"):
+        assert line in header
+    assert "examples/s" not in header, "a figure that no report holds"
     kind = TrainPreprocess if config.is_training else EvalPreprocess
     assert isinstance(config.preprocess, kind) or config.name == "digits"
 

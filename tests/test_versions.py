@@ -1,0 +1,39 @@
+"""The places that name a version of the package or of Python agree."""
+
+import re
+import sys
+from pathlib import Path
+
+import tfds_torch
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def python_versions() -> list[str]:
+    """The versions of Python that the classifiers name."""
+    return re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+
+
+def test_the_newest_entry_of_the_changelog_is_the_version_of_the_package() -> None:
+    versions = re.findall(r"^## \[([\d.]+)\](?: - \d{4}-\d\d-\d\d)?$", CHANGELOG, re.MULTILINE)
+    assert versions[0] == tfds_torch.__version__
+    assert versions == sorted(versions, key=lambda version: [int(part) for part in version.split(".")], reverse=True)
+    assert f"## [{tfds_torch.__version__}] - " in CHANGELOG
+
+
+def test_the_oldest_python_of_the_classifiers_is_the_oldest_that_may_install_the_package() -> None:
+    versions = python_versions()
+    assert len(versions) >= 3
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+
+
+def test_the_changelog_says_which_pythons_were_tried() -> None:
+    (tried,) = re.findall(r"Tried with Python ([\d., and]+\d)\.", CHANGELOG)
+    assert re.findall(r"3\.\d+", tried) == python_versions()
