@@ -18,7 +18,7 @@ from tfds_torch import demo
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TRAIN, TRAIN_DDP = str(EXAMPLES / "train.py"), str(EXAMPLES / "train_ddp.py")
 TRAIN_TIMM, NOTEBOOK = EXAMPLES / "train_timm.sh", EXAMPLES / "finetune_notebook.ipynb"
-EPOCHS = "3"
+EPOCHS = "5"  # Room for a busy machine: a signal may come some epochs late.
 
 # Where torchvision's operators cannot be loaded, timm cannot be imported without this.
 DECLARE = """
@@ -57,7 +57,7 @@ def trained(tmp_path_factory):
 @pytest.mark.slow
 def test_train_learns_the_digits_with_an_exact_evaluation(trained):
     *epochs, last = trained[0].splitlines()
-    assert [line.partition(":")[0] for line in epochs] == ["epoch 0", "epoch 1", "epoch 2"]
+    assert [line.partition(":")[0] for line in epochs] == [f"epoch {number}" for number in range(int(EPOCHS))]
     percent, examples = re.fullmatch(r"test accuracy ([\d.]+)% \(\d+ of (\d+)\)", last).groups()
     assert int(examples) == 360
     assert float(percent) >= 95
@@ -78,11 +78,14 @@ def test_train_that_is_stopped_and_killed_ends_with_the_weights_of_one_that_is_n
 
     # As a terminal does: to the process and to its workers.
     code, rest = run_until("epoch 0:", lambda process: os.killpg(process.pid, signal.SIGINT))
-    assert (code, rest) == (130, "stopped in epoch 1; the same command goes on\n")
-    assert run_until("epoch 1:", lambda process: process.kill())[0] == -signal.SIGKILL
+    assert code == 130
+    # On a busy machine it comes an epoch later.
+    stopped = re.fullmatch(r"(?:epoch \d: .*\n)*stopped in epoch (\d); the same command goes on\n", rest)
+    assert stopped, rest
+    assert run_until(f"epoch {stopped[1]}:", lambda process: process.kill())[0] == -signal.SIGKILL
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert not done.stdout.startswith(("epoch 0", "epoch 1"))
+    assert not done.stdout.startswith(tuple(f"epoch {number}" for number in range(int(stopped[1]) + 1)))
     assert done.stdout.splitlines()[-1] == output.splitlines()[-1]
     torch.testing.assert_close(weights_in(state), weights_in(wanted))
 
@@ -138,6 +141,8 @@ def test_train_timm_without_a_script_says_its_usage(tmp_path):
 def test_the_notebook_runs_and_shows_a_bar_pictures_and_nothing_of_tensorflow(timm_environment, tmp_path, monkeypatch):
     for name, value in timm_environment.items():
         monkeypatch.setenv(name, value)
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"):  # Not the user's own.
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=200, kernel_name="python3", resources=resources).execute()

@@ -17,7 +17,8 @@ from tfds_torch.errors import ConfigError
 
 def git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@x", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return subprocess.run(command, check=True, env=own, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture(scope="module")

@@ -69,11 +69,12 @@ class Chromium:
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
+        self._call("Page.setLifecycleEventsEnabled", enabled=True)
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
-        self._call("Page.navigate", url=page.absolute().as_uri())
-        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
+        loader = self._call("Page.navigate", url=page.absolute().as_uri())["loaderId"]
+        while not any(_tells_of_load(event, loader) for event in self._events):
             self._events.append(self._receive())
         visit = Visit()
         visit.values = [self._evaluate(expression) for expression in expressions]
@@ -116,6 +117,12 @@ class Chromium:
         message, _, self._rest = self._rest.partition(b"\0")
         answer: dict[str, Any] = json.loads(message)
         return answer
+
+
+def _tells_of_load(event: dict[str, Any], loader: str) -> bool:
+    """Whether a page has been loaded; that of about:blank may be told late."""
+    told = event["params"]
+    return event["method"] == "Page.lifecycleEvent" and (told["name"], told["loaderId"]) == ("load", loader)
 
 
 @contextmanager

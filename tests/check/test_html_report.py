@@ -18,8 +18,10 @@ from storage.beton.made_files import write_images
 from check import report_file
 from check.machine import PLANTED_CHECK, Checker, Machine, cut
 from check.page_file import Page, load
+from tfds_torch import ParserTfds
 from tfds_torch.check import command, html_report
 from tfds_torch.check.arguments import parse_arguments
+from tfds_torch.check.expectation import expect
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.html_report import save_page
 from tfds_torch.check.verdict import NotJudged, Promise
@@ -175,8 +177,8 @@ def check_image_folder(checker: Checker, tmp_path: Path) -> Page:
 
 
 def check_beton(checker: Checker, tmp_path: Path) -> Page:
-    write_images(tmp_path / "images.beton", 40, class_names={"label": [f"class {number}" for number in range(10)]})
-    line = f"--name {tmp_path}/images.beton --workers 0 --eval --batch-size 4 --html {tmp_path}/r.html"
+    write_images(tmp_path / "Images.beton", 40, class_names={"label": [f"class {number}" for number in range(10)]})
+    line = f"--name {tmp_path}/Images.beton --workers 0 --eval --batch-size 4 --html {tmp_path}/r.html"
     checker.check_line(line)
     return load(tmp_path / "r.html")
 
@@ -195,6 +197,7 @@ def test_other_datasets_have_a_page_too(
     page = check(checker, tmp_path)
     assert page.texts["verdict"].startswith(f"All {num_promises} promises kept ")
     assert words in page.texts["dataset"]
+    assert "The head of Images.beton promises" in page.texts["ledger"] or check is not check_beton
     assert page.images
 
 
@@ -312,6 +315,15 @@ def test_ctrl_c_before_anything_was_looked_at(tmp_path: Path) -> None:
     flags = parse_arguments(["--html", str(path), "--name", "nowhere"])
     assert command.run(flags, ["--name", "nowhere"], is_interrupted=True) == 130
     assert load(path).texts["verdict"] == "Interrupted Nothing had been read."
+
+
+def test_ctrl_c_before_the_pipelines_are_counted(own_digits: Path, tmp_path: Path) -> None:
+    parser = ParserTfds(own_digits.parents[1], "digits", is_training=True, batch_size=32)
+    findings = Findings(parser=parser, expected=expect(parser, 1, 0, 1), is_interrupted=True)
+    page = save(tmp_path / "r.html", findings, 130)
+    assert page.texts["verdict"] == "Interrupted Nothing had been read."
+    assert "1,437 examples" in page.texts["dataset"]
+    assert "plan" not in page.texts
 
 
 # The file.

@@ -301,6 +301,7 @@ def test_stop_names_the_worker_that_does_not_end_and_drops_what_it_brings(caplog
     feeder.start()
     assert gate.is_waiting.wait(PATIENCE_S)
     assert feeder.stop("train") is False
+    assert told == [], "fetch is still under way"
     (worker,) = feeder.metrics()["train"].workers
     assert f"source 'train': worker {worker.worker} did not end and is left behind" in caplog.text
     gate.let(*chunks_of([4], start=100))  # It comes back.

@@ -102,7 +102,7 @@ def revision_environment(revision: str, cache_dir: Path, repository: Path = _ROO
                     with tarfile.open(fileobj=io.BytesIO(files)) as archive:
                         archive.extractall(Path(workplace) / commit, filter="data")
                     (Path(workplace) / commit).rename(folder)
-    except OSError as error:
+    except (OSError, TypeError) as error:  # TypeError: an early patch version of Python, whose tarfile has no filters.
         raise ConfigError(f"Revision {revision} cannot be written to {folder}: {error}.") from error
     here = this_environment()
     return Environment(

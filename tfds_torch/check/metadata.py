@@ -28,7 +28,7 @@ class Metadata:
 def read_metadata(place: Path) -> Metadata:
     """Returns what the dataset in a folder says about itself; an image folder or a `.beton` file says nothing."""
     try:
-        info: Any = json.loads((place / "dataset_info.json").read_text())
+        info: Any = json.loads((place / "dataset_info.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # Who reads its examples says so.
         return Metadata()
     location, terms = info.get("location") or {}, info.get("redistributionInfo") or {}

@@ -36,7 +36,9 @@ _STAGES = {
 def fill_page(findings: Findings, report: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of the template; what a check did not get to know is None or empty."""
     parser, expected = findings.parser, findings.expected
-    plan = None if parser is None or expected is None else show_plan(parser, expected, findings)
+    plan = None
+    if parser is not None and expected is not None and findings.pipelines:  # Ctrl-C may come before they are counted.
+        plan = show_plan(parser, expected, findings)
     return {
         "report": report,
         "verdict": _verdict(findings),

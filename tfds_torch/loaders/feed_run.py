@@ -120,7 +120,8 @@ class FeedRun:
                 self._options.name,
                 ", ".join(alive),
             )
-        self._shut_down()
+        if not alive:  # Else the last of them does, should it come back.
+            self._shut_down()
         return not (alive or self._shutdown_failed)
 
     def _start_thread(self, work: Callable[[Any], None], argument: Any, name: str) -> None:

@@ -241,6 +241,7 @@ class Feeder:
         run = FeedRun(self._options[name], self._fetches[name].begin(), self._limits, self._clock, self._loggers)
         run.initialise()
         self._runs[name] = run
+        run.queue.set_batch_size(self._options[name].batch_size)  # It may have been set meanwhile.
         run.start()
         self._check_open()  # It may have been closed meanwhile.
 

@@ -67,7 +67,7 @@ class MixedBatches(Iterable[FedBatch]):
             weights, until all have ended.
 
     Raises:
-        ConfigError: a seed or stop that cannot be meant, or sources with different names or batch axes.
+        ConfigError: a seed or stop that cannot be meant, or sources with different names.
     """
 
     def __init__(

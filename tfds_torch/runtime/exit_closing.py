@@ -1,6 +1,7 @@
 """What a script leaves open is closed when the process ends, before multiprocessing waits for its children."""
 
 import atexit
+import logging
 import multiprocessing.util  # noqa: F401 (first: of the functions that run at exit, the latest registered is called first)
 from typing import Protocol
 from weakref import WeakSet
@@ -23,7 +24,10 @@ def close_at_exit(closable: Closable) -> None:
 
 def _close_all() -> None:
     for closable in list(_open):
-        closable.close()
+        try:
+            closable.close()
+        except Exception:  # The others are still to be closed.
+            logging.getLogger(__name__).exception("%r could not be closed", closable)
 
 
 # Multiprocessing's own exit would wait for a stopped worker for ever.
