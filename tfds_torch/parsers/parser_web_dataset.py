@@ -127,6 +127,11 @@ class ParserWebDataset(ParserBase):
         return [Path(path) for path in self._tars.paths]
 
     @property
+    def extensions(self) -> dict[str, tuple[str, ...]]:
+        """Field -> its extensions, of the fields that the samples have."""
+        return {name: self._tars.alternatives[name] for name in self._all_fields}
+
+    @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value."""
         return ElementSpec({name: SPECS[self._kinds[name]] for name in sorted(self._all_fields)} | METADATA_SPECS)
