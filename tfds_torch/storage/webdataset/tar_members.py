@@ -179,14 +179,19 @@ class _Scan:
         try:
             return read_header(block, offset, google_crc32c.value(block))
         except BadHeaderError as error:
-            compression = compression_of(block) if offset == 0 else None
-            if compression is not None:
-                name, command = compression
-                raise ShardError(
-                    f"{self._path} is compressed ({name}), and a compressed tar cannot be read by number. Unpack it "
-                    f"once: {command} {self._path!r}; images are compressed themselves, it hardly grows."
-                ) from None
+            if offset == 0:
+                self._refuse_compressed(block)
             self._corrupt(f"there is no header of a tar's member: {error}", offset)
+
+    def _refuse_compressed(self, start: bytes) -> None:
+        """Raises ShardError for a file that is no tar, and begins as compressed ones do."""
+        compression = compression_of(start)
+        if compression is not None:
+            name, command = compression
+            raise ShardError(
+                f"{self._path} is compressed ({name}), and a compressed tar cannot be read by number. Unpack it once: "
+                f"{command} {self._path!r}; images are compressed themselves, it hardly grows."
+            ) from None
 
     def _block(self, offset: int) -> bytes:
         at = offset - self._window_at
@@ -197,6 +202,8 @@ class _Scan:
             if self._advance is not None:
                 self._advance(offset)
             if len(self._window) < BLOCK_BYTES:
+                if offset == 0:
+                    self._refuse_compressed(self._window)
                 where = "is empty" if not self._size else f"ends at byte {offset + len(self._window)}"
                 raise CorruptRecordError(
                     f"{self._path} {where}, without the two blocks of zeros that end a tar: it was cut, or is still "
@@ -237,7 +244,7 @@ class _Scan:
     def _corrupt(self, problem: str, offset: int) -> NoReturn:
         raise CorruptRecordError(
             f"{self._path}: at offset {offset} {problem}: it is damaged, or is not a tar. Make or copy it again."
-        )
+        ) from None
 
 
 def _decimal(digits: bytes) -> int:
