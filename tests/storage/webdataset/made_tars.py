@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import webdataset
+from webdataset import tariterators
 
 Files = Iterable[tuple[str, bytes]]
 
@@ -43,8 +44,12 @@ def files_of(path: Path) -> list[tuple[str, int, bytes]]:
 
 def samples_of(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Returns the samples as webdataset's own reader finds them, without what it adds of the shard."""
-    read = webdataset.WebDataset([str(path) for path in paths], shardshuffle=False, empty_check=False)
-    return [{name: value for name, value in one.items() if name not in ("__url__", "__local_path__")} for one in read]
+    found = []
+    for path in paths:
+        with path.open("rb") as stream:  # Its own opener leaves closing to the garbage collector.
+            files = tariterators.tar_file_expander([{"url": str(path), "stream": stream}])
+            found += list(tariterators.group_by_keys(files))
+    return [{name: value for name, value in sample.items() if name != "__url__"} for sample in found]
 
 
 def patched(header: bytes, **changes: bytes) -> bytes:
