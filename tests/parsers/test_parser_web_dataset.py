@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conformance import Step, check_resumes
 from conftest import RunPython
+from encoded_images import photograph
 from PIL import Image
 from storage.webdataset.made_tars import write_samples, write_tar
 
@@ -28,7 +29,6 @@ from tfds_torch import (
     TrainPreprocess,
     World,
     create_loader,
-    demo,
     export_dataset,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
@@ -126,11 +126,12 @@ def test_single_examples_are_found_by_number_and_by_id(urls: str) -> None:
 
 
 @pytest.mark.parametrize("preprocess", [TrainPreprocess(size=32), EvalPreprocess(size=(40, 56))])
-def test_pixels_are_those_of_parser_tfds_on_the_same_photographs(
-    preprocess: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    root = demo.prepare("photos")
-    theirs = ParserTfds(root, "photos", is_training=True, batch_size=4, preprocess=preprocess)
+def test_pixels_are_those_of_parser_tfds_on_the_same_photographs(preprocess: Any, tmp_path: Path) -> None:
+    for number in range(12):
+        folder = tmp_path / "train" / f"label {number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        photograph((60 + 9 * number, 90 - 3 * number)).save(folder / f"{number}.jpg", quality=90)
+    theirs = ParserTfds(tmp_path, "image_folder", is_training=True, batch_size=4, preprocess=preprocess)
     stored = theirs.encoded_examples(np.arange(theirs.num_examples), ("image", "label"))
     samples = [{"__key__": f"{n:05d}", "jpg": one.image, "cls": b"%d" % one.label} for n, one in enumerate(stored)]
     ours = ParserWebDataset(

@@ -12,6 +12,7 @@ from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, is_i
 from tfds_torch.check.tfds_reader import ReferenceExample
 from tfds_torch.check.tfds_sample import TFDS_PROMISE, ComparedExample, judge_sample, read_sample
 from tfds_torch.check.verdict import NotJudged, Promise
+from tfds_torch.errors import ShardError
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -145,6 +146,11 @@ class _TarReference:
 
     def ids(self) -> ExpectedIds:
         names = tar_reader.ids_of(self._samples)
+        if len(names) != self._parser.num_examples:
+            raise ShardError(
+                f"{self.place}: {self.promised_by} finds {len(names)} samples, and the index has "
+                f"{self._parser.num_examples}."
+            )
         return ExpectedIds([IdRun(self._parser.dataset_name, 0, len(names), names)])
 
     def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
