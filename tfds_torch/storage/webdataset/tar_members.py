@@ -158,7 +158,8 @@ class _Scan:
         if what is not None:
             raise ShardError(
                 f"{self._path}: the member {name!r} at offset {header.offset} is {what}, and only plain files are "
-                f"read. Write the tar again with the files themselves (tar --dereference --hard-dereference)."
+                f"read. Write the tar again with the files themselves (tar --dereference --hard-dereference, without "
+                f"--sparse)."
             )
         problem = check_name(name)
         if problem is not None:
