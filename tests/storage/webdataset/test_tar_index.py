@@ -20,8 +20,9 @@ from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.open_files import stamp_of
-from tfds_torch.storage.webdataset import tar_index
-from tfds_torch.storage.webdataset.tar_index import TarIndex, open_index
+from tfds_torch.storage.webdataset import index_opening
+from tfds_torch.storage.webdataset.index_opening import open_index
+from tfds_torch.storage.webdataset.tar_index import TarIndex
 
 SAMPLES = [{"__key__": f"a/{n:04d}", "jpg": b"%d" % n * n, "cls": b"%d" % n, "seg.png": b"mask"} for n in range(9)]
 
@@ -56,8 +57,8 @@ def tars(tmp_path: Path, cache_home: Path) -> tuple[Path, Path]:
 def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tars that were scanned."""
     paths: list[str] = []
-    scan = tar_index._scan_tar
-    monkeypatch.setattr(tar_index, "_scan_tar", lambda path, advance: paths.append(path) or scan(path, advance))
+    scan = index_opening.scan_tar
+    monkeypatch.setattr(index_opening, "scan_tar", lambda path, advance: paths.append(path) or scan(path, advance))
     return paths
 
 

@@ -1,11 +1,14 @@
-"""The paths of tars, from one text with braces or from a list."""
+"""The paths of tars, from one text with braces or from a list, and whether they are there."""
 
 import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
 
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, ShardError
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.storage.open_files import Stamp, stamp_of
+from tfds_torch.storage.shard_errors import shard_status
 
 _MOST_PATHS = 1_000_000
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.-?(\d{1,18}))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d{1,18}))?")
@@ -37,6 +40,18 @@ def shard_paths(urls: object) -> tuple[str, ...]:
         twice = next(path for path in paths if paths.count(path) > 1)
         raise ConfigError(f"urls: {twice!r} is named twice, and each of its samples would come twice.")
     return paths
+
+
+def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
+    """Returns size and modification time of each tar.
+
+    Raises:
+        ShardError: one is missing, or is not a regular file.
+    """
+    for path in paths:
+        if not os.path.lexists(path):
+            raise ShardError(f"There is no file {path!r}.{_nearest(path)}")
+    return tuple(stamp_of(shard_status(path)) for path in paths)
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -120,6 +135,15 @@ def _local(url: str) -> str:
     if "\0" in path:
         raise ConfigError(f"urls: {url!r} is not a path: it holds a null character.")
     return os.path.abspath(path)
+
+
+def _nearest(path: str) -> str:
+    folder, name = os.path.split(path)
+    if "{" in name:
+        return " Braces are expanded in one text, and not in a list of paths."
+    if not os.path.isdir(folder):
+        return f" The folder {folder!r} does not exist."
+    return did_you_mean(name, sorted(os.listdir(folder)))
 
 
 def _unbalanced(pattern: str) -> ConfigError:

@@ -10,18 +10,16 @@ from typing import Any, Literal
 import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.ids import LazyIds
-from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.process_lock import ProcessLock
-from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.source import Columns, FieldSpec
+from tfds_torch.storage.webdataset.index_opening import open_index
 from tfds_torch.storage.webdataset.reader import TarReader
 from tfds_torch.storage.webdataset.sample_names import bytes_of, text_of
-from tfds_torch.storage.webdataset.shard_paths import shard_paths
-from tfds_torch.storage.webdataset.tar_index import TarIndex, open_index
+from tfds_torch.storage.webdataset.shard_paths import look_at, shard_paths
+from tfds_torch.storage.webdataset.tar_index import TarIndex
 
 
 class WebDatasetSource:
@@ -47,7 +45,7 @@ class WebDatasetSource:
     def __init__(self, urls: object, fields: Mapping[str, str]) -> None:
         self.paths = shard_paths(urls)
         self.alternatives = {name: _alternatives(name, extensions) for name, extensions in fields.items()}
-        self._stamps = self._look()
+        self._stamps = look_at(self.paths)
         self._index: TarIndex | None = None
         self._members: dict[str, Int64Array] = {}
         self._reader: TarReader | None = None
@@ -81,13 +79,13 @@ class WebDatasetSource:
 
     @property
     def identity(self) -> object:
-        """Keys, extensions and sizes of the samples, and which extensions are read."""
-        return [self._digest, sorted(self.alternatives.items())]
+        """Keys, extensions and sizes of the samples, whichever of their members are read."""
+        return [self._digest]
 
     @property
     def stamps(self) -> object:
         """Size and time of each tar."""
-        return self._look()
+        return look_at(self.paths)
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:
@@ -117,7 +115,7 @@ class WebDatasetSource:
 
     def check(self, streamed: Collection[str] | None = None) -> None:
         """Holds the tars against their sizes and times, and opens them; see `Source`."""
-        stamps = self._look()
+        stamps = look_at(self.paths)
         if stamps != self._stamps:
             was, self._stamps = self._stamps, stamps
             try:
@@ -201,17 +199,6 @@ class WebDatasetSource:
                 reader = self._reader = self._reader or TarReader(index, self.paths, self._stamps)
         return reader
 
-    def _look(self) -> tuple[Stamp, ...]:
-        """Returns size and time of each tar.
-
-        Raises:
-            ShardError: one is missing, or is not a regular file.
-        """
-        for path in self.paths:
-            if not os.path.lexists(path):
-                raise ShardError(f"There is no file {path!r}.{_nearest(path)}")
-        return tuple(stamp_of(shard_status(path)) for path in self.paths)
-
     def _open_index(self) -> TarIndex:
         index = open_index(self.paths, self._stamps, self.name)
         if index.digest != self.__dict__.get("_digest", index.digest):
@@ -290,12 +277,3 @@ def _alternatives(name: str, extensions: object) -> tuple[str, ...]:
             f"'jpg;jpeg;png'."
         )
     return tuple(dict.fromkeys(parts))
-
-
-def _nearest(path: str) -> str:
-    folder, name = os.path.split(path)
-    if "{" in name:
-        return " Braces are expanded in one text, and not in a list of paths."
-    if not os.path.isdir(folder):
-        return f" The folder {folder!r} does not exist."
-    return did_you_mean(name, sorted(os.listdir(folder)))
