@@ -5,6 +5,7 @@ import itertools
 import json
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tfds_torch.storage.webdataset.tar_index import TarIndex
 from tfds_torch.storage.webdataset.tar_members import find_members
 
 _MOST_EXTENSIONS = 2**16
+_KEYS_AT_ONCE = 2**16
 
 
 def scan_tar(path: str, advance: Callable[[int], object] | None = None) -> TarIndex:
@@ -108,8 +110,7 @@ def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
     counts = tuple(tar.counts[0] for tar in tars)
     index = TarIndex(counts, extensions, True, _digest(counts, extensions, joined), **joined)
     _check_borders(index, paths)
-    every = index.keys_of(np.arange(len(index)))
-    return TarIndex(counts, extensions, len(set(every)) == len(every), index.digest, **joined)
+    return replace(index, has_distinct_keys=_has_distinct_keys(index))
 
 
 def _digest(counts: Sequence[int], extensions: Sequence[str], arrays: dict[str, Any]) -> str:
@@ -117,6 +118,17 @@ def _digest(counts: Sequence[int], extensions: Sequence[str], arrays: dict[str, 
     for name in ("first", "key_stops", "size", "extension", "keys"):
         digest.update(memoryview(arrays[name]).cast("B"))
     return digest.hexdigest()
+
+
+def _has_distinct_keys(index: TarIndex) -> bool:
+    """Whether no key comes twice; not all keys are in memory at a time."""
+    hashes = np.empty(len(index), np.int64)
+    for start in range(0, len(index), _KEYS_AT_ONCE):
+        part = np.arange(start, min(start + _KEYS_AT_ONCE, len(index)))
+        hashes[part] = [hash(key) for key in index.keys_of(part)]
+    order = np.argsort(hashes, kind="stable")
+    alike = np.flatnonzero(np.diff(hashes[order]) == 0)
+    return not any(len(set(index.keys_of(order[at : at + 2]))) == 1 for at in alike.tolist())
 
 
 def _check_borders(index: TarIndex, paths: Sequence[str]) -> None:
