@@ -21,7 +21,7 @@ class _StoppedError(Exception):
 
 
 def scan_shards(scan: Callable[[int, Advance], _Found], sizes: Sequence[int], dataset: str) -> list[_Found]:
-    """Scans every shard; of several that are bad the error of the first is raised.
+    """Scans every shard; the first error that is found ends all scans.
 
     Args:
         scan: number of a shard, and what is to be called with the offset in bytes that was reached, many times ->

@@ -166,9 +166,9 @@ def test_a_member_that_belongs_to_no_sample_is_named(name: str, said: str, tmp_p
         index_of(path)
 
 
-def test_of_several_bad_tars_the_first_is_named_and_nothing_is_kept(tmp_path: Path, cache_home: Path) -> None:
+def test_of_several_bad_tars_one_is_named_and_nothing_is_kept(tmp_path: Path, cache_home: Path) -> None:
     bad = [write_tar(tmp_path / f"{n}.tar", [("README", b"x")]) for n in range(2)]
-    with pytest.raises(ShardError, match=re.escape(str(bad[0]))):
+    with pytest.raises(ShardError, match=r"/[01]\.tar: the member b'README' has no extension"):
         index_of(write_tar(tmp_path / "good.tar", []), *bad)
     assert list((cache_home / "tfds_torch" / "record_index").glob("*.index")) == []
 
