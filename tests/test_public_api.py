@@ -147,6 +147,16 @@ def test_the_first_parameters_of_parser_tfds_keep_timms_order() -> None:
     ]
 
 
+def test_parser_web_dataset_has_the_designed_parameters() -> None:
+    positional = defaults(tfds_torch.ParserWebDataset, POSITIONAL)
+    assert list(positional) == [*("urls", "fields", "class_names", "shuffle", "is_training", "batch_size", "repeats")]
+    assert positional["fields"] == {"image": "jpg;jpeg;png", "label": "cls"}
+    of_beton = defaults(tfds_torch.ParserBeton, KEYWORD_ONLY)
+    keyword_only = defaults(tfds_torch.ParserWebDataset, KEYWORD_ONLY)
+    assert keyword_only == {name: of_beton[name] for name in keyword_only}
+    assert set(of_beton) - set(keyword_only) == {"image_key", "target_key", "handlers"}
+
+
 def test_the_rest_of_parser_tfds_is_keyword_only() -> None:
     expected = {
         "seed": 42,

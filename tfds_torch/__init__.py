@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tfds_torch.parsers.cache.decoded_cache import DecodedCache
     from tfds_torch.parsers.parser import Parser
     from tfds_torch.parsers.parser_beton import ParserBeton
+    from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
     from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
     from tfds_torch.plan.epoch import EpochPlan, Remainder
     from tfds_torch.plan.world import World
@@ -44,6 +45,7 @@ _ROOMS = {
     "Parser": "parsers.parser",
     "ParserBeton": "parsers.parser_beton",
     "ParserTfds": "parsers.tfds.parser_tfds",
+    "ParserWebDataset": "parsers.parser_web_dataset",
     "ReadOptions": "engines.options",
     "Remainder": "plan.epoch",
     "TrainPreprocess": "images.preprocess",
@@ -68,6 +70,7 @@ __all__ = [
     "Parser",
     "ParserBeton",
     "ParserTfds",
+    "ParserWebDataset",
     "ReadOptions",
     "Remainder",
     "TrainPreprocess",

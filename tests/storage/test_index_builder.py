@@ -11,6 +11,7 @@ from storage.tfrecord_writer import boundaries
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage import shard_scans
 from tfds_torch.storage.tfrecord import index_builder
 from tfds_torch.storage.tfrecord.framing import scan_offsets
 from tfds_torch.storage.tfrecord.index_builder import find_records
@@ -103,7 +104,7 @@ def test_ctrl_c_ends_all_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(index_builder, "scan_offsets", scan)
-    monkeypatch.setattr(index_builder, "wait", interrupt)
+    monkeypatch.setattr(shard_scans, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         find_records(*arguments(tmp_path, [1, 1]))
     assert ended.acquire(blocking=False)
@@ -121,7 +122,7 @@ def test_a_scan_that_takes_long_shows_how_far_it_is(tmp_path: Path, monkeypatch:
         return offsets
 
     monkeypatch.setattr(index_builder, "scan_offsets", scan)
-    monkeypatch.setattr(index_builder, "_BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(shard_scans, "_BAR_AFTER_S", 0.0)
     find_records(*arguments(tmp_path, [50, 50]))
     assert f"indexing {DATASET}" in terminal.getvalue()
     assert "kB" in terminal.getvalue()
@@ -135,7 +136,7 @@ def test_a_shard_found_bad_behind_the_bar_is_an_error(tmp_path: Path, monkeypatc
         raise ShardError("bad")
 
     monkeypatch.setattr(index_builder, "scan_offsets", scan)
-    monkeypatch.setattr(index_builder, "_BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(shard_scans, "_BAR_AFTER_S", 0.0)
     with pytest.raises(ShardError, match="bad"):
         find_records(*arguments(tmp_path, [50, 50]))
 
@@ -149,6 +150,6 @@ def test_a_scan_that_is_soon_over_shows_nothing(tmp_path: Path, monkeypatch: pyt
 def test_a_log_file_gets_no_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(index_builder, "_BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(shard_scans, "_BAR_AFTER_S", 0.0)
     find_records(*arguments(tmp_path, [50, 50]))
     assert capsys.readouterr() == ("", "")

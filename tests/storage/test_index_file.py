@@ -11,15 +11,10 @@ import numpy as np
 import pytest
 
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.tfrecord import index_file
-from tfds_torch.storage.tfrecord.index_file import (
-    DamagedIndexError,
-    IndexedShards,
-    UnusableIndexError,
-    file_bytes,
-    load_offsets,
-    store_offsets,
-)
+from tfds_torch.storage import index_file
+from tfds_torch.storage.index_file import DamagedIndexError, UnusableIndexError
+from tfds_torch.storage.tfrecord import index_file as offsets_file
+from tfds_torch.storage.tfrecord.index_file import IndexedShards, file_bytes, load_offsets, store_offsets
 
 SHARDS = IndexedShards("fake:1.0.0", ("/a", "/b", "/c"), ((60, 5), (0, 6), (16, 7)), (2, 0, 1))
 OFFSETS = np.array([0, 30, 60, 0, 0, 16], np.int64)
@@ -62,6 +57,7 @@ def test_paths_that_are_not_text_are_kept_apart(tmp_path: Path) -> None:
 
 def test_content_of_many_pieces_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_file, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(offsets_file, "_CHUNK_BYTES", 64)
     one = IndexedShards("fake:1.0.0", ("/a",), ((17 * 1000, 5),), (1000,))
     store_offsets(tmp_path / "many", one, np.arange(1001) * 17)
     assert load_offsets(tmp_path / "many", one).tolist() == list(range(0, 17 * 1001, 17))
@@ -214,7 +210,7 @@ def test_offsets_of_the_other_byte_order_are_stored_alike(tmp_path: Path) -> Non
 def test_an_offset_that_does_not_rise_is_found_also_at_the_border_of_a_piece(
     wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_file, "_CHUNK_BYTES", 16)  # Two offsets.
+    monkeypatch.setattr(offsets_file, "_CHUNK_BYTES", 16)  # Two offsets.
     one = IndexedShards("fake:1.0.0", ("/a",), ((100, 5),), (6,))
     offsets = np.array([0, 16, 32, 48, 64, 80, 100], np.int64)
     store_offsets(tmp_path / "good", one, offsets)

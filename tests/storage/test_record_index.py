@@ -17,6 +17,7 @@ from storage.tfrecord_writer import boundaries, header, write
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage import index_cache
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.tfrecord import record_index
 from tfds_torch.storage.tfrecord.index_builder import find_records
@@ -163,11 +164,12 @@ def test_a_split_without_files_needs_no_index(cache_home: Path) -> None:
 
 RACE = """
 import os, signal
+from tfds_torch.storage.index_cache import IndexCache
 from tfds_torch.storage.tfrecord import record_index
 from tfds_torch.storage.file_instruction import FileInstruction
 
 instructions = [FileInstruction(*item) for item in {instructions!r}]
-build, load = record_index.find_records, record_index._load
+build, load = record_index.find_records, IndexCache._load
 
 def find_records(*arguments):
     os.write(log, b"built\\n")
@@ -175,12 +177,12 @@ def find_records(*arguments):
         os.read(tried, 1)
     return build(*arguments)
 
-def load_and_tell(*arguments, say):
+def load_and_tell(cache, *, say):
     if say:
         os.write(tell, b"x")
-    return load(*arguments, say=say)
+    return load(cache, say=say)
 
-record_index.find_records, record_index._load = find_records, load_and_tell
+record_index.find_records, IndexCache._load = find_records, load_and_tell
 log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 tried, tell = os.pipe()
 children = []
@@ -400,7 +402,7 @@ def test_an_index_in_a_folder_that_may_only_be_read_is_used(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    monkeypatch.setattr(record_index.FileLock, "acquire", refuse)
+    monkeypatch.setattr(index_cache.FileLock, "acquire", refuse)
     assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert len(built) == 1
 
@@ -416,7 +418,7 @@ def test_without_a_lock_the_index_stays_in_memory(
     def refuse(*arguments: object, **names: object) -> None:
         raise error
 
-    monkeypatch.setattr(record_index.FileLock, "acquire", refuse)
+    monkeypatch.setattr(index_cache.FileLock, "acquire", refuse)
     assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert index_files(cache_home) == []
     ((level, message),) = logged(caplog)
@@ -459,7 +461,7 @@ def held_lock(split: MadeSplit, cache_home: Path, monkeypatch: pytest.MonkeyPatc
     file.unlink()
     descriptor = os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    monkeypatch.setattr(record_index, "_LONG_WAIT_S", 0.0)
+    monkeypatch.setattr(index_cache, "_LONG_WAIT_S", 0.0)
     return lambda: os.close(descriptor)
 
 
@@ -476,11 +478,11 @@ def test_who_waits_long_says_so_once_and_takes_what_the_other_built(
             held_lock()
 
     handler = LetGo()
-    logging.getLogger(record_index.__name__).addHandler(handler)
+    logging.getLogger(index_cache.__name__).addHandler(handler)
     try:
         assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     finally:
-        logging.getLogger(record_index.__name__).removeHandler(handler)
+        logging.getLogger(index_cache.__name__).removeHandler(handler)
     (file,) = index_files(cache_home)
     assert logged(caplog) == [
         ("WARNING", f"Another process has been indexing {DATASET} for 0 s: waiting for it (lock {file}.lock).")
@@ -495,7 +497,7 @@ def test_a_builder_that_never_ends_holds_nobody_up(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(record_index, "_LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr(index_cache, "_LONGEST_WAIT_S", 0.0)
     built.clear()
     assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert built == [DATASET]

@@ -11,7 +11,7 @@ what came, holds the pixels of some against Pillow's, and says how fast it came.
 photos stand for the embedded datasets, which are built at their first use; --fake builds made-up content for any other
 name. With --torchrun the ranks are processes of torch.distributed, as torchrun would start them, and read at the same
 time; else they read one after the other. In read mode index, another number of workers must give the same order, a
-saved state the same tail, and TFDS's own reader the same examples (of a .beton file: a plain reader of it). check
+saved state the same tail, and TFDS's own reader the same examples (of a .beton file or of tars: a plain reader). check
 starts its ranks itself: do not start it with torchrun.
 Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted."""
 
@@ -20,7 +20,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Returns the flags, None where one was not given; a misuse that argparse sees ends the process with code 2."""
     parser = argparse.ArgumentParser(prog="python -m tfds_torch.check", description=_DESCRIPTION, allow_abbrev=False)
     what, how, output = map(parser.add_argument_group, ("what is read", "how it is read", "what is written"))
-    what.add_argument("--name", help="dataset: name, name/config, name:version; or the path of a .beton file (digits)")
+    what.add_argument(
+        "--name",
+        help="dataset: name, name/config, name:version; or the path of a .beton file or of WebDataset's tars, "
+        "several with braces: 'train-{000..099}.tar' (digits)",
+    )
     what.add_argument("--root", help="TFDS data directory, or a version directory (TFDS's default)")
     what.add_argument(
         "--split", help="TFDS split expression, such as train[:10%%] (train; with --eval: test, validation or train)"

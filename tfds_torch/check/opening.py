@@ -4,20 +4,23 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tfds_torch import demo
 from tfds_torch.check.reference import CheckedParser
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.config import Config
 from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.parser_web_dataset import DEFAULT_EXTENSIONS, ParserWebDataset
 from tfds_torch.parsers.tfds.dataset_names import base_name
 from tfds_torch.parsers.tfds.dataset_opening import registered_names
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.storage.webdataset.shard_paths import shard_paths
 
 _FAKE_HINT = 1000
-_BETON = ".beton"
+_BETON, _TAR = ".beton", ".tar"
+_COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 class Choice(Protocol):
@@ -56,6 +59,8 @@ def open_parser(settings: Choice, command: str = "python -m tfds_torch.check") -
     config, root = replace(settings.config, preprocess=None), settings.root
     if config.name.endswith(_BETON):
         return _open_beton(config, settings)
+    if config.name.endswith((_TAR, *_COMPRESSED_TARS)):
+        return _open_tars(config, settings)
     name = _unversioned_name(settings)
     is_embedded = _is_embedded(settings)
     if settings.num_fake is not None:
@@ -88,23 +93,51 @@ def open_parser(settings: Choice, command: str = "python -m tfds_torch.check") -
 
 def _open_beton(config: Config, settings: Choice) -> ParserBeton:
     """Returns the parser of a `.beton` file, which is named by its path."""
+    _check_is_one_split(config, settings, "a .beton file")
+    path = Path(config.name)
+    _check_is_there(path)
+    return ParserBeton(path, **_arguments(config))
+
+
+def _open_tars(config: Config, settings: Choice) -> ParserWebDataset:
+    """Returns the parser of WebDataset's tars, which are named by their path, with braces for several.
+
+    A key of the config that is not the usual one is an extension.
+    """
+    _check_is_one_split(config, settings, "WebDataset's tars")
+    for path in shard_paths(config.name):
+        _check_is_there(Path(path))
+    arguments = _arguments(config)
+    keys = {"image": arguments.pop("image_key"), "label": arguments.pop("target_key")}
+    if keys == {"image": "image", "label": "label"}:
+        return ParserWebDataset(config.name, **arguments)
+    extensions = {name: DEFAULT_EXTENSIONS[name] if key == name else key for name, key in keys.items() if key}
+    return ParserWebDataset(config.name, extensions, **arguments)
+
+
+def _check_is_there(path: Path) -> None:
+    if not path.is_file():
+        there = sorted(found.name for found in path.parent.glob(f"*{path.suffix}"))
+        raise DatasetNotFoundError(f"There is no file {str(path)!r}.{did_you_mean(path.name, there)}")
+
+
+def _check_is_one_split(config: Config, settings: Choice, what: str) -> None:
+    """Raises ConfigError for what only a dataset of TFDS has."""
     refused = {"--root": settings.root, "--fake": settings.num_fake, "--shards": settings.num_shards}
     refused["--split"] = config.split
     for flag, value in refused.items():
         if value is not None:
             raise ConfigError(
-                f"{flag} {value}: {config.name!r} names a .beton file, which is one split, written before. Drop {flag}."
+                f"{flag} {value}: {config.name!r} names {what}, which is one split, written before. Drop {flag}."
             )
     if isinstance(config.target_key, tuple):
-        raise ConfigError(f"target_key={config.target_key}: the target of a .beton file is one field. Name one.")
-    path = Path(config.name)
-    if not path.is_file():
-        there = sorted(found.name for found in path.parent.glob(f"*{_BETON}"))
-        raise DatasetNotFoundError(f"There is no file {config.name!r}.{did_you_mean(path.name, there)}")
+        raise ConfigError(f"target_key={config.target_key}: the target of {what} is one field. Name one.")
+
+
+def _arguments(config: Config) -> dict[str, Any]:
+    """Returns the config's arguments of a parser that is given a path."""
     others = ("name", "split", "preprocess", "num_workers")
-    return ParserBeton(
-        path, **{key.name: getattr(config, key.name) for key in fields(config) if key.name not in others}
-    )
+    return {key.name: getattr(config, key.name) for key in fields(config) if key.name not in others}
 
 
 def _check_holds_no_real_data(root: str | None) -> None:

@@ -1,24 +1,29 @@
 """What a dataset must yield, by another way than the one that is checked: one `Reference` for each kind of dataset."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from tfds_torch.check import beton_reader
+from tfds_torch.check import beton_reader, tar_reader
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, is_image_folder
 from tfds_torch.check.tfds_reader import ReferenceExample
 from tfds_torch.check.tfds_sample import TFDS_PROMISE, ComparedExample, judge_sample, read_sample
 from tfds_torch.check.verdict import NotJudged, Promise
+from tfds_torch.errors import ShardError
 from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 BETON_PROMISE = "the index is the file's"
 
-CheckedParser = ParserTfds | ParserBeton
+TAR_PROMISE = "the index is the tars'"
+
+CheckedParser = ParserTfds | ParserBeton | ParserWebDataset
 """What can be checked."""
 
 
@@ -62,6 +67,8 @@ def reference_of(parser: CheckedParser) -> Reference:
     """Returns the reference of what a parser reads."""
     if isinstance(parser, ParserBeton):
         return _BetonReference(parser)
+    if isinstance(parser, ParserWebDataset):
+        return _TarReference(parser)
     return _FolderReference(parser) if is_image_folder(parser.data_dir) else _TfdsReference(parser)
 
 
@@ -124,3 +131,34 @@ class _BetonReference:
         if not self._parser.has_field("image"):
             return NotJudged(BETON_PROMISE, "the file has no image")
         return judge_sample(ids, sample, BETON_PROMISE, "a plain reader of the file")
+
+
+class _TarReference:
+    promised_by = "Python's tarfile"
+
+    def __init__(self, parser: ParserWebDataset) -> None:
+        self._parser = parser
+        self.place = parser.paths[0] if len(parser.paths) == 1 else parser.paths[0].parent
+
+    @cached_property
+    def _samples(self) -> list[tar_reader.TarSample]:
+        return tar_reader.list_samples(self._parser.paths)
+
+    def ids(self) -> ExpectedIds:
+        names = tar_reader.ids_of(self._samples)
+        if len(names) != self._parser.num_examples:
+            raise ShardError(
+                f"{self.place}: {self.promised_by} finds {len(names)} samples, and the index has "
+                f"{self._parser.num_examples}."
+            )
+        return ExpectedIds([IdRun(self._parser.dataset_name, 0, len(names), names)])
+
+    def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
+        extensions = self._parser.extensions
+        theirs = [tar_reader.read_sample(self._samples, index, extensions, ids[index]) for index in indices]
+        ours = self._parser.source.read(np.array(indices, np.int64), list(extensions))
+        digests = [tar_reader.digest([ours[name][at] for name in extensions]) for at in range(len(indices))]
+        return [ComparedExample(*row) for row in zip(indices, digests, theirs, strict=True)]
+
+    def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
+        return judge_sample(ids, sample, TAR_PROMISE, self.promised_by)

@@ -145,9 +145,12 @@ _FORMATS = {
     "array_record": "tfds_torch.storage.array_record.source:ArrayRecordSource",
     "image_folder": "tfds_torch.storage.image_folder.source:ImageFolderSource",
     "beton": "tfds_torch.storage.beton.source:BetonSource",
+    "webdataset": "tfds_torch.storage.webdataset.source:WebDatasetSource",
 }
 """Format -> its Source. A new format is a folder of this room and a line here."""
 
+_NOT_OF_TFDS = {"image_folder", "beton", "webdataset"}
+"""Those that no dataset of TFDS is prepared in."""
 
 _REFUSED = {
     "parquet": "TFDS 4.9.10 writes them with records missing (1,000 written, 400 found), so they are not to be relied "
@@ -164,7 +167,7 @@ def source_type(file_format: str) -> Any:
         ConfigError: there is no such format, or it is not read.
     """
     if file_format not in _FORMATS:
-        readable = " and ".join(map(repr, sorted(set(_FORMATS) - {"image_folder", "beton"}, reverse=True)))
+        readable = " and ".join(map(repr, sorted(set(_FORMATS) - _NOT_OF_TFDS, reverse=True)))
         why = _REFUSED.get(
             file_format,
             "Convert the dataset: tfds convert_format --dataset_dir=<its version directory> "

@@ -1,31 +1,21 @@
-"""The file that keeps the offsets of a split's records: whole and for exactly these shards, or not used at all.
+"""The offsets of a split's records, as its index file keeps them.
 
-Layout, little-endian: magic (8 bytes), format version (u32), CRC32C of everything behind it (u32); size of the table
-(u64), the table (JSON: dataset, and path, size, modification time and number of records of every shard), zeros up to a
-multiple of 8; int64 offsets: for each shard those of its records and the shard's size, 8 bytes per example.
+The table is JSON: dataset, and path, size, modification time and number of records of every shard. The content is
+int64 offsets: for each shard those of its records and the shard's size, 8 bytes per example.
 """
 
-import itertools
 import json
-import mmap
-import os
-import struct
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import IO
 
-import google_crc32c
 import numpy as np
 
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.index_file import DamagedIndexError, front_bytes, map_index, store_index
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE
 
-_HEAD, _TABLE_SIZE = struct.Struct("<8sII"), struct.Struct("<Q")
-_TABLE_START = _HEAD.size + _TABLE_SIZE.size
-_MAGIC, _VERSION = b"tfdsidx\n", 1
-_CHUNK_BYTES = 1 << 20  # Checksums and comparisons go piece by piece: memory stays small.
+_CHUNK_BYTES = 1 << 20  # Offsets are compared and written piece by piece: memory stays small.
 
 
 @dataclass(frozen=True)
@@ -52,14 +42,6 @@ class IndexedShards:
         return json.dumps({"dataset": self.dataset, "shards": shards}).encode()
 
 
-class UnusableIndexError(Exception):
-    """An index file that must be built again; never leaves this room."""
-
-
-class DamagedIndexError(UnusableIndexError):
-    """An index file that is not what was written, or was never one."""
-
-
 def load_offsets(path: Path, shards: IndexedShards) -> Int64Array:
     """Opens an index file read-only, in memory that all processes share.
 
@@ -72,21 +54,8 @@ def load_offsets(path: Path, shards: IndexedShards) -> Int64Array:
         DamagedIndexError: it is damaged, or no index file of this version.
         OSError: it cannot be read.
     """
-    # Nothing in the file is believed before its checksum, and nothing is allocated by what it says.
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        crc = _check_head(file.read(_HEAD.size))
-        if size < _TABLE_START:
-            raise DamagedIndexError("it was cut")
-        content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    if crc != _checksum(content):
-        raise DamagedIndexError("it does not have its checksum: it was cut or changed")
-    expected = shards.table()
-    (table_bytes,) = _TABLE_SIZE.unpack_from(content, _HEAD.size)
-    if table_bytes != len(expected) or content[_TABLE_START : _TABLE_START + table_bytes] != expected:
-        raise UnusableIndexError("the shards have changed, or are others")
-    start = _padded(_TABLE_START + table_bytes)
-    if size != file_bytes(shards):
+    content, start = map_index(path, shards.table())
+    if len(content) != file_bytes(shards):
         raise DamagedIndexError("it does not have the size that belongs to these shards")
     offsets = np.frombuffer(content, "<i8", offset=start)
     _check_offsets(offsets, shards)
@@ -99,63 +68,13 @@ def store_offsets(path: Path, shards: IndexedShards, offsets: Int64Array) -> Non
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
-    file = NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp", delete=False)  # noqa: SIM115
-    try:
-        with file:
-            _write(file, shards.table(), offsets.astype("<i8", copy=False))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, path)
-    except BaseException:
-        Path(file.name).unlink(missing_ok=True)
-        raise
+    stored, steps = offsets.astype("<i8", copy=False), _CHUNK_BYTES // 8
+    store_index(path, shards.table(), (stored[at : at + steps].tobytes() for at in range(0, len(stored), steps)))
 
 
 def file_bytes(shards: IndexedShards) -> int:
     """Returns the size of the index file of these shards."""
-    return _padded(_TABLE_START + len(shards.table())) + 8 * sum(count + 1 for count in shards.counts)
-
-
-def remove_leftovers(path: Path) -> None:
-    """Removes what killed writers left beside an index file; to be called by the only writer."""
-    for leftover in path.parent.glob(f"{path.name}.*.tmp"):
-        leftover.unlink(missing_ok=True)
-
-
-def _write(file: IO[bytes], table: bytes, offsets: Int64Array) -> None:
-    front = (_TABLE_SIZE.pack(len(table)) + table).ljust(_padded(_TABLE_START + len(table)) - _HEAD.size, b"\0")
-    steps = _CHUNK_BYTES // offsets.itemsize
-    pieces = (offsets[at : at + steps].tobytes() for at in range(0, len(offsets), steps))
-    file.write(bytes(_HEAD.size))
-    crc = 0
-    for piece in itertools.chain([front], pieces):
-        crc = google_crc32c.extend(crc, piece)
-        file.write(piece)
-    file.seek(0)
-    file.write(_HEAD.pack(_MAGIC, _VERSION, crc))
-
-
-def _padded(size: int) -> int:
-    return size + -size % 8
-
-
-def _check_head(head: bytes) -> int:
-    """Returns the checksum that everything behind the head must have."""
-    if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-        raise DamagedIndexError("it is no index file")
-    _, version, crc = _HEAD.unpack(head)
-    if version != _VERSION:
-        raise DamagedIndexError(f"its format version is {version}, ours is {_VERSION}")
-    return int(crc)
-
-
-def _checksum(content: mmap.mmap) -> int:
-    crc = 0
-    for at in range(_HEAD.size, len(content), _CHUNK_BYTES):
-        crc = google_crc32c.extend(crc, content[at : at + _CHUNK_BYTES])
-    return crc
+    return front_bytes(shards.table()) + 8 * sum(count + 1 for count in shards.counts)
 
 
 def _check_offsets(offsets: Int64Array, shards: IndexedShards) -> None:

@@ -1,35 +1,22 @@
 """Where every example of a split lies: built once from the shards' headers, then mapped from the cache folder."""
 
-import hashlib
 import logging
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import platformdirs
-from filelock import BaseFileLock, FileLock, Timeout
 
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.index_cache import IndexCache, index_path
 from tfds_torch.storage.instruction_table import InstructionTable
 from tfds_torch.storage.open_files import stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
 from tfds_torch.storage.tfrecord.index_builder import find_records
-from tfds_torch.storage.tfrecord.index_file import (
-    DamagedIndexError,
-    IndexedShards,
-    UnusableIndexError,
-    file_bytes,
-    load_offsets,
-    store_offsets,
-)
+from tfds_torch.storage.tfrecord.index_file import IndexedShards, file_bytes, load_offsets, store_offsets
 
-_LONG_WAIT_S = 10.0
-_LONGEST_WAIT_S = 1800.0
 _logger = logging.getLogger(__name__)
 
 
@@ -169,87 +156,16 @@ def _offsets(shards: IndexedShards, is_right: Callable[[Int64Array], bool] | Non
         shards: what it is about.
         is_right: whether offsets are those of the shards, where more is known than stamps tell.
     """
-    path = _index_path(shards)
-    stored = _load(path, shards, say=True)
-    if stored is not None and (is_right is None or is_right(stored)):
-        return stored
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _wait_for_lock(path, shards)
-    except (OSError, NotImplementedError, Timeout) as error:
-        _logger.warning(
-            "The index of %s cannot be kept in %s (%s): this process builds one of its own, and so will every other.",
-            shards.dataset,
-            path.parent,
-            error,
-        )
-        return _build(shards)
-    try:
-        # Another process may have built it while this one waited.
-        stored = _load(path, shards, say=False)
-        if stored is not None and (is_right is None or is_right(stored)):
-            return stored
-        return _store(path, shards, _build(shards))
-    finally:
-        lock.release()
-
-
-def _index_path(shards: IndexedShards) -> Path:
-    key = "\0".join((shards.dataset, *shards.paths)).encode(errors="surrogateescape")
-    name = hashlib.blake2b(key, digest_size=16).hexdigest()
-    return platformdirs.user_cache_path("tfds_torch") / "record_index" / f"{name}.index"
-
-
-def _load(path: Path, shards: IndexedShards, *, say: bool) -> Int64Array | None:
-    try:
-        return load_offsets(path, shards)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except DamagedIndexError as error:
-        level, problem = logging.WARNING, str(error)
-    except UnusableIndexError as error:
-        level, problem = logging.INFO, str(error)
-    except OSError as error:
-        level, problem = logging.WARNING, f"it cannot be read: {error.strerror}"
-    if say:
-        _logger.log(level, "The index %s of %s is built again: %s.", path, shards.dataset, problem)
-    return None
-
-
-def _wait_for_lock(path: Path, shards: IndexedShards) -> BaseFileLock:
-    lock = FileLock(f"{path}.lock")
-    try:
-        lock.acquire(timeout=_LONG_WAIT_S)
-    except Timeout:
-        _logger.warning(
-            "Another process has been indexing %s for %.0f s: waiting for it (lock %s.lock).",
-            shards.dataset,
-            _LONG_WAIT_S,
-            path,
-        )
-        lock.acquire(timeout=_LONGEST_WAIT_S)
-    return lock
+    return IndexCache(
+        index_path(shards.dataset, shards.paths),
+        shards.dataset,
+        load=lambda path: load_offsets(path, shards),
+        build=lambda: _build(shards),
+        store=lambda path, offsets: store_offsets(path, shards, offsets),
+        num_bytes=lambda offsets: file_bytes(shards),
+    ).open(is_right)
 
 
 def _build(shards: IndexedShards) -> Int64Array:
     sizes = [size for size, _ in shards.stamps]
     return find_records(shards.paths, sizes, shards.counts, shards.dataset)
-
-
-def _store(path: Path, shards: IndexedShards, offsets: Int64Array) -> Int64Array:
-    """Returns the offsets from the file they were written to, or as they are if they could not be written."""
-    try:
-        store_offsets(path, shards, offsets)
-    except OSError as error:
-        _logger.warning(
-            "The index of %s stays in this process's memory, and others build it again: writing %s failed (%s). It "
-            "needs %d bytes, free are %d.",
-            shards.dataset,
-            path,
-            error.strerror,
-            file_bytes(shards),
-            shutil.disk_usage(path.parent).free,
-        )
-        return offsets
-    stored = _load(path, shards, say=True)
-    return offsets if stored is None else stored

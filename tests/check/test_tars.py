@@ -1,0 +1,121 @@
+"""WebDataset's tars under `python -m tfds_torch.check`, and Python's tarfile, which they are held against."""
+
+from pathlib import Path
+
+import pytest
+from encoded_images import photograph, save
+from storage.webdataset.made_tars import samples_of, write_samples, write_tar
+
+from tfds_torch.check import command, tar_reader
+from tfds_torch.errors import ShardError
+from tfds_torch.storage.webdataset.source import WebDatasetSource
+
+ONE_PASS = ["--workers", "0", "--eval", "--epochs", "1", "--batch-size", "4"]
+
+
+def check(name: object, *flags: str) -> int:
+    return command.main(["--name", str(name), *ONE_PASS, *flags])
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> str:
+    for tar in range(2):
+        samples = [
+            {"__key__": f"{n:03d}", "jpg": save(photograph((40, 30 + n)), "JPEG"), "cls": b"%d" % (n % 3)}
+            for n in range(9 * tar, 9 * tar + 9)
+        ]
+        write_samples(tmp_path / f"a-{tar}.tar", samples)
+    return str(tmp_path / "a-{0..1}.tar")
+
+
+def test_tars_are_checked(urls: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(urls) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Python's tarfile promises 18 examples per pass" in printed
+    assert "kept the index is the tars'" in printed
+    assert "All 10 promises kept." in printed
+
+
+def test_pixels_of_another_sample_break_a_promise(
+    urls: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = WebDatasetSource.read
+    monkeypatch.setattr(WebDatasetSource, "read", lambda self, index, fields: read(self, index[::-1], fields))
+    assert check(urls, "--plain-loader") == 1
+    assert "broken the index is the tars'" in " ".join(capsys.readouterr().out.replace("BROKEN", "broken").split())
+
+
+def test_a_sample_that_is_left_out_breaks_a_promise(
+    urls: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tar_reader.list_samples
+    monkeypatch.setattr(tar_reader, "list_samples", lambda paths: listed(paths)[:-1])
+    assert check(urls) == 1
+    assert "Python's tarfile finds 17 samples, and the index has 18" in " ".join("".join(capsys.readouterr()).split())
+
+
+def test_other_extensions_are_named_by_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [(f"{n}.{name}", save(photograph(), "PNG") if name == "x.png" else b"%d" % n)
+             for n in range(5) for name in ("x.png", "kind.cls")]  # fmt: skip
+    path = write_tar(tmp_path / "a.tar", files)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f'name = "{path}"\nimage_key = "x.png"\ntarget_key = "kind.cls"\n')
+    assert command.main(["--config", str(recipe), *ONE_PASS]) == 0
+    assert "All 10 promises kept." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--root", "somewhere"], "Drop --root"),
+        (["--fake", "3"], "Drop --fake"),
+        (["--shards", "3"], "Drop --shards"),
+        (["--split", "train"], "Drop --split"),
+        (["--read-mode", "files"], "only read by index"),
+        (["--name", "a-00.tar"], "Did you mean 'a-0.tar'"),
+        (["--name", "a-{0..2}.tar"], "a-2.tar'. Did you mean"),
+        (["--name", "a-{0..1.tar"], "a brace is not closed"),
+        (["--name", "s3://bucket/a.tar"], "is not a file of this machine"),
+    ],
+)
+def test_what_tars_cannot_do_is_wrong_usage(
+    urls: str, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+) -> None:
+    if flags[0] == "--name" and "://" not in flags[1]:
+        flags = ["--name", str(Path(urls).with_name(flags[1]))]
+    assert check(urls, *flags) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_damaged_tar_is_a_broken_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x" * 2000)])
+    path.write_bytes(path.read_bytes()[:1800])
+    assert check(path) == 1
+    assert "inside b'1.jpg'" in " ".join("".join(capsys.readouterr()).split())
+
+
+# Python's tarfile
+
+
+def test_the_plain_reader_finds_what_webdataset_finds(urls: str, tmp_path: Path) -> None:
+    paths = [tmp_path / "a-0.tar", tmp_path / "a-1.tar"]
+    samples, expected = tar_reader.list_samples(paths), samples_of(paths)
+    assert tar_reader.ids_of(samples) == [sample["__key__"] for sample in expected]
+    for number, sample in enumerate(expected):
+        found = tar_reader.read_sample(samples, number, {"image": ["png", "jpg"], "label": ["cls"]}, "id")
+        assert (found.id, found.image) == ("id", sample["jpg"])
+        assert found.digest == tar_reader.digest([sample["jpg"], sample["cls"]])
+
+
+def test_keys_of_two_tars_get_their_tar(tmp_path: Path) -> None:
+    paths = [write_tar(tmp_path / name, [("1.jpg", b"x"), ("__meta__/1.txt", b"-")]) for name in ("a.tar", "b.tar")]
+    assert tar_reader.ids_of(tar_reader.list_samples(paths)) == ["a.tar/1", "b.tar/1"]
+
+
+def test_the_plain_reader_says_what_it_cannot_read(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"no tar" * 1000)
+    with pytest.raises(ShardError, match=r"a\.tar cannot be read by Python's tarfile: ReadError"):
+        tar_reader.list_samples([tmp_path / "a.tar"])
+    samples = tar_reader.list_samples([write_tar(tmp_path / "b.tar", [("1.jpg", b"x")])])
+    with pytest.raises(ShardError, match=r"b\.tar: sample '1' cannot be read: StopIteration"):
+        tar_reader.read_sample(samples, 0, {"label": ["cls"]}, "1")

@@ -1,0 +1,382 @@
+"""ParserWebDataset: WebDataset's tars as batches, with every promise of read mode `index`. No tensorflow."""
+
+import io
+import json
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conformance import Step, check_resumes
+from conftest import RunPython
+from encoded_images import photograph
+from PIL import Image
+from storage.webdataset.made_tars import write_samples, write_tar
+
+from parsers.resuming import ParserLoader
+from tfds_torch import (
+    EvalPreprocess,
+    ImageDataset,
+    MultiLoader,
+    ParserBeton,
+    ParserTfds,
+    ParserWebDataset,
+    ReadOptions,
+    TrainPreprocess,
+    World,
+    create_loader,
+    export_dataset,
+)
+from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.parsers.parser import Parser
+
+NUM_EXAMPLES, NUM_TARS, SIDE = 36, 3, 8
+FIELDS = {
+    "image": "jpg;png",
+    "label": "cls",
+    "text": "txt",
+    "facts": "json",
+    "vector": "npy",
+    "mask": "seg.png",
+    "raw": "bin",
+}
+CLASSES = [f"class {number}" for number in range(5)]
+
+
+def pixels_of(number: int) -> Any:
+    return np.random.default_rng(number).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+
+
+def png(pixels: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def sample_of(number: int) -> dict[str, Any]:
+    return {
+        "__key__": f"part/{number:04d}",
+        "png": png(pixels_of(number)),
+        "cls": b"%d\n" % (number % 5),
+        "txt": f"text {number} ä".encode(),
+        "json": json.dumps({"number": number}).encode(),
+        "npy": np.arange(number % 4, dtype=np.float32),
+        "seg.png": png(pixels_of(number)),
+        "bin": bytes([number]),
+    }
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three tars of 36 samples in all, written by webdataset."""
+    folder = tmp_path_factory.mktemp("tars")
+    shares = np.array_split(np.arange(NUM_EXAMPLES), NUM_TARS)
+    for tar, share in enumerate(shares):
+        write_samples(folder / f"a-{tar:02d}.tar", map(sample_of, share.tolist()))
+    return str(folder / "a-{00..02}.tar")
+
+
+# What comes
+
+
+def test_it_is_a_parser(urls: str) -> None:
+    parser = ParserWebDataset(urls)
+    assert isinstance(parser, Parser)
+    assert (parser.num_examples, parser.num_shards, parser.split) == (NUM_EXAMPLES, NUM_TARS, "all")
+    assert repr(parser) == "ParserWebDataset(a-00.tar..a-02.tar, split='all', num_examples=36)"
+    assert parser.read_mode(World()) == "index"
+    assert parser.class_names is None
+    assert {"image", "label", "valid", "index", "id"} == set(parser.element_spec.fields)
+    assert [path.name for path in parser.paths] == ["a-00.tar", "a-01.tar", "a-02.tar"]
+
+
+def test_every_kind_of_member_comes_as_what_it_is(urls: str) -> None:
+    parser = ParserWebDataset(urls, FIELDS, CLASSES, batch_size=NUM_EXAMPLES)
+    (batch,) = parser.batches(fields=tuple(FIELDS))
+    numbers = range(NUM_EXAMPLES)
+    assert batch.label.dtype == np.int64
+    assert batch.label.tolist() == [number % 5 for number in numbers]
+    assert all((image == pixels_of(number)).all() for number, image in enumerate(batch.image))
+    assert all((mask == pixels_of(number)).all() for number, mask in enumerate(batch.features["mask"]))
+    assert batch.features["text"] == [f"text {number} ä" for number in numbers]
+    assert batch.features["facts"] == [{"number": number} for number in numbers]
+    assert batch.features["raw"] == [bytes([number]) for number in numbers]
+    vectors = batch.features["vector"]
+    assert [(one.dtype, one.tolist()) for one in vectors] == [
+        (np.float32, np.arange(number % 4).tolist()) for number in numbers
+    ]
+    assert vectors[1].flags.writeable
+    assert list(batch.id) == [f"part/{number:04d}" for number in numbers]
+    assert parser.class_to_idx == {name: label for label, name in enumerate(CLASSES)}
+
+
+def test_single_examples_are_found_by_number_and_by_id(urls: str) -> None:
+    parser = ParserWebDataset(urls)
+    assert parser["part/0004"].index == 4
+    assert (parser[-1].image == pixels_of(NUM_EXAMPLES - 1)).all()
+    assert [example.label for example in parser[3:6]] == [3, 4, 0]
+    assert parser.filenames(basename=True)[:2] == ["0000", "0001"]
+    assert parser.filenames(absolute=True)[0] == str(parser.paths[0].parent / "part/0000")
+    with pytest.raises(ExampleNotFoundError, match="there is no example 36"):
+        parser[NUM_EXAMPLES]
+
+
+@pytest.mark.parametrize("preprocess", [TrainPreprocess(size=32), EvalPreprocess(size=(40, 56))])
+def test_pixels_are_those_of_parser_tfds_on_the_same_photographs(preprocess: Any, tmp_path: Path) -> None:
+    for number in range(12):
+        folder = tmp_path / "train" / f"label {number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        photograph((60 + 9 * number, 90 - 3 * number)).save(folder / f"{number}.jpg", quality=90)
+    theirs = ParserTfds(tmp_path, "image_folder", is_training=True, batch_size=4, preprocess=preprocess)
+    stored = theirs.encoded_examples(np.arange(theirs.num_examples), ("image", "label"))
+    samples = [{"__key__": f"{n:05d}", "jpg": one.image, "cls": b"%d" % one.label} for n, one in enumerate(stored)]
+    ours = ParserWebDataset(
+        write_samples(tmp_path / "photos.tar", samples), is_training=True, batch_size=4, preprocess=preprocess
+    )
+    for batch, other in zip(ours.batches(epoch=1), theirs.batches(epoch=1), strict=True):
+        assert batch.index.tolist() == other.index.tolist()
+        assert batch.label.tolist() == other.label.tolist()
+        assert (batch.image == other.image).all()
+
+
+def test_masks_go_through_the_same_crop(urls: str) -> None:
+    preprocess = TrainPreprocess(size=SIDE, crop_padding=2, also=("mask",))
+    parser = ParserWebDataset(urls, FIELDS, is_training=True, batch_size=12, preprocess=preprocess)
+    for batch in parser.batches(fields=("image", "mask")):
+        assert (batch.image == np.stack(batch.features["mask"])).all()
+
+
+def test_a_class_map_gives_new_labels(urls: str) -> None:
+    parser = ParserWebDataset(urls, batch_size=NUM_EXAMPLES, class_map={label: 4 - label for label in range(5)})
+    (batch,) = parser.batches(fields=("label",))
+    assert batch.label.tolist() == [4 - number % 5 for number in range(NUM_EXAMPLES)]
+
+
+def test_a_pickled_parser_reads_the_same(urls: str) -> None:
+    parser = ParserWebDataset(urls, FIELDS, batch_size=5)
+    again = pickle.loads(pickle.dumps(parser))
+    assert again.fingerprint == parser.fingerprint
+    assert [batch.label.tolist() for batch in again.batches()] == [batch.label.tolist() for batch in parser.batches()]
+
+
+def test_tensorflow_and_webdataset_are_not_imported(urls: str, run_python: RunPython) -> None:
+    code = f"""
+import sys
+from tfds_torch import ParserWebDataset
+assert len(list(ParserWebDataset({urls!r}, batch_size=6).batches())) == 6
+print(sorted({{"tensorflow", "torch", "webdataset", "tarfile"}} & set(sys.modules)))
+"""
+    done = run_python("-c", code)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_tars_are_exported_as_beton(urls: str, tmp_path: Path) -> None:
+    parser = ParserWebDataset(
+        urls, {name: FIELDS[name] for name in ("image", "label", "text", "facts", "raw")}, CLASSES
+    )
+    export_dataset(parser, tmp_path / "a.beton", format="beton", num_workers=1)
+    beton = ParserBeton(tmp_path / "a.beton", batch_size=NUM_EXAMPLES)
+    (batch,) = beton.batches(fields=("label", "facts", "raw", "text"))
+    assert batch.label.tolist() == [number % 5 for number in range(NUM_EXAMPLES)]
+    assert batch.features["facts"][7] == {"number": 7}
+    assert list(batch.id) == [f"part/{number:04d}" for number in range(NUM_EXAMPLES)]
+    assert beton.class_names == CLASSES
+
+
+# Promises
+
+
+def test_every_example_comes_once_on_every_grid(urls: str) -> None:
+    for num_replicas, num_workers in ((1, 1), (2, 3), (3, 2)):
+        parser = ParserWebDataset(urls, shuffle=True, batch_size=5, remainder="pad")
+        batches = [
+            batch
+            for rank in range(num_replicas)
+            for worker in range(num_workers)
+            for batch in parser.batches(World(rank, num_replicas, worker, num_workers), epoch=1)
+        ]
+        seen = Counter(int(number) for batch in batches for number in batch.index[batch.valid])
+        assert seen == dict.fromkeys(range(NUM_EXAMPLES), 1)
+
+
+def test_the_order_is_a_global_shuffle_that_does_not_depend_on_the_tars(urls: str, tmp_path: Path) -> None:
+    one = write_samples(tmp_path / "one.tar", map(sample_of, range(NUM_EXAMPLES)))
+
+    def read(paths: Any, epoch: int) -> list[int]:
+        batches = ParserWebDataset(paths, is_training=True, batch_size=6).batches(epoch=epoch, fields=())
+        return np.concatenate([batch.index for batch in batches]).tolist()
+
+    assert read(urls, 0) == read(one, 0) != read(urls, 1)
+    assert read(urls, 0) != sorted(read(urls, 0))
+
+
+class TarLoader(ParserLoader):
+    """All pipelines of a grid over tars."""
+
+    def __init__(self, urls: str, num_replicas: int, num_workers: int) -> None:
+        self.num_replicas, self.num_workers = num_replicas, num_workers
+        self.parser: Any = ParserWebDataset(urls, is_training=True, batch_size=12 // num_replicas)
+        self.epoch, self.start, self.is_begun = 0, 0, False
+
+
+def test_a_parser_restored_at_every_step_gives_the_uninterrupted_tail(urls: str) -> None:
+    assert check_resumes(partial(TarLoader, urls, 2, 2), partial(TarLoader, urls, 1, 3)) == 2 * (1 + 2 * (3 + 1))
+
+
+class TrainingLoader:
+    """A Loader as training uses it."""
+
+    def __init__(self, urls: str, num_workers: int) -> None:
+        preprocess = TrainPreprocess(SIDE, crop_padding=1)
+        parser = ParserWebDataset(urls, is_training=True, batch_size=12, preprocess=preprocess)
+        self.loader = create_loader(ImageDataset(parser, fields=("image", "label", "index", "valid")), num_workers)
+
+    def __iter__(self) -> Iterator[Step]:
+        for images, labels, index, valid in self.loader:
+            assert images.shape == (12, 3, SIDE, SIDE)
+            assert (labels == index % 5).all()
+            state = self.loader.state_dict()
+            yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index.tolist()), tuple(valid.tolist()))
+
+    def state(self, num_steps: int) -> Any:
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(urls: str) -> None:
+    assert check_resumes(partial(TrainingLoader, urls, 0), num_epochs=1) == 2 * (1 + 3 + 1)
+
+
+@pytest.mark.slow
+def test_a_loader_with_workers_goes_on_exactly(urls: str) -> None:
+    check_resumes(partial(TrainingLoader, urls, 2), partial(TrainingLoader, urls, 1), num_epochs=1)
+
+
+def test_processes_without_torch_deliver_the_same(urls: str) -> None:
+    parser = ParserWebDataset(urls, is_training=True, batch_size=12, preprocess=EvalPreprocess(size=SIDE))
+    own = [(batch.index.tolist(), np.array(batch.image)) for batch in parser.batches()]
+    with MultiLoader(parser, num_workers=2) as loader:
+        came = [(batch.index.tolist(), np.array(batch.image)) for batch in loader]
+    assert [index for index, _ in came] == [index for index, _ in own]
+    assert all((image == other).all() for (_, image), (_, other) in zip(came, own, strict=True))
+
+
+# What cannot work
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"fields": {"image": "jgp"}}, r"no sample has a member \.jgp.*'seg.png', 'txt'"),
+        ({"fields": {"image": "pgn"}}, r"Did you mean 'png'\?"),
+        ({"fields": {"image": "cls"}}, r"the field 'image' is 'cls', which is not an image"),
+        ({"fields": {"x": "png;cls"}}, r"mixes kinds of values: .png is 'image', .cls is 'label'"),
+        ({"fields": {}}, r"fields=\{\} must map names to extensions"),
+        ({"fields": "jpg"}, r"fields='jpg' must map names to extensions"),
+        ({"fields": {"image": 3}}, r"fields\['image'\]=3 must be an extension"),
+        ({"fields": {"id": "txt"}}, r"fields names 'id', which every batch has already"),
+        ({"class_names": "cat"}, r"class_names='cat' must be a sequence of different texts"),
+        ({"class_names": ["a", "a"]}, r"must be a sequence of different texts"),
+        ({"class_names": []}, r"must be a sequence of different texts"),
+        ({"is_training": True}, r"Training needs batch_size"),
+        ({"image_mode": "CMYK"}, r"Unknown image_mode 'CMYK'"),
+        ({"read": ReadOptions(mode="files")}, r"is stored in a format that is only read by index"),
+        ({"shuffle": 3}, r"shuffle=3 must be True, False or None"),
+        ({"preprocess": EvalPreprocess(size=8)}, r"A preprocess needs batch_size"),
+        ({"preprocess": EvalPreprocess(size=8), "batch_size": 2, "fields": {"label": "cls"}}, r"no field 'image'"),
+        (
+            {"preprocess": TrainPreprocess(size=8, also=("text",)), "batch_size": 2, "fields": FIELDS},
+            r"also=\('text',\) names 'text', which is not an image but 'text'",
+        ),
+        ({"class_map": {0: 1}, "fields": {"image": "png"}}, r"the samples have no field 'label' of integers"),
+    ],
+)
+def test_arguments_that_cannot_work_are_said(arguments: dict[str, Any], said: str, urls: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ParserWebDataset(urls, **arguments)
+
+
+def test_a_field_that_was_not_named_is_said_with_what_is_there(urls: str) -> None:
+    parser = ParserWebDataset(urls)
+    with pytest.raises(
+        ConfigError, match=r"no field 'txt': fields= names image, label, and the extensions in the tars"
+    ):
+        list(parser.batches(fields=("txt",)))
+
+
+def test_images_without_labels_are_read_with_the_usual_fields(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("1.jpg", png(pixels_of(1)))])
+    parser = ParserWebDataset(path, batch_size=1)
+    assert (parser.has_field("image"), parser.has_field("label")) == (True, False)
+    (batch,) = parser.batches(fields=("image",))
+    assert (batch.image[0] == pixels_of(1)).all()
+    with pytest.raises(ConfigError, match=r"has no field 'label': no sample has a member \.cls"):
+        list(parser.batches())
+
+
+def test_a_sample_without_its_label_is_named_before_training_begins(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), ("1.cls", b"1"), ("2.jpg", b"x")])
+    with pytest.raises(ShardError, match=r"a\.tar: sample '2' has no member \.cls for the field 'label', as 1 other"):
+        ParserWebDataset(path)
+
+
+def test_empty_tars_are_an_error_in_training_and_no_batches_in_evaluation(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [])
+    assert list(ParserWebDataset(path, batch_size=4).batches(fields=())) == []
+    with pytest.raises(ConfigError, match=r"a\.tar, split 'all': "):
+        ParserWebDataset(path, is_training=True, batch_size=4)
+
+
+NPY = io.BytesIO()
+np.save(NPY, np.arange(4))
+OBJECTS = io.BytesIO()
+np.save(OBJECTS, np.array([{}, []], object), allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("extension", "stored", "said"),
+    [
+        ("cls", b"", r"b'' is not an integer of 64 bits"),
+        ("cls", b"cat\x1b[2J", r"b'cat\\x1b\[2J' is not an integer"),
+        ("cls", b"1_0", r"b'1_0' is not an integer"),
+        ("cls", b"9223372036854775808", r"is not an integer of 64 bits"),
+        ("cls", b"7" * 4000, r"\.\.\. \(4000 bytes\) is not an integer"),
+        ("cls", b"5", r"The label 5 is outside of the 5 class_names"),
+        ("cls", b"-2", r"The label -2 is outside"),
+        ("txt", b"a\xff", r"It is not text in UTF-8: byte 1 is 0xff"),
+        ("json", b"{", r"It is not JSON: "),
+        ("json", b"[" * 100_000, r"It is not JSON: "),
+        ("npy", b"", r"It is not an \.npy file"),
+        ("npy", OBJECTS.getvalue(), r"with objects of Python, which can run code"),
+        ("npy", NPY.getvalue()[:-1], r"takes 32 bytes and has 31"),
+        ("npy", NPY.getvalue().replace(b"(4,)", b"(2**9,)"[:4]), r"It is not an \.npy file"),
+        ("npy", NPY.getvalue().replace(b"(4,), }   ", b"(10**9,), }"[:10]), r"It is not an \.npy file"),
+        ("npy", NPY.getvalue().replace(b"(4,), }            ", b"(400000000000,), } "), r"takes 3200000000000 bytes"),
+        ("png", b"no image", r"cannot be decoded"),
+    ],
+)
+def test_a_value_that_cannot_be_decoded_is_named_with_tar_and_key(
+    extension: str, stored: bytes, said: str, tmp_path: Path
+) -> None:
+    path = write_tar(tmp_path / "a.tar", [(f"1.{extension}", stored)])
+    name = {"cls": "label", "png": "image"}.get(extension, "value")
+    parser = ParserWebDataset(path, {name: extension}, CLASSES, batch_size=1)
+    with pytest.raises(CorruptRecordError, match=said) as caught:
+        list(parser.batches(fields=(name,)))
+    assert str(caught.value).startswith(f"{path}: sample '1' (index 0) cannot be decoded")
+    assert str(caught.value).isprintable()
+
+
+def test_no_label_is_allowed_beside_class_names(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("1.cls", b"-1"), ("2.cls", b" +4\n")])
+    (batch,) = ParserWebDataset(path, {"label": "cls"}, CLASSES, batch_size=2).batches(fields=("label",))
+    assert batch.label.tolist() == [-1, 4]

@@ -1,0 +1,97 @@
+"""Paths of tars from braces, as a shell and webdataset expand them, and from lists."""
+
+from pathlib import Path
+
+import braceexpand
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.storage.webdataset.shard_paths import expand_braces, shard_paths
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("a.tar", ["a.tar"]),
+        ("a-{000..003}.tar", ["a-000.tar", "a-001.tar", "a-002.tar", "a-003.tar"]),
+        ("a-{8..11}.tar", ["a-8.tar", "a-9.tar", "a-10.tar", "a-11.tar"]),
+        ("a-{08..10}", ["a-08", "a-09", "a-10"]),
+        ("a-{3..1}", ["a-3", "a-2", "a-1"]),
+        ("a-{0..9..4}", ["a-0", "a-4", "a-8"]),
+        ("{train,val}-{0..1}", ["train-0", "train-1", "val-0", "val-1"]),
+        ("{a{1..2},b}", ["a1", "a2", "b"]),
+        ("{a..c}", ["a", "b", "c"]),
+        ("x{,y}", ["x", "xy"]),
+        ("{-1..1}", ["-1", "0", "1"]),
+        ("{one}", ["{one}"]),
+    ],
+)
+def test_braces_are_expanded_as_in_a_shell(pattern: str, names: list[str]) -> None:
+    assert list(expand_braces(pattern)) == names
+
+
+PIECES = st.recursive(
+    st.sampled_from(["a", "", "x-", "{0..3}", "{07..11}", "{5..2}", "{0..8..3}", "{b..e}", "{-2..2}"]),
+    lambda inner: st.lists(inner, min_size=2, max_size=3).map(lambda parts: "{" + ",".join(parts) + "}"),
+    max_leaves=4,
+)
+
+
+@given(st.lists(PIECES, max_size=3).map("".join))
+def test_any_braces_are_expanded_as_webdataset_does(pattern: str) -> None:
+    assert list(expand_braces(pattern)) == list(braceexpand.braceexpand(pattern))
+
+
+@pytest.mark.parametrize("pattern", ["a-{0..3", "a-0..3}", "{a{b}", "a}{b"])
+def test_braces_that_are_not_closed_are_an_error(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="a brace is not closed, or not opened"):
+        shard_paths(pattern)
+
+
+def test_too_many_names_are_an_error_before_memory_is_taken() -> None:
+    with pytest.raises(ConfigError, match="makes more than 1,000,000 names"):
+        shard_paths("a-{0..999999999999}.tar")
+
+
+def test_a_list_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert shard_paths([tmp_path / "{a}.tar", "b-{0..1}.tar"]) == (
+        str(tmp_path / "{a}.tar"),
+        str(Path.cwd() / "b-{0..1}.tar"),
+    )
+    assert shard_paths(tmp_path / "a.tar") == (str(tmp_path / "a.tar"),)
+
+
+def test_paths_mean_the_same_after_a_change_of_the_working_folder() -> None:
+    assert shard_paths("a.tar") == (str(Path.cwd() / "a.tar"),)
+    assert shard_paths("file:/data/a.tar") == shard_paths("file:///data/a.tar") == ("/data/a.tar",)
+
+
+@pytest.mark.parametrize("url", ["s3://b/a-{0..1}.tar", "https://host/a.tar", "pipe:cat a.tar", "gs://b/a.tar"])
+def test_tars_of_another_machine_are_refused_with_the_remedy(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not a file of this machine, .* Copy the tars to a local folder"):
+        shard_paths(url)
+
+
+@pytest.mark.parametrize("urls", [3, None, b"a.tar", [3], ["a.tar", None], {"a.tar"}])
+def test_what_names_no_paths_is_refused(urls: object) -> None:
+    with pytest.raises(ConfigError, match="must be a text such as"):
+        shard_paths(urls)
+
+
+@pytest.mark.parametrize("urls", ["", [], [""], ["a.tar", ""]])
+def test_no_tar_is_an_error(urls: object) -> None:
+    with pytest.raises(ConfigError, match="names no tar"):
+        shard_paths(urls)
+
+
+@pytest.mark.parametrize("urls", ["{a,a}.tar", ["a.tar", "./a.tar"]])
+def test_a_tar_that_is_named_twice_is_an_error(urls: object) -> None:
+    with pytest.raises(ConfigError, match=r"a\.tar' is named twice"):
+        shard_paths(urls)
+
+
+def test_a_null_character_is_refused() -> None:
+    with pytest.raises(ConfigError, match="holds a null character"):
+        shard_paths("a\0.tar")

@@ -1,0 +1,253 @@
+"""ParserWebDataset: the samples of WebDataset's tars as batches of numpy arrays."""
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.arguments import check_arguments, check_preprocess
+from tfds_torch.parsers.class_map import ClassMap, load_class_map
+from tfds_torch.parsers.parser import METADATA_FIELDS, METADATA_SPECS, ElementSpec
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.web_dataset_fields import (
+    SPECS,
+    DecodedField,
+    LabelField,
+    decode_array,
+    decode_json,
+    decode_text,
+    kind_of,
+)
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.world import World
+from tfds_torch.storage.source import source_type
+from tfds_torch.storage.webdataset.source import WebDatasetSource
+
+SPLIT = "all"
+"""The split of tars, for messages and states: they are one."""
+
+DEFAULT_EXTENSIONS: Mapping[str, str] = MappingProxyType({"image": "jpg;jpeg;png", "label": "cls"})
+"""Field -> extensions, where nothing else is asked for."""
+
+_DECODERS = {"json": decode_json, "array": decode_array, "text": decode_text}
+
+
+class ParserWebDataset(ParserBase):
+    """Reads WebDataset's tars by number: webdataset is not needed, and everything that a TFDS dataset has is there.
+
+    Building one maps the index of the tars. Where there is none, their headers are read once, for all processes of the
+    machine; it is kept in the user's cache folder for as long as sizes and times of the tars stay the same. Parsers can
+    be pickled, and may be used from several processes. The tars must not be written to.
+
+    An example's id is its key, `train/0017` for the members `train/0017.jpg` and `train/0017.cls`. Where several tars
+    hold the same key, all ids are `<tar>/<key>`.
+
+    Args:
+        urls: paths of tars on this machine: one text, with braces as in "train-{000..099}.tar"; or a list of paths.
+        fields: name -> extension, or several with ";" between: a sample's first one is taken. The last part of an
+            extension says how it is decoded: `jpg jpeg png webp gif bmp` as an image, `cls` as an integer, `txt` as a
+            text, `json` and `npy` as such; all others are bytes. `image` and `label` are what batches have of that
+            name.
+        class_names: of the labels; None: they have no names.
+        shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
+        is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
+        batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
+        repeats: passes over the tars in one epoch; 0 and 1 mean one.
+        seed: of the order, >= 0.
+        remainder: as in ParserTfds.
+        preprocess: as in ParserTfds.
+        image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
+        class_map: as in ParserTfds.
+        read: how examples are read: only read mode `index` can.
+
+    Raises:
+        ConfigError: an argument that cannot work, with what is there instead.
+        ShardError: a tar is missing or compressed, or holds links, sparse files, split samples, or names that leave
+            their folder; some samples lack a field that others have.
+        CorruptRecordError: a tar was cut, or is none.
+    """
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        fields: Mapping[str, str] = DEFAULT_EXTENSIONS,
+        class_names: Sequence[str] | None = None,
+        shuffle: bool | None = None,
+        is_training: bool = False,
+        batch_size: int | None = None,
+        repeats: int = 0,
+        *,
+        seed: int = 42,
+        remainder: Remainder | str | None = None,
+        preprocess: Preprocess | None = None,
+        image_mode: str | None = "RGB",
+        class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
+        read: ReadOptions = ReadOptions(),
+    ) -> None:
+        check_arguments(is_training, batch_size, shuffle, image_mode, read)
+        self._names = _check_class_names(class_names)
+        _check_fields(fields)
+        self._tars: WebDatasetSource = source_type("webdataset")(urls, fields)
+        self._kinds = {name: kind_of(name, found) for name, found in self._tars.alternatives.items()}
+        super().__init__(
+            self._tars,
+            SPLIT,
+            is_training=is_training,
+            shuffle=shuffle,
+            batch_size=batch_size,
+            repeats=repeats,
+            seed=seed,
+            remainder=remainder,
+            preprocess=preprocess,
+            image_mode=image_mode,
+            read=read,
+        )
+        self.image_key = "image" if "image" in fields else None
+        self.target_key = "label" if "label" in fields else None
+        if fields is not DEFAULT_EXTENSIONS and self.num_examples:
+            for name in fields:
+                self._field(name)
+        self._check_preprocess()
+        self._class_map = self._make_class_map(class_map)
+        self.plan(World())  # What cannot work in any world is said now.
+        self.read_mode(World())
+
+    @property
+    def paths(self) -> list[Path]:
+        """The tars."""
+        return [Path(path) for path in self._tars.paths]
+
+    @property
+    def extensions(self) -> dict[str, tuple[str, ...]]:
+        """Field -> its extensions, of the fields that the samples have."""
+        return {name: self._tars.alternatives[name] for name in self._all_fields}
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value."""
+        return ElementSpec({name: SPECS[self._kinds[name]] for name in sorted(self._all_fields)} | METADATA_SPECS)
+
+    def with_read(self, read: ReadOptions) -> "ParserWebDataset":
+        """Returns this parser, reading the same examples in another way."""
+        parser = copy.copy(self)
+        parser.read = read
+        parser.read_mode(World())
+        return parser
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Returns a name for every example, in the order of `index`: its id.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the folder of the first tar.
+        """
+        names = list(self.ids(np.arange(self.num_examples)))
+        if basename:
+            names = [os.path.basename(name) for name in names]
+        folder = os.path.dirname(self._tars.paths[0])
+        return [os.path.join(folder, name) for name in names] if absolute else names
+
+    @property
+    def _stored_class_names(self) -> list[str] | None:
+        return None if self._names is None else list(self._names)
+
+    def _field(self, name: str) -> FieldDecoder:
+        if name not in self._kinds or not self._tars.has(name):
+            raise ConfigError(self._missing(name))
+        kind = self._kinds[name]
+        if name == "image" and kind != "image":
+            extensions = ";".join(self._tars.alternatives[name])
+            raise ConfigError(
+                f"{self.dataset_name}: the field 'image' is {extensions!r}, which is not an image. Use another name "
+                f"for it in fields=."
+            )
+        if kind == "image":
+            return ImageField(name, self.image_mode)
+        if kind == "label":
+            num_classes = None if self._names is None or name != "label" else len(self._names)
+            return LabelField(name, num_classes)
+        return DecodedField(name, _DECODERS[kind]) if kind in _DECODERS else StoredField(name)
+
+    def encoded_field(self, name: str) -> EncodedField:
+        """Returns how a field is handed over as it is stored: images and texts as bytes; see ParserBase."""
+        decoder, kind = self._field(name), self._kinds[name]
+        if kind == "image":
+            return EncodedField(StoredField(name), "image", SPECS[kind])
+        if kind == "text":
+            return EncodedField(StoredField(name), "text", SPECS[kind])
+        return EncodedField(decoder, "value", None if kind in _DECODERS else SPECS[kind])
+
+    @property
+    def _has_integer_target(self) -> bool:
+        return self._kinds.get("label") == "label" and self._tars.has("label")
+
+    @property
+    def _all_fields(self) -> Sequence[str]:
+        return [name for name in self._kinds if self._tars.has(name)]
+
+    def _missing(self, name: str) -> str:
+        there = ", ".join(repr(one) for one in self._tars.index.extensions)
+        if name not in self._kinds:
+            return (
+                f"{self.dataset_name}: there is no field {name!r}: fields= names {', '.join(self._kinds)}, and the "
+                f"extensions in the tars are {there}.{did_you_mean(name, self._kinds)}"
+            )
+        wanted = self._tars.alternatives[name]
+        return (
+            f"{self.dataset_name} has no field {name!r}: no sample has a member .{' or .'.join(wanted)}. The "
+            f"extensions in the tars are {there}: name one in fields={{{name!r}: ...}}."
+            f"{did_you_mean(wanted[0], self._tars.index.extensions)}"
+        )
+
+    def _check_preprocess(self) -> None:
+        check_preprocess(self.preprocess, self.batch_size, self.image_mode)
+        if self.preprocess is None or not self.num_examples:
+            return
+        self._field("image")
+        for name in self.preprocess.also:
+            if not isinstance(self._field(name), ImageField):
+                raise ConfigError(
+                    f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
+                    f"{self._kinds[name]!r}. Only images go through the same crop."
+                )
+
+    def _make_class_map(self, class_map: object) -> ClassMap | None:
+        if class_map is None:
+            return None
+        entries = load_class_map(class_map)
+        if not self._has_integer_target:
+            raise ConfigError(
+                f"{self.dataset_name}: class_map gives the target new labels, and the samples have no field 'label' of "
+                f"integers."
+            )
+        mapped = ClassMap(entries, self._stored_class_names, self.dataset_name)
+        mapped.check_covers_classes()
+        return mapped
+
+
+def _check_class_names(class_names: object) -> tuple[str, ...] | None:
+    if class_names is None:
+        return None
+    names = () if isinstance(class_names, str) or not isinstance(class_names, Sequence) else tuple(class_names)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ConfigError(f"class_names={class_names!r} must be a sequence of different texts, one for each label.")
+    return names
+
+
+def _check_fields(fields: object) -> None:
+    if not isinstance(fields, Mapping) or not fields or not all(isinstance(name, str) and name for name in fields):
+        raise ConfigError(
+            f"fields={fields!r} must map names to extensions, such as {{'image': 'jpg;jpeg;png', 'label': 'cls'}}."
+        )
+    taken = sorted(set(fields) & set(METADATA_FIELDS))
+    if taken:
+        raise ConfigError(f"fields names {taken[0]!r}, which every batch has already. Use another name for it.")

@@ -1,0 +1,144 @@
+"""How the members of WebDataset's samples are decoded: by the last part of their extension, as WebDataset does."""
+
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.storage.source import Columns, FieldSpec
+
+Kind = Literal["image", "label", "text", "json", "array", "bytes"]
+
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp"), "image"),
+    "cls": "label",
+    "txt": "text",
+    "json": "json",
+    "npy": "array",
+}
+_INTEGER = re.compile(rb"\s*[+-]?[0-9]{1,19}\s*")
+_SHOWN_BYTES = 40
+_NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+SPECS: dict[Kind, FieldSpec] = {
+    "image": FieldSpec((None, None, 3), np.uint8),
+    "label": FieldSpec((), np.int64),
+    "text": FieldSpec((), object),
+    "json": FieldSpec((), object),
+    "array": FieldSpec((), object),
+    "bytes": FieldSpec((), object),
+}
+"""Of one decoded value; what is in JSON or an array varies."""
+
+
+def kind_of(name: str, extensions: Sequence[str]) -> Kind:
+    """Returns what the members of a field are.
+
+    Args:
+        name: of the field, for messages.
+        extensions: that it may have.
+
+    Raises:
+        ConfigError: they are of several kinds.
+    """
+    kinds = {extension: _KINDS.get(extension.rpartition(".")[2], "bytes") for extension in extensions}
+    if len(set(kinds.values())) > 1:
+        shown = ", ".join(f".{extension} is {kind!r}" for extension, kind in kinds.items())
+        raise ConfigError(f"fields[{name!r}]={';'.join(extensions)!r} mixes kinds of values: {shown}. Name one kind.")
+    return next(iter(kinds.values()))
+
+
+@dataclass(frozen=True)
+class LabelField:
+    """Integers that are stored as text.
+
+    Attributes:
+        key: the stored field.
+        num_classes: labels are below it; None: any.
+    """
+
+    key: str
+    num_classes: int | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.key,)
+
+    def decode(self, columns: Columns) -> NDArray[np.int64]:
+        """Returns int64 [n]; raises ValueError."""
+        return np.array([self._label(text) for text in columns[self.key]], np.int64)
+
+    def _label(self, text: bytes) -> int:
+        label = int(text) if _INTEGER.fullmatch(text) else None
+        if label is None or not -(2**63) <= label < 2**63:
+            raise ValueError(f"{_shown(text)} is not an integer of 64 bits.")
+        if self.num_classes is not None and not -1 <= label < self.num_classes:  # -1: TFDS's word for no label.
+            raise ValueError(f"The label {label} is outside of the {self.num_classes} class_names.")
+        return label
+
+
+@dataclass(frozen=True)
+class DecodedField:
+    """Values that are decoded one by one.
+
+    Attributes:
+        key: the stored field.
+        decode_one: of the stored bytes; raises ValueError.
+    """
+
+    key: str
+    decode_one: Callable[[bytes], Any]
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.key,)
+
+    def decode(self, columns: Columns) -> list[Any]:
+        """Returns n values; raises ValueError."""
+        return [self.decode_one(value) for value in columns[self.key]]
+
+
+def decode_text(stored: bytes) -> str:
+    """Returns a text in UTF-8; raises ValueError."""
+    try:
+        return stored.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"It is not text in UTF-8: byte {error.start} is {stored[error.start]:#04x}.") from None
+
+
+def decode_json(stored: bytes) -> Any:
+    """Returns what JSON tells; raises ValueError."""
+    try:
+        return json.loads(stored)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"It is not JSON: {error}.") from None
+
+
+def decode_array(stored: bytes) -> NDArray[Any]:
+    """Returns the array of an `.npy` file without objects of Python, which could run code; raises ValueError."""
+    file = io.BytesIO(stored)
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in _NPY_HEADERS:
+            raise ValueError(f"its version is {version}")
+        shape, is_fortran, dtype = _NPY_HEADERS[version](file)
+    except Exception as error:  # Of numpy's parser of the header, which meets anything.
+        raise ValueError(f"It is not an .npy file: {str(error).rstrip('.')}.") from None
+    if dtype.hasobject:
+        raise ValueError("It is an .npy file with objects of Python, which can run code when they are read.")
+    needed, there = math.prod(shape) * dtype.itemsize, len(stored) - file.tell()
+    if needed != there:  # Before memory is taken for what the header says.
+        raise ValueError(f"It is an .npy file of {dtype} {list(shape)}, which takes {needed} bytes and has {there}.")
+    values = np.frombuffer(stored, dtype, math.prod(shape), file.tell()).copy()
+    return values.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _shown(stored: bytes) -> str:
+    return repr(stored) if len(stored) <= _SHOWN_BYTES else f"{stored[:_SHOWN_BYTES]!r}... ({len(stored)} bytes)"

@@ -1,0 +1,69 @@
+"""Scanning shards for what an index says of them: several files at once, with a progress bar when it takes long."""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any, TypeVar
+
+# Cold disks answer several requests at once; more threads only contend for the interpreter.
+_NUM_THREADS = 8
+_BAR_AFTER_S = 2.0
+_BAR_PERIOD_S = 0.1
+
+_Found = TypeVar("_Found")
+Advance = Callable[[int], object]
+
+
+class _StoppedError(Exception):
+    """Ends the scans of other files after an error or Ctrl-C."""
+
+
+def scan_shards(scan: Callable[[int, Advance], _Found], sizes: Sequence[int], dataset: str) -> list[_Found]:
+    """Scans every shard; the first error that is found ends all scans.
+
+    Args:
+        scan: number of a shard, and what is to be called with the offset in bytes that was reached, many times ->
+            what was found.
+        sizes: of the shards, in bytes, for the progress bar.
+        dataset: what they belong to, for messages.
+    """
+    stop = threading.Event()
+    reached = [0] * len(sizes)
+
+    def advance(place: int, offset: int) -> None:
+        if stop.is_set():
+            raise _StoppedError
+        reached[place] = offset
+
+    with ThreadPoolExecutor(min(_NUM_THREADS, max(1, len(sizes))), "tfds_torch-index") as threads:
+        scans = [threads.submit(scan, place, partial(advance, place)) for place in range(len(sizes))]
+        try:
+            _wait(scans, reached, sum(sizes), dataset)
+        finally:
+            stop.set()
+            threads.shutdown(cancel_futures=True)
+    failures = [error for scan in scans if not scan.cancelled() and (error := scan.exception())]
+    for error in failures:
+        if not isinstance(error, _StoppedError):
+            raise error
+    return [scan.result() for scan in scans]
+
+
+def _wait(scans: Sequence[Future[Any]], reached: Sequence[int], num_bytes: int, dataset: str) -> None:
+    """Returns when every scan is done, or one has failed."""
+    _, waiting = wait(scans, _BAR_AFTER_S if sys.stderr.isatty() else None, FIRST_EXCEPTION)
+    if not waiting or any(scan.done() and scan.exception() for scan in scans):
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"indexing {dataset}", total=num_bytes)
+        while waiting:
+            done, waiting = wait(waiting, _BAR_PERIOD_S, FIRST_EXCEPTION)
+            bar.update(task, completed=sum(reached))
+            if any(scan.exception() for scan in done):
+                return

@@ -1,0 +1,1 @@
+"""WebDataset's tar files: an index of their samples, and reading by number."""

@@ -1,0 +1,149 @@
+"""From the members of tars to an index of their samples."""
+
+import hashlib
+import itertools
+import json
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.errors import ShardError
+from tfds_torch.storage.webdataset.sample_names import is_metadata, split_name, text_of
+from tfds_torch.storage.webdataset.tar_index import TarIndex
+from tfds_torch.storage.webdataset.tar_members import find_members
+
+_MOST_EXTENSIONS = 2**16
+_KEYS_AT_ONCE = 2**16
+
+
+def scan_tar(path: str, advance: Callable[[int], object] | None = None) -> TarIndex:
+    """Returns the index of one tar.
+
+    Args:
+        path: of the tar.
+        advance: as `find_members` takes it.
+
+    Raises:
+        ShardError: its members are not samples, or cannot be read by number; see `find_members`.
+        CorruptRecordError: it was cut, or is not a tar.
+    """
+    first, stops, offsets, sizes = array("q"), array("q"), array("q"), array("q")
+    crcs, extensions, keys = array("L"), array("H"), bytearray()
+    numbers: dict[bytes, int] = {}
+    seen: set[bytes] = set()
+    current, held = b"", set[int]()
+    for member in find_members(path, advance):
+        if is_metadata(member.name):
+            continue
+        key, extension = split_name(member.name, path)
+        number = numbers.setdefault(extension, len(numbers))
+        if key != current or not first:
+            if key in seen:
+                raise ShardError(
+                    f"{path}: the sample {text_of(key)!r} is split: its member {member.name!r} at offset "
+                    f"{member.offset} comes after other samples. Write the tar again with the members of a sample one "
+                    f"behind the other (tar --sort=name)."
+                )
+            seen.add(key)
+            current, held = key, set()
+            if first:
+                stops.append(len(keys))
+            first.append(len(offsets))
+            keys += key
+        if number in held:
+            raise ShardError(
+                f"{path}: the sample {text_of(key)!r} has two members {text_of(extension)!r}: the second one, "
+                f"{member.name!r}, is at offset {member.offset}. Give each sample a key of its own."
+            )
+        held.add(number)
+        offsets.append(member.offset)
+        sizes.append(member.size)
+        crcs.append(member.header_crc)
+        extensions.append(number)
+        if len(numbers) >= _MOST_EXTENSIONS:
+            raise ShardError(f"{path} has more than {_MOST_EXTENSIONS - 1:,} extensions: its keys hold dots.")
+    if first:
+        stops.append(len(keys))
+    first.append(len(offsets))
+    return TarIndex(
+        counts=(len(stops),),
+        extensions=tuple(map(text_of, numbers)),
+        has_distinct_keys=True,
+        digest="",
+        first=np.array(first, np.int64),
+        key_stops=np.array(stops, np.int64),
+        offset=np.array(offsets, np.int64),
+        size=np.array(sizes, np.int64),
+        header_crc=np.array(crcs, np.uint32),
+        extension=np.array(extensions, np.uint16),
+        keys=np.frombuffer(bytes(keys), np.uint8),
+    )
+
+
+def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
+    """Returns one index of several tars, in their order.
+
+    Raises:
+        ShardError: a sample begins in one tar and ends in the next one.
+    """
+    extensions = tuple(sorted({name for tar in tars for name in tar.extensions}))
+    if len(extensions) >= _MOST_EXTENSIONS:
+        raise ShardError(f"{paths[0]} and the other tars have more than {_MOST_EXTENSIONS - 1:,} extensions.")
+    number = {name: place for place, name in enumerate(extensions)}
+    renumbered = [np.array([number[name] for name in tar.extensions] or [0], np.uint16)[tar.extension] for tar in tars]
+    num_members = np.cumsum([0, *(len(tar.offset) for tar in tars)])
+    num_key_bytes = np.cumsum([0, *(len(tar.keys) for tar in tars)])
+    first = [tar.first[:-1] + before for tar, before in zip(tars, num_members, strict=False)]
+    stops = [tar.key_stops + before for tar, before in zip(tars, num_key_bytes, strict=False)]
+    joined: dict[str, Any] = {
+        "first": np.concatenate([*first, num_members[-1:]]),
+        "key_stops": np.concatenate(stops),
+        "offset": np.concatenate([tar.offset for tar in tars]),
+        "size": np.concatenate([tar.size for tar in tars]),
+        "header_crc": np.concatenate([tar.header_crc for tar in tars]),
+        "extension": np.concatenate(renumbered),
+        "keys": np.concatenate([tar.keys for tar in tars]),
+    }
+    counts = tuple(tar.counts[0] for tar in tars)
+    index = TarIndex(counts, extensions, True, _digest(counts, extensions, joined), **joined)
+    _check_borders(index, paths)
+    return replace(index, has_distinct_keys=_has_distinct_keys(index))
+
+
+def _digest(counts: Sequence[int], extensions: Sequence[str], arrays: dict[str, Any]) -> str:
+    digest = hashlib.blake2b(json.dumps([counts, extensions]).encode(), digest_size=16)
+    for name in ("first", "key_stops", "size", "extension", "keys"):
+        digest.update(memoryview(arrays[name]).cast("B"))
+    return digest.hexdigest()
+
+
+def _has_distinct_keys(index: TarIndex) -> bool:
+    """Whether no key comes twice; not all keys are in memory at a time."""
+    hashes = np.empty(len(index), np.int64)
+    for start in range(0, len(index), _KEYS_AT_ONCE):
+        part = np.arange(start, min(start + _KEYS_AT_ONCE, len(index)))
+        hashes[part] = [hash(key) for key in index.keys_of(part)]
+    order = np.argsort(hashes, kind="stable")
+    alike = np.flatnonzero(np.diff(hashes[order]) == 0)
+    return not any(len(set(index.keys_of(order[at : at + 2]))) == 1 for at in alike.tolist())
+
+
+def _check_borders(index: TarIndex, paths: Sequence[str]) -> None:
+    """Raises ShardError for a sample that begins in one tar and ends in the next one."""
+    stops = np.cumsum(index.counts).tolist()
+    starts = [0, *stops[:-1]]
+    filled = [tar for tar in range(len(stops)) if starts[tar] < stops[tar]]
+    for before, after in itertools.pairwise(filled):
+        last, first = stops[before] - 1, starts[after]
+        key, other = index.keys_of(np.array([last, first]))
+        if key != other:
+            continue
+        held, more = ({*index.extension[index.first[n] : index.first[n + 1]].tolist()} for n in (last, first))
+        if not held & more:
+            raise ShardError(
+                f"{paths[after]}: the sample {text_of(key)!r} is split: it begins at the end of {paths[before]}. Write "
+                f"both again, with all members of a sample in one tar."
+            )

@@ -1,0 +1,157 @@
+"""The paths of tars, from one text with braces or from a list, and whether they are there."""
+
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from tfds_torch.errors import ConfigError, ShardError
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.storage.open_files import Stamp, stamp_of
+from tfds_torch.storage.shard_errors import shard_status
+
+_MOST_PATHS = 1_000_000
+_RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.-?(\d{1,18}))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d{1,18}))?")
+
+
+def shard_paths(urls: object) -> tuple[str, ...]:
+    """Returns the absolute paths of tars, in the order of their samples.
+
+    Args:
+        urls: one text, in which braces are expanded as a shell does: `train-{000..099}.tar`, `{train,val}.tar`; or a
+            path, or a sequence of paths, which are taken as they are. A leading `file:` is left out.
+
+    Raises:
+        ConfigError: it is none of these, is empty, names a tar twice or on another machine, or its braces are not
+            closed.
+    """
+    if isinstance(urls, str):
+        found = list(expand_braces(urls))
+    elif isinstance(urls, os.PathLike):
+        found = [os.fspath(urls)]
+    elif isinstance(urls, Sequence) and not isinstance(urls, bytes | bytearray):
+        found = [os.fspath(url) if isinstance(url, str | os.PathLike) else _refuse(urls) for url in urls]
+    else:
+        _refuse(urls)
+    if not found or "" in found:
+        raise ConfigError(f"urls={urls!r} names no tar: give at least one path.")
+    paths = tuple(_local(url) for url in found)
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise ConfigError(f"urls: {twice!r} is named twice, and each of its samples would come twice.")
+    return paths
+
+
+def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
+    """Returns size and modification time of each tar.
+
+    Raises:
+        ShardError: one is missing, or is not a regular file.
+    """
+    for path in paths:
+        if not os.path.lexists(path):
+            raise ShardError(f"There is no file {path!r}.{_nearest(path)}")
+    return tuple(stamp_of(shard_status(path)) for path in paths)
+
+
+def expand_braces(pattern: str) -> Iterator[str]:
+    """Yields what a shell makes of braces: `{a,b}`, `{000..009}`, `{0..90..10}`, `{a..f}`; also inside of each other.
+
+    Braces that hold neither a comma nor a range stay as they are.
+
+    Raises:
+        ConfigError: braces are not closed, or it makes more than a million names.
+    """
+    names = _expand(pattern, pattern)
+    for count, name in enumerate(names):
+        if count == _MOST_PATHS:
+            raise ConfigError(f"urls={pattern!r} makes more than {_MOST_PATHS:,} names.")
+        yield name
+
+
+def _expand(text: str, pattern: str) -> Iterator[str]:
+    opened = text.find("{")
+    if opened < 0:
+        if "}" in text:
+            raise _unbalanced(pattern)
+        yield text
+        return
+    if "}" in text[:opened]:
+        raise _unbalanced(pattern)
+    closed, commas = _find_end(text, opened, pattern)
+    before, inner, after = text[:opened], text[opened + 1 : closed], text[closed + 1 :]
+    if commas:
+        edges = [opened, *commas, closed]
+        parts: Iterator[str] = (
+            name for start, stop in itertools.pairwise(edges) for name in _expand(text[start + 1 : stop], pattern)
+        )
+    elif match := _RANGE.fullmatch(inner):
+        parts = _range(match)
+    else:
+        parts = (f"{{{name}}}" for name in _expand(inner, pattern))
+    for middle in parts:
+        for rest in _expand(after, pattern):
+            yield before + middle + rest
+
+
+def _find_end(text: str, opened: int, pattern: str) -> tuple[int, list[int]]:
+    """Returns where an opened brace is closed, and the commas between that are inside of no other one."""
+    depth = 0
+    commas: list[int] = []
+    for at in range(opened, len(text)):
+        if text[at] == "{":
+            depth += 1
+        elif text[at] == "}":
+            depth -= 1
+            if not depth:
+                return at, commas
+        elif text[at] == "," and depth == 1:
+            commas.append(at)
+    raise _unbalanced(pattern)
+
+
+def _range(match: "re.Match[str]") -> Iterator[str]:
+    first, last, step, first_letter, last_letter, letter_step = match.groups()
+    if first is None:
+        start, stop, by = ord(first_letter), ord(last_letter), int(letter_step or 1) or 1
+        numbers = range(start, stop + 1, by) if start <= stop else range(start, stop - 1, -by)
+        return (chr(number) for number in numbers if chr(number).isalpha())
+    start, stop, by = int(first), int(last), int(step or 1) or 1
+    is_padded = any(one.lstrip("-").startswith("0") and len(one.lstrip("-")) > 1 for one in (first, last))
+    width = max(len(first), len(last)) if is_padded else 0
+    return (
+        f"{number:0{width}d}"
+        for number in (range(start, stop + 1, by) if start <= stop else range(start, stop - 1, -by))
+    )
+
+
+def _local(url: str) -> str:
+    path = url.removeprefix("file://").removeprefix("file:")
+    if "://" in path or path.startswith("pipe:"):
+        raise ConfigError(
+            f"urls: {url!r} is not a file of this machine, and samples can be read by number from local tars only. "
+            f"Copy the tars to a local folder, or mount the bucket as one."
+        )
+    if "\0" in path:
+        raise ConfigError(f"urls: {url!r} is not a path: it holds a null character.")
+    return os.path.abspath(path)
+
+
+def _nearest(path: str) -> str:
+    folder, name = os.path.split(path)
+    if "{" in name:
+        return " Braces are expanded in one text, and not in a list of paths."
+    if not os.path.isdir(folder):
+        return f" The folder {folder!r} does not exist."
+    return did_you_mean(name, sorted(os.listdir(folder)))
+
+
+def _unbalanced(pattern: str) -> ConfigError:
+    return ConfigError(
+        f"urls={pattern!r}: a brace is not closed, or not opened. Write train-{{000..099}}.tar; for a file with braces "
+        f"in its name, give a list of paths."
+    )
+
+
+def _refuse(urls: object) -> str:
+    raise ConfigError(f"urls={urls!r} must be a text such as 'train-{{000..099}}.tar', a path, or a sequence of paths.")

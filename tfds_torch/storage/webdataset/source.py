@@ -1,0 +1,279 @@
+"""WebDatasetSource: the samples of WebDataset's tars as a Source."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.ids import LazyIds
+from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.source import Columns, FieldSpec
+from tfds_torch.storage.webdataset.index_opening import open_index
+from tfds_torch.storage.webdataset.reader import TarReader
+from tfds_torch.storage.webdataset.sample_names import bytes_of, text_of
+from tfds_torch.storage.webdataset.shard_paths import look_at, shard_paths
+from tfds_torch.storage.webdataset.tar_index import TarIndex
+
+
+class WebDatasetSource:
+    """A `Source` of tars. Building it maps their index, which is built where there is none; see `open_index`.
+
+    Values are the bytes of members. A sample's id is its key; where two tars hold the same key, it is `<tar>/<key>` for
+    all samples, with the tar's path below the folder of them all.
+
+    Args:
+        urls: of the tars, as `shard_paths` takes them.
+        fields: name -> extension, or several with ";" between, of which a sample's first one is taken.
+
+    Raises:
+        ConfigError: urls that name no tar, or no such field.
+        ShardError: a tar is missing, or holds what cannot be read by number; a sample lacks a field that others have.
+        CorruptRecordError: a tar was cut, or is none.
+    """
+
+    has_shards = True
+    streams: Literal["records", "numbers"] | None = None
+    obstacle: str | None = None
+
+    def __init__(self, urls: object, fields: Mapping[str, str]) -> None:
+        self.paths = shard_paths(urls)
+        self.alternatives = {name: _alternatives(name, extensions) for name, extensions in fields.items()}
+        self._stamps = look_at(self.paths)
+        self._index: TarIndex | None = None
+        self._members: dict[str, Int64Array] = {}
+        self._reader: TarReader | None = None
+        self._read_last: tuple[str, ...] = ()
+        self._lock = ProcessLock()
+        self._digest = self.index.digest
+        for name in fields:
+            self._check_field(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_index": None, "_members": {}, "_reader": None}
+        state.pop("_starts", None)
+        return state
+
+    @property
+    def index(self) -> TarIndex:
+        """Where the samples lie; mapped again in a process that got a pickled source."""
+        index = self._index
+        if index is None:
+            with self._lock:
+                if self._index is None:
+                    self._index = self._open_index()
+                index = self._index
+        return index
+
+    @property
+    def name(self) -> str:
+        """The file of one tar; of several the first and last one."""
+        names = self._tar_names
+        return names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+
+    @property
+    def identity(self) -> object:
+        """Keys, extensions and sizes of the samples, whichever of their members are read."""
+        return [self._digest]
+
+    @property
+    def stamps(self) -> object:
+        """Size and time of each tar."""
+        return look_at(self.paths)
+
+    @property
+    def specs(self) -> Mapping[str, FieldSpec]:
+        """The fields that the samples have, as bytes."""
+        return MappingProxyType({name: FieldSpec((), object) for name in self.alternatives if self.has(name)})
+
+    @property
+    def instructions(self) -> Sequence[FileInstruction]:
+        """The tars that hold samples."""
+        return tuple(
+            FileInstruction(path, 0, count, start, count)
+            for path, count, start in zip(self.paths, self.index.counts, self._starts, strict=False)
+            if count
+        )
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """Mean size of a sample, all its members and their headers included."""
+        return sum(size for size, _ in self._stamps) // max(1, len(self))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def has(self, name: str) -> bool:
+        """Whether the samples have a field."""
+        return bool(len(self)) and bool(self._members_of(name)[0] >= 0)
+
+    def check(self, streamed: Collection[str] | None = None) -> None:
+        """Holds the tars against their sizes and times, and opens them; see `Source`."""
+        stamps = look_at(self.paths)
+        if stamps != self._stamps:
+            was, self._stamps = self._stamps, stamps
+            try:
+                index = self._open_index()
+            except ShardError:
+                self._stamps = was
+                raise
+            with self._lock:
+                self._index, self._reader, self._members = index, None, {}
+        self._opened()
+
+    def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Returns encoded values of samples in the order asked; see `Source`."""
+        index = self._checked(index)
+        members = [self._members_of(name)[index] for name in fields]
+        self._read_last = tuple(fields)
+        # Together, because the members of a sample lie side by side.
+        found = self._opened().read(np.concatenate([np.empty(0, np.int64), *members]))
+        return {name: found[at * len(index) : (at + 1) * len(index)] for at, name in enumerate(fields)}
+
+    def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Is not asked for: there are no records to be read elsewhere.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"{self.name} has no records: its samples are read by number only.")
+
+    def announce(self, index: Int64Array) -> None:
+        """Asks the system to read members ahead, of the fields that were read last; errors are left to reading."""
+        try:
+            index = self._checked(index)
+            if self._read_last:
+                self._opened().advise(np.concatenate([self._members_of(name)[index] for name in self._read_last]))
+        except ShardError:
+            pass
+
+    def ids(self, index: Int64Array) -> LazyIds:
+        """Returns the keys of samples, or `<tar>/<key>` where keys are in several tars."""
+        index = self._checked(index)
+        return LazyIds(self._name_samples, self._tar_of(index), index)
+
+    def find(self, id: str) -> int:
+        """Returns the number of the sample that has an id. Reads no tar."""
+        if self.index.has_distinct_keys:
+            places = [(0, len(self), id)]
+        else:
+            rest = [(tar, id.removeprefix(f"{name}/")) for tar, name in enumerate(self._tar_names)]
+            places = [(self._starts[tar], self._starts[tar + 1], key) for tar, key in rest if key != id]
+        for start, stop, key in places:
+            found = self.index.find_key(bytes_of(key), start, stop) if key else None
+            if found is not None:
+                return found
+        such_as = f", such as {self.ids(np.zeros(1, np.int64))[0]!r}" if len(self) else ""
+        raise ExampleNotFoundError(f"{self.name}: there is no example {id!r}: it has {len(self)} samples{such_as}.")
+
+    def undecodable(self, index: int, reason: str) -> CorruptRecordError:
+        """Returns the error for a sample whose content cannot be decoded; see `Source`."""
+        where = self.describe(index)
+        return CorruptRecordError(
+            f"{where} (index {index}) cannot be decoded: it is damaged, or was written that way. {reason}"
+        )
+
+    def describe(self, index: int) -> str:
+        """Returns tar and key of a sample, for messages."""
+        one = np.array([index], np.int64)
+        (tar,), (key,) = self._tar_of(one).tolist(), self.index.keys_of(one)
+        return f"{self.paths[tar]}: sample {text_of(key)!r}"
+
+    def close(self) -> None:
+        """Closes the tars; the next read opens them again."""
+        with self._lock:
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def _opened(self) -> TarReader:
+        index, reader = self.index, self._reader
+        if reader is None:
+            with self._lock:
+                reader = self._reader = self._reader or TarReader(index, self.paths, self._stamps)
+        return reader
+
+    def _open_index(self) -> TarIndex:
+        index = open_index(self.paths, self._stamps, self.name)
+        if index.digest != self.__dict__.get("_digest", index.digest):
+            raise ShardError(
+                f"{self.name} changed while it was in use: the tars hold other samples now. Start again with files "
+                f"that nobody writes to."
+            )
+        return index
+
+    def _members_of(self, name: str) -> Int64Array:
+        """Returns int64 [N]: of each sample the member of a field, or -1."""
+        if name not in self.alternatives:
+            raise ConfigError(f"{self.name} has no field {name!r}: its fields are {', '.join(self.alternatives)}.")
+        rows = self._members.get(name)
+        if rows is None:
+            rows = self._members[name] = self.index.members_of(self.alternatives[name])
+        return rows
+
+    def _check_field(self, name: str) -> None:
+        """Raises ShardError for a field that some samples have, and others lack."""
+        rows = self._members_of(name)
+        without = np.flatnonzero(rows < 0)
+        if not 0 < len(without) < len(rows):
+            return
+        index, wanted = int(without[0]), " or ".join(f".{one}" for one in self.alternatives[name])
+        held = slice(*self.index.first[index : index + 2].tolist())
+        has = ", ".join(repr(self.index.extensions[one]) for one in self.index.extension[held].tolist())
+        raise ShardError(
+            f"{self.describe(index)} has no member {wanted} for the field {name!r}, as {len(rows) - len(without)} "
+            f"other samples have; it has {has}. {len(without)} of {len(rows)} samples lack it: write the tars again "
+            f"with it, or leave the field out of fields=."
+        )
+
+    def _checked(self, index: Int64Array) -> Int64Array:
+        index = np.asarray(index, np.int64)
+        outside = (index < 0) | (index >= len(self))
+        if outside.any():
+            raise ExampleNotFoundError(
+                f"{self.name} has no example {index[outside][0]}: it has {len(self)} samples, counted from 0."
+            )
+        return index
+
+    def _name_samples(self, tar: Int64Array, index: Int64Array) -> list[str]:
+        keys = map(text_of, self.index.keys_of(index))
+        if self.index.has_distinct_keys:
+            return list(keys)
+        names = self._tar_names
+        return [f"{names[one]}/{key}" for one, key in zip(tar.tolist(), keys, strict=True)]
+
+    def _tar_of(self, index: Int64Array) -> Int64Array:
+        return np.searchsorted(np.array(self._starts, np.int64), index, side="right") - 1
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """First sample of each tar, and the number of them all."""
+        return [0, *accumulate(self.index.counts)]
+
+    @cached_property
+    def _tar_names(self) -> list[str]:
+        """The tars' paths below the folder of them all."""
+        folder = os.path.dirname(self.paths[0])
+        if len(self.paths) > 1:
+            folder = os.path.commonpath([os.path.dirname(path) for path in self.paths])
+        return [os.path.relpath(path, folder) for path in self.paths]
+
+
+def _alternatives(name: str, extensions: object) -> tuple[str, ...]:
+    parts = (
+        [part.strip().lower().removeprefix(".") for part in extensions.split(";")]
+        if isinstance(extensions, str)
+        else []
+    )
+    if not parts or "" in parts:
+        raise ConfigError(
+            f"fields[{name!r}]={extensions!r} must be an extension, or several with ';' between them, such as "
+            f"'jpg;jpeg;png'."
+        )
+    return tuple(dict.fromkeys(parts))
