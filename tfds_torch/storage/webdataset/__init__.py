@@ -1,0 +1,1 @@
+"""WebDataset's tar files: samples as members that share a key."""
