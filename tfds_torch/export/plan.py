@@ -62,9 +62,7 @@ class ExportPlan:
         own = {name: getattr(self, name) for name in ("format", "dataset", "split")}
         # Through JSON, so that a plan that was read again is equal.
         return json.loads(  # type: ignore[no-any-return]
-            json.dumps(
-                {**own, "source": dict(self.source), "options": dict(self.options), "bounds": list(self.bounds)}
-            )
+            json.dumps({**own, "source": dict(self.source), "options": dict(self.options), "bounds": list(self.bounds)})
         )
 
     @classmethod

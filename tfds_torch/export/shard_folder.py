@@ -96,6 +96,7 @@ class ShardFolder:
         Raises:
             OSError: it cannot be written to.
         """
+        self.remove_unfinished()
         if self.manifest.exists():
             other, shards = read_manifest(self.manifest)
             if not plan.differences(other):
@@ -140,6 +141,12 @@ class ShardFolder:
         """
         self._write(plan, shards)
         self._log.unlink(missing_ok=True)
+
+    def remove_unfinished(self) -> None:
+        """Removes what processes that were ended have left of their shards; the caller has the lock."""
+        for beside in self.path.glob(f".*.{'[0-9a-f]' * 16}.tmp"):
+            with suppress(OSError):
+                beside.unlink()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -197,6 +204,26 @@ def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
             f"folder, or remove this one."
         ) from None
     return plan, shards
+
+
+def verify_shards(path: str | os.PathLike[str], split: str) -> None:
+    """Reads all shards of a complete export again, and holds them against their checksums.
+
+    Args:
+        path: of the folder.
+        split: as the plan calls it.
+
+    Raises:
+        ExportError: a shard is missing, or is not what was written.
+    """
+    folder = ShardFolder(Path(path), split)
+    plan, shards = read_manifest(folder.manifest)
+    wrong = [plan.file_name(shard.number) for shard in shards if not folder.is_complete(plan, shard)]
+    if wrong:
+        raise ExportError(
+            f"{path}: {len(wrong)} of {len(shards)} shards are not what was written, such as {wrong[0]}: run the same "
+            f"command again, which writes these anew."
+        )
 
 
 def _manifests(folder: Path) -> Iterator[Path]:

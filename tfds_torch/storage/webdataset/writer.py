@@ -1,6 +1,7 @@
 """TarWriter: WebDataset's tar files, in which nothing differs from one run to the next.
 
-Members are ustar's, without times, owners or extensions: any tar program reads them, and equal samples give equal bytes.
+Members are ustar's, without times, owners or extensions: any tar program reads them, and equal samples give equal
+bytes.
 Source: POSIX.1-1988, ustar interchange format.
 """
 
