@@ -90,7 +90,7 @@ def export_dataset(
         ExportError: a worker raised (with its traceback), died or hung; or the disk is full. A file that was there
             before is as it was; complete shards stay.
     """
-    _check_format(format)
+    check_format(format)
     num_workers = check_integer("num_workers", num_workers, 0) or num_cores()
     chunk_size = check_integer("chunk_size", chunk_size, 1)
     if progress is not None and not callable(progress):
@@ -101,7 +101,9 @@ def export_dataset(
         for name, is_given in (("chunk_size", chunk_size != DEFAULT_CHUNK), ("page_size", page_size != DEFAULT_PAGE)):
             if is_given:
                 raise ConfigError(f"{name} is of format='beton', and has no effect on {format}: leave it out.")
-        request = ShardRequest(format, sizes, key, _skipped(fields, format), check_choices(None, names)[1], indices, shuffle_seed)
+        request = ShardRequest(
+            format, sizes, key, _skipped(fields, format), check_choices(None, names)[1], indices, shuffle_seed
+        )
         return ShardedExport(_numbered(source, format), path, num_workers).run(request, overwrite, progress)
     if sizes != ShardSizes() or key is not None:
         raise ConfigError(
@@ -151,7 +153,8 @@ def export_dataset(
     )
 
 
-def _check_format(format: object) -> None:
+def check_format(format: object) -> None:
+    """Raises ConfigError for a format that cannot be written."""
     if format not in FORMATS:
         known = ", ".join(map(repr, FORMATS))
         raise ConfigError(f"format={format!r} cannot be written: choose {known}.{did_you_mean(format, FORMATS)}")

@@ -17,7 +17,7 @@ from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.storage.array_record.writer import ArrayRecordFileWriter
 from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.tfrecord.writer import TfrecordWriter, framed_bytes
-from tfds_torch.storage.webdataset.writer import RECORD_BYTES, TarWriter, member_bytes
+from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, RECORD_BYTES, TarWriter, member_bytes
 
 KEYS = ("number", "id")
 _PIECE_BYTES = 3 * 2**19  # Of records: what is read at a time.
@@ -150,6 +150,6 @@ def check_key(key: object, order: SampleOrder) -> None:
         raise ConfigError("key='id' (--key id): indices has an example twice, and keys must differ. Use key='number'.")
 
 
-def room_in_tar(max_bytes: int) -> int:
-    """Returns what members may take in a tar file of so many bytes: its end, and what it is filled up to, are less."""
-    return max_bytes // RECORD_BYTES * RECORD_BYTES - 1024
+def end_of_tar(max_bytes: int) -> int:
+    """Returns what the end of a tar file takes of so many bytes, and what is left over when it is filled up."""
+    return max_bytes - max_bytes // RECORD_BYTES * RECORD_BYTES + 2 * BLOCK_BYTES

@@ -206,24 +206,29 @@ def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
     return plan, shards
 
 
-def verify_shards(path: str | os.PathLike[str], split: str) -> None:
-    """Reads all shards of a complete export again, and holds them against their checksums.
+def verify_shards(path: str | os.PathLike[str]) -> None:
+    """Reads all shards of a folder's exports again, and holds them against their checksums.
 
     Args:
         path: of the folder.
-        split: as the plan calls it.
 
     Raises:
-        ExportError: a shard is missing, or is not what was written.
+        ExportError: a shard is missing or is not what was written, or an export is not complete.
+        ConfigError: the folder has no export, or a damaged manifest.
     """
-    folder = ShardFolder(Path(path), split)
-    plan, shards = read_manifest(folder.manifest)
-    wrong = [plan.file_name(shard.number) for shard in shards if not folder.is_complete(plan, shard)]
-    if wrong:
-        raise ExportError(
-            f"{path}: {len(wrong)} of {len(shards)} shards are not what was written, such as {wrong[0]}: run the same "
-            f"command again, which writes these anew."
-        )
+    found = [(manifest, *read_manifest(manifest)) for manifest in _manifests(Path(path))]
+    if not found:
+        raise ConfigError(f"{path} holds no export.")
+    for manifest, plan, shards in found:
+        folder = ShardFolder(Path(path), plan.split)
+        if len(shards) != plan.num_shards:
+            raise ExportError(f"{manifest}: the export is not complete: the same command goes on with it.")
+        wrong = [plan.file_name(shard.number) for shard in shards if not folder.is_complete(plan, shard)]
+        if wrong:
+            raise ExportError(
+                f"{path}: {len(wrong)} of {len(shards)} shards are not what was written, such as {wrong[0]}: run the "
+                f"same command again, which writes these anew."
+            )
 
 
 def _manifests(folder: Path) -> Iterator[Path]:

@@ -112,7 +112,7 @@ class ChooseMembers:
     """Reads a first sample and chooses the members by it: what it opens or starts, no other worker inherits.
 
     Args:
-        source: of the samples.
+        source: of the samples, whose fields only a sample tells.
         skipped: fields that are left out.
         names: of fields -> their new names.
     """
@@ -126,13 +126,10 @@ class ChooseMembers:
 
     def do(self, number: int) -> tuple[Member, ...] | ConfigError:
         """Returns the members that a sample tells, or why there are none."""
-        known, value = self._source.encoded_fields(), None
-        if known is None:
-            self._metrics.note_reading(number)
-            first = self._source.first(number, None)
-            value = None if first is None else first.value
+        self._metrics.note_reading(number)
+        first = self._source.first(number, None)
         try:
-            return choose_members(self._skipped, self._names, known, value)
+            return choose_members(self._skipped, self._names, None, None if first is None else first.value)
         except ConfigError as error:  # It is about all samples, and not about this one.
             return ConfigError(str(error))
 

@@ -1,11 +1,11 @@
-"""A sharded export: planned, then written shard by shard by several processes; what is complete is not written again."""
+"""ShardedExport: planned, then written shard by shard by several processes; complete shards are not written again."""
 
 import errno
 import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import ExampleNames, SampleSource, count_samples
 from tfds_torch.export.samples import ParserSamples
-from tfds_torch.export.shard_content import RecordContent, ShardContent, TarContent, check_key, room_in_tar
-from tfds_torch.export.shard_folder import Shard, ShardFolder, read_manifest
+from tfds_torch.export.shard_content import RecordContent, ShardContent, TarContent, check_key, end_of_tar
+from tfds_torch.export.shard_folder import Shard, ShardFolder
 from tfds_torch.export.shard_jobs import ChooseMembers, DoneShard, MeasureExamples, WriteShards
+from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.export.tfds_metadata import read_dataset_name, write_metadata
 from tfds_torch.export.workers import Job, Workers
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -111,12 +112,7 @@ class ShardedExport:
         if request.format == "webdataset":
             key = "number" if request.key is None else request.key
             check_key(key, order)
-            job = ChooseMembers(self._samples, request.skipped, request.names or {})
-            with self._workers(1, job) as workers:
-                found = next(iter(workers.run([int(order.numbers[0])], 1, lambda: None)))
-            if isinstance(found, ConfigError):
-                raise found
-            return TarContent(self._samples, order, found, key)
+            return TarContent(self._samples, order, self._members(request, order), key)
         if request.key is not None:
             raise ConfigError(f"key={request.key!r} (--key) is for members of tar files: {request.format} has none.")
         if request.skipped or request.names:
@@ -132,6 +128,18 @@ class ShardedExport:
                     "written. Use num_shards (--shards) or max_count (--max-count)."
                 )
         return RecordContent(self._records(request.format), order, request.format)
+
+    def _members(self, request: ShardRequest, order: SampleOrder) -> tuple[Member, ...]:
+        known, names = self._samples.encoded_fields(), request.names or {}
+        if known is not None:
+            return choose_members(request.skipped, names, known, None)
+        job = ChooseMembers(self._samples, request.skipped, names)
+        with self._workers(1, job) as workers:
+            found = next(iter(workers.run([int(order.numbers[0])], 1, lambda: None)))
+        if isinstance(found, ConfigError):
+            raise found
+        members: tuple[Member, ...] = found
+        return members
 
     def _records(self, file_format: str) -> RecordSource:
         """Returns the records that are copied, or says why there are none."""
@@ -166,11 +174,11 @@ class ShardedExport:
             fields = {str(member.key): member.describe() for member in content.members}
             own: dict[str, Any] = {"key": content.key}
             dataset = safe_name(samples.name.partition("/")[0].partition(":")[0])
-            sizes_in = replace(sizes, max_bytes=sizes.max_bytes and max(1, room_in_tar(sizes.max_bytes)))
+            end_bytes = end_of_tar(sizes.max_bytes or 0)
         else:
             assert self._parser is not None  # noqa: S101 (its records are copied)
             fields, own = {"record": "as it is stored"}, {}
-            dataset, sizes_in = read_dataset_name(self._parser.data_dir), sizes
+            dataset, end_bytes = read_dataset_name(self._parser.data_dir), 0
         measured = None if sizes.max_bytes is None else self._measure(len(order), content)
         return ExportPlan(
             format=request.format,
@@ -193,7 +201,9 @@ class ShardedExport:
                 "max_count": sizes.max_count,
                 "max_bytes": sizes.max_bytes,
             },
-            bounds=sizes_in.bounds(len(order), None if any_parser is None else any_parser.mean_example_bytes, measured),
+            bounds=sizes.bounds(
+                len(order), None if any_parser is None else any_parser.mean_example_bytes, measured, end_bytes
+            ),
         )
 
     def _measure(self, num_examples: int, content: ShardContent) -> Int64Array:
