@@ -179,7 +179,9 @@ def test_tfds_reads_what_was_written(
     done = run_python("-c", READ_WITH_TFDS, str(out))
     assert done.returncode == 0, done.stderr
     names, num_examples, found = json.loads(done.stdout)
-    was = [[hashlib.sha256(one.image).hexdigest(), one.label, one.features["file_name"].decode()] for one in stored(parser)]
+    was = [
+        [hashlib.sha256(one.image).hexdigest(), one.label, one.features["file_name"].decode()] for one in stored(parser)
+    ]
     assert (names, num_examples) == (parser.class_names, 37)
     assert sorted(found) == sorted(was)
 
@@ -203,7 +205,12 @@ def test_files_are_the_same_whatever_the_number_of_workers(
     parser = open_parser(exported_root, "photos")
     for num_workers in (1, 2, 5):
         export_dataset(
-            parser, tmp_path / str(num_workers), format=file_format, num_shards=5, num_workers=num_workers, shuffle_seed=3
+            parser,
+            tmp_path / str(num_workers),
+            format=file_format,
+            num_shards=5,
+            num_workers=num_workers,
+            shuffle_seed=3,
         )
     assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "5")
     assert len(contents(tmp_path / "1")) >= 6
@@ -236,9 +243,7 @@ def test_shards_are_filled_up_to_their_limits(exported_root: Path, tmp_path: Pat
     assert report.num_shards == 19
 
 
-def test_a_forked_process_that_inherits_the_package_of_array_record_writes(
-    exported_root: Path, tmp_path: Path
-) -> None:
+def test_a_forked_process_that_inherits_the_package_of_array_record_writes(exported_root: Path, tmp_path: Path) -> None:
     source = open_parser(exported_root, "photos")
     export_dataset(source, tmp_path / "a", format="array_record", num_shards=3, num_workers=1)
     loaded = open_parser(tmp_path / "a", "photos")
@@ -252,7 +257,12 @@ def test_a_forked_process_that_inherits_the_package_of_array_record_writes(
 def test_progress_reaches_the_number_of_samples(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     export_dataset(
-        Numbered(), tmp_path / "out", format="webdataset", num_shards=4, num_workers=2, progress=lambda *a: seen.append(a)
+        Numbered(),
+        tmp_path / "out",
+        format="webdataset",
+        num_shards=4,
+        num_workers=2,
+        progress=lambda *a: seen.append(a),
     )
     assert seen[-1] == (40, 40)
 

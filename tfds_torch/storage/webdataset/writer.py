@@ -16,7 +16,7 @@ LONGEST_NAME = 100
 _MOST_BYTES = 8**11 - 1  # Eleven octal digits.
 _MODE_TO_GROUP = b"0000644\0" + 2 * b"0000000\0"
 _TIME = b"00000000000\0"
-_AFTER_CHECKSUM = b"0" + bytes(100) + b"ustar\x0000" + bytes(64) + 2 * b"0000000\0" + bytes(167)
+_AFTER_CHECKSUM = b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
 _SUM_OF_REST = sum(_MODE_TO_GROUP) + sum(_TIME) + 8 * ord(" ") + sum(_AFTER_CHECKSUM)
 
 
