@@ -1,4 +1,4 @@
-"""Sharded exports that are killed at any moment: shards are absent or whole, and a second run writes only the others."""
+"""Sharded exports that are killed at any moment leave whole shards, and a second run writes only the others."""
 
 import json
 import os
