@@ -134,6 +134,12 @@ def test_a_folder_with_other_files_is_never_written_to(photos: ParserTfds, tmp_p
     assert contents(tmp_path) == {"mine.txt": b"mine"}
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportError, match=r"The folder .*file/out cannot be made: Not a directory"):
+        export(Numbered(), tmp_path / "file" / "out")
+
+
 def test_a_folder_of_another_dataset_takes_no_split_of_this_one(exported_root: Path, tmp_path: Path) -> None:
     export(ParserTfds(exported_root, "photos"), tmp_path / "out")
     with pytest.raises(ConfigError, match=r"holds photos:1\.0\.0 as webdataset: choose another folder for digits"):

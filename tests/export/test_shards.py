@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import grain
 import numpy as np
 import pytest
+from conftest import ROOT
 from PIL import Image
 from tfds_fixtures import Datasets
 
@@ -325,3 +326,28 @@ def test_a_second_run_reads_no_sample_of_a_complete_shard(tmp_path: Path) -> Non
     assert report.num_kept == 3
     assert set(source.read()) == {0, 6, 7, 8}  # 0: the fields are chosen by it.
     assert before.items() <= contents(out).items()
+
+
+MEASURED = """
+import json, resource, sys
+from tfds_torch.export.exporting import export_dataset
+
+class Large:
+    def __init__(self, num_samples): self.num_samples = num_samples
+    def __len__(self): return self.num_samples
+    def __getitem__(self, number): return {"raw": bytes([number % 256]) * 2**17}
+
+largest = []
+for num_samples in (80, 2400):
+    out = f"{sys.argv[1]}/{num_samples}"
+    export_dataset(Large(num_samples), out, format="webdataset", num_shards=1, num_workers=1)
+    largest.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+print(json.dumps(largest))
+"""
+
+
+def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path, run_python: Callable[..., Any]) -> None:
+    done = run_python("-c", MEASURED, str(tmp_path), env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    few, many = json.loads(done.stdout)
+    assert many - few < 60 * 2**20  # Of 304 MiB more that were written.

@@ -1,5 +1,6 @@
 """ShardContent: what goes into shards: samples as members of tar files, or records of a dataset as they are stored."""
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -114,7 +115,7 @@ class RecordContent:
             writer.discard()
         written = read_file(file.beside)
         if written is None:
-            raise OSError(5, f"{file.beside} cannot be read again")
+            raise OSError(errno.EIO, f"{file.beside} cannot be read again")
         return written, content_bytes
 
     def sizes(self, places: range, metrics: StageMetrics) -> Int64Array:

@@ -4,6 +4,7 @@
 `.export-<split>.log`, before it is put in its place: what lies there and agrees with its line is whole.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -117,7 +118,7 @@ class ShardFolder:
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             if os.write(log, line) != len(line):
-                raise OSError(28, os.strerror(28))
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(log)
         finally:
             os.close(log)
@@ -153,10 +154,12 @@ class ShardFolder:
         """Makes the folder, and keeps other exports out of it until the block ends, and workers of this one with it.
 
         Raises:
-            ExportError: another export writes there.
-            OSError: it cannot be made.
+            ExportError: another export writes there, or it cannot be made.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExportError(f"The folder {self.path} cannot be made: {error.strerror}.") from error
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         deadline = time.monotonic() + _WAIT_S
         try:
