@@ -106,6 +106,9 @@ def test_an_export_that_failed_goes_on_with_what_is_left(tmp_path: Path) -> None
     assert not [name for name in done if name.endswith(".tmp")]
     with pytest.raises(ExportError, match="the export is not complete"):
         verify_shards(out)
+    with pytest.raises(ConfigError, match="num_shards is 4, not 5"):
+        export(Numbered(), out, num_shards=4)
+    assert {name: content for name, content in contents(out).items() if name in done} == done
     assert export(Numbered(), out).num_kept == 3
     export(Numbered(), tmp_path / "new")
     assert contents(out) == contents(tmp_path / "new")
@@ -213,6 +216,12 @@ def test_what_can_only_be_iterated_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Iterated can only be iterated, and shards are written by number"):
         export(Iterated(), tmp_path / "out")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_place_on_another_machine_is_refused(tmp_path: Path) -> None:
+    for file_format in ("webdataset", "beton"):
+        with pytest.raises(ConfigError, match="gs://bucket/out is on another machine"):
+            export_dataset(Numbered(), "gs://bucket/out", format=file_format)
 
 
 def test_records_with_new_labels_are_refused(exported_root: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import gc
 import io
 import json
 import os
+import pickle
 import tarfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,7 +22,15 @@ from tfds_fixtures import Datasets
 from export.made_sources import Numbered, image_of
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.sample_order import SampleOrder
+from tfds_torch.export.samples import samples_of
+from tfds_torch.export.shard_content import RecordContent, TarContent
+from tfds_torch.export.shard_folder import ShardFolder, read_manifest
+from tfds_torch.export.shard_jobs import write_shard
+from tfds_torch.export.tar_members import choose_members
+from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.runtime.stage_metrics import StageMetrics
 
 DATASETS = ("digits", "photos", "oxford_iiit_pet", "coco/2017")
 RECORDS = ("tfrecord", "array_record")
@@ -253,6 +262,44 @@ def test_a_forked_process_that_inherits_the_package_of_array_record_writes(expor
     assert open_parser(tmp_path / "b", "photos").source.records(np.arange(37)) == records
     shards = [one for one in contents(tmp_path / "a") if "array_record-" in one]
     assert all(contents(tmp_path / "a")[one] == contents(tmp_path / "b")[one] for one in shards)
+
+
+@pytest.mark.parametrize("file_format", ["webdataset", *RECORDS])
+def test_a_shard_is_a_function_of_the_plan_that_travels(exported_root: Path, tmp_path: Path, file_format: str) -> None:
+    parser = open_parser(exported_root, "photos")
+    export_dataset(parser, tmp_path / "out", format=file_format, num_shards=4, num_workers=1)
+    plan, shards = read_manifest(tmp_path / "out" / "export-train.json")
+    samples, order = samples_of(parser), SampleOrder(37)
+    content: Any = RecordContent(parser.source, order, file_format)  # type: ignore[arg-type]
+    if file_format == "webdataset":
+        content = TarContent(samples, order, choose_members((), {}, samples.encoded_fields(), None), "number")
+    plan, content = pickle.loads(pickle.dumps((plan, content)))
+    (tmp_path / "elsewhere").mkdir()
+    folder, metrics = ShardFolder(tmp_path / "elsewhere", "train"), StageMetrics(1)
+    metrics.bind(0)
+    assert [write_shard(plan, number, content, folder, metrics) for number in (3, 1)] == [shards[3], shards[1]]
+    name = plan.file_name(3)
+    assert (tmp_path / "elsewhere" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def test_beton_files_and_image_folders_become_tars(exported_root: Path, tmp_path: Path) -> None:
+    parser = open_parser(exported_root, "digits", "test[:20]")
+    export_dataset(parser, tmp_path / "a.beton", format="beton", fields={"image": "raw"}, num_workers=1)
+    export_dataset(ParserBeton(tmp_path / "a.beton"), tmp_path / "out", format="webdataset", num_workers=1, key="id")
+    there, was = read_tars(tmp_path / "out"), parser.examples_by_index(range(20))
+    assert [unquote(one["__key__"]) for one in there] == [one.id for one in was]
+    for one, other in zip(there, was, strict=True):
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(one["png"])).convert("RGB")), other.image)
+    images = tmp_path / "folder" / "train" / "cat"
+    images.mkdir(parents=True)
+    for number, one in enumerate(there):
+        (images / f"{number:02d}.png").write_bytes(one["png"])
+    folder = ParserTfds(tmp_path / "folder", "image_folder")
+    export_dataset(folder, tmp_path / "tars", format="webdataset", num_workers=1)
+    was_in_folder = [(images / name).read_bytes() for name in folder.filenames(basename=True)]
+    assert [one["png"] for one in read_tars(tmp_path / "tars")] == was_in_folder
+    with pytest.raises(ConfigError, match="has no records to be copied"):
+        export_dataset(folder, tmp_path / "records", format="tfrecord")
 
 
 def test_progress_reaches_the_number_of_samples(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tfds_torch.runtime.machine_share import num_cores
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
 from tfds_torch.storage.beton.writer import BetonWriter
+from tfds_torch.storage.file_instruction import is_local
 
 FORMATS = ("beton", *SHARDED)
 DEFAULT_CHUNK = 100
@@ -187,8 +188,14 @@ def _numbered(source: Any, file_format: str) -> SampleSource:
 
 def _path_of(out: object) -> str:
     if not isinstance(out, str | os.PathLike):
-        raise ConfigError(f"out={out!r} must be the path of a file.")
-    return os.path.expanduser(os.fspath(out))
+        raise ConfigError(f"out={out!r} must be the path of a file, or of a folder of shards.")
+    path = os.path.expanduser(os.fspath(out))
+    if not is_local(path):
+        raise ConfigError(
+            f"{path} is on another machine: files are written to file systems that are mounted here. Write to one, and "
+            f"copy the files from there."
+        )
+    return path
 
 
 def _check_is_not_read(samples: SampleSource, path: str) -> None:

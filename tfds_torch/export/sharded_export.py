@@ -78,7 +78,7 @@ class ShardedExport:
             ExportError: an example or a shard failed; complete shards stay.
         """
         began_s = time.monotonic()
-        self._check_is_not_read()
+        self._check_places()
         order = SampleOrder(count_samples(self._samples), request.indices, request.shuffle_seed)
         if not len(order):
             raise ConfigError(f"{self._samples.name} has no examples to be exported as {request.format}.")
@@ -157,8 +157,6 @@ class ShardedExport:
                 f"{self._samples.name}: {file_format} copies records as they are stored, and class_map would not be in "
                 f"them. Leave it out, or use format='webdataset'."
             )
-        if source.obstacle is not None:
-            raise ConfigError(f"{self._samples.name} cannot be exported: {source.obstacle}. Copy it to this machine.")
         return source
 
     @property
@@ -277,8 +275,13 @@ class ShardedExport:
     def _mean_bytes(self) -> int:
         return self._samples.parser.mean_example_bytes if isinstance(self._samples, ParserSamples) else 0
 
-    def _check_is_not_read(self) -> None:
-        """A folder that is exported from must not be written to."""
+    def _check_places(self) -> None:
+        """A folder that is exported from must not be written to, and must be on this machine."""
+        parser = self._samples.parser if isinstance(self._samples, ParserSamples) else None
+        if parser is not None and parser.source.obstacle is not None:
+            raise ConfigError(
+                f"{self._samples.name} cannot be exported: {parser.source.obstacle}. Copy it to this machine."
+            )
         own = os.path.realpath(self._path)
         if own in {os.path.dirname(os.path.realpath(path)) for path in set(self._samples.paths)}:
             raise ConfigError(f"{self._path} is what is exported: choose another folder for the shards.")

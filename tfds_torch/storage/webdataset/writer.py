@@ -71,7 +71,8 @@ def member_header(name: str, num_bytes: int) -> bytes:
     encoded = name.encode("ascii", errors="replace")
     if len(encoded) > LONGEST_NAME or not name.isascii() or not name:
         raise ConfigError(
-            f"A tar file has no room for the member {name!r}: names are {LONGEST_NAME} ASCII characters at most."
+            f"A tar file has no room for the member {name!r}: names are {LONGEST_NAME} ASCII characters at "
+            f"most. Use shorter keys (numbers), or shorter names of fields."
         )
     if num_bytes > _MOST_BYTES:
         raise ConfigError(
