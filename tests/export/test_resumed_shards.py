@@ -229,6 +229,8 @@ def test_records_with_new_labels_are_refused(exported_root: Path, tmp_path: Path
     with pytest.raises(ConfigError, match="class_map would not be in them"):
         export(parser, tmp_path / "out", format="tfrecord")
     export(parser, tmp_path / "tars")
+    with pytest.raises(ConfigError, match="source class_map is "):
+        export(ParserTfds(exported_root, "photos"), tmp_path / "tars")
     assert (
         json.loads((tmp_path / "tars" / "export-train.json").read_text())["plan"]["options"]["fields"]["label"] == "cls"
     )

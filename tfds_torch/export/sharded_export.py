@@ -23,6 +23,7 @@ from tfds_torch.export.shard_jobs import ChooseMembers, DoneShard, MeasureExampl
 from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.export.tfds_metadata import read_dataset_name, write_metadata
 from tfds_torch.export.workers import Job, Workers
+from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.array_record import writer as array_record
@@ -189,6 +190,7 @@ class ShardedExport:
                 "files": None if any_parser is None else _digest(repr(any_parser.source.stamps).encode()),
                 "num_examples": count_samples(samples),
                 "class_names": samples.class_names,
+                "class_map": None if any_parser is None else _describe_map(any_parser._class_map),
             },
             options={
                 "fields": fields,
@@ -289,6 +291,10 @@ class ShardedExport:
     def _workers(self, num_workers: int, job: Job) -> Workers:
         names = ExampleNames(self._samples.name, _KEPT, self._samples.describe)
         return Workers(num_workers, job, names, f"The export to {self._path} failed.")
+
+
+def _describe_map(class_map: ClassMap | None) -> list[list[Any]] | None:
+    return None if class_map is None else sorted(([str(key), new] for key, new in class_map.entries.items()), key=str)
 
 
 def _digest(content: bytes) -> str:
