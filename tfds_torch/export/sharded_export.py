@@ -70,6 +70,7 @@ class ShardedExport:
 
     def __init__(self, samples: SampleSource, path: str, num_workers: int) -> None:
         self._samples, self._path, self._num_workers = samples, Path(path), num_workers
+        self._any_parser = samples.parser if isinstance(samples, ParserSamples) else None
 
     def run(self, request: ShardRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
         """Writes all shards that are not there yet, and what belongs to them.
@@ -162,12 +163,10 @@ class ShardedExport:
 
     @property
     def _parser(self) -> ParserTfds | None:
-        parser = self._samples.parser if isinstance(self._samples, ParserSamples) else None
-        return parser if isinstance(parser, ParserTfds) else None
+        return self._any_parser if isinstance(self._any_parser, ParserTfds) else None
 
     def _plan(self, request: ShardRequest, order: SampleOrder, content: ShardContent) -> ExportPlan:
-        samples, sizes = self._samples, request.sizes
-        any_parser = samples.parser if isinstance(samples, ParserSamples) else None
+        samples, sizes, any_parser = self._samples, request.sizes, self._any_parser
         split = "all" if any_parser is None else any_parser.split
         if isinstance(content, TarContent):
             fields = {str(member.key): member.describe() for member in content.members}
@@ -275,11 +274,11 @@ class ShardedExport:
 
     @property
     def _mean_bytes(self) -> int:
-        return self._samples.parser.mean_example_bytes if isinstance(self._samples, ParserSamples) else 0
+        return 0 if self._any_parser is None else self._any_parser.mean_example_bytes
 
     def _check_places(self) -> None:
         """A folder that is exported from must not be written to, and must be on this machine."""
-        parser = self._samples.parser if isinstance(self._samples, ParserSamples) else None
+        parser = self._any_parser
         if parser is not None and parser.source.obstacle is not None:
             raise ConfigError(
                 f"{self._samples.name} cannot be exported: {parser.source.obstacle}. Copy it to this machine."
