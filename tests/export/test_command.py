@@ -83,7 +83,7 @@ def test_images_that_were_encoded_anew_are_told(run: Callable[..., Any]) -> None
         ("there.beton", "there.beton is there already: --overwrite replaces it."),
         ("no/a.beton", "The folder of no/a.beton does not exist"),
         (".", "is a folder"),
-        ("a.beton --format tar", "format='tar' cannot be written: choose 'beton'."),
+        ("a.beton --format tar", "format='tar' cannot be written: choose 'beton', 'webdataset'"),
         ("a.beton --field image", "--field 'image': must have the form NAME=VALUE."),
         ("a.beton --field image=raw --field image=jpg", "--field names 'image' twice."),
         ("a.beton --field imag=raw", "Did you mean 'image'?"),
@@ -257,3 +257,55 @@ def test_a_report_that_cannot_be_written_does_not_undo_the_export(exported_root:
     assert process.returncode == 1
     assert errors == "error: the report cannot be written: No space left on device. a.beton is written.\n"
     assert verifying.verify(tmp_path / "a.beton").num_samples == 37
+
+
+def test_a_folder_of_shards_is_written_told_and_gone_on_with(run: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["out", "--format", "tfrecord", "--shards", "5", "--workers", "2", "--verify"]
+    code, output, errors = run("photos", *words)
+    assert (code, errors) == (0, "")
+    lines = output.splitlines()
+    assert lines[0].startswith("out: 37 samples, 5 shards, ")
+    assert lines[1:] == ["  record: as it is stored", "Verified: everything is as it was written."]
+    (tmp_path / "out" / "photos-train.tfrecord-00001-of-00005").unlink()
+    code, output, _ = run("photos", *words, "--json")
+    report = json.loads(output)
+    assert (code, report["num_shards"], report["num_kept"], report["verified"]) == (0, 5, 4, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--shards 0", "--shards 0: must be at least 1."),
+        ("--shards 38", "num_shards=38 (--shards) is more than the 37 examples"),
+        ("--max-count 0", "--max-count 0: must be at least 1."),
+        ("--max-bytes 0", "--max-bytes 0: must be at least 1."),
+        ("--max-bytes 20000", "alone takes"),
+        ("--shards 2 --max-count 3", "give the one or the others"),
+        ("--key nmae", "key='nmae' (--key) must be 'number' or 'id'."),
+        ("--field image=raw", "only None (skip) can be asked for"),
+        ("--field imag=skip", "Did you mean 'image'?"),
+        ("--format webdatset", "Did you mean 'webdataset'?"),
+        ("--format tfrecord --key id", "is for members of tar files"),
+        ("--format beton --shards 2", "are for folders of shards, and beton is one file"),
+        ("--page-size 2097152", "page_size is of format='beton'"),
+    ],
+)
+def test_wrong_usage_of_shards_is_code_two_and_says_what_to_do(
+    run: Callable[..., Any], tmp_path: Path, arguments: str, message: str
+) -> None:
+    code, output, errors = run("photos", "out", "--format", "webdataset", *arguments.split())
+    assert (code, output) == (2, "")
+    assert message in errors
+    assert os.listdir(tmp_path) == []
+
+
+def test_shards_that_are_interrupted_stay_and_the_message_says_so(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "export_dataset", interrupt)
+    code, _, errors = run("photos", "out", "--format", "tfrecord")
+    assert code == 130
+    assert "Interrupted: out has the shards that were complete, which stay: the same command goes on" in errors

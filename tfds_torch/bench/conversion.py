@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import struct
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from tfds_torch.runtime import fresh_process
 from tfds_torch.storage.example_proto import ExampleReader
 from tfds_torch.storage.source import FieldSpec
 from tfds_torch.storage.tfrecord.framing import read_records
+from tfds_torch.storage.webdataset.writer import TarWriter
 
 _STAMP = "source.json"
 _LABEL = struct.Struct("<q")
@@ -90,13 +90,13 @@ def _read_images(shard: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def _write_tar(path: Path, images: Iterator[tuple[bytes, int]]) -> None:
-    with tarfile.open(path, "w") as archive:
+    with path.open("wb") as file:
+        tar = TarWriter(file.write)
         for number, (image, label) in enumerate(images):
             suffix = "png" if image.startswith(_PNG_SIGNATURE) else "jpg"
-            for ending, data in ((suffix, image), ("cls", str(label).encode())):
-                member = tarfile.TarInfo(f"{number:06d}.{ending}")
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
+            tar.add(f"{number:06d}.{suffix}", image)
+            tar.add(f"{number:06d}.cls", str(label).encode())
+        tar.close()
 
 
 def _write_array_record(path: Path, images: Iterator[tuple[bytes, int]]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.tfrecord.framing import checksum, record_header
+from tfds_torch.storage.tfrecord.writer import TfrecordWriter
 
 _NUM_BYTES = 1 << 20
 _RECORDS_AT_A_TIME = 1024
@@ -36,17 +36,18 @@ def write_shards(
         stop = num_records * (number + 1) // num_shards
         path = folder / f"made.tfrecord-{number:05d}-of-{num_shards:05d}"
         with path.open("wb") as file:
+            writer = TfrecordWriter(file.write)
             for start in range(first, stop, _RECORDS_AT_A_TIME):
-                file.write(b"".join(_frames(draw, sizes, min(_RECORDS_AT_A_TIME, stop - start))))
+                for record in _records(draw, sizes, min(_RECORDS_AT_A_TIME, stop - start)):
+                    writer.add(record)
         instructions.append(FileInstruction(str(path), 0, stop - first, first, stop - first))
         first = stop
     return tuple(instructions)
 
 
-def _frames(draw: random.Random, sizes: range, num_records: int) -> Iterator[bytes]:
+def _records(draw: random.Random, sizes: range, num_records: int) -> Iterator[bytes]:
     content = draw.randbytes(max(_NUM_BYTES, 2 * sizes[-1]))
     last = len(content) - sizes[-1]
     for _ in range(num_records):
         start = int(draw.random() * last)
-        data = content[start : start + sizes[int(draw.random() * len(sizes))]]
-        yield from (record_header(len(data)), data, checksum(data))
+        yield content[start : start + sizes[int(draw.random() * len(sizes))]]

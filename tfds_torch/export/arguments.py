@@ -4,11 +4,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-_DESCRIPTION = """Writes a prepared TFDS dataset into one file of another format: there whole or not at all, with the
-original bytes of its JPEG images, in the order of its examples. Without --root, the names digits and photos stand for
-the embedded datasets, which are built at their first use; --fake builds made-up content for any other name. The other
-command is `cache list | clear`. Exit code: 0 written, 1 not written (or not verified), 2 wrong usage or no such
-dataset, 130 interrupted."""
+_DESCRIPTION = """Writes a prepared TFDS dataset in another format: one .beton file, or a folder of shards (webdataset,
+tfrecord, array_record). Each file is there whole or not at all, with the original bytes of its JPEG images, in the
+order of its examples. The same command goes on with a folder of shards that was not completed. Without --root, the
+names digits and photos stand for the embedded datasets, which are built at their first use; --fake builds made-up
+content for any other name. The other command is `cache list | clear`. Exit code: 0 written, 1 not written (or not
+verified), 2 wrong usage or no such dataset, 130 interrupted."""
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -21,20 +22,26 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--config", metavar="FILE.toml", help="a recipe, such as those in configs/; flags beat it")
     what.add_argument("--fake", type=int, metavar="N", help="build the dataset with N made-up examples per split")
     what.add_argument("--shuffle-seed", type=int, metavar="S", help="shuffle the examples (they stay in order)")
-    how.add_argument("--format", required=True, help="beton: FFCV's")
+    how.add_argument(
+        "--format", required=True, help="beton (FFCV's, one file), webdataset, tfrecord or array_record (of shards)"
+    )
+    how.add_argument("--shards", type=int, metavar="N", help="number of shards (of 256 MiB)")
+    how.add_argument("--max-count", type=int, metavar="N", help="examples of a shard, at most")
+    how.add_argument("--max-bytes", type=int, metavar="BYTES", help="of a shard's file, at most (reads all twice)")
+    how.add_argument("--key", metavar="number|id", help="what webdataset's members are called by (number)")
     how.add_argument(
         "--field",
         action="append",
         default=[],
         metavar="NAME=HOW",
-        help="passthrough, raw, jpg, smart, proportion (images), int, float, bytes, json, or skip; the fields that are "
-        "not named are stored by their type",
+        help="of beton: passthrough, raw, jpg, smart, proportion (images), int, float, bytes, json; of beton and "
+        "webdataset: skip; the fields that are not named are stored by their type",
     )
     how.add_argument("--rename", action="append", default=[], metavar="NAME=NEW", help="another name in the file")
-    how.add_argument("--page-size", type=int, metavar="BYTES", help="a power of two (8 MiB)")
+    how.add_argument("--page-size", type=int, metavar="BYTES", help="of beton: a power of two (8 MiB)")
     how.add_argument("--workers", type=int, default=0, metavar="W", help="processes (all cores)")
-    output.add_argument("--overwrite", action="store_true", help="replace a file that is there")
-    output.add_argument("--verify", action="store_true", help="read all of the file again afterwards")
+    output.add_argument("--overwrite", action="store_true", help="replace a file or an export that is there")
+    output.add_argument("--verify", action="store_true", help="read all that was written again afterwards")
     output.add_argument("--json", action="store_true", help="print one report, for machines")
-    output.add_argument("out", type=Path, metavar="OUT", help="path of the file")
+    output.add_argument("out", type=Path, metavar="OUT", help="path of the file, or of the folder of shards")
     return parser.parse_args(arguments)

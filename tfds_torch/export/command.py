@@ -19,8 +19,10 @@ from tfds_torch.check.terminal import PatientConsole, make_progress, prepare_out
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.export.arguments import parse_arguments
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.exporting import check_format, export_dataset
 from tfds_torch.export.report import ExportReport
+from tfds_torch.export.shard_folder import verify_shards
+from tfds_torch.export.sharded_export import SHARDED
 from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.runtime.printable import printable
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
@@ -59,8 +61,8 @@ def run(flags: argparse.Namespace) -> int:
         _print_report(console, report, flags.json)
         return OK
     except KeyboardInterrupt:
-        is_written = report is not None or _identity(flags.out) != was
-        state = "is written, and was not verified" if is_written else "is as it was"
+        is_written = report is not None or (_identity(flags.out) != was and flags.format not in SHARDED)
+        state = "is written, and was not verified" if is_written else _unwritten(flags.format)
         errors.print(Text(printable(f"Interrupted: {flags.out} {state}.")), soft_wrap=True)
         return INTERRUPTED
     except TfdsTorchError as error:
@@ -90,6 +92,13 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
+def _unwritten(file_format: str) -> str:
+    """Returns how an export is left that was interrupted."""
+    if file_format in SHARDED:
+        return "has the shards that were complete, which stay: the same command goes on with the others"
+    return "is as it was"
+
+
 @dataclass(frozen=True)
 class _Choice:
     """Which dataset is exported; see `tfds_torch.check.opening.Choice`."""
@@ -102,13 +111,16 @@ class _Choice:
 
 def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
     page_size = DEFAULT_PAGE if flags.page_size is None else flags.page_size
-    for name, least in (("fake", 1), ("workers", 0), ("shuffle_seed", 0)):
+    at_least = {"fake": 1, "workers": 0, "shuffle_seed": 0, "shards": 1, "max_count": 1, "max_bytes": 1}
+    for name, least in at_least.items():
         number = getattr(flags, name)
         if number is not None and number < least:
             raise ConfigError(f"--{name.replace('_', '-')} {number}: must be at least {least}.")
-    if flags.out.exists() and not flags.overwrite and not flags.out.is_dir():
-        raise ConfigError(f"{flags.out} is there already: --overwrite replaces it.")
-    check_target(flags.out, page_size, flags.overwrite)  # Before a dataset is built for it.
+    check_format(flags.format)
+    if flags.format not in SHARDED:
+        if flags.out.exists() and not flags.overwrite and not flags.out.is_dir():
+            raise ConfigError(f"{flags.out} is there already: --overwrite replaces it.")
+        check_target(flags.out, page_size, flags.overwrite)  # Before a dataset is built for it.
     fields, names = _pairs("--field", flags.field), _pairs("--rename", flags.rename)
     parser = open_parser(_choice(flags), _COMMAND)
     with _progress("samples", errors) as show:
@@ -121,6 +133,10 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
             num_workers=flags.workers,
             shuffle_seed=flags.shuffle_seed,
             page_size=page_size,
+            num_shards=flags.shards,
+            max_count=flags.max_count,
+            max_bytes=flags.max_bytes,
+            key=flags.key,
             overwrite=flags.overwrite,
             progress=show,
         )
@@ -170,6 +186,9 @@ def _progress(unit: str, errors: Console) -> Iterator[Callable[[int, int], None]
 
 def _verify(report: ExportReport, errors: Console) -> ExportReport:
     with errors.status("verifying") if errors.is_terminal else nullcontext():
+        if report.num_shards is not None:
+            verify_shards(report.path)
+            return replace(report, verified=True)
         found = verify(report.path)
     return replace(report, verified=True, unchecked=found.unchecked)
 
@@ -179,11 +198,15 @@ def _print_report(console: Console, report: ExportReport, is_json: bool) -> None
         console.print(Text(json.dumps(report.to_dict(), indent=2)), soft_wrap=True)
         return
     processes = f"{report.num_workers} process{'es' * (report.num_workers != 1)}"
+    shards = "" if report.num_shards is None else f"{report.num_shards:,} shard{'s' * (report.num_shards != 1)}, "
     lines = [
-        f"{report.path}: {report.num_samples:,} samples, {report.num_bytes:,} bytes, in {report.elapsed_s:.3g} s "
+        f"{report.path}: {report.num_samples:,} samples, {shards}{report.num_bytes:,} bytes, "
+        f"in {report.elapsed_s:.3g} s "
         f"({report.samples_per_s:,.0f} samples/s, {processes})",
         *(f"  {name}: {field}" for name, field in report.fields.items()),
     ]
+    if report.num_kept:
+        lines.append(f"  {report.num_kept:,} shards were complete already, and are as they were")
     if report.num_reencoded:
         lines.append(
             f"  {report.num_reencoded:,} samples have an image that FFCV cannot read as it was: it is encoded as JPEG "

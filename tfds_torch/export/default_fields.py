@@ -46,7 +46,7 @@ def field_of_spec(name: str, known: EncodedField, value: Any) -> BetonField:
         is_photo = name == "image" or (value is not None and readable_jpeg_size(value) is not None)
         return BetonImage("passthrough") if is_photo else BetonBytes()
     spec = known.spec
-    _check_has_no_images(spec)
+    check_has_no_images(spec)
     if known.kind == "text" or not isinstance(spec, FieldSpec):
         return BetonJson()
     kind = np.dtype(spec.dtype).kind
@@ -59,10 +59,11 @@ def field_of_spec(name: str, known: EncodedField, value: Any) -> BetonField:
     return _array(np.dtype(spec.dtype), tuple(side or 0 for side in spec.shape))
 
 
-def _check_has_no_images(spec: Any) -> None:
+def check_has_no_images(spec: Any) -> None:
+    """Raises CannotStoreError for a spec with images inside of a sequence or a dictionary."""
     if isinstance(spec, Mapping):
         for inner in spec.values():
-            _check_has_no_images(inner)
+            check_has_no_images(inner)
     elif isinstance(spec, FieldSpec) and spec.dtype in (np.uint8, np.uint16) and spec.shape.count(None) > 1:
         raise CannotStoreError("images inside of a sequence or a dictionary have no field of their own")
 

@@ -1,31 +1,30 @@
-"""export_dataset: a dataset as a `.beton` file, there whole or not at all, written by several processes."""
+"""export_dataset: a dataset in another format, one file or a folder of shards, written by several processes."""
 
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
-from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.field_choice import ChosenFields, FieldChoice, FieldPlan, check_choices, choose_fields
-from tfds_torch.export.jobs import NO_SAMPLE, ChooseFields, CountShards, FillPages
+from tfds_torch.errors import ConfigError
+from tfds_torch.export.beton_export import BetonExport
+from tfds_torch.export.field_choice import SKIP, FieldChoice, check_choices
+from tfds_torch.export.plan import ShardSizes
 from tfds_torch.export.report import ExportReport, describe_field
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.sample_source import SampleSource
+from tfds_torch.export.sample_source import SampleSource, count_samples
 from tfds_torch.export.samples import IteratedSamples, samples_of
+from tfds_torch.export.sharded_export import SHARDED, ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
-from tfds_torch.export.workers import Job, Workers
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.machine_share import num_cores
-from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
-from tfds_torch.storage.beton.pages import WrittenPart
 from tfds_torch.storage.beton.target import check_target
 from tfds_torch.storage.beton.writer import BetonWriter
+from tfds_torch.storage.file_instruction import is_local
 
-FORMATS = ("beton",)
+FORMATS = ("beton", *SHARDED)
+DEFAULT_CHUNK = 100
 Progress = Callable[[int, int], object]
 
 
@@ -39,56 +38,88 @@ def export_dataset(
     num_workers: int = 0,
     indices: Iterable[int] | None = None,
     shuffle_seed: int | None = None,
-    chunk_size: int = 100,
+    chunk_size: int = DEFAULT_CHUNK,
     page_size: int = DEFAULT_PAGE,
+    num_shards: int | None = None,
+    max_count: int | None = None,
+    max_bytes: int | None = None,
+    key: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Writes the samples of a dataset into one file, which is there whole or not at all.
+    """Writes the samples of a dataset in another format: each file is there whole or not at all.
 
-    Forked workers read and encode; an iterable is iterated here, and its samples are sent to them. The file's order is
-    that of the numbers of samples, whatever the workers. Of a parser, images keep the bytes that they have on disk, and
-    ids, class names and fingerprint go into the file.
+    Forked workers read and encode; the order is that of the numbers of samples, whatever the workers. Of a parser,
+    images keep the bytes that they have on disk.
+
+    "beton" is one file, which FFCV reads, too; ids, class names and fingerprint go into it. An iterable is iterated
+    here, and its samples are sent to the workers.
+
+    The others are folders of shards. The same call with the same arguments goes on with an export that was killed, and
+    writes no complete shard again; its files have the same bytes whatever the number of workers. "webdataset" are tar
+    files: original images, integers of the label as text (cls), texts (txt), numbers and arrays with their types (npy),
+    all else as json. "tfrecord" and "array_record" copy the records of a TFDS dataset, in any number of shards, with
+    its metadata: `out` is then a version directory, which TFDS and ParserTfds open. Further splits may follow into the
+    same folder.
 
     Args:
-        source: a parser over files of this machine, a map-style dataset (torch's), anything sized that yields
-            dictionaries or tuples, or `WebDatasetShards`.
-        out: path of the file.
-        format: of the file: "beton", which FFCV reads, too.
-        fields: name -> how it is stored: a value such as `BetonImage("jpg")`, or its short name: of images
-            "passthrough", "raw", "jpg", "smart", "proportion"; "int", "float", "bytes", "json"; None or "skip" leaves
-            it out. What is not named is stored by its type: encoded images as they are, pixels as pixels, integers,
-            numbers and arrays as such, text and what varies in size as JSON. Image and label come first. As many names
-            as a tuple has values are these values' names, in order.
-        names: name -> its name in the file, which has room for 16 ASCII characters.
+        source: a parser over files of this machine, or a map-style dataset (torch's). For "beton" also anything sized
+            that yields dictionaries or tuples, or `WebDatasetShards`.
+        out: path of the file, or of the folder; a folder is made.
+        format: "beton", "webdataset", "tfrecord" or "array_record".
+        fields: name -> how it is stored in a `.beton` file: a value such as `BetonImage("jpg")`, or its short name: of
+            images "passthrough", "raw", "jpg", "smart", "proportion"; "int", "float", "bytes", "json"; None or "skip"
+            leaves it out, of tar files, too. What is not named is stored by its type: encoded images as they are,
+            pixels as pixels, integers, numbers and arrays as such, text and what varies in size as JSON. Image and
+            label come first. As many names as a tuple has values are these values' names, in order.
+        names: name -> its name in the file; that of a `.beton` file has room for 16 ASCII characters.
         num_workers: processes; 0: as many as there are cores that may be used.
         indices: numbers of samples in the file's order, also one several times; None: all.
         shuffle_seed: of a shuffle of them; None: none.
-        chunk_size: samples that a worker takes at a time; of WebDataset's shards it takes one.
-        page_size: bytes of a page: a power of two from 2 MiB on. A sample must fit into one.
-        overwrite: whether a file that is there may be replaced.
+        chunk_size: of "beton": samples that a worker takes at a time; of WebDataset's shards it takes one.
+        page_size: of "beton": bytes of a page: a power of two from 2 MiB on. A sample must fit into one.
+        num_shards: how many shards; None: of 256 MiB, or of 10,000 samples where their size is not known.
+        max_count: samples of a shard, at most.
+        max_bytes: of a shard's file, at most; all samples are read once more for it.
+        key: of "webdataset": what members are called by: "number", nine digits, or "id", with all but letters, digits,
+            "_", "-" and "~" as `urllib.parse.unquote` reads it; None: "number".
+        overwrite: whether a file, or another export of the same split, may be replaced.
         progress: called in this thread, now and then, with the samples that are done and their number.
 
     Raises:
         ConfigError: an argument that cannot work, or values that cannot be stored.
-        ExportError: a worker raised (with its traceback), died or hung; or the disk is full. What was there before is
-            as it was.
+        ExportError: a worker raised (with its traceback), died or hung; or the disk is full. A file that was there
+            before is as it was; complete shards stay.
     """
-    began_s = time.monotonic()
-    _check_format(format)
+    check_format(format)
     num_workers = check_integer("num_workers", num_workers, 0) or num_cores()
     chunk_size = check_integer("chunk_size", chunk_size, 1)
     if progress is not None and not callable(progress):
         raise ConfigError(f"progress={progress!r} must be a function of two numbers: done, and how many there are.")
     path = _path_of(out)
+    sizes = ShardSizes(num_shards, max_count, max_bytes)
+    if format in SHARDED:
+        for name, is_given in (("chunk_size", chunk_size != DEFAULT_CHUNK), ("page_size", page_size != DEFAULT_PAGE)):
+            if is_given:
+                raise ConfigError(f"{name} is of format='beton', and has no effect on {format}: leave it out.")
+        request = ShardRequest(
+            format, sizes, key, _skipped(fields, format), check_choices(None, names)[1], indices, shuffle_seed
+        )
+        return ShardedExport(_numbered(source, format), path, num_workers).run(request, overwrite, progress)
+    if sizes != ShardSizes() or key is not None:
+        raise ConfigError(
+            f"num_shards, max_count, max_bytes and key (--shards, --max-count, --max-bytes, --key) are for folders of "
+            f"shards, and {format} is one file: leave them out."
+        )
     check_target(path, page_size, overwrite)
     asked, new_names = check_choices(fields, names)
+    began_s = time.monotonic()
     samples = source if isinstance(source, WebDatasetShards) else samples_of(source)
     _check_is_not_read(samples, path)
-    export = _Export(samples, path, num_workers)
+    export = BetonExport(samples, path, num_workers)
     if isinstance(samples, WebDatasetShards):
         export.count(samples)
-    order = SampleOrder(export.num_samples(), indices, shuffle_seed)
+    order = SampleOrder(count_samples(samples), indices, shuffle_seed)
     plan = export.choose(order, asked, new_names)
     number_of_page = get_context("fork").Value("q", 0)
 
@@ -123,151 +154,48 @@ def export_dataset(
     )
 
 
-@dataclass(frozen=True)
-class _Names(ReadingNames):
-    """What messages tell of an export's samples."""
-
-    def example(self, index: int | None) -> str:
-        if index is None or self.find_id is None:
-            return ""
-        with suppress(Exception):  # A message about a fault must not fail.
-            return f", {self.find_id(index)}"
-        return f", sample {index}"
-
-
-class _Export:
-    """The steps of an export, each with workers of its own.
-
-    Args:
-        samples: what is exported.
-        path: of the file.
-        num_workers: at most.
-    """
-
-    def __init__(self, samples: SampleSource, path: str, num_workers: int) -> None:
-        self._samples, self._path, self._num_workers = samples, path, num_workers
-
-    def num_samples(self) -> int:
-        """Returns how many there are."""
-        try:
-            return len(self._samples)
-        except ConfigError:
-            raise
-        except Exception as error:  # Of the user's own len().
-            raise ConfigError(f"{self._samples.name}: its len() failed: {type(error).__name__}: {error}.") from error
-
-    def count(self, shards: WebDatasetShards) -> None:
-        """Counts the samples of shards, all of them at a time."""
-        counts = [0] * len(shards.urls)
-        names = _Names(shards.name, self._next_step, lambda shard: f"shard {shards.urls[shard]}")
-        num_workers = min(self._num_workers, len(counts))
-        with self._workers(num_workers, CountShards(shards), names) as workers:
-            for answer in workers.run(range(len(counts)), 1, lambda: None):
-                if answer is not None:
-                    shard, count = answer
-                    counts[shard] = count
-        shards.set_counts(counts)
-
-    def choose(self, order: SampleOrder, asked: Mapping[str, FieldChoice], names: Mapping[str, str]) -> FieldPlan:
-        """Returns the fields, chosen by a first sample where that is needed."""
-        samples = self._samples
-        if isinstance(samples, IteratedSamples):
-            first = self._iterate(lambda: samples.first(0, None))
-            return choose_fields(asked, names, None, None if first is None else first.value).plan(asked)
-        number = int(order.numbers[0]) if len(order) else NO_SAMPLE
-        with self._workers(1, ChooseFields(samples, asked, names), self._names) as workers:
-            answers = list(workers.run([number], 1, lambda: None))
-        chosen: ChosenFields | ConfigError = answers[0]
-        if isinstance(chosen, ConfigError):
-            raise chosen
-        return chosen.plan(asked)
-
-    def class_names(self, plan: FieldPlan) -> dict[str, list[str]]:
-        """Returns the names of labels, by the field that holds these in the file."""
-        names = dict(zip(plan.keys, plan.fields, strict=True))
-        found = self._samples.class_names
-        return {names["label"]: found} if found and "label" in names else {}
-
-    def fill(
-        self,
-        order: SampleOrder,
-        plan: FieldPlan,
-        writer: BetonWriter,
-        chunk_size: int,
-        progress: Progress | None,
-        num_pages: Callable[[], int],
-    ) -> int:
-        """Writes all samples, and returns how many processes did."""
-        num_workers, told = max(1, min(self._num_workers, -(-len(order) // chunk_size))), -1
-        if isinstance(self._samples, WebDatasetShards):
-            num_workers = min(self._num_workers, len(self._samples.urls))
-        workers = self._workers(num_workers, FillPages(self._samples, order, plan, writer), self._names)
-
-        def num_done() -> int:
-            return sum(workers.metrics.counts(worker)[1] for worker in range(num_workers))
-
-        def look() -> None:
-            nonlocal told
-            done = num_done()
-            if progress is not None and done != told:
-                told = done
-                progress(done, len(order))
-
-        refused: OSError | None = None
-        with workers:
-            tasks = self._tasks(order, chunk_size)
-            for answer in workers.run(tasks, self._samples.num_ahead, look):
-                if isinstance(answer, WrittenPart):
-                    writer.include(answer)
-                elif isinstance(answer, OSError):
-                    refused = answer
-                    break
-            look()
-        if refused is not None:  # The workers, who held the file open, have ended.
-            raise writer.cannot_write(refused, num_done(), num_pages()) from refused
-        return num_workers
-
-    def _tasks(self, order: SampleOrder, chunk_size: int) -> Any:
-        tasks = self._samples.tasks(order, chunk_size)
-        while (task := self._iterate(lambda: next(tasks, None))) is not None:
-            yield task
-
-    def _iterate(self, act: Callable[[], Any]) -> Any:
-        """Lets the user's own code make a sample here; what it raises is an ExportError."""
-        try:
-            return act()
-        except (ExportError, ConfigError, MemoryError):
-            raise
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise ExportError(f"{self._context} {self._samples.name} raised {said}. {self._next_step}") from error
-
-    def _workers(self, num_workers: int, job: Job, names: ReadingNames) -> Workers:
-        return Workers(num_workers, job, names, self._context)
-
-    @property
-    def _names(self) -> ReadingNames:
-        return _Names(self._samples.name, self._next_step, self._samples.describe)
-
-    @property
-    def _context(self) -> str:
-        return f"The export to {self._path} failed."
-
-    @property
-    def _next_step(self) -> str:
-        return "What was there before is untouched."
-
-
-def _check_format(format: object) -> None:
+def check_format(format: object) -> None:
+    """Raises ConfigError for a format that cannot be written."""
     if format not in FORMATS:
         known = ", ".join(map(repr, FORMATS))
         raise ConfigError(f"format={format!r} cannot be written: choose {known}.{did_you_mean(format, FORMATS)}")
 
 
+def _skipped(fields: object, file_format: str) -> tuple[str, ...]:
+    """Returns the fields that are left out, which is all that can be said of those of shards."""
+    if fields is not None and not isinstance(fields, Mapping):
+        raise ConfigError(f"fields={fields!r} must be a mapping by name, such as {{'mask': None}}.")
+    for name, choice in (fields or {}).items():
+        if choice not in (None, SKIP):
+            raise ConfigError(
+                f"fields: {name!r} is {choice!r}. In {file_format}, values are stored by their type: only None (skip) "
+                f"can be asked for."
+            )
+    return tuple(map(str, fields or {}))
+
+
+def _numbered(source: Any, file_format: str) -> SampleSource:
+    """Returns samples that any worker can read by number."""
+    samples = None if isinstance(source, WebDatasetShards) else samples_of(source)
+    if samples is None or isinstance(samples, IteratedSamples):
+        raise ConfigError(
+            f"{type(source).__name__} can only be iterated, and shards are written by number, so that one that was "
+            f"killed can be gone on with: give a parser or a dataset with len() and [], or use format='beton' (not "
+            f"{file_format!r}) first."
+        )
+    return samples
+
+
 def _path_of(out: object) -> str:
     if not isinstance(out, str | os.PathLike):
-        raise ConfigError(f"out={out!r} must be the path of a file.")
-    return os.path.expanduser(os.fspath(out))
+        raise ConfigError(f"out={out!r} must be the path of a file, or of a folder of shards.")
+    path = os.path.expanduser(os.fspath(out))
+    if not is_local(path):
+        raise ConfigError(
+            f"{path} is on another machine: files are written to file systems that are mounted here. Write to one, and "
+            f"copy the files from there."
+        )
+    return path
 
 
 def _check_is_not_read(samples: SampleSource, path: str) -> None:

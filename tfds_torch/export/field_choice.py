@@ -136,7 +136,7 @@ def choose_fields(
     """
     num_values = None
     if known is None and not isinstance(sample, Mapping):
-        values, keys, num_values = _named_values(asked, sample)
+        values, keys, num_values = named_values(asked, sample)
     else:
         values = {} if sample is None else dict(sample)
         every = list(values if known is None else known)
@@ -231,7 +231,7 @@ def decode_image(image: bytes) -> "np.typing.NDArray[np.uint8]":
 _DECODER = ImageDecoder("RGB")
 
 
-def _named_values(asked: Mapping[str, FieldChoice], sample: Any) -> tuple[dict[str, Any], dict[str, Any], int | None]:
+def named_values(asked: Mapping[str, FieldChoice], sample: Any) -> tuple[dict[str, Any], dict[str, Any], int | None]:
     """Returns the values of a sample that is a sequence, by name, and the position of each."""
     if sample is None:  # Nothing is known but what was asked for.
         return {}, {name: place for place, name in enumerate(asked)}, len(asked)

@@ -9,16 +9,18 @@ class ExportReport:
     """What an export has written.
 
     Attributes:
-        path: of the file.
-        format: of the file: `beton`.
+        path: of the file, or of the folder of shards.
+        format: of the file or of the shards.
         num_samples: that it holds.
-        num_bytes: its size.
+        num_bytes: its size, or that of all shards.
         elapsed_s: how long the export took, seconds.
         num_workers: processes that wrote it.
         num_reencoded: samples with an image that should have kept its bytes, and could not.
         fields: name in the file -> how it is stored.
         verified: whether all of the file was read again and found right; None: it was not tried.
         unchecked: what the reading again could not check, in sentences.
+        num_shards: of the folder; None: it is one file.
+        num_kept: shards that an earlier export of the same plan had written.
     """
 
     path: str
@@ -31,6 +33,8 @@ class ExportReport:
     fields: dict[str, str]
     verified: bool | None = None
     unchecked: tuple[str, ...] = ()
+    num_shards: int | None = None
+    num_kept: int = 0
 
     @property
     def samples_per_s(self) -> float:

@@ -1,12 +1,15 @@
 """SampleSource: what can be exported, as samples, and how their reading is divided among workers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.worker_faults import ReadingNames
 
 
 class Sample(NamedTuple):
@@ -80,3 +83,30 @@ class SampleSource(Protocol):
         self, task: Any, order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
     ) -> Iterator[Placed]:
         """Yields the samples of a task, in a worker, and notes the number of each before it is read."""
+
+
+@dataclass(frozen=True)
+class ExampleNames(ReadingNames):
+    """What messages tell of an export's samples."""
+
+    def example(self, index: int | None) -> str:
+        """Returns what a sample is called, as the rest of a sentence."""
+        if index is None or self.find_id is None:
+            return ""
+        with suppress(Exception):  # A message about a fault must not fail.
+            return f", {self.find_id(index)}"
+        return f", sample {index}"
+
+
+def count_samples(source: SampleSource) -> int:
+    """Returns how many samples there are.
+
+    Raises:
+        ConfigError: the user's own len() failed.
+    """
+    try:
+        return len(source)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{source.name}: its len() failed: {type(error).__name__}: {error}.") from error

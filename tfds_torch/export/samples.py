@@ -23,31 +23,34 @@ class ParserSamples:
 
     Args:
         parser: reads them.
+
+    Attributes:
+        parser: the same.
     """
 
     num_ahead = 2
 
     def __init__(self, parser: ParserBase) -> None:
-        self._parser = parser
+        self.parser = parser
         self.name = parser.dataset_name
         self.fingerprint = parser.fingerprint
         self.class_names = parser.class_names
 
     def __len__(self) -> int:
-        return self._parser.num_examples
+        return self.parser.num_examples
 
     @property
     def paths(self) -> Iterable[str]:
         """The files of the split."""
-        return (instruction.path for instruction in self._parser.files)
+        return (instruction.path for instruction in self.parser.files)
 
     def describe(self, number: int) -> str:
         """Returns an example's id."""
-        return self._parser.ids(np.array([number]))[0]
+        return self.parser.ids(np.array([number]))[0]
 
     def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:
         """Returns all fields of the dataset."""
-        return {name: _field_or_why_not(self._parser, name) for name in self._parser.encoded_names()}
+        return {name: _field_or_why_not(self.parser, name) for name in self.parser.encoded_names()}
 
     def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:
         """Returns an example."""
@@ -61,7 +64,7 @@ class ParserSamples:
         self, task: tuple[int, int], order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
     ) -> Iterator[Placed]:
         """Yields the examples at these places; some of them are read at a time."""
-        piece = max(1, _PIECE_BYTES // max(1, self._parser.mean_example_bytes))
+        piece = max(1, _PIECE_BYTES // max(1, self.parser.mean_example_bytes))
         for start in range(task[0], task[1], piece):
             places = range(start, min(start + piece, task[1]))
             numbers = order.numbers[places.start : places.stop]
@@ -72,7 +75,7 @@ class ParserSamples:
                 yield Placed(place, sample)
 
     def _read(self, numbers: "np.typing.NDArray[np.int64]", fields: Sequence[str]) -> Iterator[Sample]:
-        for example in self._parser.encoded_examples(numbers, fields):
+        for example in self.parser.encoded_examples(numbers, fields):
             own = {"image": example.image, "label": example.label}
             yield Sample(
                 example.features | {name: value for name, value in own.items() if value is not None}, example.id

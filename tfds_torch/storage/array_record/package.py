@@ -53,6 +53,11 @@ def find_opener(dataset: str) -> Callable[[str], FileReader]:
     return ArrayRecordReader  # type: ignore[no-any-return]
 
 
+def is_inherited() -> bool:
+    """Whether this process was forked from one that had loaded the package, which must not be used here."""
+    return _is_inherited
+
+
 _is_inherited = False  # Whether this process was forked from one that had loaded the package.
 
 

@@ -1,0 +1,94 @@
+"""ExportPlan: which examples go into which shard, and what two plans have otherwise."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfds_torch.export.plan import DEFAULT_SHARD_BYTES, ExportPlan, ShardSizes, safe_name, split_label
+
+PLAN = ExportPlan(
+    "tfrecord", "photos", "train", {"name": "photos:1.0.0", "files": "ab"}, {"num_shards": 2, "fields": {}}, (0, 5, 9)
+)
+
+
+@given(num_examples=st.integers(1, 500), data=st.data())
+def test_shards_are_even_and_hold_all_examples_once(num_examples: int, data: st.DataObject) -> None:
+    num_shards = data.draw(st.integers(1, num_examples))
+    bounds = ShardSizes(num_shards=num_shards).bounds(num_examples, 100)
+    lengths = np.diff(bounds)
+    assert (bounds[0], bounds[-1], len(lengths)) == (0, num_examples, num_shards)
+    assert lengths.min() >= 1
+    assert lengths.max() - lengths.min() <= 1
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), min_size=1, max_size=80),
+    max_count=st.none() | st.integers(1, 9),
+    end=st.integers(0, 5),
+)
+def test_shards_are_filled_as_far_as_both_limits_allow(sizes: list[int], max_count: int | None, end: int) -> None:
+    asked = ShardSizes(max_bytes=60, max_count=max_count)
+    bounds = asked.bounds(len(sizes), None, np.array(sizes), end)
+    assert (bounds[0], bounds[-1]) == (0, len(sizes))
+    for start, stop in pairwise(bounds):
+        assert stop > start
+        assert sum(sizes[start:stop]) + end <= 60
+        assert stop - start <= (max_count or len(sizes))
+        one_more_fits = stop < len(sizes) and sum(sizes[start : stop + 1]) + end <= 60
+        assert not one_more_fits or stop - start == max_count
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "mean_bytes", "num_shards"),
+    [(10, 100, 1), (4000, DEFAULT_SHARD_BYTES // 1000, 4), (4001, DEFAULT_SHARD_BYTES // 1000, 5), (3, 2**40, 3)],
+)
+def test_where_nothing_is_asked_for_shards_are_of_a_usual_size(
+    num_examples: int, mean_bytes: int, num_shards: int
+) -> None:
+    assert len(ShardSizes().bounds(num_examples, mean_bytes)) - 1 == num_shards
+    assert len(ShardSizes().bounds(20_001, None)) - 1 == 3
+
+
+def test_a_plan_that_was_kept_as_json_is_the_same() -> None:
+    again = ExportPlan.from_dict(json.loads(json.dumps(PLAN.to_dict())))
+    assert again.differences(PLAN) == []
+    assert again == PLAN
+    assert [list(again.places(shard)) for shard in range(again.num_shards)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def test_names_of_shards_are_those_that_readers_look_for() -> None:
+    assert PLAN.file_name(1) == "photos-train.tfrecord-00001-of-00002"
+    tar = ExportPlan("webdataset", "photos", "train", {}, {}, (0, 5, 9))
+    assert tar.file_name(1) == "photos-train-000001.tar"
+
+
+def test_differences_name_what_is_otherwise() -> None:
+    other = ExportPlan("tfrecord", "photos", "train", {"name": "photos:2.0.0"}, {"num_shards": 3}, (0, 3, 6, 9))
+    assert PLAN.differences(other) == [
+        "num_shards is 2, not 3",
+        "fields is {}, not null",
+        'source name is "photos:1.0.0", not "photos:2.0.0"',
+        'source files is "ab", not null',
+        "number of shards is 2, not 3",
+    ]
+    moved = ExportPlan(PLAN.format, PLAN.dataset, PLAN.split, PLAN.source, PLAN.options, (0, 4, 9))
+    assert PLAN.differences(moved) == ["the shards hold other ranges of examples"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "label"),
+    [
+        ("train", "train"),
+        ("train[:10%]", "train"),
+        ("train+test", "train_test"),
+        ("train[:5]+train[9:]", "train"),
+        ("", "all"),
+    ],
+)
+def test_a_split_expression_has_a_name_for_files(expression: str, label: str) -> None:
+    assert split_label(expression) == label
+    assert safe_name("coco/2017: grün") == "coco_2017__gr_n"

@@ -1,0 +1,317 @@
+"""Exports of shards that were not completed, that another export meets, or that the system refuses to write."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from export.made_sources import Numbered, fail
+from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export import shard_folder
+from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.shard_folder import verify_shards
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.storage.array_record import writer as array_record
+
+FORMATS = ("webdataset", "tfrecord", "array_record")
+
+
+@pytest.fixture
+def photos(exported_root: Path) -> ParserTfds:
+    return ParserTfds(exported_root, "photos")
+
+
+def export(source: Any, out: Path, **options: Any) -> Any:
+    return export_dataset(source, out, **{"format": "webdataset", "num_shards": 5, "num_workers": 2, **options})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_shards": 4}, r"num_shards is 4, not 5; number of shards is 4, not 5\. Give the same options to go on"),
+        ({"num_shards": None, "max_count": 8}, "num_shards is null, not 5; max_count is 8, not null"),
+        ({"key": "id"}, 'key is "id", not "number"'),
+        ({"shuffle_seed": 1}, "shuffle_seed is 1, not null"),
+        ({"indices": [1, 2, 3, 4, 5]}, "indices is .*, not null"),
+        ({"fields": {"file_name": None}}, "fields is "),
+        ({"format": "tfrecord"}, 'format is "tfrecord", not "webdataset"'),
+    ],
+)
+def test_other_options_are_refused_and_named_and_overwrite_replaces(
+    photos: ParserTfds, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    out = tmp_path / "out"
+    export(photos, out)
+    before = contents(out)
+    with pytest.raises(ConfigError, match=message):
+        export(photos, out, **options)
+    assert contents(out) == before
+    export(photos, out, overwrite=True, **options)
+    export(photos, tmp_path / "new", **options)
+    assert contents(out) == contents(tmp_path / "new")
+
+
+def test_a_source_whose_files_have_changed_is_another_one(exported_root: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(exported_root / "photos" / "1.0.0", tmp_path / "photos" / "1.0.0"))
+    out = tmp_path / "out"
+    export(ParserTfds(copy, "photos"), out)
+    shard = sorted(copy.glob("*.tfrecord*"))[0]
+    os.utime(shard, ns=(1, 1))
+    with pytest.raises(ConfigError, match="source files is "):
+        export(ParserTfds(copy, "photos"), out)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("damage", ["cut", "other", "gone"])
+def test_shards_that_are_not_what_was_written_are_written_again_and_no_others(
+    photos: ParserTfds, tmp_path: Path, file_format: str, damage: str
+) -> None:
+    out = tmp_path / "out"
+    export(photos, out, format=file_format)
+    before = contents(out)
+    shard = sorted(out.glob("photos-*"))[3]
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    {"cut": lambda: os.truncate(shard, 999), "other": lambda: shard.write_bytes(content), "gone": shard.unlink}[
+        damage
+    ]()
+    with pytest.raises(ExportError, match=f"1 of 5 shards are not what was written, such as {shard.name}"):
+        verify_shards(out)
+    others = {path: path.stat().st_ino for path in out.glob("photos-*") if path != shard}
+    assert export(photos, out, format=file_format).num_kept == 4
+    assert contents(out) == before
+    assert {path: path.stat().st_ino for path in others} == others
+    verify_shards(out)
+
+
+def test_an_export_that_failed_goes_on_with_what_is_left(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ExportError, match="the lost key") as caught:
+        export(Numbered(at=25, act=fail), out, num_workers=1)
+    assert "The shards that are complete stay: the same command goes on" in str(caught.value)
+    done = contents(out)
+    assert [name for name in sorted(done) if name.endswith(".tar")] == [f"Numbered-all-{n:06d}.tar" for n in range(3)]
+    assert not [name for name in done if name.endswith(".tmp")]
+    with pytest.raises(ExportError, match="the export is not complete"):
+        verify_shards(out)
+    with pytest.raises(ConfigError, match="num_shards is 4, not 5"):
+        export(Numbered(), out, num_shards=4)
+    assert {name: content for name, content in contents(out).items() if name in done} == done
+    assert export(Numbered(), out).num_kept == 3
+    export(Numbered(), tmp_path / "new")
+    assert contents(out) == contents(tmp_path / "new")
+
+
+def test_a_log_that_a_full_disk_has_cut_loses_no_other_line(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ExportError, match="the lost key"):
+        export(Numbered(at=25, act=fail), out, num_workers=1)
+    log = out / ".export-all.log"
+    lines = [line for line in log.read_bytes().splitlines() if line]
+    assert len(lines) == 3
+    log.write_bytes(lines[0] + b"\n" + lines[1][:20] + b"\n" + lines[2] + b"\n{}\n7\n")
+    assert export(Numbered(), out).num_kept == 2
+
+
+def test_a_folder_with_other_files_is_never_written_to(photos: ParserTfds, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=r"holds files that are not of an export, such as 'mine\.txt'"):
+            export(photos, tmp_path, overwrite=overwrite)
+        with pytest.raises(ConfigError, match="is a file: the shards of an export need a folder"):
+            export(photos, tmp_path / "mine.txt", overwrite=overwrite)
+        with pytest.raises(ConfigError, match="is what is exported: choose another folder"):
+            export(photos, photos.data_dir, overwrite=overwrite)
+    assert contents(tmp_path) == {"mine.txt": b"mine"}
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportError, match=r"The folder .*file/out cannot be made: Not a directory"):
+        export(Numbered(), tmp_path / "file" / "out")
+
+
+def test_a_folder_of_another_dataset_takes_no_split_of_this_one(exported_root: Path, tmp_path: Path) -> None:
+    export(ParserTfds(exported_root, "photos"), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"holds photos:1\.0\.0 as webdataset: choose another folder for digits"):
+        export(ParserTfds(exported_root, "digits", "test"), tmp_path / "out")
+
+
+def test_a_damaged_manifest_is_refused(photos: ParserTfds, tmp_path: Path) -> None:
+    export(photos, tmp_path / "out")
+    manifest = tmp_path / "out" / "export-train.json"
+    for content in (b"", b"{}", b"[]", b'{"plan": {"bounds": [0]}, "shards": null}', manifest.read_bytes()[:-50]):
+        manifest.write_bytes(content)
+        with pytest.raises(ConfigError, match="cannot be read as the manifest of an export"):
+            export(photos, tmp_path / "out", overwrite=True)
+
+
+def test_two_exports_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_folder, "_WAIT_S", 0.1)
+    out = tmp_path / "out"
+    out.mkdir()
+    other = os.open(out, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(ExportError, match="Another export writes to"):
+        export(Numbered(), out)
+    os.close(other)
+    assert export(Numbered(), out).num_shards == 5
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"num_shards": 0}, "num_shards=0 must be an integer >= 1"),
+    ({"num_shards": 41}, "num_shards=41 .*is more than the 40 examples: no shard may be empty"),
+    ({"max_count": 0, "num_shards": None}, "max_count=0 must be an integer >= 1"),
+    ({"max_bytes": 1.5, "num_shards": None}, "max_bytes=1.5 must be an integer"),
+    ({"max_count": 3}, "says how many shards there are, max_count and max_bytes how large"),
+    ({"max_bytes": 9000, "num_shards": None}, "a shard with example 0 alone takes"),
+    ({"key": "name"}, "key='name' .*must be 'number' or 'id'"),
+    ({"key": "id"}, "the sample has no id. Use key='number'"),
+    ({"key": "id", "indices": [1, 2, 3, 4, 4]}, "indices has an example twice, and keys must differ"),
+    ({"indices": []}, "Numbered has no examples to be exported as webdataset"),
+    ({"chunk_size": 7}, "chunk_size is of format='beton', and has no effect on webdataset"),
+    ({"page_size": 2**21}, "page_size is of format='beton'"),
+    ({"fields": {"image": "raw"}}, r"fields: 'image' is 'raw'\. In webdataset, values are stored by their type"),
+    ({"fields": {"imag": None}}, r"fields names 'imag', which is not a field.*Did you mean 'image'\?"),
+    ({"fields": ["image"]}, "must be a mapping by name"),
+    ({"names": {"lable": "a"}}, "names names 'lable'"),
+    ({"names": "image"}, "names='image' must be a mapping by name"),
+    ({"names": {"image": "x" * 100}}, "A tar file has no room for the member"),
+    ({"fields": {"image": None, "label": None}}, "no field to be written: all are left out"),
+    ({"format": "tfrecord"}, "Numbered has no records to be copied: format='tfrecord' takes datasets that are stored"),
+    ({"format": "array_record", "max_bytes": 10**6, "num_shards": None}, "ArrayRecord is compressed"),
+    ({"format": "tfrecord", "key": "id"}, "is for members of tar files: tfrecord has none"),
+    ({"format": "tfrecord", "names": {"image": "a"}}, "tfrecord copies records whole"),
+    ({"format": "beton"}, "are for folders of shards, and beton is one file"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_cannot_work_is_refused_with_what_to_do(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigError, ExportError), match=message):
+        export(Numbered(), tmp_path / "out", **options)
+    assert not list(tmp_path.glob("out/Numbered*"))
+
+
+def test_what_can_only_be_iterated_is_refused(tmp_path: Path) -> None:
+    class Iterated:
+        def __len__(self) -> int:
+            return 1
+
+        def __iter__(self) -> Any:
+            yield {"label": 1}
+
+    with pytest.raises(ConfigError, match="Iterated can only be iterated, and shards are written by number"):
+        export(Iterated(), tmp_path / "out")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_place_on_another_machine_is_refused(tmp_path: Path) -> None:
+    for file_format in ("webdataset", "beton"):
+        with pytest.raises(ConfigError, match="gs://bucket/out is on another machine"):
+            export_dataset(Numbered(), "gs://bucket/out", format=file_format)
+
+
+def test_records_with_new_labels_are_refused(exported_root: Path, tmp_path: Path) -> None:
+    parser = ParserTfds(exported_root, "photos", class_map={0: 1, 1: 0})
+    with pytest.raises(ConfigError, match="class_map would not be in them"):
+        export(parser, tmp_path / "out", format="tfrecord")
+    export(parser, tmp_path / "tars")
+    with pytest.raises(ConfigError, match="source class_map is "):
+        export(ParserTfds(exported_root, "photos"), tmp_path / "tars")
+    assert (
+        json.loads((tmp_path / "tars" / "export-train.json").read_text())["plan"]["options"]["fields"]["label"] == "cls"
+    )
+
+
+def test_a_missing_package_is_named(photos: ParserTfds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_record.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'tfds-torch\[array-record\]'"):
+        export(photos, tmp_path / "out", format="array_record")
+
+
+class Refusing:
+    """Lets the n-th of the system's calls fail, counted in each process."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, call: str, at: int, number: int) -> None:
+        self.left, self.number, self.call = at, number, getattr(os, call)
+        patch.setattr(os, call, self.act)
+
+    def act(self, *arguments: Any, **options: Any) -> Any:
+        path = arguments[0]
+        if not isinstance(path, int) and "out" not in str(path):
+            return self.call(*arguments, **options)
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(self.number, os.strerror(self.number))
+        return self.call(*arguments, **options)
+
+
+@contextmanager
+def suppress_and_note(told: list[str]) -> Iterator[None]:
+    """Goes on after an ExportError, and keeps what it says."""
+    try:
+        yield
+    except ExportError as error:
+        told.append(str(error))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("call", ["pwrite", "fsync", "replace"])
+def test_whatever_the_system_refuses_complete_shards_verify_and_the_same_command_goes_on(
+    photos: ParserTfds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str, call: str
+) -> None:
+    export(photos, tmp_path / "whole", format=file_format)
+    whole = contents(tmp_path / "whole")
+    told: list[str] = []
+    for at in range(40):
+        out = tmp_path / f"out{at}"
+        with monkeypatch.context() as patch, suppress_and_note(told):
+            Refusing(patch, call, at, errno.ENOSPC)
+            export(photos, out, format=file_format, num_workers=1)
+        there = contents(out)
+        assert all(there[name] == whole[name] for name in there if not name.startswith((".", "export-")))
+        assert not [name for name in there if name.endswith(".tmp")]
+        export(photos, out, format=file_format, num_workers=1)
+        assert contents(out) == whole
+    assert len(told) >= 5
+    for said in told:
+        assert "No space left on device" in said
+        assert "are free: make room, or write elsewhere. The shards that are complete stay" in said
+
+
+LIMITED = """
+import resource, sys
+from tfds_torch.errors import ExportError
+from tfds_torch.export.exporting import export_dataset
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
+try:
+    export_dataset(ParserTfds(sys.argv[1], "photos"), sys.argv[2], format=sys.argv[3], num_shards=2, num_workers=2)
+except ExportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_shard_that_the_system_does_not_take_is_told_like_a_full_disk(
+    exported_root: Path, tmp_path: Path, run_python: Callable[..., Any], file_format: str
+) -> None:
+    path = {"PYTHONPATH": str(ROOT)}
+    done = run_python("-c", LIMITED, str(exported_root), str(tmp_path / "out"), file_format, env=path)
+    assert "failed: File too large. About " in done.stdout, done.stderr
+    assert " bytes are needed for 37 of 37 examples, and " in done.stdout
+    assert sorted(os.listdir(tmp_path / "out")) == ["export-train.json"]

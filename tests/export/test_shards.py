@@ -1,0 +1,400 @@
+"""Folders of shards: what is in them is what was there, whoever reads them and however many workers wrote them."""
+
+import gc
+import io
+import json
+import os
+import pickle
+import tarfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import grain
+import numpy as np
+import pytest
+from conftest import ROOT
+from PIL import Image
+from tfds_fixtures import Datasets
+
+from export.made_sources import Numbered, image_of
+from tfds_torch.errors import ConfigError
+from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.sample_order import SampleOrder
+from tfds_torch.export.samples import samples_of
+from tfds_torch.export.shard_content import RecordContent, TarContent
+from tfds_torch.export.shard_folder import ShardFolder, read_manifest
+from tfds_torch.export.shard_jobs import write_shard
+from tfds_torch.export.tar_members import choose_members
+from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.runtime.stage_metrics import StageMetrics
+
+DATASETS = ("digits", "photos", "oxford_iiit_pet", "coco/2017")
+RECORDS = ("tfrecord", "array_record")
+
+
+def open_parser(root: Path, name: str, split: str = "train") -> ParserTfds:
+    return ParserTfds(root, name, split, target_key=None if name.startswith("coco") else "label")
+
+
+def tars(folder: Path) -> list[str]:
+    return sorted(map(str, folder.glob("*.tar")))
+
+
+def read_tars(folder: Path) -> list[dict[str, Any]]:
+    """Returns all samples as the real webdataset reads them: bytes by extension."""
+    import webdataset
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # It leaves its files to the garbage collector.
+        read = webdataset.WebDataset(tars(folder), shardshuffle=False, empty_check=False)
+        samples = [{name: one[name] for name in one if name not in ("__url__", "__local_path__")} for one in read]
+        del read
+        gc.collect()
+    return samples
+
+
+def stored(parser: ParserTfds) -> list[Any]:
+    return parser.encoded_examples(np.arange(parser.num_examples), parser.encoded_names())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def image_in(sample: dict[str, Any], name: str = "") -> bytes:
+    (found,) = (sample[one] for one in (f"{name}jpg", f"{name}png") if one in sample)
+    return bytes(found)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_real_webdataset_reads_images_labels_and_keys(exported_root: Path, tmp_path: Path, name: str) -> None:
+    parser = open_parser(exported_root, name)
+    report = export_dataset(parser, tmp_path / "out", format="webdataset", num_shards=3, key="id", num_workers=2)
+    assert (report.num_shards, report.num_samples) == (3, parser.num_examples)
+    there, was = read_tars(tmp_path / "out"), stored(parser)
+    assert [unquote(one["__key__"]) for one in there] == [one.id for one in was]
+    assert [image_in(one) for one in there] == [one.image for one in was]
+    if parser.class_names:
+        assert [int(one["cls"]) for one in there] == [one.label for one in was]
+
+
+def test_fields_of_every_form_keep_values_and_types(exported_root: Path, tmp_path: Path) -> None:
+    parser = open_parser(exported_root, "oxford_iiit_pet")
+    export_dataset(parser, tmp_path / "pet", format="webdataset", num_workers=1, names={"file_name": "source"})
+    for number, (one, was) in enumerate(zip(read_tars(tmp_path / "pet"), stored(parser), strict=True)):
+        assert one["__key__"] == f"{number:09d}"
+        assert one["source.txt"] == was.features["file_name"]
+        assert image_in(one, "segmentation_mask.") == was.features["segmentation_mask"]
+        box, species = (np.load(io.BytesIO(one[f"{name}.npy"])) for name in ("head_bbox", "species"))
+        assert (box.dtype, box.tolist()) == (np.float32, was.features["head_bbox"].tolist())
+        assert (species.dtype, species.shape, species) == (np.int64, (), was.features["species"])
+    parser = open_parser(exported_root, "coco/2017")
+    export_dataset(parser, tmp_path / "coco", format="webdataset", num_workers=1)
+    for one, was in zip(read_tars(tmp_path / "coco"), stored(parser), strict=True):
+        objects = json.loads(one["objects.json"])
+        assert {key: np.asarray(value).tolist() for key, value in was.features["objects"].items()} == objects
+
+
+def test_what_a_tar_file_cannot_hold_is_named_or_left_out(datasets: Datasets, tmp_path: Path) -> None:
+    parser = ParserTfds(datasets.root, "shapes", "train[:9]")
+    with pytest.raises(ConfigError, match="of the fields, 1 cannot be stored in a tar file") as caught:
+        export_dataset(parser, tmp_path / "out", format="webdataset")
+    assert "'frames': images inside of a sequence" in str(caught.value)
+    assert os.listdir(tmp_path) == []
+    export_dataset(parser, tmp_path / "out", format="webdataset", fields={"frames": None}, num_workers=2)
+    there = read_tars(tmp_path / "out")
+    assert len(there) == 9
+    assert not any(key.startswith("frames") for key in there[0])
+    for one, was in zip(there, parser.encoded_examples(np.arange(9), ["precise", "flag", "vector"]), strict=True):
+        for name, value in was.features.items():
+            loaded = np.load(io.BytesIO(one[f"{name}.npy"]))
+            assert (loaded.dtype, loaded.tolist()) == (np.asarray(value).dtype, np.asarray(value).tolist())
+
+
+def test_members_have_no_time_and_no_owner_and_any_tar_reads_them(exported_root: Path, tmp_path: Path) -> None:
+    export_dataset(open_parser(exported_root, "photos"), tmp_path / "out", format="webdataset", num_workers=1)
+    with tarfile.open(tmp_path / "out" / "photos-train-000000.tar") as archive:
+        members = archive.getmembers()
+    assert len(members) == 3 * 37
+    assert {(one.mtime, one.uid, one.gid, one.uname, one.gname, one.mode) for one in members} == {
+        (0, 0, 0, "", "", 0o644)
+    }
+    assert all(one.isreg() and not one.pax_headers for one in members)
+
+
+def test_a_map_style_datasets_pixels_come_back_as_png(tmp_path: Path) -> None:
+    export_dataset(Numbered(), tmp_path / "out", format="webdataset", max_count=9, num_workers=2)
+    there = read_tars(tmp_path / "out")
+    assert len(tars(tmp_path / "out")) == 5
+    assert [int(one["cls"]) for one in there] == [number % 7 for number in range(40)]
+    for number, one in enumerate(there):
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(one["png"]))), image_of(number))
+
+
+@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize("file_format", RECORDS)
+def test_records_are_copied_into_any_number_of_shards_and_open_here(
+    exported_root: Path, tmp_path: Path, name: str, file_format: str
+) -> None:
+    parser, out = open_parser(exported_root, name), tmp_path / "out"
+    export_dataset(parser, out, format=file_format, num_shards=7, num_workers=2)
+    there = open_parser(out, name)
+    number = np.arange(parser.num_examples)
+    assert there.source.records(number) == parser.source.records(number)
+    assert len({one.path for one in there.files}) == 7
+    assert (there.class_names, there.element_spec) == (parser.class_names, parser.element_spec)
+    back = tmp_path / "back"
+    export_dataset(there, back, format="tfrecord", num_shards=1, num_workers=1)
+    assert open_parser(back, name).source.records(number) == parser.source.records(number)
+
+
+def test_grain_reads_the_records(exported_root: Path, tmp_path: Path) -> None:
+    parser, out = open_parser(exported_root, "photos"), tmp_path / "out"
+    export_dataset(parser, out, format="array_record", num_shards=4, num_workers=2)
+    records = grain.sources.ArrayRecordDataSource(sorted(map(str, out.glob("*.array_record*"))))
+    assert list(records) == parser.source.records(np.arange(37))
+
+
+READ_WITH_TFDS = """
+import hashlib, json, sys
+import tensorflow_datasets as tfds
+builder = tfds.builder_from_directory(sys.argv[1])
+decoders = {"image": tfds.decode.SkipDecoding()}
+if builder.info.file_format.value == "array_record":
+    read = builder.as_data_source("train", decoders=decoders)
+else:
+    read = tfds.as_numpy(builder.as_dataset("train", decoders=decoders))
+names = builder.info.features["label"].names
+found = [
+    [hashlib.sha256(one["image"]).hexdigest(), int(one["label"]), one["file_name"].decode()]
+    for one in read
+]
+print(json.dumps([names, builder.info.splits["train"].num_examples, found]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", RECORDS)
+def test_tfds_reads_what_was_written(
+    exported_root: Path, tmp_path: Path, run_python: Callable[..., Any], file_format: str
+) -> None:
+    import hashlib
+
+    parser, out = open_parser(exported_root, "photos"), tmp_path / "out"
+    export_dataset(parser, out, format=file_format, num_shards=4, num_workers=2)
+    done = run_python("-c", READ_WITH_TFDS, str(out))
+    assert done.returncode == 0, done.stderr
+    names, num_examples, found = json.loads(done.stdout)
+    was = [
+        [hashlib.sha256(one.image).hexdigest(), one.label, one.features["file_name"].decode()] for one in stored(parser)
+    ]
+    assert (names, num_examples) == (parser.class_names, 37)
+    assert sorted(found) == sorted(was)
+
+
+def test_further_splits_follow_into_the_same_folder(exported_root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for split, num_shards in (("train[:100]", 3), ("test", 2)):
+        export_dataset(
+            open_parser(exported_root, "digits", split), out, format="tfrecord", num_shards=num_shards, num_workers=1
+        )
+    for split, was in (("train", "train[:100]"), ("test", "test")):
+        there, parser = open_parser(out, "digits", split), open_parser(exported_root, "digits", was)
+        number = np.arange(parser.num_examples)
+        assert there.source.records(number) == parser.source.records(number)
+
+
+@pytest.mark.parametrize("file_format", ["webdataset", *RECORDS])
+def test_files_are_the_same_whatever_the_number_of_workers(
+    exported_root: Path, tmp_path: Path, file_format: str
+) -> None:
+    parser = open_parser(exported_root, "photos")
+    for num_workers in (1, 2, 5):
+        export_dataset(
+            parser,
+            tmp_path / str(num_workers),
+            format=file_format,
+            num_shards=5,
+            num_workers=num_workers,
+            shuffle_seed=3,
+        )
+    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "5")
+    assert len(contents(tmp_path / "1")) >= 6
+
+
+def test_indices_and_shuffle_say_which_examples_and_in_what_order(exported_root: Path, tmp_path: Path) -> None:
+    parser, indices = open_parser(exported_root, "photos"), [7, 3, 3, 30, 0]
+    export_dataset(parser, tmp_path / "tar", format="webdataset", indices=indices, num_shards=2, num_workers=2)
+    was = parser.encoded_examples(np.array(indices), ["image"])
+    assert [image_in(one) for one in read_tars(tmp_path / "tar")] == [one.image for one in was]
+    export_dataset(parser, tmp_path / "records", format="tfrecord", indices=indices, num_shards=2, num_workers=2)
+    there = open_parser(tmp_path / "records", "photos")
+    assert there.source.records(np.arange(5)) == parser.source.records(np.array(indices))
+    export_dataset(parser, tmp_path / "shuffled", format="tfrecord", shuffle_seed=5, num_workers=2)
+    shuffled = open_parser(tmp_path / "shuffled", "photos").source.records(np.arange(37))
+    assert shuffled != parser.source.records(np.arange(37))
+    assert sorted(shuffled) == sorted(parser.source.records(np.arange(37)))
+
+
+@pytest.mark.parametrize("file_format", ["webdataset", "tfrecord"])
+def test_shards_are_filled_up_to_their_limits(exported_root: Path, tmp_path: Path, file_format: str) -> None:
+    parser, most = open_parser(exported_root, "photos"), 400_000
+    export_dataset(parser, tmp_path / "out", format=file_format, max_bytes=most, num_workers=2)
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "out").glob("photos-*"))]
+    assert max(sizes) <= most
+    assert all(size > most - 150_000 for size in sizes[:-1])  # No example is larger.
+    manifest = json.loads((tmp_path / "out" / "export-train.json").read_text())
+    assert manifest["plan"]["bounds"][-1] == 37
+    report = export_dataset(parser, tmp_path / "few", format=file_format, max_bytes=most, max_count=2, num_workers=1)
+    assert report.num_shards == 19
+
+
+def test_a_forked_process_that_inherits_the_package_of_array_record_writes(exported_root: Path, tmp_path: Path) -> None:
+    source = open_parser(exported_root, "photos")
+    export_dataset(source, tmp_path / "a", format="array_record", num_shards=3, num_workers=1)
+    loaded = open_parser(tmp_path / "a", "photos")
+    records = loaded.source.records(np.arange(37))  # From now on this process has the package.
+    export_dataset(loaded, tmp_path / "b", format="array_record", num_shards=3, num_workers=2)
+    assert open_parser(tmp_path / "b", "photos").source.records(np.arange(37)) == records
+    shards = [one for one in contents(tmp_path / "a") if "array_record-" in one]
+    assert all(contents(tmp_path / "a")[one] == contents(tmp_path / "b")[one] for one in shards)
+
+
+@pytest.mark.parametrize("file_format", ["webdataset", *RECORDS])
+def test_a_shard_is_a_function_of_the_plan_that_travels(exported_root: Path, tmp_path: Path, file_format: str) -> None:
+    parser = open_parser(exported_root, "photos")
+    export_dataset(parser, tmp_path / "out", format=file_format, num_shards=4, num_workers=1)
+    plan, shards = read_manifest(tmp_path / "out" / "export-train.json")
+    samples, order = samples_of(parser), SampleOrder(37)
+    content: Any = RecordContent(parser.source, order, file_format)  # type: ignore[arg-type]
+    if file_format == "webdataset":
+        content = TarContent(samples, order, choose_members((), {}, samples.encoded_fields(), None), "number")
+    plan, content = pickle.loads(pickle.dumps((plan, content)))
+    (tmp_path / "elsewhere").mkdir()
+    folder, metrics = ShardFolder(tmp_path / "elsewhere", "train"), StageMetrics(1)
+    metrics.bind(0)
+    assert [write_shard(plan, number, content, folder, metrics) for number in (3, 1)] == [shards[3], shards[1]]
+    name = plan.file_name(3)
+    assert (tmp_path / "elsewhere" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def test_beton_files_and_image_folders_become_tars(exported_root: Path, tmp_path: Path) -> None:
+    parser = open_parser(exported_root, "digits", "test[:20]")
+    export_dataset(parser, tmp_path / "a.beton", format="beton", fields={"image": "raw"}, num_workers=1)
+    export_dataset(ParserBeton(tmp_path / "a.beton"), tmp_path / "out", format="webdataset", num_workers=1, key="id")
+    there, was = read_tars(tmp_path / "out"), parser.examples_by_index(range(20))
+    assert [unquote(one["__key__"]) for one in there] == [one.id for one in was]
+    for one, other in zip(there, was, strict=True):
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(one["png"])).convert("RGB")), other.image)
+    images = tmp_path / "folder" / "train" / "cat"
+    images.mkdir(parents=True)
+    for number, one in enumerate(there):
+        (images / f"{number:02d}.png").write_bytes(one["png"])
+    folder = ParserTfds(tmp_path / "folder", "image_folder")
+    export_dataset(folder, tmp_path / "tars", format="webdataset", num_workers=1)
+    was_in_folder = [(images / name).read_bytes() for name in folder.filenames(basename=True)]
+    assert [one["png"] for one in read_tars(tmp_path / "tars")] == was_in_folder
+    with pytest.raises(ConfigError, match="has no records to be copied"):
+        export_dataset(folder, tmp_path / "records", format="tfrecord")
+
+
+def test_progress_reaches_the_number_of_samples(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    export_dataset(
+        Numbered(),
+        tmp_path / "out",
+        format="webdataset",
+        num_shards=4,
+        num_workers=2,
+        progress=lambda *a: seen.append(a),
+    )
+    assert seen[-1] == (40, 40)
+
+
+class Mixed:
+    """A map-style dataset of dictionaries with values of every kind."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {
+            "text": f"grün {number}",
+            "score": number / 7,
+            "none": None,
+            "nested": {"a": [number, "x"]},
+            "raw": bytes([number]),
+            "array": np.full((2, number), number, np.float16),
+            "label": np.int32(number),
+        }
+
+
+def test_values_of_every_kind_come_back(tmp_path: Path) -> None:
+    export_dataset(Mixed(), tmp_path / "out", format="webdataset", num_workers=1)
+    for number, one in enumerate(read_tars(tmp_path / "out")):
+        assert one["text.txt"].decode() == f"grün {number}"
+        assert json.loads(one["score.json"]) == number / 7
+        assert (json.loads(one["none.json"]), json.loads(one["nested.json"])) == (None, {"a": [number, "x"]})
+        assert one["raw.bin"] == bytes([number])
+        array = np.load(io.BytesIO(one["array.npy"]))
+        assert (array.dtype, array.shape) == (np.float16, (2, number))
+        assert one["cls"] == str(number).encode()
+
+
+class Counting:
+    """A dataset that tells of the samples that are read."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        with self.log.open("a") as file:
+            file.write(f"{number}\n")
+        return {"label": number}
+
+    def read(self) -> Iterator[int]:
+        return map(int, self.log.read_text().split())
+
+
+def test_a_second_run_reads_no_sample_of_a_complete_shard(tmp_path: Path) -> None:
+    source, out = Counting(tmp_path / "log"), tmp_path / "out"
+    export_dataset(source, out, format="webdataset", num_shards=4, num_workers=2)
+    (out / "Counting-all-000002.tar").unlink()
+    before = contents(out)
+    source.log.unlink()
+    report = export_dataset(source, out, format="webdataset", num_shards=4, num_workers=2)
+    assert report.num_kept == 3
+    assert set(source.read()) == {0, 6, 7, 8}  # 0: the fields are chosen by it.
+    assert before.items() <= contents(out).items()
+
+
+MEASURED = """
+import json, resource, sys
+from tfds_torch.export.exporting import export_dataset
+
+class Large:
+    def __init__(self, num_samples): self.num_samples = num_samples
+    def __len__(self): return self.num_samples
+    def __getitem__(self, number): return {"raw": bytes([number % 256]) * 2**17}
+
+largest = []
+for num_samples in (80, 2400):
+    out = f"{sys.argv[1]}/{num_samples}"
+    export_dataset(Large(num_samples), out, format="webdataset", num_shards=1, num_workers=1)
+    largest.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+print(json.dumps(largest))
+"""
+
+
+def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path, run_python: Callable[..., Any]) -> None:
+    done = run_python("-c", MEASURED, str(tmp_path), env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    few, many = json.loads(done.stdout)
+    assert many - few < 60 * 2**20  # Of 304 MiB more that were written.

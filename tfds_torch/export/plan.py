@@ -1,0 +1,192 @@
+"""ExportPlan: which examples go into which shard, and how; equal plans give equal bytes, wherever they are written."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.order import Int64Array
+
+DEFAULT_SHARD_BYTES = 256 * 2**20
+DEFAULT_SHARD_EXAMPLES = 10_000
+"""Of a shard, where nothing is asked for: by the examples' mean size, or else by their number."""
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What an export writes. It can be kept as JSON, and is compared with that of an export that was not completed.
+
+    Attributes:
+        format: of the shards.
+        dataset: what it is called in names of files.
+        split: what it is called in names of files.
+        source: what identifies the examples: name, split, fingerprint ...
+        options: how they are stored, as JSON has it.
+        bounds: shard n holds the places bounds[n] to bounds[n + 1] of the export's order.
+    """
+
+    format: str
+    dataset: str
+    split: str
+    source: Mapping[str, Any]
+    options: Mapping[str, Any]
+    bounds: tuple[int, ...]
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return len(self.bounds) - 1
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of all shards."""
+        return self.bounds[-1]
+
+    def places(self, shard: int) -> range:
+        """Returns the places of a shard's examples."""
+        return range(self.bounds[shard], self.bounds[shard + 1])
+
+    def file_name(self, shard: int) -> str:
+        """Returns the name of a shard: WebDataset's usual form, or TFDS's."""
+        name = f"{self.dataset}-{self.split}"
+        if self.format == "webdataset":
+            return f"{name}-{shard:06d}.tar"
+        return f"{name}.{self.format}-{shard:05d}-of-{self.num_shards:05d}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all of it as values that JSON has."""
+        own = {name: getattr(self, name) for name in ("format", "dataset", "split")}
+        # Through JSON, so that a plan that was read again is equal.
+        return json.loads(  # type: ignore[no-any-return]
+            json.dumps({**own, "source": dict(self.source), "options": dict(self.options), "bounds": list(self.bounds)})
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ExportPlan":
+        """Returns the plan that `to_dict` told.
+
+        Raises:
+            KeyError: a value is missing.
+            TypeError: one is of another type.
+            ValueError: one is of another form.
+        """
+        bounds = tuple(map(int, values["bounds"]))
+        if not all(isinstance(values[name], str) for name in ("format", "dataset", "split")) or len(bounds) < 2:
+            raise ValueError("this is not a plan of an export")
+        names = {name: values[name] for name in ("format", "dataset", "split")}
+        return cls(**names, source=dict(values["source"]), options=dict(values["options"]), bounds=bounds)
+
+    def differences(self, other: "ExportPlan") -> list[str]:
+        """Returns what another plan has otherwise, as `name: this one's, not the other's`."""
+        mine, theirs = _flat(self), _flat(other)
+        told = [
+            f"{name} is {_short(mine.get(name))}, not {_short(theirs.get(name))}"
+            for name in {**mine, **theirs}
+            if mine.get(name) != theirs.get(name)
+        ]
+        return told or (["the shards hold other ranges of examples"] if self.bounds != other.bounds else [])
+
+
+@dataclass(frozen=True)
+class ShardSizes:
+    """How many shards are asked for, or how large they may be.
+
+    Attributes:
+        num_shards: of them all; None: not asked for.
+        max_count: examples of a shard; None: any number.
+        max_bytes: of a shard's file; None: any number.
+
+    Raises:
+        ConfigError: a value that cannot work, or not with another one.
+    """
+
+    num_shards: int | None = None
+    max_count: int | None = None
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_shards", "max_count", "max_bytes"):
+            if (value := getattr(self, name)) is not None:
+                check_integer(name, value, 1)
+        if self.num_shards is not None and (self.max_count is not None or self.max_bytes is not None):
+            raise ConfigError(
+                "num_shards (--shards) says how many shards there are, max_count and max_bytes how large they may be: "
+                "give the one or the others."
+            )
+
+    def bounds(
+        self, num_examples: int, mean_bytes: int | None, sizes: Int64Array | None = None, end_bytes: int = 0
+    ) -> tuple[int, ...]:
+        """Returns where shards begin and end, as in ExportPlan.
+
+        Args:
+            num_examples: of all shards, >= 1.
+            mean_bytes: of an example; None: not known.
+            sizes: int64 [num_examples], bytes of each one in a shard; needed where max_bytes is given.
+            end_bytes: what a file's end takes of max_bytes.
+
+        Raises:
+            ConfigError: more shards than examples, or an example that is larger than a shard may be.
+        """
+        if self.max_bytes is not None and sizes is not None:
+            return _cut_by_bytes(sizes, self.max_bytes, end_bytes, self.max_count or num_examples)
+        if self.num_shards is None and self.max_count is not None:
+            return (*range(0, num_examples, self.max_count), num_examples)
+        shards = self.num_shards
+        if shards is None:
+            per_shard = DEFAULT_SHARD_EXAMPLES if mean_bytes is None else DEFAULT_SHARD_BYTES // max(1, mean_bytes)
+            shards = -(-num_examples // max(1, per_shard))
+        if shards > num_examples:
+            raise ConfigError(
+                f"num_shards={shards:,} (--shards) is more than the {num_examples:,} examples: no shard may be empty."
+            )
+        return tuple(num_examples * shard // shards for shard in range(shards + 1))
+
+
+def _cut_by_bytes(sizes: Int64Array, max_bytes: int, end_bytes: int, max_count: int) -> tuple[int, ...]:
+    room = max_bytes - end_bytes
+    too_large = np.flatnonzero(sizes > room)
+    if len(too_large):
+        place = int(too_large[0])
+        needed = int(sizes[place]) + end_bytes
+        raise ConfigError(
+            f"max_bytes={max_bytes:,} (--max-bytes): a shard with example {place} alone takes {needed:,} bytes. Allow "
+            f"{int(sizes.max()) + end_bytes:,} or more, for the largest one, or leave that out."
+        )
+    ends = np.cumsum(sizes)
+    bounds = [0]
+    while bounds[-1] < len(sizes):
+        start = bounds[-1]
+        before = int(ends[start - 1]) if start else 0
+        bounds.append(min(int(np.searchsorted(ends, before + room, side="right")), start + max_count))
+    return tuple(bounds)
+
+
+def _flat(plan: ExportPlan) -> dict[str, Any]:
+    values = plan.to_dict()
+    return {
+        **{name: values[name] for name in ("format", "dataset", "split")},
+        **values["options"],
+        **{f"source {name}": value for name, value in values["source"].items()},
+        "number of shards": plan.num_shards,
+    }
+
+
+def _short(value: Any) -> str:
+    said = json.dumps(value)
+    return said if len(said) <= 100 else f"{said[:97]}..."
+
+
+def split_label(expression: str) -> str:
+    """Returns what a split expression is called in names of files: `train[:10%]` train, `train+test` train_test."""
+    parts: Sequence[str] = [part.partition("[")[0].strip() for part in expression.split("+")]
+    return safe_name("_".join(dict.fromkeys(parts))) or "all"
+
+
+def safe_name(name: str) -> str:
+    """Returns a name of letters, digits and `_` alone."""
+    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)

@@ -1,0 +1,110 @@
+"""ShardFile: a shard that is written from its beginning to its end, and its checksum; there whole or not at all."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+
+from tfds_torch.runtime.whole_file import WholeFile
+
+_BLOCK_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """What a file holds.
+
+    Attributes:
+        num_bytes: its size.
+        crc32c: of all of it.
+    """
+
+    num_bytes: int
+    crc32c: int
+
+
+class ShardFile:
+    """A file in the making, beside its place.
+
+    Args:
+        path: its place.
+
+    Attributes:
+        beside: where it lies until `commit`.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = WholeFile(path)
+        self.beside = self._file.beside
+        self._parts: list[bytes] = []
+        self._waiting = self._num_bytes = self._crc32c = 0
+
+    def write(self, content: bytes) -> None:
+        """Writes the next bytes.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        self._parts.append(content)
+        self._waiting += len(content)
+        if self._waiting >= _BLOCK_BYTES:
+            self._flush()
+
+    def end(self) -> WrittenFile:
+        """Writes what is left, and returns what the file holds.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._flush()
+        return WrittenFile(self._num_bytes, self._crc32c)
+
+    def commit(self) -> None:
+        """Puts the file in its place, for good.
+
+        Raises:
+            OSError: it cannot be put there; what was there is still there.
+        """
+        self._file.commit()
+
+    def discard(self) -> None:
+        """Leaves the place as it was; may be called twice, and after `commit`."""
+        self._file.discard()
+
+    def _flush(self) -> None:
+        block = b"".join(self._parts)
+        self._file.write(block, self._num_bytes)
+        self._crc32c = google_crc32c.extend(self._crc32c, block)
+        self._num_bytes += len(block)
+        self._parts, self._waiting = [], 0
+
+
+def read_file(path: str | os.PathLike[str]) -> WrittenFile | None:
+    """Returns what a file holds; None: there is none, or it cannot be read."""
+    num_bytes = crc32c = 0
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while block := file.read(_BLOCK_BYTES):
+                num_bytes, crc32c = num_bytes + len(block), google_crc32c.extend(crc32c, block)
+    except OSError:
+        return None
+    return WrittenFile(num_bytes, crc32c)
+
+
+def write_for_good(path: Path, content: bytes) -> None:
+    """Puts content in the place of a file, also if the power fails afterwards.
+
+    Raises:
+        OSError: it cannot be written; what was there is still there.
+    """
+    file = ShardFile(path)
+    try:
+        file.write(content)
+        file.end()
+        file.commit()
+    finally:
+        file.discard()

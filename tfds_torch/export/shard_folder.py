@@ -1,0 +1,256 @@
+"""ShardFolder: the folder of a sharded export: its plan, what of it is done, and who may write there.
+
+`export-<split>.json` holds the plan, and at the end what every shard holds. Until then each shard is told in a log,
+`.export-<split>.log`, before it is put in its place: what lies there and agrees with its line is whole.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.plan import ExportPlan
+from tfds_torch.export.shard_file import read_file, write_for_good
+from tfds_torch.export.tfds_metadata import withdraw_split
+
+_PREFIX, _SUFFIX = "export-", ".json"
+_WAIT_S = 5.0
+"""How long workers of a killed export may take to end."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a complete shard holds.
+
+    Attributes:
+        number: of the shard.
+        num_bytes: its size.
+        crc32c: of all of it.
+        content_bytes: of its examples, without what frames them.
+    """
+
+    number: int
+    num_bytes: int
+    crc32c: int
+    content_bytes: int
+
+
+class ShardFolder:
+    """The folder of an export.
+
+    Args:
+        path: of the folder, which need not be there yet.
+        split: as the plan calls it.
+    """
+
+    def __init__(self, path: Path, split: str) -> None:
+        self.path = path
+        self.manifest = path / f"{_PREFIX}{split}{_SUFFIX}"
+        self._log = path / f".{_PREFIX}{split}.log"
+
+    def check(self, plan: ExportPlan, overwrite: bool) -> None:
+        """Raises ConfigError where the plan's shards cannot be written there; changes nothing.
+
+        Args:
+            plan: what is to be written.
+            overwrite: whether another export of the same split may be replaced.
+        """
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise ConfigError(f"{self.path} is a file: the shards of an export need a folder of their own.")
+        there = list(_manifests(self.path))
+        if not there and (found := sorted(name for name in os.listdir(self.path) if not name.startswith("."))):
+            raise ConfigError(
+                f"{self.path} holds files that are not of an export, such as {found[0]!r}: choose a new folder, or an "
+                f"empty one. Nothing there is replaced."
+            )
+        for manifest in there:
+            other, _ = read_manifest(manifest)
+            if manifest == self.manifest:
+                if (told := plan.differences(other)) and not overwrite:
+                    raise ConfigError(
+                        f"{self.path} holds an export with other options, which stays: {'; '.join(told)}. Give the "
+                        f"same options to go on with it, use overwrite=True (--overwrite) to replace it, or choose "
+                        f"another folder."
+                    )
+            elif (other.format, other.dataset, other.source.get("name")) != (
+                plan.format,
+                plan.dataset,
+                plan.source.get("name"),
+            ):
+                raise ConfigError(
+                    f"{self.path} holds {other.source.get('name')} as {other.format}: choose another folder for "
+                    f"{plan.source.get('name')} as {plan.format}."
+                )
+
+    def begin(self, plan: ExportPlan) -> dict[int, Shard]:
+        """Makes the folder the plan's, and returns the shards that were told to be complete; the caller has the lock.
+
+        Raises:
+            OSError: it cannot be written to.
+        """
+        self.remove_unfinished()
+        if self.manifest.exists():
+            other, shards = read_manifest(self.manifest)
+            if not plan.differences(other):
+                return {shard.number: shard for shard in shards} | self._told()
+            self._clear(other)
+        self._log.unlink(missing_ok=True)
+        self._write(plan, None)
+        return {}
+
+    def note(self, shard: Shard) -> None:
+        """Tells of a shard that will be put in its place next; processes may do so at once.
+
+        Raises:
+            OSError: it cannot be told.
+        """
+        # A line begins with its own end: one that a full disk has cut does not spoil the next.
+        line = f"\n{json.dumps(asdict(shard))}\n".encode()
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            if os.write(log, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(log)
+        finally:
+            os.close(log)
+
+    def is_complete(self, plan: ExportPlan, shard: Shard) -> bool:
+        """Whether a shard lies in its place as it was told; all of it is read."""
+        path = self.path / plan.file_name(shard.number)
+        try:
+            if path.stat().st_size != shard.num_bytes:
+                return False
+        except OSError:
+            return False
+        found = read_file(path)
+        return found is not None and (found.num_bytes, found.crc32c) == (shard.num_bytes, shard.crc32c)
+
+    def complete(self, plan: ExportPlan, shards: Sequence[Shard]) -> None:
+        """Writes what all shards hold.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._write(plan, shards)
+        self._log.unlink(missing_ok=True)
+
+    def remove_unfinished(self) -> None:
+        """Removes what processes that were ended have left of their shards; the caller has the lock."""
+        for beside in self.path.glob(f".*.{'[0-9a-f]' * 16}.tmp"):
+            with suppress(OSError):
+                beside.unlink()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder, and keeps other exports out of it until the block ends, and workers of this one with it.
+
+        Raises:
+            ExportError: another export writes there, or it cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExportError(f"The folder {self.path} cannot be made: {error.strerror}.") from error
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        deadline = time.monotonic() + _WAIT_S
+        try:
+            while not _lock(descriptor):
+                if time.monotonic() >= deadline:
+                    raise ExportError(f"Another export writes to {self.path}: let it end, or choose another folder.")
+                time.sleep(0.05)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _told(self) -> dict[int, Shard]:
+        found = {}
+        with suppress(OSError):
+            for line in self._log.read_bytes().splitlines():
+                with suppress(ValueError, TypeError):  # Cut by a full disk, or by the end of the machine.
+                    shard = Shard(**json.loads(line))
+                    found[shard.number] = shard
+        return found
+
+    def _clear(self, other: ExportPlan) -> None:
+        """Removes the shards of an export that is replaced; first what promises them."""
+        withdraw_split(self.path, other.split)
+        for name in {other.file_name(shard) for shard in range(other.num_shards)}:
+            (self.path / name).unlink(missing_ok=True)
+
+    def _write(self, plan: ExportPlan, shards: Sequence[Shard] | None) -> None:
+        told = None if shards is None else [_plain(plan, shard) for shard in shards]
+        write_for_good(self.manifest, json.dumps({"plan": plan.to_dict(), "shards": told}, indent=1).encode())
+
+
+def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
+    """Returns an export's plan, and its shards; none, as long as it is not complete.
+
+    Raises:
+        ConfigError: it cannot be read, or is damaged.
+    """
+    try:
+        values = json.loads(path.read_bytes())
+        plan = ExportPlan.from_dict(values["plan"])
+        shards = [_shard(one) for one in values["shards"] or ()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as the manifest of an export ({type(error).__name__}: {error}): choose another "
+            f"folder, or remove this one."
+        ) from None
+    return plan, shards
+
+
+def verify_shards(path: str | os.PathLike[str]) -> None:
+    """Reads all shards of a folder's exports again, and holds them against their checksums.
+
+    Args:
+        path: of the folder.
+
+    Raises:
+        ExportError: a shard is missing or is not what was written, or an export is not complete.
+        ConfigError: the folder has no export, or a damaged manifest.
+    """
+    found = [(manifest, *read_manifest(manifest)) for manifest in _manifests(Path(path))]
+    if not found:
+        raise ConfigError(f"{path} holds no export.")
+    for manifest, plan, shards in found:
+        folder = ShardFolder(Path(path), plan.split)
+        if len(shards) != plan.num_shards:
+            raise ExportError(f"{manifest}: the export is not complete: the same command goes on with it.")
+        wrong = [plan.file_name(shard.number) for shard in shards if not folder.is_complete(plan, shard)]
+        if wrong:
+            raise ExportError(
+                f"{path}: {len(wrong)} of {len(shards)} shards are not what was written, such as {wrong[0]}: run the "
+                f"same command again, which writes these anew."
+            )
+
+
+def _manifests(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if path.name.startswith(_PREFIX) and path.name.endswith(_SUFFIX))
+
+
+def _plain(plan: ExportPlan, shard: Shard) -> dict[str, Any]:
+    return {"file": plan.file_name(shard.number), **asdict(shard)}
+
+
+def _shard(values: Mapping[str, Any]) -> Shard:
+    return Shard(*(int(values[name]) for name in ("number", "num_bytes", "crc32c", "content_bytes")))
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # Some file systems have no locks.
+        return True
+    return True

@@ -1,0 +1,254 @@
+"""Members of WebDataset's tar files: which a sample becomes, and how its values are stored in them."""
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tfds_torch.engines.fields import EncodedField
+from tfds_torch.errors import ConfigError
+from tfds_torch.export.default_fields import CannotStoreError, check_has_no_images
+from tfds_torch.export.field_choice import FIRST, named_values
+from tfds_torch.export.plan import safe_name
+from tfds_torch.export.values import is_tensor, to_json
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.storage.source import FieldSpec
+
+_SIGNATURES = {
+    b"\xff\xd8\xff": "jpg",
+    b"\x89PNG": "png",
+    b"GIF8": "gif",
+    b"BM": "bmp",
+    b"II*\0": "tif",
+    b"MM\0*": "tif",
+}
+_WITHOUT_NAME = {"image": "image", "label": "cls"}
+"""Fields whose members have an extension alone, where they are stored in this way."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A field of samples, and the member that it becomes.
+
+    Attributes:
+        key: of a sample that is a mapping; position in one that is a sequence.
+        name: of the field, in the member's extension; empty: there is none.
+        kind: how values are stored: image, cls, txt, json, npy, bin.
+        dtype: of arrays; None: their own.
+    """
+
+    key: Any
+    name: str
+    kind: str
+    dtype: Any = None
+
+    def encode(self, sample: Any) -> tuple[str, bytes]:
+        """Returns the extension, and the content.
+
+        Raises:
+            ConfigError: the sample lacks the field, or its value cannot be stored in that way.
+        """
+        try:
+            value = sample[self.key]
+        except (KeyError, IndexError, TypeError):
+            raise ConfigError(f"The sample has no {self.key!r}, as the first one had.") from None
+        try:
+            extension, content = _ENCODERS[self.kind](value, self.dtype)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"Field {self.key!r}: {error}") from None
+        return f"{self.name}.{extension}" if self.name else extension, content
+
+    def describe(self) -> str:
+        """Returns the extension, as far as it does not depend on the value."""
+        extension = "jpg, png, ... as it was" if self.kind == "image" else self.kind
+        return f"{self.name}.{extension}" if self.name else extension
+
+
+def choose_members(
+    skipped: Sequence[str],
+    names: Mapping[str, str],
+    known: Mapping[str, EncodedField | ConfigError] | None,
+    sample: Any,
+) -> tuple[Member, ...]:
+    """Returns the members of each sample: image and label first, then the others in the sample's order.
+
+    Args:
+        skipped: fields that are left out.
+        names: of fields -> their new names.
+        known: the source's fields, where it knows them; None: the sample tells.
+        sample: the first one, where it tells.
+
+    Raises:
+        ConfigError: unknown fields, or fields that cannot be stored; all of these are named.
+    """
+    keys: dict[Any, Any]
+    if known is None and not isinstance(sample, Mapping):
+        values, keys, _ = named_values({}, sample)
+    else:
+        values = {} if known is not None else dict(sample)
+        every = list(values if known is None else known)
+        keys = {name: name for name in [*(n for n in FIRST if n in every), *(n for n in every if n not in FIRST)]}
+    for what, given in (("fields", skipped), ("names", names)):
+        for name in given:
+            if name not in keys:
+                there = ", ".join(map(str, keys))
+                raise ConfigError(
+                    f"{what} names {name!r}, which is not a field: there are {there}."
+                    f"{did_you_mean(name, map(str, keys))}"
+                )
+    members, refused = list[Member](), list[str]()
+    for name, key in keys.items():
+        if name in skipped:
+            continue
+        try:
+            kind, dtype = _kind_of_value(name, values[name]) if known is None else _kind_of_spec(name, known[name])
+            members.append(_named(Member(key, names.get(name, str(name)), kind, dtype), members))
+        except CannotStoreError as error:
+            refused.append(f"{name!r}: {error}")
+    if refused:
+        raise ConfigError(
+            f"Nothing was written: of the fields, {len(refused)} cannot be stored in a tar file.\n  "
+            + "\n  ".join(refused)
+            + "\nLeave such a field out with fields={name: None} (--field NAME=skip), or give it another name with "
+            "names={name: new} (--rename NAME=NEW)."
+        )
+    if not members:
+        raise ConfigError("There is no field to be written: all are left out.")
+    return tuple(members)
+
+
+def _named(member: Member, there: Sequence[Member]) -> Member:
+    has_none = _WITHOUT_NAME.get(member.name) == member.kind
+    named = Member(member.key, "" if has_none else safe_name(member.name), member.kind, member.dtype)
+    if not has_none and not named.name:
+        raise CannotStoreError("its name is empty")
+    if any(named.name == other.name and named.describe() == other.describe() for other in there):
+        raise CannotStoreError(f"another field has the name {named.describe()!r} already")
+    return named
+
+
+def _kind_of_spec(name: str, known: EncodedField | ConfigError) -> tuple[str, Any]:
+    if isinstance(known, ConfigError):
+        raise CannotStoreError(str(known))
+    if known.kind != "value":
+        return ("image" if known.kind == "image" else "txt"), None
+    spec = known.spec
+    check_has_no_images(spec)
+    if not isinstance(spec, FieldSpec):
+        return "json", None
+    kind = np.dtype(spec.dtype).kind
+    if kind in "OSU":
+        return ("json" if spec.shape else "bin"), None
+    if name == "label" and not spec.shape and kind in "iu":
+        return "cls", None
+    if spec.shape.count(None) > 1:
+        return "json", None
+    _check_dtype(np.dtype(spec.dtype))
+    return "npy", np.dtype(spec.dtype)
+
+
+def _kind_of_value(name: str, value: Any) -> tuple[str, Any]:
+    if isinstance(value, Image.Image):
+        return "image", None
+    if isinstance(value, bytes | bytearray):
+        return ("bin" if _extension_of(bytes(value)) is None else "image"), None
+    if is_tensor(value):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray | np.generic):
+        if name == "label" and not value.shape and value.dtype.kind in "iu":
+            return "cls", None
+        if value.dtype == np.uint8 and name == "image" and _has_pixels(value):
+            return "image", None
+        if value.dtype.kind in "OSU":
+            return "json", None
+        _check_dtype(value.dtype)
+        return "npy", None
+    if isinstance(value, str):
+        return "txt", None
+    if name == "label" and isinstance(value, int) and not isinstance(value, bool):
+        return "cls", None
+    if value is None or isinstance(value, bool | int | float | list | tuple | Mapping):
+        return "json", None
+    raise CannotStoreError(f"{type(value).__name__} is nothing that a tar file of WebDataset holds")
+
+
+def _check_dtype(dtype: "np.dtype[Any]") -> None:
+    if dtype.kind not in "biufc":  # Such as bfloat16: the file would not tell what it is.
+        raise CannotStoreError(f"a .npy file cannot tell the type {dtype}")
+
+
+def _has_pixels(value: Any) -> bool:
+    return value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (1, 3, 4))
+
+
+def _extension_of(image: bytes) -> str | None:
+    if image[8:12] == b"WEBP":
+        return "webp"
+    return next((extension for start, extension in _SIGNATURES.items() if image.startswith(start)), None)
+
+
+def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
+    if isinstance(value, bytes | bytearray):
+        content = bytes(value)
+        extension = _extension_of(content)
+        if extension is None:
+            raise ValueError(f"{content[:12]!r}... is not the beginning of an image file.")
+        return extension, content
+    if is_tensor(value):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray):
+        if value.dtype != np.uint8 or not _has_pixels(value):
+            raise ValueError(f"{value.dtype} {list(value.shape)} is not uint8 [h, w] or [h, w, 1, 3 or 4].")
+        value = Image.fromarray(value[..., 0] if value.shape[2:] == (1,) else value)
+    if not isinstance(value, Image.Image):
+        raise TypeError(f"{type(value).__name__} is not an image.")
+    file = io.BytesIO()
+    value.save(file, "PNG")
+    return "png", file.getvalue()
+
+
+def _encode_class(value: Any, dtype: Any) -> tuple[str, bytes]:
+    if is_tensor(value):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray) and value.shape == ():
+        value = value[()]
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{value!r} is not an integer.")
+    return "cls", str(int(value)).encode()
+
+
+def _encode_text(value: Any, dtype: Any) -> tuple[str, bytes]:
+    if not isinstance(value, str | bytes):
+        raise TypeError(f"{value!r} is not a text.")
+    return "txt", value.encode() if isinstance(value, str) else value
+
+
+def _encode_json(value: Any, dtype: Any) -> tuple[str, bytes]:
+    return "json", json.dumps(to_json(value), ensure_ascii=False).encode()
+
+
+def _encode_array(value: Any, dtype: Any) -> tuple[str, bytes]:
+    array = np.asarray(value, dtype)
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, allow_pickle=False)
+    return "npy", file.getvalue()
+
+
+def _encode_bytes(value: Any, dtype: Any) -> tuple[str, bytes]:
+    if not isinstance(value, bytes | bytearray):
+        raise TypeError(f"{value!r} is not bytes.")
+    return "bin", bytes(value)
+
+
+_ENCODERS: dict[str, Callable[[Any, Any], tuple[str, bytes]]] = {
+    "image": _encode_image,
+    "cls": _encode_class,
+    "txt": _encode_text,
+    "json": _encode_json,
+    "npy": _encode_array,
+    "bin": _encode_bytes,
+}

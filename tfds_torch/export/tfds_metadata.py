@@ -1,0 +1,96 @@
+"""What TFDS keeps beside a dataset's shards, written for shards that are cut in another way.
+
+Source: tensorflow_datasets/core/dataset_info.py and proto/dataset_info.proto, as JSON.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.export.plan import ExportPlan
+from tfds_torch.export.shard_file import write_for_good
+
+_INFO, _FEATURES = "dataset_info.json", "features.json"
+_OTHERS = ("*.labels.txt", "*.vocab", "*.subwords", "metadata.json")
+"""What features keep in files of their own: names of classes, vocabularies; and the dataset's metadata."""
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+
+def read_dataset_name(version_dir: Path) -> str:
+    """Returns the name by which a dataset's files are called.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    return str(_read_info(version_dir)["name"])
+
+
+def write_metadata(
+    version_dir: Path, folder: Path, plan: ExportPlan, shard_lengths: Sequence[int], num_bytes: int
+) -> None:
+    """Lets TFDS open a folder of complete shards; splits that are there already stay.
+
+    Args:
+        version_dir: of the dataset whose records the shards hold.
+        folder: of the shards.
+        plan: of the shards.
+        shard_lengths: examples of each shard.
+        num_bytes: of all records.
+
+    Raises:
+        OSError: it cannot be written.
+        ConfigError: the dataset's own metadata cannot be read.
+    """
+    info = _read_info(version_dir)
+    others = [split for split in _splits_there(folder) if split.get("name") != plan.split]
+    own = {
+        "filepathTemplate": _TEMPLATE,
+        "name": plan.split,
+        "numBytes": str(num_bytes),
+        "shardLengths": list(map(str, shard_lengths)),
+    }
+    info |= {"fileFormat": plan.format, "splits": [*others, own]}
+    for path in [version_dir / _FEATURES, *(path for form in _OTHERS for path in sorted(version_dir.glob(form)))]:
+        if path.is_file():
+            write_for_good(folder / path.name, path.read_bytes())
+    # Last: without it, the folder is not a dataset yet.
+    write_for_good(folder / _INFO, _encode(info))
+
+
+def withdraw_split(folder: Path, split: str) -> None:
+    """Takes a split, whose shards will be removed, out of a folder's metadata; of its last one nothing stays.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = folder / _INFO
+    if not path.exists():
+        return
+    others = [one for one in _splits_there(folder) if one.get("name") != split]
+    if others:
+        write_for_good(path, _encode(_read_info(folder) | {"splits": others}))
+        return
+    path.unlink()
+    for stale in [folder / _FEATURES, *(path for form in _OTHERS for path in folder.glob(form))]:
+        stale.unlink(missing_ok=True)
+
+
+def _splits_there(folder: Path) -> list[dict[str, Any]]:
+    return list(_read_info(folder).get("splits", [])) if (folder / _INFO).exists() else []
+
+
+def _read_info(version_dir: Path) -> dict[str, Any]:
+    path = version_dir / _INFO
+    try:
+        info: dict[str, Any] = json.loads(path.read_bytes())
+        if not isinstance(info, dict) or "name" not in info:
+            raise ValueError("it has no name")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}.") from None
+    return info
+
+
+def _encode(info: dict[str, Any]) -> bytes:
+    return json.dumps(info, indent=2, ensure_ascii=False).encode()

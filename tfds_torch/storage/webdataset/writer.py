@@ -1,0 +1,83 @@
+"""TarWriter: WebDataset's tar files, in which nothing differs from one run to the next.
+
+Members are ustar's, without times, owners or extensions: any tar program reads them, and equal samples give equal
+bytes.
+Source: POSIX.1-1988, ustar interchange format.
+"""
+
+from collections.abc import Callable
+
+from tfds_torch.errors import ConfigError
+
+BLOCK_BYTES = 512
+RECORD_BYTES = 20 * BLOCK_BYTES
+"""What a tar file is filled up to."""
+LONGEST_NAME = 100
+_MOST_BYTES = 8**11 - 1  # Eleven octal digits.
+_MODE_TO_GROUP = b"0000644\0" + 2 * b"0000000\0"
+_TIME = b"00000000000\0"
+_AFTER_CHECKSUM = b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
+_SUM_OF_REST = sum(_MODE_TO_GROUP) + sum(_TIME) + 8 * ord(" ") + sum(_AFTER_CHECKSUM)
+
+
+class TarWriter:
+    """Writes members of a tar file, one after the other.
+
+    Args:
+        write: takes the next bytes of the file.
+    """
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write, self._num_bytes = write, 0
+
+    def add(self, name: str, content: bytes) -> None:
+        """Writes a member.
+
+        Args:
+            name: `<key>.<extension>`, ASCII.
+            content: of the file.
+
+        Raises:
+            ConfigError: ustar has no room for the name or the content.
+        """
+        self._write(member_header(name, len(content)))
+        self._write(content)
+        padding = -len(content) % BLOCK_BYTES
+        if padding:
+            self._write(bytes(padding))
+        self._num_bytes += member_bytes(len(content))
+
+    def close(self) -> None:
+        """Writes the end of the file."""
+        self._write(bytes(tar_bytes(self._num_bytes) - self._num_bytes))
+
+
+def member_bytes(content_bytes: int) -> int:
+    """Returns what a member takes in a tar file: its header, and its content in whole blocks."""
+    return BLOCK_BYTES + -(-content_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def tar_bytes(members_bytes: int) -> int:
+    """Returns the size of a tar file whose members take so many bytes: two empty blocks end it, and it is filled up."""
+    return -(-(members_bytes + 2 * BLOCK_BYTES) // RECORD_BYTES) * RECORD_BYTES
+
+
+def member_header(name: str, num_bytes: int) -> bytes:
+    """Returns the 512 bytes before a member's content.
+
+    Raises:
+        ConfigError: ustar has no room for the name or the content.
+    """
+    encoded = name.encode("ascii", errors="replace")
+    if len(encoded) > LONGEST_NAME or not name.isascii() or not name:
+        raise ConfigError(
+            f"A tar file has no room for the member {name!r}: names are {LONGEST_NAME} ASCII characters at "
+            f"most. Use shorter keys (numbers), or shorter names of fields."
+        )
+    if num_bytes > _MOST_BYTES:
+        raise ConfigError(
+            f"A tar file has no room for the {num_bytes:,} bytes of the member {name!r}: {_MOST_BYTES:,} at most."
+        )
+    size = b"%011o\0" % num_bytes
+    check = b"%06o\0 " % (_SUM_OF_REST + sum(encoded) + sum(size))
+    return b"".join((encoded.ljust(LONGEST_NAME, b"\0"), _MODE_TO_GROUP, size, _TIME, check, _AFTER_CHECKSUM))
