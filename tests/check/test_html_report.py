@@ -23,7 +23,8 @@ from tfds_torch.check import command, html_report
 from tfds_torch.check.arguments import parse_arguments
 from tfds_torch.check.expectation import expect
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.html_report import save_page
+from tfds_torch.check.json_report import make_report
+from tfds_torch.check.outputs import save_output
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.errors import ConfigError, ShardError
 
@@ -49,7 +50,7 @@ def write_hostile(own_digits: Path) -> Path:
 
 
 def save(path: Path, findings: Findings, exit_code: int = 0) -> Page:
-    save_page(path, findings, ["--html", str(path)], time.time(), exit_code)
+    save_output("--html", path, findings, make_report(findings, ["--html", str(path)], time.time(), exit_code))
     return load(path)
 
 
@@ -344,7 +345,7 @@ def test_a_page_that_is_not_finished_leaves_the_old_one(
 
 def test_a_folder_that_went_away_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"The page .*nowhere/r\.html cannot be written: "):
-        save_page(tmp_path / "nowhere" / "r.html", Findings(), [], time.time(), 0)
+        save_output("--html", tmp_path / "nowhere" / "r.html", Findings(), make_report(Findings(), [], time.time(), 0))
 
 
 def test_a_check_whose_folder_goes_away_says_so(

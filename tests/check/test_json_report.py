@@ -18,14 +18,15 @@ from check.report_file import SCHEMA, load
 from tfds_torch.check import command, json_report
 from tfds_torch.check.arguments import parse_arguments
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.json_report import save_report
+from tfds_torch.check.json_report import make_report
 from tfds_torch.check.ledger import EpochCounts
+from tfds_torch.check.outputs import save_output
 from tfds_torch.check.verdict import NotJudged, Promise, Some
 from tfds_torch.errors import ConfigError, ShardError
 
 
 def save(path: Path, findings: Findings, exit_code: int = 0) -> dict[str, Any]:
-    save_report(path, findings, ["--json", str(path)], time.time(), exit_code)
+    save_output("--json", path, findings, make_report(findings, ["--json", str(path)], time.time(), exit_code))
     return load(path)
 
 
@@ -111,9 +112,10 @@ def test_what_is_no_number_is_no_report(tmp_path: Path, fake: FakeCheck) -> None
     """Rather none than one that a parser of JSON stumbles over."""
     path = tmp_path / "r.json"
     path.write_text("old")
-    promise = Promise("p", float("nan"), "")  # type: ignore[arg-type]
+    findings = Findings(promises=[Promise("p", float("nan"), "")])  # type: ignore[arg-type]
+    report = make_report(findings, [], time.time(), 0)
     with pytest.raises(ValueError, match="JSON"):
-        save_report(path, Findings(promises=[promise]), [], time.time(), 0)
+        save_output("--json", path, findings, report)
     assert (os.listdir(tmp_path), path.read_text()) == (["r.json"], "old")
 
 
@@ -143,13 +145,13 @@ def test_a_file_that_cannot_be_replaced_is_an_error_that_leaves_nothing(tmp_path
     folder = tmp_path / "r.json"
     (folder / "inside").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"The report .*r\.json cannot be written: "):
-        save_report(folder, Findings(), [], time.time(), 0)
+        save_output("--json", folder, Findings(), make_report(Findings(), [], time.time(), 0))
     assert os.listdir(tmp_path) == ["r.json"]
 
 
 def test_a_folder_that_went_away_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere/r\.json cannot be written: "):
-        save_report(tmp_path / "nowhere" / "r.json", Findings(), [], time.time(), 0)
+        save_output("--json", tmp_path / "nowhere" / "r.json", Findings(), make_report(Findings(), [], time.time(), 0))
 
 
 # Every way in which a check ends.

@@ -1,41 +1,16 @@
 """The check's findings as one page for people: it holds all that it shows, and asks nothing of any network."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.json_report import make_report
 from tfds_torch.check.page import fill_page
-from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.printable import printable
-from tfds_torch.runtime.whole_file import write_whole
 
 _TEMPLATE = "page.html.jinja"
 _MOST_CHARACTERS = 4_000
-
-
-def save_page(path: Path, findings: Findings, command: Sequence[str], started: float, exit_code: int) -> None:
-    """Writes the page; the file is there whole or not at all.
-
-    Args:
-        path: where to.
-        findings: what is known.
-        command: the arguments of the check.
-        started: when it began, seconds since 1970.
-        exit_code: how it ended.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    page = render_page(findings, make_report(findings, command, started, exit_code))
-    try:
-        write_whole(path, page.encode())
-    except OSError as error:
-        raise ConfigError(f"The page {path} cannot be written: {error}.") from None
 
 
 def render_page(findings: Findings, report: dict[str, Any]) -> str:

@@ -43,7 +43,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,34 +52,17 @@ from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.reference import CheckedParser, reference_of
-from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.runtime.machine_share import num_cores
-from tfds_torch.runtime.whole_file import write_whole
 from tfds_torch.storage.source import FieldSpec
 
 SCHEMA_VERSION = 2
 _PACKAGES = ("numpy", "pillow", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "torch")
 
 
-def save_report(path: Path, findings: Findings, command: Sequence[str], started: float, exit_code: int) -> None:
-    """Writes the report; the file is there whole or not at all.
-
-    Args:
-        path: where to.
-        findings: what is known.
-        command: the arguments of the check.
-        started: when it began, seconds since 1970.
-        exit_code: how it ended.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    content = json.dumps(make_report(findings, command, started, exit_code), indent=2, allow_nan=False) + "\n"
-    try:
-        write_whole(path, content.encode())
-    except OSError as error:
-        raise ConfigError(f"The report {path} cannot be written: {error}.") from None
+def render_report(report: dict[str, Any]) -> str:
+    """Returns the report as JSON."""
+    return json.dumps(report, indent=2, allow_nan=False) + "\n"
 
 
 def make_report(findings: Findings, command: Sequence[str], started: float, exit_code: int) -> dict[str, Any]:
