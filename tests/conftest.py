@@ -42,6 +42,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _no_tensorflow_here() -> Iterator[None]:
+    """Other tests prove in this very process that no tensorflow is loaded: what needs it runs in another one."""
+    before = "tensorflow" in sys.modules
+    yield
+    assert before or "tensorflow" not in sys.modules, "This test left tensorflow in the process of the tests."
+
+
 @pytest.fixture
 def run_python(tmp_path: Path) -> RunPython:
     """`run_python("-c", code)`: runs this interpreter outside the checkout and returns the completed process.
