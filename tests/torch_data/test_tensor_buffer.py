@@ -62,6 +62,22 @@ def test_pixels_beyond_the_steps_are_reached_by_the_filter_alone(bicubic: bool) 
         assert psnr >= 45, steps
 
 
+@pytest.mark.parametrize("bicubic", [False, True])
+@pytest.mark.parametrize("size", [(160, 240), (160, 30), (20, 240)])
+def test_a_side_that_keeps_its_length_is_resized_by_its_step(size: tuple[int, int], bicubic: bool) -> None:
+    """A part of an enlarged image may have as many pixels as the image; torch would copy it."""
+    image = photograph("flower", (240, 160))
+    steps = (150 / size[0], 225 / size[1])
+    resample = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+    wanted = np.asarray(image.resize((size[1], size[0]), resample, (0, 0, 225, 150)))
+    buffer = TensorBuffers()((1, *size, 3))
+    buffer.fill_row(0, np.array(image), steps, bicubic=bicubic, flip=False)
+    for resized in (buffer.resize(np.array(image), size, steps, bicubic=bicubic), buffer.pixels[0]):
+        mean, psnr = difference(resized, wanted)
+        assert mean <= 0.5
+        assert psnr >= 45
+
+
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("size", [(224, 224), (40, 900), (3, 12_000)])
 def test_a_flip_is_the_mirror_image_however_large_and_however_many_threads_torch_has(
