@@ -1,19 +1,27 @@
 """TensorBuffer: Pillow's pixels at torch's speed, in the tensor that is handed over."""
 
+import io
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
 from picture_fixtures import NAMES, crop_with_pillow, difference, photograph
 from PIL import Image
 
+from tfds_torch.check.pixels import measure
+from tfds_torch.images.buffer_rows import BufferRows
+from tfds_torch.images.preprocess import EvalPreprocess
+from tfds_torch.images.transform import ImageTransform
 from tfds_torch.torch_data import tensor_buffer
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 
 SIZES = ((48, 64), (64, 64), (224, 224), (7, 3), (1, 1))
+SIDES = st.integers(1, 130)
 SOURCES = ((640, 427), (200, 133), (64, 48), (31, 20), (5, 4), (1, 1))
 
 
@@ -60,6 +68,43 @@ def test_pixels_beyond_the_steps_are_reached_by_the_filter_alone(bicubic: bool) 
         mean, psnr = difference(resized, wanted)
         assert mean <= 0.5, steps
         assert psnr >= 45, steps
+
+
+@pytest.mark.parametrize("bicubic", [False, True])
+@pytest.mark.parametrize("size", [(160, 240), (160, 30), (20, 240)])
+def test_a_side_that_keeps_its_length_is_resized_by_its_step(size: tuple[int, int], bicubic: bool) -> None:
+    """A part of an enlarged image may have as many pixels as the image; torch would copy it."""
+    image = photograph("flower", (240, 160))
+    steps = (150 / size[0], 225 / size[1])
+    resample = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+    wanted = np.asarray(image.resize((size[1], size[0]), resample, (0, 0, 225, 150)))
+    buffer = TensorBuffers()((1, *size, 3))
+    buffer.fill_row(0, np.array(image), steps, bicubic=bicubic, flip=False)
+    for resized in (buffer.resize(np.array(image), size, steps, bicubic=bicubic), buffer.pixels[0]):
+        mean, psnr = difference(resized, wanted)
+        assert mean <= 0.5
+        assert psnr >= 45
+
+
+@hypothesis.given(
+    height=SIDES,
+    width=SIDES,
+    size=st.tuples(SIDES, SIDES),
+    crop_mode=st.sampled_from(("center", "squash", "border")),
+    interpolation=st.sampled_from(("bilinear", "bicubic")),
+)
+@hypothesis.example(height=7, width=1, size=(7, 1), crop_mode="center", interpolation="bilinear")
+def test_an_evaluation_has_pillows_pixels_for_images_and_results_of_any_size(
+    height: int, width: int, size: tuple[int, int], crop_mode: str, interpolation: str
+) -> None:
+    """Of noise, in which a shift by one pixel shows."""
+    noise = np.random.default_rng(height * width).integers(0, 256, (height, width, 3), np.uint8)
+    encoded = io.BytesIO()
+    Image.fromarray(noise).save(encoded, "PNG")
+    preprocess = EvalPreprocess(size, crop_mode=crop_mode, interpolation=interpolation)
+    buffer = TensorBuffers()((1, *size, 3))
+    ImageTransform("RGB", preprocess).write([encoded.getvalue()], np.array([0]), [BufferRows(buffer, 0, 1)])
+    assert measure(buffer.pixels[0], encoded.getvalue(), preprocess, 0, 0).is_close
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

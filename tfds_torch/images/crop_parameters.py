@@ -51,6 +51,7 @@ class CropParameters:
             (sizes == size).all()
             and (self.windows == (0, 0, *size)).all()
             and (self.resized == size).all()
+            and (self.steps == 1).all()
             and not self.offsets.any()
             and not self.flips.any()
         )

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class TensorBuffer:
     def resize(  # noqa: D102
         self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool
     ) -> Pixels:
-        if not _is_fast(pixels):
+        if not _is_fast(pixels, size, steps):
             return resize_with_pillow(pixels, size, steps, bicubic=bicubic)
         result = torch.empty((1, *size, 3), dtype=torch.uint8)
         _resize(pixels, result.permute(0, 3, 1, 2), steps, bicubic)
@@ -51,7 +52,7 @@ class TensorBuffer:
     def fill_row(  # noqa: D102
         self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool
     ) -> None:
-        if not _is_fast(pixels):
+        if not _is_fast(pixels, self.pixels.shape[1:3], steps):
             fill_with_pillow(self.pixels[row], pixels, steps, bicubic=bicubic, flip=flip)
         elif flip:
             scratch = _scratch(self._images)
@@ -88,9 +89,12 @@ class TensorBuffers:
 _own_memory = ReusedMemory()
 
 
-def _is_fast(pixels: Pixels) -> bool:
-    """Whether torch resizes an image fast; with an opacity, Pillow also weighs the colours by it."""
-    return bool(pixels.shape[-1] == 3)
+def _is_fast(pixels: Pixels, size: Sequence[int], steps: Sequence[float]) -> bool:
+    """Whether torch resizes an image fast, and as Pillow does."""
+    # With an opacity, Pillow also weighs the colours by it. Along a side that keeps its length torch 2.13 copies,
+    # whatever the step.
+    is_copied = any(now == then and step != 1 for now, then, step in zip(pixels.shape, size, steps, strict=False))
+    return pixels.shape[-1] == 3 and not is_copied
 
 
 def _resize(pixels: Pixels, out: Tensor, steps: tuple[float, float], bicubic: bool) -> None:
