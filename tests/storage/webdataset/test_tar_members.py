@@ -17,6 +17,7 @@ from storage.webdataset.made_tars import add, files_of, patched, write_tar
 
 from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
 from tfds_torch.storage.webdataset import tar_members
+from tfds_torch.storage.webdataset.index_building import scan_tar
 from tfds_torch.storage.webdataset.tar_members import find_members
 
 FILES = [("a/1.jpg", b"x" * 700), ("a/1.cls", b"3"), ("a/2.jpg", b""), ("a/2.cls", b"y" * 512), ("b.c.d/3.jpg", b"z")]
@@ -323,6 +324,26 @@ def test_a_hostile_header_is_an_error_and_takes_no_memory(content: bytes, tmp_pa
         tracemalloc.stop()
     assert str(caught.value).startswith(str(path))
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        patched(HEADER, size=b"\x80" + (2**63).to_bytes(11, "big")),
+        patched(HEADER, size=b"\x80" + (2**64).to_bytes(11, "big")),
+        extended(b"x", b"28 size=9223372036854775808\n") + HEADER,
+    ],
+    ids=["2^63", "2^64", "2^63 in a record"],
+)
+def test_a_size_that_no_file_has_reaches_nobody(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(content + bytes(1024))
+    with pytest.raises(CorruptRecordError, match=r"inside b'1\.jpg', .* has \d{19,20} bytes: it was cut"):
+        scan_tar(str(path))
+    told: list[Any] = []
+    with pytest.raises(CorruptRecordError):
+        told.extend(find_members(str(path)))
+    assert told == []
 
 
 def test_the_tests_own_headers_are_right(tmp_path: Path) -> None:

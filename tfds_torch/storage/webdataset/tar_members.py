@@ -107,8 +107,9 @@ class _Scan:
                 if size:
                     self._corrupt(f"the folder {name!r} has content", header.offset)
             else:
+                end = self._end_of(offset, size, repr(name), start)  # Before anyone is told a size that cannot be.
                 yield Member(name, offset, size, header.crc)
-            offset = self._end_of(offset, size, repr(name), start)
+                offset = end
             self._member_bytes += (offset - start - self._member_bytes) // 4
         self._check_end(offset)
 
