@@ -63,7 +63,7 @@ class OpenFiles:
     def changed(self, file: int) -> str | None:
         """Says how a file differs from its stamp, or returns None."""
         try:
-            return _difference(self._stamps[file], stamp_of(os.stat(self._paths[file])))
+            return difference(self._stamps[file], stamp_of(os.stat(self._paths[file])))
         except OSError as error:
             return str(error.strerror)
 
@@ -90,11 +90,11 @@ class OpenFiles:
             descriptor = self._open_or_make_room(path)
         except OSError as error:
             raise unreadable(path, error) from error
-        difference = _difference(self._stamps[file], stamp_of(os.fstat(descriptor)))
-        if difference is not None:
+        changed = difference(self._stamps[file], stamp_of(os.fstat(descriptor)))
+        if changed is not None:
             os.close(descriptor)
             raise ShardError(
-                f"The shard file {path} changed while it was in use: {difference}. Start again with files that nobody "
+                f"The shard file {path} changed while it was in use: {changed}. Start again with files that nobody "
                 f"writes to."
             )
         self._descriptors[file] = descriptor
@@ -119,6 +119,13 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns
 
 
+def difference(expected: Stamp, found: Stamp) -> str | None:
+    """Returns how a file differs from its stamp, as a clause; None: it does not."""
+    if expected[0] != found[0]:
+        return f"it had {expected[0]} bytes and has {found[0]}"
+    return "it was written to" if expected[1] != found[1] else None
+
+
 def _read_on(descriptor: int, data: bytes, offset: int, size: int) -> bytes:
     """Goes on after a short read, up to the end of the file; the system may stop in the middle."""
     parts = [data]
@@ -126,12 +133,6 @@ def _read_on(descriptor: int, data: bytes, offset: int, size: int) -> bytes:
         data = os.pread(descriptor, left, offset + size - left)
         parts.append(data)
     return b"".join(parts)
-
-
-def _difference(expected: Stamp, found: Stamp) -> str | None:
-    if expected[0] != found[0]:
-        return f"it had {expected[0]} bytes and has {found[0]}"
-    return "it was written to" if expected[1] != found[1] else None
 
 
 def _close(descriptors: OrderedDict[int, int]) -> None:

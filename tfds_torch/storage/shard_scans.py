@@ -1,11 +1,19 @@
 """Scanning shards for what an index says of them: several files at once, with a progress bar when it takes long."""
 
+import contextlib
+import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
+from io import FileIO
+from pathlib import Path
 from typing import Any, TypeVar
+
+from tfds_torch.errors import ShardError
+from tfds_torch.storage.open_files import Stamp, difference, stamp_of
+from tfds_torch.storage.shard_errors import shard_status, unreadable
 
 # Cold disks answer several requests at once; more threads only contend for the interpreter.
 _NUM_THREADS = 8
@@ -49,6 +57,38 @@ def scan_shards(scan: Callable[[int, Advance], _Found], sizes: Sequence[int], da
         if not isinstance(error, _StoppedError):
             raise error
     return [scan.result() for scan in scans]
+
+
+@contextlib.contextmanager
+def open_shard(path: str | os.PathLike[str], stamp: Stamp | None = None) -> Iterator[FileIO]:
+    """Opens a shard to be scanned. It is held against its stamp now and at the end of the scan.
+
+    An index that was made of another file than the stamp is of would be believed from then on.
+
+    Args:
+        path: of a local file.
+        stamp: size in bytes and modification time in ns that the shard must have; None: any.
+
+    Raises:
+        ShardError: the file is missing, is not a regular one, cannot be read, or is not the one of the stamp.
+    """
+    shard_status(path)
+    try:
+        with Path(path).open("rb", buffering=0) as file:
+            _check_stamp(path, file, stamp)
+            yield file
+            _check_stamp(path, file, stamp)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _check_stamp(path: str | os.PathLike[str], file: FileIO, stamp: Stamp | None) -> None:
+    changed = None if stamp is None else difference(stamp, stamp_of(os.fstat(file.fileno())))
+    if changed is not None:
+        raise ShardError(
+            f"The shard file {path} changed while it was being indexed: {changed}. Start again with files that nobody "
+            f"writes to."
+        )
 
 
 def _wait(scans: Sequence[Future[Any]], reached: Sequence[int], num_bytes: int, dataset: str) -> None:

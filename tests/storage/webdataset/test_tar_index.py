@@ -21,6 +21,7 @@ from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.open_files import stamp_of
 from tfds_torch.storage.webdataset import index_opening
+from tfds_torch.storage.webdataset.index_building import scan_tar
 from tfds_torch.storage.webdataset.index_opening import open_index
 from tfds_torch.storage.webdataset.tar_index import TarIndex
 
@@ -58,7 +59,7 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tars that were scanned."""
     paths: list[str] = []
     scan = index_opening.scan_tar
-    monkeypatch.setattr(index_opening, "scan_tar", lambda path, advance: paths.append(path) or scan(path, advance))
+    monkeypatch.setattr(index_opening, "scan_tar", lambda path, *rest: paths.append(path) or scan(path, *rest))
     return paths
 
 
@@ -199,6 +200,22 @@ def test_a_tar_that_changed_is_indexed_again(tars: tuple[Path, Path], scanned: l
     assert len(scanned) == 4
     write_samples(tars[1], SAMPLES[6:])
     assert len(index_of(*tars)) == 8
+
+
+def test_an_index_is_never_kept_under_the_stamp_of_another_tar(tars: tuple[Path, Path], cache_home: Path) -> None:
+    paths, stamps = [str(path) for path in tars], [stamp_of(path.stat()) for path in tars]
+    first = tars[1].rename(tars[1].with_name("first"))
+    write_samples(tars[1], SAMPLES[8:])
+    with pytest.raises(ShardError, match=r"a-1\.tar changed while it was being indexed: it had \d+ bytes and has \d+"):
+        open_index(paths, stamps, "some tars")
+    first.rename(tars[1])  # Its time comes back with it.
+    assert read_samples(open_index(paths, stamps, "some tars"), *tars) == SAMPLES
+
+
+def test_a_tar_that_is_written_to_during_its_scan_is_an_error(tars: tuple[Path, Path]) -> None:
+    path = tars[0]
+    with pytest.raises(ShardError, match=r"a-0\.tar changed while it was being indexed: it was written to"):
+        scan_tar(str(path), lambda _: os.utime(path, ns=(1, 1)), stamp_of(path.stat()))
 
 
 def test_a_digest_tells_samples_and_not_places(tmp_path: Path, cache_home: Path) -> None:

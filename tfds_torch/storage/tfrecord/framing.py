@@ -8,7 +8,7 @@ Source: tensorflow/core/lib/io/record_writer.h.
 import os
 import struct
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
@@ -18,7 +18,9 @@ import numpy as np
 
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_errors import shard_status, unreadable
+from tfds_torch.storage.shard_scans import Advance, open_shard
 
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
@@ -44,27 +46,26 @@ def count_records(path: str | os.PathLike[str]) -> int:
     return len(scan_offsets(path)) - 1
 
 
-def scan_offsets(path: str | os.PathLike[str], advance: Callable[[int], object] | None = None) -> Int64Array:
+def scan_offsets(
+    path: str | os.PathLike[str], advance: Advance | None = None, stamp: Stamp | None = None
+) -> Int64Array:
     """Finds every record of a file from the headers, whose checksums are verified.
 
     Args:
         path: a local TFRecord file.
         advance: called with the offset in bytes that the scan has reached, many times.
+        stamp: as `open_shard` takes it.
 
     Returns:
         int64 [number of records + 1]: offset of every record's header, and the file's size.
 
     Raises:
-        ShardError: there is no such file, it is not a regular one, or it cannot be read.
+        ShardError: there is no such file, it is not a regular one or not the one of the stamp, or it cannot be read.
         CorruptRecordError: the file ends inside a record, or a length does not have its checksum.
     """
     path = Path(path)
-    shard_status(path)
-    try:
-        with path.open("rb", buffering=0) as file:
-            return _scan(path, file, advance)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with open_shard(path, stamp) as file:
+        return _scan(path, file, advance)
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
@@ -116,7 +117,7 @@ def _masked_crc32c(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _scan(path: Path, file: FileIO, advance: Callable[[int], object] | None) -> Int64Array:
+def _scan(path: Path, file: FileIO, advance: Advance | None) -> Int64Array:
     size = os.fstat(file.fileno()).st_size
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)

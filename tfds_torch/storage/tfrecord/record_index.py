@@ -167,5 +167,4 @@ def _offsets(shards: IndexedShards, is_right: Callable[[Int64Array], bool] | Non
 
 
 def _build(shards: IndexedShards) -> Int64Array:
-    sizes = [size for size, _ in shards.stamps]
-    return find_records(shards.paths, sizes, shards.counts, shards.dataset)
+    return find_records(shards.paths, shards.stamps, shards.counts, shards.dataset)

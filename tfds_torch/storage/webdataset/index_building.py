@@ -4,13 +4,15 @@ import hashlib
 import itertools
 import json
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tfds_torch.errors import ShardError
+from tfds_torch.storage.open_files import Stamp
+from tfds_torch.storage.shard_scans import Advance
 from tfds_torch.storage.webdataset.sample_names import is_metadata, split_name, text_of
 from tfds_torch.storage.webdataset.tar_index import TarIndex
 from tfds_torch.storage.webdataset.tar_members import find_members
@@ -19,12 +21,13 @@ _MOST_EXTENSIONS = 2**16
 _KEYS_AT_ONCE = 2**16
 
 
-def scan_tar(path: str, advance: Callable[[int], object] | None = None) -> TarIndex:
+def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = None) -> TarIndex:
     """Returns the index of one tar.
 
     Args:
         path: of the tar.
         advance: as `find_members` takes it.
+        stamp: as `open_shard` takes it.
 
     Raises:
         ShardError: its members are not samples, or cannot be read by number; see `find_members`.
@@ -35,7 +38,7 @@ def scan_tar(path: str, advance: Callable[[int], object] | None = None) -> TarIn
     numbers: dict[bytes, int] = {}
     seen: set[bytes] = set()
     current, held = b"", set[int]()
-    for member in find_members(path, advance):
+    for member in find_members(path, advance, stamp):
         if is_metadata(member.name):
             continue
         key, extension = split_name(member.name, path)

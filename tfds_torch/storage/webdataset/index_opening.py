@@ -44,7 +44,8 @@ def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str) -> TarI
         name: of them all, for messages.
 
     Raises:
-        ShardError: a tar is missing, compressed, or holds what cannot be read by number; see `find_members`.
+        ShardError: a tar is missing, compressed, not the one of its stamp, or holds what cannot be read by number;
+            see `find_members`.
         CorruptRecordError: a tar was cut, or is not a tar.
     """
     shards = [[path, *stamp] for path, stamp in zip(paths, stamps, strict=True)]
@@ -52,7 +53,7 @@ def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str) -> TarI
     sizes = [size for size, _ in stamps]
 
     def scan(place: int, advance: Advance) -> TarIndex:
-        return scan_tar(paths[place], advance)
+        return scan_tar(paths[place], advance, stamps[place])
 
     return IndexCache(
         index_path(_FORMAT, paths),

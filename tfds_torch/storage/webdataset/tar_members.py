@@ -7,14 +7,15 @@ Source: POSIX.1-2017, pax; GNU tar's manual, "Basic Tar Format".
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import FileIO
 from typing import NamedTuple, NoReturn
 
 import google_crc32c
 
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.storage.shard_errors import shard_status, unreadable
+from tfds_torch.storage.open_files import Stamp
+from tfds_torch.storage.shard_scans import Advance, open_shard
 from tfds_torch.storage.webdataset.tar_header import (
     BLOCK_BYTES,
     BadHeaderError,
@@ -67,30 +68,27 @@ class Member(NamedTuple):
     header_crc: int
 
 
-def find_members(path: str, advance: Callable[[int], object] | None = None) -> Iterator[Member]:
+def find_members(path: str, advance: Advance | None = None, stamp: Stamp | None = None) -> Iterator[Member]:
     """Yields the plain files of a tar, in their order; folders are passed over.
 
     Args:
         path: of a local tar that is not compressed.
         advance: called with the offset in bytes that the scan has reached, many times.
+        stamp: as `open_shard` takes it.
 
     Raises:
-        ShardError: the file is missing, compressed or cannot be read, or holds a link, a sparse file, a device, or a
-            name that leaves its folder.
+        ShardError: the file is missing, compressed, cannot be read or is not the one of the stamp, or holds a link, a
+            sparse file, a device, or a name that leaves its folder.
         CorruptRecordError: it is not a tar, was cut, or has more behind its end.
     """
-    shard_status(path)
-    try:
-        with open(path, "rb", buffering=0) as file:
-            yield from _Scan(path, file, advance).members()
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with open_shard(path, stamp) as file:
+        yield from _Scan(path, file, advance).members()
 
 
 class _Scan:
     """One pass over a tar."""
 
-    def __init__(self, path: str, file: FileIO, advance: Callable[[int], object] | None) -> None:
+    def __init__(self, path: str, file: FileIO, advance: Advance | None) -> None:
         self._path, self._file, self._advance = path, file, advance
         self._size = os.fstat(file.fileno()).st_size
         self._window, self._window_at = b"", 0
