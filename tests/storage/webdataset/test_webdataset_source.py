@@ -202,6 +202,14 @@ def test_a_sample_that_lacks_a_member_is_named(tmp_path: Path, cache_home: Path)
         WebDatasetSource(path, {"label": "cls"})
 
 
+def test_images_of_a_further_kind_are_read_once_it_is_named(tmp_path: Path, cache_home: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), ("2.gif", b"y")])
+    with pytest.raises(ShardError, match=r"it has 'gif'\. .* name its extension in fields=\{'image': 'jpg;png;\.\.\.'\}"):
+        WebDatasetSource(path, {"image": "jpg;png"})
+    source = WebDatasetSource(path, {"image": "jpg;png;gif"})
+    assert source.read(np.arange(2), ["image"])["image"] == [b"x", b"y"]
+
+
 def test_a_field_that_no_sample_has_is_absent(tars: list[Path]) -> None:
     source = WebDatasetSource(tars, {"image": "jpg;png", "mask": "seg.png"})
     assert (source.has("image"), source.has("mask")) == (True, False)

@@ -224,12 +224,14 @@ class WebDatasetSource:
         if not 0 < len(without) < len(rows):
             return
         index, wanted = int(without[0]), " or ".join(f".{one}" for one in self.alternatives[name])
+        known = ";".join(self.alternatives[name])
         held = slice(*self.index.first[index : index + 2].tolist())
         has = ", ".join(repr(self.index.extensions[one]) for one in self.index.extension[held].tolist())
         raise ShardError(
             f"{self.describe(index)} has no member {wanted} for the field {name!r}, as {len(rows) - len(without)} "
-            f"other samples have; it has {has}. {len(without)} of {len(rows)} samples lack it: write the tars again "
-            f"with it, or leave the field out of fields=."
+            f"other samples have; it has {has}. {len(without)} of {len(rows)} samples lack it. Where the field goes by "
+            f"another extension as well, name its extension in fields={{{name!r}: '{known};...'}}; otherwise leave the "
+            f"field out of fields=, or write the tars again with it."
         )
 
     def _checked(self, index: Int64Array) -> Int64Array:
