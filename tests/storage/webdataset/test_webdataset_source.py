@@ -214,6 +214,8 @@ def test_a_field_that_no_sample_has_is_absent(tars: list[Path]) -> None:
     source = WebDatasetSource(tars, {"image": "jpg;png", "mask": "seg.png"})
     assert (source.has("image"), source.has("mask")) == (True, False)
     assert set(source.specs) == {"image"}
+    with pytest.raises(ConfigError, match=r"no sample has the field 'mask', a member \.seg\.png\. .* are there: image\."):
+        source.read(np.arange(1), ["image", "mask"])
 
 
 def test_of_several_extensions_the_first_one_that_is_there_is_taken(tmp_path: Path, cache_home: Path) -> None:

@@ -131,6 +131,12 @@ class WebDatasetSource:
         """Returns encoded values of samples in the order asked; see `Source`."""
         index = self._checked(index)
         members = [self._members_of(name)[index] for name in fields]
+        for name in fields:
+            if len(self) and not self.has(name):
+                raise ConfigError(
+                    f"{self.name}: no sample has the field {name!r}, a member .{' or .'.join(self.alternatives[name])}. "
+                    f"Read fields that are there: {', '.join(self.specs) or 'none'}."
+                )
         self._read_last = tuple(fields)
         # Together, because the members of a sample lie side by side.
         found = self._opened().read(np.concatenate([np.empty(0, np.int64), *members]))
