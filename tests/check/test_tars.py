@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from encoded_images import photograph, save
 from storage.webdataset.made_tars import samples_of, write_samples, write_tar
@@ -100,7 +101,7 @@ def test_a_damaged_tar_is_a_broken_promise(tmp_path: Path, capsys: pytest.Captur
 def test_the_plain_reader_finds_what_webdataset_finds(urls: str, tmp_path: Path) -> None:
     paths = [tmp_path / "a-0.tar", tmp_path / "a-1.tar"]
     samples, expected = tar_reader.list_samples(paths), samples_of(paths)
-    assert tar_reader.ids_of(samples) == [sample["__key__"] for sample in expected]
+    assert tar_reader.ids_of(samples, paths) == [sample["__key__"] for sample in expected]
     for number, sample in enumerate(expected):
         found = tar_reader.read_sample(samples, number, {"image": ["png", "jpg"], "label": ["cls"]}, "id")
         assert (found.id, found.image) == ("id", sample["jpg"])
@@ -109,7 +110,26 @@ def test_the_plain_reader_finds_what_webdataset_finds(urls: str, tmp_path: Path)
 
 def test_keys_of_two_tars_get_their_tar(tmp_path: Path) -> None:
     paths = [write_tar(tmp_path / name, [("1.jpg", b"x"), ("__meta__/1.txt", b"-")]) for name in ("a.tar", "b.tar")]
-    assert tar_reader.ids_of(tar_reader.list_samples(paths)) == ["a.tar/1", "b.tar/1"]
+    assert tar_reader.ids_of(tar_reader.list_samples(paths), paths) == ["a.tar/1", "b.tar/1"]
+
+
+def test_an_empty_tar_in_another_folder_counts_for_the_ids(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+    files = [("1.cls", b"1")]
+    paths = [write_tar(tmp_path / name, files if name < "y" else []) for name in ("x/1.tar", "x/2.tar", "y/3.tar")]
+    source = WebDatasetSource(paths, {"label": "cls"})
+    assert tar_reader.ids_of(tar_reader.list_samples(paths), paths) == list(source.ids(np.arange(2)))
+    assert list(source.ids(np.arange(2))) == ["x/1.tar/1", "x/2.tar/1"]
+
+
+def test_what_tells_of_the_tar_itself_is_no_sample_by_the_same_rule(tmp_path: Path) -> None:
+    names = ["__/a.cls", "___/b.cls", "____/c.cls", "__x__/d.cls", "__x__\n", "__x__", "a/__x__.cls", "__x__.cls"]
+    path = write_tar(tmp_path / "a.tar", [(name, b"1") for name in names])
+    keys = ["__/a", "___/b", "a/__x__", "__x__"]
+    assert [sample["__key__"] for sample in samples_of([path])] == keys
+    assert [sample.key for sample in tar_reader.list_samples([path])] == keys
+    assert list(WebDatasetSource(path, {"label": "cls"}).ids(np.arange(4))) == keys
 
 
 def test_the_plain_reader_says_what_it_cannot_read(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class _TarReference:
         return tar_reader.list_samples(self._parser.paths)
 
     def ids(self) -> ExpectedIds:
-        names = tar_reader.ids_of(self._samples)
+        names = tar_reader.ids_of(self._samples, self._parser.paths)
         if len(names) != self._parser.num_examples:
             raise ShardError(
                 f"{self.place}: {self.promised_by} finds {len(names)} samples, and the index has "

@@ -5,6 +5,7 @@ No code of `storage`, `engines` or `parsers` runs here.
 
 import hashlib
 import os
+import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 from tfds_torch.check.tfds_reader import ReferenceExample
 from tfds_torch.errors import ShardError
+
+_METADATA = re.compile(r"__[^/]*__($|/)")  # WebDataset's rule, as it stands there.
 
 
 class TarSample(NamedTuple):
@@ -44,12 +47,17 @@ def list_samples(paths: Sequence[Path]) -> list[TarSample]:
     return found
 
 
-def ids_of(samples: Sequence[TarSample]) -> list[str]:
-    """Returns the ids of samples: their keys, or with their tars where a key is in two of them."""
+def ids_of(samples: Sequence[TarSample], paths: Sequence[Path]) -> list[str]:
+    """Returns the ids of samples: their keys, or with their tars where a key is in two of them.
+
+    Args:
+        samples: of all tars.
+        paths: of all tars, those without samples too: a tar is named from the folder of them all.
+    """
     keys = [sample.key for sample in samples]
     if len(set(keys)) == len(keys):
         return keys
-    folder = os.path.commonpath([sample.path.parent for sample in samples])
+    folder = os.path.commonpath([path.parent for path in paths])
     return [f"{os.path.relpath(sample.path, folder)}/{sample.key}" for sample in samples]
 
 
@@ -96,8 +104,7 @@ def _samples_of(path: Path, tar: tarfile.TarFile) -> list[TarSample]:
         name = item.name
         folder, slash, base = name.rpartition("/")
         stem, _, extension = base.partition(".")
-        is_of_the_tar = name.startswith("__") and name.partition("/")[0].endswith("__")
-        if not item.isreg() or is_of_the_tar:
+        if not item.isreg() or _METADATA.match(name):
             continue
         if not found or found[-1].key != folder + slash + stem:
             members = {}
