@@ -55,6 +55,18 @@ def test_too_many_names_are_an_error_before_memory_is_taken() -> None:
         shard_paths("a-{0..999999999999}.tar")
 
 
+@pytest.mark.parametrize("pattern", ["{a,b}" * 5000, "{a," * 5000 + "}" * 5000, "{x}" * 5000])
+def test_too_many_braces_are_an_error(pattern: str) -> None:
+    with pytest.raises(ConfigError, match=r"has 5000 braces, and 100 are expanded at most\. Give a list") as caught:
+        shard_paths(pattern)
+    assert len(str(caught.value)) < 500
+
+
+def test_as_many_braces_as_are_taken_are_expanded() -> None:
+    assert list(expand_braces("{a,b}" + "{x..x}" * 99)) == ["a" + "x" * 99, "b" + "x" * 99]
+    assert list(expand_braces("{a," * 100 + "}" * 100))[:2] == ["a", "a"]
+
+
 def test_a_list_is_taken_as_it_is(tmp_path: Path) -> None:
     assert shard_paths([tmp_path / "{a}.tar", "b-{0..1}.tar"]) == (
         str(tmp_path / "{a}.tar"),

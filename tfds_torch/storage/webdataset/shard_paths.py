@@ -11,6 +11,8 @@ from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status
 
 _MOST_PATHS = 1_000_000
+_MOST_BRACES = 100  # Each takes a few of Python's stack frames.
+_SHOWN = 200
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.-?(\d{1,18}))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d{1,18}))?")
 
 
@@ -60,8 +62,13 @@ def expand_braces(pattern: str) -> Iterator[str]:
     Braces that hold neither a comma nor a range stay as they are.
 
     Raises:
-        ConfigError: braces are not closed, or it makes more than a million names.
+        ConfigError: braces are not closed, are more than 100, or make more than a million names.
     """
+    if pattern.count("{") > _MOST_BRACES:
+        raise ConfigError(
+            f"urls={pattern[:_SHOWN]!r}... has {pattern.count('{')} braces, and {_MOST_BRACES} are expanded at most. "
+            f"Give a list of paths."
+        )
     names = _expand(pattern, pattern)
     for count, name in enumerate(names):
         if count == _MOST_PATHS:
