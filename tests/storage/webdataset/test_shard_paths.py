@@ -1,5 +1,7 @@
 """Paths of tars from braces, as a shell and webdataset expand them, and from lists."""
 
+import errno
+import os
 from pathlib import Path
 
 import braceexpand
@@ -7,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfds_torch.errors import ConfigError
-from tfds_torch.storage.webdataset.shard_paths import expand_braces, shard_paths
+from tfds_torch.errors import ConfigError, ShardError
+from tfds_torch.storage.webdataset.shard_paths import expand_braces, look_at, shard_paths
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,57 @@ def test_no_tar_is_an_error(urls: object) -> None:
 def test_a_tar_that_is_named_twice_is_an_error(urls: object) -> None:
     with pytest.raises(ConfigError, match=r"a\.tar' is named twice"):
         shard_paths(urls)
+
+
+@pytest.mark.parametrize(
+    ("urls", "said"),
+    [
+        ("x-{0...3}.tar", r"{0...3} is not a range: write {0..3}."),
+        ("x-{0-3}.tar", r"{0-3} is not a range: write {0..3}."),
+        ("{000.099}/x.tar", r"{000.099} is not a range: write {000..099}."),
+        ("x-{0 .. 3}.tar", r"{0 .. 3} is not a range: write {0..3}."),
+        ("x-{a:c}.tar", r"{a:c} is not a range: write {a..c}."),
+        ("x-{0-b}.tar", r"{0-b} is neither a range"),
+        ("x-{}.tar", r"{} is neither a range, such as {000..099}, nor a choice, such as {train,val}."),
+        (["x-{0..3}.tar"], "Braces are expanded in one text, and not in a list of paths or a Path."),
+        (Path("x-{a,b}.tar"), "Braces are expanded in one text, and not in a list of paths or a Path."),
+        ("x-*.tar", "Stars are not expanded: write train-{000..099}.tar, or in Python sorted(glob.glob('/"),
+        ("x-?.tar", "Stars are not expanded: "),
+        ("/nowhere/x.tar", "The folder '/nowhere' does not exist."),
+        ("x.tar/y.tar", "x.tar' does not exist."),
+    ],
+)
+def test_a_path_that_is_not_there_is_named_with_what_to_write(
+    urls: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ShardError, match=r"^There is no file '/") as caught:
+        look_at(shard_paths(urls))
+    assert said in str(caught.value)
+
+
+def test_a_range_that_is_not_mistyped_is_found(tmp_path: Path) -> None:
+    paths = [tmp_path / f"x-{number}.tar" for number in range(3)]
+    for path in paths:
+        path.write_bytes(b"x")
+    assert [size for size, _ in look_at(shard_paths(f"{tmp_path}/x-{{0..2}}.tar"))] == [1, 1, 1]
+    (tmp_path / "x-[1]*{0-3}.tar").touch()
+    assert [size for size, _ in look_at(shard_paths(f"{tmp_path}/x-[1]*{{0-3}}.tar"))] == [0]
+
+
+def test_a_folder_that_one_may_not_enter_or_list_is_a_shard_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (tmp_path / "y.tar").touch()
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(ShardError, match=r"^There is no file '.*x\.tar'\.$"):
+        look_at([str(tmp_path / "x.tar")])
+    monkeypatch.setattr(os, "lstat", refuse)
+    with pytest.raises(ShardError, match=r"x\.tar cannot be read: Permission denied"):
+        look_at([str(tmp_path / "x.tar")])
 
 
 def test_a_null_character_is_refused() -> None:

@@ -8,12 +8,15 @@ from collections.abc import Iterator, Sequence
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.storage.open_files import Stamp, stamp_of
-from tfds_torch.storage.shard_errors import shard_status
+from tfds_torch.storage.shard_errors import shard_status, unreadable
 
 _MOST_PATHS = 1_000_000
 _MOST_BRACES = 100  # Each takes a few of Python's stack frames.
 _SHOWN = 200
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.-?(\d{1,18}))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d{1,18}))?")
+
+_MISTYPED_RANGE = re.compile(r"\s*(-?\w+)\s*(?:\.+|-|:)\s*(-?\w+)\s*")
+_BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 def shard_paths(urls: object) -> tuple[str, ...]:
@@ -48,11 +51,15 @@ def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
     """Returns size and modification time of each tar.
 
     Raises:
-        ShardError: one is missing, or is not a regular file.
+        ShardError: one is missing, is not a regular file, or lies where one may not look.
     """
     for path in paths:
-        if not os.path.lexists(path):
-            raise ShardError(f"There is no file {path!r}.{_nearest(path)}")
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise ShardError(f"There is no file {path!r}.{_remedy(path)}") from None
+        except OSError as error:
+            raise unreadable(path, error) from error
     return tuple(stamp_of(shard_status(path)) for path in paths)
 
 
@@ -144,13 +151,25 @@ def _local(url: str) -> str:
     return os.path.abspath(path)
 
 
-def _nearest(path: str) -> str:
+def _remedy(path: str) -> str:
+    """Returns what to write in place of a path that is not there."""
+    if any(star in path for star in "*?["):
+        return f" Stars are not expanded: write train-{{000..099}}.tar, or in Python sorted(glob.glob({path!r}))."
+    braces = _BRACES.search(path)
+    if braces is not None:
+        if "," in braces[1] or _RANGE.fullmatch(braces[1]):
+            return " Braces are expanded in one text, and not in a list of paths or a Path."
+        ends = _MISTYPED_RANGE.fullmatch(braces[1])
+        if ends is not None and _RANGE.fullmatch(f"{ends[1]}..{ends[2]}"):
+            return f" {braces[0]} is not a range: write {{{ends[1]}..{ends[2]}}}."
+        return f" {braces[0]} is neither a range, such as {{000..099}}, nor a choice, such as {{train,val}}."
     folder, name = os.path.split(path)
-    if "{" in name:
-        return " Braces are expanded in one text, and not in a list of paths."
     if not os.path.isdir(folder):
         return f" The folder {folder!r} does not exist."
-    return did_you_mean(name, sorted(os.listdir(folder)))
+    try:
+        return did_you_mean(name, sorted(os.listdir(folder)))
+    except OSError:  # One may enter the folder, and not list it.
+        return ""
 
 
 def _unbalanced(pattern: str) -> ConfigError:
