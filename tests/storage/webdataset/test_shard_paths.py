@@ -157,6 +157,29 @@ def test_a_folder_that_one_may_not_enter_or_list_is_a_shard_error(
         look_at([str(tmp_path / "x.tar")])
 
 
+def test_a_leading_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    expected = (str(tmp_path / "x.tar"),)
+    assert shard_paths("~/x.tar") == shard_paths(["~/x.tar"]) == shard_paths(Path("~/x.tar")) == expected
+    assert shard_paths("./~/x.tar") == (str(Path.cwd() / "~/x.tar"),)
+
+
+def test_entries_of_a_folder_are_paths_unless_they_are_bytes(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").touch()
+    (entry,) = os.scandir(tmp_path)
+    assert shard_paths([entry]) == shard_paths(entry) == (str(tmp_path / "x.tar"),)
+    (entry_of_bytes,) = os.scandir(os.fsencode(tmp_path))
+    for urls in (entry_of_bytes, [entry_of_bytes]):
+        with pytest.raises(ConfigError, match=r"urls=.*DirEntry b'x\.tar'.* must be a text such as"):
+            shard_paths(urls)
+
+
+def test_text_that_cannot_be_a_path_is_refused() -> None:
+    assert shard_paths("\udcff.tar")[0].endswith("/\udcff.tar")  # A name that is not UTF-8.
+    with pytest.raises(ConfigError, match=r"urls: '\\ud800\.tar' is not a path: no file's name holds such"):
+        shard_paths("\ud800.tar")
+
+
 def test_a_null_character_is_refused() -> None:
     with pytest.raises(ConfigError, match="holds a null character"):
         shard_paths("a\0.tar")

@@ -24,7 +24,7 @@ def shard_paths(urls: object) -> tuple[str, ...]:
 
     Args:
         urls: one text, in which braces are expanded as a shell does: `train-{000..099}.tar`, `{train,val}.tar`; or a
-            path, or a sequence of paths, which are taken as they are. A leading `file:` is left out.
+            path, or a sequence of paths, which are taken as they are. `~` is the home folder; a leading `file:` is left out.
 
     Raises:
         ConfigError: it is none of these, is empty, names a tar twice or on another machine, or its braces are not
@@ -33,11 +33,11 @@ def shard_paths(urls: object) -> tuple[str, ...]:
     if isinstance(urls, str):
         found = list(expand_braces(urls))
     elif isinstance(urls, os.PathLike):
-        found = [os.fspath(urls)]
+        found = [_text(urls, urls)]
     elif isinstance(urls, Sequence) and not isinstance(urls, bytes | bytearray):
-        found = [os.fspath(url) if isinstance(url, str | os.PathLike) else _refuse(urls) for url in urls]
+        found = [_text(url, urls) for url in urls]
     else:
-        _refuse(urls)
+        raise _refusal(urls)
     if not found or "" in found:
         raise ConfigError(f"urls={urls!r} names no tar: give at least one path.")
     paths = tuple(_local(url) for url in found)
@@ -148,7 +148,11 @@ def _local(url: str) -> str:
         )
     if "\0" in path:
         raise ConfigError(f"urls: {url!r} is not a path: it holds a null character.")
-    return os.path.abspath(path)
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ConfigError(f"urls: {url!r} is not a path: no file's name holds such characters.") from None
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _remedy(path: str) -> str:
@@ -179,5 +183,12 @@ def _unbalanced(pattern: str) -> ConfigError:
     )
 
 
-def _refuse(urls: object) -> str:
-    raise ConfigError(f"urls={urls!r} must be a text such as 'train-{{000..099}}.tar', a path, or a sequence of paths.")
+def _text(url: object, urls: object) -> str:
+    path = os.fspath(url) if isinstance(url, str | os.PathLike) else url
+    if not isinstance(path, str):  # A path of bytes is one too.
+        raise _refusal(urls)
+    return path
+
+
+def _refusal(urls: object) -> ConfigError:
+    return ConfigError(f"urls={urls!r} must be a text such as 'train-{{000..099}}.tar', a path, or a sequence of paths.")
