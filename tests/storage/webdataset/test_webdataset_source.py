@@ -115,7 +115,7 @@ def test_what_a_source_tells(source: WebDatasetSource, tars: list[Path]) -> None
 def test_ids_are_keys_and_are_found(source: WebDatasetSource) -> None:
     assert list(source.ids(np.array([11, 0]))) == ["011", "000"]
     assert [source.find(id) for id in source.ids(np.arange(NUM_SAMPLES))] == list(range(NUM_SAMPLES))
-    for id in ("0110", "11", "", "0.tar/001", "\0"):
+    for id in ("0110", "11", "", "0.tar/001", "\0", "\ud800"):
         with pytest.raises(ExampleNotFoundError, match=r"there is no example .*: it has 30 samples, such as '000'"):
             source.find(id)
 

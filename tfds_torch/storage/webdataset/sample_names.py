@@ -38,6 +38,9 @@ def text_of(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def bytes_of(text: str) -> bytes:
-    """Returns the bytes of a key or an extension."""
-    return text.encode("utf-8", "surrogateescape")
+def bytes_of(text: str) -> bytes | None:
+    """Returns the bytes of a key or an extension; None: no bytes come back as this text."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # A lone surrogate, as only a caller has it.
+        return None

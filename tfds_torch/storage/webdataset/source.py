@@ -172,7 +172,8 @@ class WebDatasetSource:
             rest = [(tar, id.removeprefix(f"{name}/")) for tar, name in enumerate(self._tar_names)]
             places = [(self._starts[tar], self._starts[tar + 1], key) for tar, key in rest if key != id]
         for start, stop, key in places:
-            found = self.index.find_key(bytes_of(key), start, stop) if key else None
+            stored = bytes_of(key)
+            found = self.index.find_key(stored, start, stop) if stored else None
             if found is not None:
                 return found
         such_as = f", such as {self.ids(np.zeros(1, np.int64))[0]!r}" if len(self) else ""
