@@ -8,7 +8,11 @@ from encoded_images import photograph, save
 from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 
 from tfds_torch.check import command, tar_reader
+from tfds_torch.check.arguments import parse_arguments
+from tfds_torch.check.opening import open_parser
+from tfds_torch.check.settings import resolve
 from tfds_torch.errors import ShardError
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 
 ONE_PASS = ["--workers", "0", "--eval", "--epochs", "1", "--batch-size", "4"]
@@ -76,6 +80,11 @@ def test_other_extensions_are_named_by_a_recipe(tmp_path: Path, capsys: pytest.C
         (["--name", "a-00.tar"], "Did you mean 'a-0.tar'"),
         (["--name", "a-{0..2}.tar"], "a-2.tar'. Did you mean"),
         (["--name", "a-{0..1.tar"], "a brace is not closed"),
+        (["--name", "a-{0...1}.tar"], "{0...1} is not a range: write {0..1}."),
+        (["--name", "a-*.tar"], "Stars are not expanded"),
+        (["--name", "{a-0.tar,a-9.tar}"], "a-9.tar'. Did you mean"),
+        (["--name", "B.TAR"], "B.TAR'."),
+        (["--name", "B.tar.GZ"], "B.tar.GZ'."),
         (["--name", "s3://bucket/a.tar"], "is not a file of this machine"),
     ],
 )
@@ -86,6 +95,16 @@ def test_what_tars_cannot_do_is_wrong_usage(
         flags = ["--name", str(Path(urls).with_name(flags[1]))]
     assert check(urls, *flags) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["{a-0.tar,a-1.tar}", "{a-0.tar,B.TAR}", "B.TAR"])
+def test_tars_are_known_by_their_ending_whatever_its_case_and_its_braces(name: str, urls: str) -> None:
+    folder = Path(urls).parent
+    if "B.TAR" in name:
+        (folder / "a-1.tar").rename(folder / "B.TAR")
+    parser = open_parser(resolve(parse_arguments(["--name", f"{folder}/{name}"])))
+    assert isinstance(parser, ParserWebDataset)
+    assert parser.num_examples == (9 if name == "B.TAR" else 18)
 
 
 def test_a_damaged_tar_is_a_broken_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

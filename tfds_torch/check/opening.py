@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tfds_torch import demo
 from tfds_torch.check.reference import CheckedParser
-from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
 from tfds_torch.parsers.config import Config
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_web_dataset import DEFAULT_EXTENSIONS, ParserWebDataset
@@ -16,7 +16,7 @@ from tfds_torch.parsers.tfds.dataset_names import base_name
 from tfds_torch.parsers.tfds.dataset_opening import registered_names
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import did_you_mean
-from tfds_torch.storage.webdataset.shard_paths import shard_paths
+from tfds_torch.storage.webdataset.shard_paths import expand_braces, look_at, shard_paths
 
 _FAKE_HINT = 1000
 _BETON, _TAR = ".beton", ".tar"
@@ -59,7 +59,7 @@ def open_parser(settings: Choice, command: str = "python -m tfds_torch.check") -
     config, root = replace(settings.config, preprocess=None), settings.root
     if config.name.endswith(_BETON):
         return _open_beton(config, settings)
-    if config.name.endswith((_TAR, *_COMPRESSED_TARS)):
+    if _names_tars(config.name):
         return _open_tars(config, settings)
     name = _unversioned_name(settings)
     is_embedded = _is_embedded(settings)
@@ -105,14 +105,26 @@ def _open_tars(config: Config, settings: Choice) -> ParserWebDataset:
     A key of the config that is not the usual one is an extension.
     """
     _check_is_one_split(config, settings, "WebDataset's tars")
-    for path in shard_paths(config.name):
-        _check_is_there(Path(path))
+    paths = shard_paths(config.name)
+    try:
+        look_at(paths)
+    except ShardError as error:  # A path that was mistyped is no broken promise.
+        raise DatasetNotFoundError(str(error)) from None
     arguments = _arguments(config)
     keys = {"image": arguments.pop("image_key"), "label": arguments.pop("target_key")}
     if keys == {"image": "image", "label": "label"}:
         return ParserWebDataset(config.name, **arguments)
     extensions = {name: DEFAULT_EXTENSIONS[name] if key == name else key for name, key in keys.items() if key}
     return ParserWebDataset(config.name, extensions, **arguments)
+
+
+def _names_tars(name: str) -> bool:
+    """Whether a name is the path of tars, or the first one that its braces make is: `{a,b}.tar`, `{a.tar,b.tar}`."""
+    try:
+        name = next(expand_braces(name), name)
+    except ConfigError:  # Of braces that are not closed, which is said where tars are opened.
+        pass
+    return name.lower().endswith((_TAR, *_COMPRESSED_TARS))
 
 
 def _check_is_there(path: Path) -> None:
