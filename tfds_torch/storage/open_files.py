@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.storage.process_lock import ProcessLock
-from tfds_torch.storage.shard_errors import allowed_files, shard_status, unreadable
+from tfds_torch.storage.shard_errors import PREPARE_AGAIN, allowed_files, shard_status, unreadable
 
 Stamp = tuple[int, int]  # Size in bytes and modification time in ns.
 _MANY_FILES = 512  # Where the system does not say how many may be open.
@@ -25,10 +25,13 @@ class OpenFiles:
         paths: local files.
         stamps: what each file must be when it is opened.
         most: number of files open at a time; default: half of what the process may open.
+        remedy: what to do about a file that is not there, a sentence.
     """
 
-    def __init__(self, paths: Sequence[str], stamps: Sequence[Stamp], most: int | None = None) -> None:
-        self._paths, self._stamps = paths, stamps
+    def __init__(
+        self, paths: Sequence[str], stamps: Sequence[Stamp], most: int | None = None, remedy: str = PREPARE_AGAIN
+    ) -> None:
+        self._paths, self._stamps, self._remedy = paths, stamps, remedy
         self._most = most or most_open_files()
         self._descriptors: OrderedDict[int, int] = OrderedDict()  # File -> descriptor, the last used at the end.
         self._lock = ProcessLock()
@@ -46,7 +49,7 @@ class OpenFiles:
                 data = os.pread(descriptor, size, offset)
                 return data if len(data) == size else _read_on(descriptor, data, offset, size)
             except OSError as error:
-                raise unreadable(self._paths[file], error) from error
+                raise unreadable(self._paths[file], error, self._remedy) from error
 
     def advise(self, file: int, offset: int, size: int) -> None:
         """Asks the system to read these bytes ahead, and does not wait for them.
@@ -85,11 +88,11 @@ class OpenFiles:
         while len(self._descriptors) >= self._most:
             os.close(self._descriptors.popitem(last=False)[1])
         path = self._paths[file]
-        shard_status(path)
+        shard_status(path, self._remedy)
         try:
             descriptor = self._open_or_make_room(path)
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise unreadable(path, error, self._remedy) from error
         changed = difference(self._stamps[file], stamp_of(os.fstat(descriptor)))
         if changed is not None:
             os.close(descriptor)

@@ -6,6 +6,9 @@ import stat
 
 from tfds_torch.errors import ShardError
 
+PREPARE_AGAIN = "Prepare the dataset again."
+"""What to do about a shard of a prepared dataset that is not there; other formats have remedies of their own."""
+
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -23,10 +26,10 @@ def wrong_count(path: str, found: int, expected: int, dataset: str) -> ShardErro
     )
 
 
-def unreadable(path: str | os.PathLike[str], error: OSError) -> ShardError:
+def unreadable(path: str | os.PathLike[str], error: OSError, remedy: str = PREPARE_AGAIN) -> ShardError:
     """Returns the error for a shard that cannot be opened or read."""
     if isinstance(error, FileNotFoundError):
-        return ShardError(f"The shard file {path} is missing. Prepare the dataset again.")
+        return ShardError(f"The shard file {path} is missing. {remedy}")
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return ShardError(
             f"The shard file {path} cannot be opened: {error.strerror}. Let the process open more files (`ulimit -n`, "
@@ -35,7 +38,7 @@ def unreadable(path: str | os.PathLike[str], error: OSError) -> ShardError:
     return ShardError(f"The shard file {path} cannot be read: {error.strerror}.")
 
 
-def shard_status(path: str | os.PathLike[str]) -> os.stat_result:
+def shard_status(path: str | os.PathLike[str], remedy: str = PREPARE_AGAIN) -> os.stat_result:
     """Returns what the system says of a shard. Must come before it is opened: opening a FIFO waits for ever.
 
     Raises:
@@ -44,10 +47,10 @@ def shard_status(path: str | os.PathLike[str]) -> os.stat_result:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable(path, error, remedy) from error
     kind = other_kind(status)
     if kind is not None:
-        raise ShardError(f"The shard file {path} is {kind}, not a regular file. Prepare the dataset again.")
+        raise ShardError(f"The shard file {path} is {kind}, not a regular file. {remedy}")
     return status
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.open_files import Stamp, difference, stamp_of
-from tfds_torch.storage.shard_errors import shard_status, unreadable
+from tfds_torch.storage.shard_errors import PREPARE_AGAIN, shard_status, unreadable
 
 # Cold disks answer several requests at once; more threads only contend for the interpreter.
 _NUM_THREADS = 8
@@ -60,7 +60,9 @@ def scan_shards(scan: Callable[[int, Advance], _Found], sizes: Sequence[int], da
 
 
 @contextlib.contextmanager
-def open_shard(path: str | os.PathLike[str], stamp: Stamp | None = None) -> Iterator[FileIO]:
+def open_shard(
+    path: str | os.PathLike[str], stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN
+) -> Iterator[FileIO]:
     """Opens a shard to be scanned. It is held against its stamp now and at the end of the scan.
 
     An index that was made of another file than the stamp is of would be believed from then on.
@@ -68,18 +70,19 @@ def open_shard(path: str | os.PathLike[str], stamp: Stamp | None = None) -> Iter
     Args:
         path: of a local file.
         stamp: size in bytes and modification time in ns that the shard must have; None: any.
+        remedy: what to do about a file that is not there, a sentence.
 
     Raises:
         ShardError: the file is missing, is not a regular one, cannot be read, or is not the one of the stamp.
     """
-    shard_status(path)
+    shard_status(path, remedy)
     try:
         with Path(path).open("rb", buffering=0) as file:
             _check_stamp(path, file, stamp)
             yield file
             _check_stamp(path, file, stamp)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable(path, error, remedy) from error
 
 
 def _check_stamp(path: str | os.PathLike[str], file: FileIO, stamp: Stamp | None) -> None:

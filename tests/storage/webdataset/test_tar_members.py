@@ -126,26 +126,29 @@ def tar_with(tmp_path: Path, name: str = "1.jpg", **headers: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "said", "remedy"),
     [
-        (tarfile.SYMTYPE, "a symbolic link"),
-        (tarfile.LNKTYPE, "a hard link"),
-        (tarfile.CHRTYPE, "a character device"),
-        (tarfile.BLKTYPE, "a block device"),
-        (tarfile.FIFOTYPE, "a FIFO"),
-        (tarfile.GNUTYPE_SPARSE, "a sparse file"),
-        (b"M", "the rest of a file of another volume"),
-        (b"V", "the label of a volume"),
-        (b"Z", "of the unknown type b'Z'"),
+        (tarfile.SYMTYPE, "a symbolic link", "--dereference"),
+        (tarfile.LNKTYPE, "a hard link", "--hard-dereference"),
+        (tarfile.CHRTYPE, "a character device", "--exclude"),
+        (tarfile.BLKTYPE, "a block device", "--exclude"),
+        (tarfile.FIFOTYPE, "a FIFO", "--exclude"),
+        (tarfile.GNUTYPE_SPARSE, "a sparse file", "without --sparse"),
+        (b"M", "the rest of a file of another volume", "without --multi-volume"),
+        (b"V", "the label of a volume", "without --label"),
+        (b"D", "a list of files of an incremental backup", "without --listed-incremental"),
+        (b"N", "a list of long names of an old GNU tar", "with a tar of today"),
+        (b"Z", "of the unknown type b'Z'", "--exclude"),
     ],
 )
-def test_what_is_not_a_plain_file_is_named(kind: bytes, said: str, tmp_path: Path) -> None:
+def test_what_is_not_a_plain_file_is_named_with_the_remedy(kind: bytes, said: str, remedy: str, tmp_path: Path) -> None:
     path = tar_with(tmp_path, type=kind, linkname="0.jpg")
     with pytest.raises(ShardError) as caught:
         list(find_members(str(path)))
     assert str(caught.value).startswith(
-        f"{path}: the member b'1.jpg' at offset 1024 is {said}, and only plain files are read."
+        f"{path}: the member b'1.jpg' at offset 1024 is {said}, and only plain files are read. Write the tar "
     )
+    assert remedy in str(caught.value)
 
 
 def test_a_sparse_file_in_the_form_of_pax_is_named(tmp_path: Path) -> None:

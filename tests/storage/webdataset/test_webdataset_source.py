@@ -204,7 +204,9 @@ def test_a_sample_that_lacks_a_member_is_named(tmp_path: Path, cache_home: Path)
 
 def test_images_of_a_further_kind_are_read_once_it_is_named(tmp_path: Path, cache_home: Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), ("2.gif", b"y")])
-    with pytest.raises(ShardError, match=r"it has 'gif'\. .* name its extension in fields=\{'image': 'jpg;png;\.\.\.'\}"):
+    with pytest.raises(
+        ShardError, match=r"it has 'gif'\. .* name its extension in fields=\{'image': 'jpg;png;\.\.\.'\}"
+    ):
         WebDatasetSource(path, {"image": "jpg;png"})
     source = WebDatasetSource(path, {"image": "jpg;png;gif"})
     assert source.read(np.arange(2), ["image"])["image"] == [b"x", b"y"]
@@ -214,7 +216,9 @@ def test_a_field_that_no_sample_has_is_absent(tars: list[Path]) -> None:
     source = WebDatasetSource(tars, {"image": "jpg;png", "mask": "seg.png"})
     assert (source.has("image"), source.has("mask")) == (True, False)
     assert set(source.specs) == {"image"}
-    with pytest.raises(ConfigError, match=r"no sample has the field 'mask', a member \.seg\.png\. .* are there: image\."):
+    with pytest.raises(
+        ConfigError, match=r"no sample has the field 'mask', a member \.seg\.png\. .* are there: image\."
+    ):
         source.read(np.arange(1), ["image", "mask"])
 
 
@@ -234,6 +238,16 @@ def test_a_missing_tar_is_named_with_the_nearest(tars: list[Path]) -> None:
         WebDatasetSource([tars[0].with_name("{0..2}.tar")], FIELDS)
     with pytest.raises(ShardError, match="The folder '/nowhere' does not exist"):
         WebDatasetSource("/nowhere/a.tar", FIELDS)
+
+
+def test_what_is_not_a_tar_is_not_to_be_prepared_again(source: WebDatasetSource, tars: list[Path]) -> None:
+    with pytest.raises(ShardError, match=r"is a directory, not a regular file\. Give the path of a tar that is there"):
+        WebDatasetSource(tars[0].parent, FIELDS)
+    tars[1].unlink()
+    with pytest.raises(
+        ShardError, match=r"1\.tar is missing\. Give the path of a tar that is there, or make or copy it"
+    ):
+        columns(source, [15])
 
 
 # Tars that change

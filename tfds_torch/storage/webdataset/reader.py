@@ -10,7 +10,7 @@ from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.distinct import find_distinct
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.open_files import OpenFiles, Stamp
-from tfds_torch.storage.webdataset.tar_header import BLOCK_BYTES
+from tfds_torch.storage.webdataset.tar_header import BLOCK_BYTES, TAR_REMEDY
 from tfds_torch.storage.webdataset.tar_index import TarIndex
 
 _READ_AS_WHOLE_BYTES = 256 << 20
@@ -34,7 +34,7 @@ class TarReader:
 
     def __init__(self, index: TarIndex, paths: Sequence[str], stamps: Sequence[Stamp]) -> None:
         self._index, self._paths, self._stamps = index, paths, stamps
-        self._files = OpenFiles(paths, stamps)
+        self._files = OpenFiles(paths, stamps, remedy=TAR_REMEDY)
         # Members of a tar are consecutive: which tar a member is in follows from its number.
         self._first_member = index.first[np.cumsum([0, *index.counts])[:-1]]
         self._reads_whole_files = sum(size for size, _ in stamps) <= _READ_AS_WHOLE_BYTES

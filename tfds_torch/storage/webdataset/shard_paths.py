@@ -9,6 +9,7 @@ from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, unreadable
+from tfds_torch.storage.webdataset.tar_header import TAR_REMEDY
 
 _MOST_PATHS = 1_000_000
 _MOST_BRACES = 100  # Each takes a few of Python's stack frames.
@@ -24,7 +25,8 @@ def shard_paths(urls: object) -> tuple[str, ...]:
 
     Args:
         urls: one text, in which braces are expanded as a shell does: `train-{000..099}.tar`, `{train,val}.tar`; or a
-            path, or a sequence of paths, which are taken as they are. `~` is the home folder; a leading `file:` is left out.
+            path, or a sequence of paths, which are taken as they are. `~` is the home folder; a leading `file:` is left
+            out.
 
     Raises:
         ConfigError: it is none of these, is empty, names a tar twice or on another machine, or its braces are not
@@ -59,8 +61,8 @@ def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
         except (FileNotFoundError, NotADirectoryError):
             raise ShardError(f"There is no file {path!r}.{_remedy(path)}") from None
         except OSError as error:
-            raise unreadable(path, error) from error
-    return tuple(stamp_of(shard_status(path)) for path in paths)
+            raise unreadable(path, error, TAR_REMEDY) from error
+    return tuple(stamp_of(shard_status(path, TAR_REMEDY)) for path in paths)
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -191,4 +193,6 @@ def _text(url: object, urls: object) -> str:
 
 
 def _refusal(urls: object) -> ConfigError:
-    return ConfigError(f"urls={urls!r} must be a text such as 'train-{{000..099}}.tar', a path, or a sequence of paths.")
+    return ConfigError(
+        f"urls={urls!r} must be a text such as 'train-{{000..099}}.tar', a path, or a sequence of paths."
+    )

@@ -133,8 +133,9 @@ class WebDatasetSource:
         members = [self._members_of(name)[index] for name in fields]
         for name in fields:
             if len(self) and not self.has(name):
+                wanted = " or ".join(f".{one}" for one in self.alternatives[name])
                 raise ConfigError(
-                    f"{self.name}: no sample has the field {name!r}, a member .{' or .'.join(self.alternatives[name])}. "
+                    f"{self.name}: no sample has the field {name!r}, a member {wanted}. "
                     f"Read fields that are there: {', '.join(self.specs) or 'none'}."
                 )
         self._read_last = tuple(fields)

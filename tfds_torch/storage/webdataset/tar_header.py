@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 BLOCK_BYTES = 512
+TAR_REMEDY = "Give the path of a tar that is there, or make or copy it again."
 
 _NAME, _SIZE, _CHECKSUM, _KIND, _MAGIC, _PREFIX = (
     slice(0, 100),

@@ -18,6 +18,7 @@ from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_scans import Advance, open_shard
 from tfds_torch.storage.webdataset.tar_header import (
     BLOCK_BYTES,
+    TAR_REMEDY,
     BadHeaderError,
     Header,
     check_name,
@@ -36,19 +37,24 @@ _ZEROS_AT_ONCE = 1 << 20
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 
 _EXTENDED_KINDS = (b"L", b"x", b"X", b"g")
+_AS_FILES = "Write the tar again with the files that links stand for (tar --dereference --hard-dereference)"
+_AS_ONE = "Write the tar again as one file"
+_WITHOUT_IT = "Write the tar again without it (tar --exclude)"
+_SPARSE = ("a sparse file", "Write the tar again without --sparse")
 _REFUSED_KINDS = {
-    b"1": "a hard link",
-    b"2": "a symbolic link",
-    b"3": "a character device",
-    b"4": "a block device",
-    b"6": "a FIFO",
-    b"K": "a link with a long name",
-    b"S": "a sparse file",
-    b"M": "the rest of a file of another volume",
-    b"V": "the label of a volume",
-    b"D": "a list of files of an incremental backup",
-    b"N": "a list of long names of an old GNU tar",
+    b"1": ("a hard link", _AS_FILES),
+    b"2": ("a symbolic link", _AS_FILES),
+    b"3": ("a character device", _WITHOUT_IT),
+    b"4": ("a block device", _WITHOUT_IT),
+    b"6": ("a FIFO", _WITHOUT_IT),
+    b"K": ("a link with a long name", _AS_FILES),
+    b"S": _SPARSE,
+    b"M": ("the rest of a file of another volume", f"{_AS_ONE}, without --multi-volume"),
+    b"V": ("the label of a volume", f"{_AS_ONE}, without --label"),
+    b"D": ("a list of files of an incremental backup", f"{_AS_ONE}, without --listed-incremental"),
+    b"N": ("a list of long names of an old GNU tar", f"{_AS_ONE}, with a tar of today"),
 }
+"""Type flag -> what it stands for, and what to do."""
 _SPARSE_PREFIX = b"GNU.sparse."
 
 
@@ -81,7 +87,7 @@ def find_members(path: str, advance: Advance | None = None, stamp: Stamp | None 
             sparse file, a device, or a name that leaves its folder.
         CorruptRecordError: it is not a tar, was cut, or has more behind its end.
     """
-    with open_shard(path, stamp) as file:
+    with open_shard(path, stamp, TAR_REMEDY) as file:
         yield from _Scan(path, file, advance).members()
 
 
@@ -151,14 +157,14 @@ class _Scan:
     def _check(self, name: bytes, header: Header, records: dict[bytes, bytes]) -> None:
         """Raises ShardError for a member that cannot be read as a plain file below its folder."""
         is_sparse = any(key.startswith(_SPARSE_PREFIX) for key in records)
-        what = "a sparse file" if is_sparse else _REFUSED_KINDS.get(header.kind)
-        if what is None and not header.is_folder and not header.is_file:
-            what = f"of the unknown type {header.kind!r}"
-        if what is not None:
+        refused = _SPARSE if is_sparse else _REFUSED_KINDS.get(header.kind)
+        if refused is None and not header.is_folder and not header.is_file:
+            refused = (f"of the unknown type {header.kind!r}", _WITHOUT_IT)
+        if refused is not None:
+            what, remedy = refused
             raise ShardError(
                 f"{self._path}: the member {name!r} at offset {header.offset} is {what}, and only plain files are "
-                f"read. Write the tar again with the files themselves (tar --dereference --hard-dereference, without "
-                f"--sparse)."
+                f"read. {remedy}."
             )
         problem = check_name(name)
         if problem is not None:
