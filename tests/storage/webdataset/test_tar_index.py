@@ -10,6 +10,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import google_crc32c
 import numpy as np
@@ -20,7 +21,7 @@ from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.open_files import stamp_of
-from tfds_torch.storage.webdataset import index_opening
+from tfds_torch.storage.webdataset import index_building, index_opening
 from tfds_torch.storage.webdataset.index_building import scan_tar
 from tfds_torch.storage.webdataset.index_opening import open_index
 from tfds_torch.storage.webdataset.tar_index import TarIndex
@@ -131,8 +132,43 @@ def test_a_key_is_found_in_a_range_only(tars: tuple[Path, Path]) -> None:
 
 def test_a_split_sample_is_named(tmp_path: Path, cache_home: Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), ("2.jpg", b"x"), ("1.cls", b"x")])
-    with pytest.raises(ShardError, match=re.escape(f"{path}: the sample '1' is split: its member b'1.cls' at offset ")):
+    with pytest.raises(
+        ShardError, match=re.escape(f"{path}: the sample '1' is split: its member 'cls' at offset 2560 comes")
+    ):
         index_of(path)
+
+
+def test_of_several_split_samples_the_earliest_is_named(tmp_path: Path, cache_home: Path) -> None:
+    numbers = [*range(300), *range(250, 5, -1), *range(300)]
+    path = write_tar(tmp_path / "a.tar", [(f"{n}.{at}", b"x") for at, n in enumerate(numbers)])
+    with pytest.raises(ShardError, match=re.escape("the sample '0' is split: its member '545' at offset ")):
+        index_of(path)
+
+
+def test_keys_of_the_same_hash_are_told_apart(
+    tmp_path: Path, cache_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_building, "hash", lambda key: len(key), raising=False)
+    one, two = (write_tar(tmp_path / f"{n}.tar", [(f"{n}{at:02d}.jpg", b"x") for at in range(20)]) for n in range(2))
+    assert index_of(one, two).has_distinct_keys
+    split = write_tar(tmp_path / "c.tar", [("1.jpg", b"x"), ("2.jpg", b"x"), ("3.jpg", b"x"), ("2.cls", b"x")])
+    with pytest.raises(ShardError, match="the sample '2' is split"):
+        index_of(split)
+
+
+def test_distinct_keys_of_many_samples_take_little_memory(tmp_path: Path, cache_home: Path) -> None:
+    num_samples = 40_000
+    keys = np.frombuffer(b"".join(b"%09d" % n for n in range(num_samples)), np.uint8)
+    stops = np.arange(1, num_samples + 1) * 9
+    rest = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint16)
+    index = TarIndex((num_samples,), (), True, "", np.zeros(num_samples + 1, np.int64), stops, *rest, keys)
+    tracemalloc.start()
+    try:
+        with mock.patch.object(index_building, "_KEYS_AT_ONCE", 1000):
+            assert index_building._find_repeated_key(index) is None
+        assert tracemalloc.get_traced_memory()[1] < 20 * num_samples + 300_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_sample_that_goes_on_in_the_next_tar_is_named(tmp_path: Path, cache_home: Path) -> None:

@@ -34,9 +34,8 @@ def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = No
         CorruptRecordError: it was cut, or is not a tar.
     """
     first, stops, offsets, sizes = array("q"), array("q"), array("q"), array("q")
-    crcs, extensions, keys = array("L"), array("H"), bytearray()
+    crcs, extensions, keys = array("I"), array("H"), bytearray()
     numbers: dict[bytes, int] = {}
-    seen: set[bytes] = set()
     current, held = b"", set[int]()
     for member in find_members(path, advance, stamp):
         if is_metadata(member.name):
@@ -44,13 +43,6 @@ def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = No
         key, extension = split_name(member.name, path)
         number = numbers.setdefault(extension, len(numbers))
         if key != current or not first:
-            if key in seen:
-                raise ShardError(
-                    f"{path}: the sample {text_of(key)!r} is split: its member {member.name!r} at offset "
-                    f"{member.offset} comes after other samples. Write the tar again with the members of a sample one "
-                    f"behind the other (tar --sort=name)."
-                )
-            seen.add(key)
             current, held = key, set()
             if first:
                 stops.append(len(keys))
@@ -71,19 +63,29 @@ def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = No
     if first:
         stops.append(len(keys))
     first.append(len(offsets))
-    return TarIndex(
+    index = TarIndex(
         counts=(len(stops),),
         extensions=tuple(map(text_of, numbers)),
         has_distinct_keys=True,
         digest="",
-        first=np.array(first, np.int64),
-        key_stops=np.array(stops, np.int64),
-        offset=np.array(offsets, np.int64),
-        size=np.array(sizes, np.int64),
-        header_crc=np.array(crcs, np.uint32),
-        extension=np.array(extensions, np.uint16),
-        keys=np.frombuffer(bytes(keys), np.uint8),
+        first=np.frombuffer(first, np.int64),
+        key_stops=np.frombuffer(stops, np.int64),
+        offset=np.frombuffer(offsets, np.int64),
+        size=np.frombuffer(sizes, np.int64),
+        header_crc=np.frombuffer(crcs, np.uint32),
+        extension=np.frombuffer(extensions, np.uint16),
+        keys=np.frombuffer(keys, np.uint8),
     )
+    repeated = _find_repeated_key(index)
+    if repeated is not None:
+        (key,) = index.keys_of(np.array([repeated]))
+        member = first[repeated]
+        raise ShardError(
+            f"{path}: the sample {text_of(key)!r} is split: its member {index.extensions[extensions[member]]!r} at "
+            f"offset {offsets[member]} comes after other samples. Write the tar again with the members of a sample one "
+            f"behind the other (tar --sort=name)."
+        )
+    return index
 
 
 def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
@@ -113,7 +115,8 @@ def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
     counts = tuple(tar.counts[0] for tar in tars)
     index = TarIndex(counts, extensions, True, _digest(counts, extensions, joined), **joined)
     _check_borders(index, paths)
-    return replace(index, has_distinct_keys=_has_distinct_keys(index))
+    # Those of one tar were found to be distinct when it was scanned.
+    return index if len(tars) == 1 else replace(index, has_distinct_keys=_find_repeated_key(index) is None)
 
 
 def _digest(counts: Sequence[int], extensions: Sequence[str], arrays: dict[str, Any]) -> str:
@@ -123,15 +126,28 @@ def _digest(counts: Sequence[int], extensions: Sequence[str], arrays: dict[str, 
     return digest.hexdigest()
 
 
-def _has_distinct_keys(index: TarIndex) -> bool:
-    """Whether no key comes twice; not all keys are in memory at a time."""
+def _find_repeated_key(index: TarIndex) -> int | None:
+    """Returns a sample whose key an earlier one has; None: all keys are distinct.
+
+    Of several it is the next one with the earliest such key. Memory: some 20 bytes a sample, and not all keys.
+    """
     hashes = np.empty(len(index), np.int64)
     for start in range(0, len(index), _KEYS_AT_ONCE):
         part = np.arange(start, min(start + _KEYS_AT_ONCE, len(index)))
         hashes[part] = [hash(key) for key in index.keys_of(part)]
-    order = np.argsort(hashes, kind="stable")
-    alike = np.flatnonzero(np.diff(hashes[order]) == 0)
-    return not any(len(set(index.keys_of(order[at : at + 2]))) == 1 for at in alike.tolist())
+    ordered = np.sort(hashes)
+    alike = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(alike):
+        return None
+    for start in range(0, len(index), _KEYS_AT_ONCE):
+        part = hashes[start : start + _KEYS_AT_ONCE]
+        nearest = alike[np.minimum(np.searchsorted(alike, part), len(alike) - 1)]
+        for number in (start + np.flatnonzero(nearest == part)).tolist():
+            same_hash = np.flatnonzero(hashes[number:] == hashes[number]) + number
+            key, *others = index.keys_of(same_hash)
+            if key in others:
+                return int(same_hash[1 + others.index(key)])
+    return None
 
 
 def _check_borders(index: TarIndex, paths: Sequence[str]) -> None:
