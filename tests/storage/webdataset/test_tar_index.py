@@ -82,7 +82,15 @@ def test_keys_end_at_the_first_dot_and_extensions_are_in_lower_case(tmp_path: Pa
     assert index_of(path).keys_of(np.arange(3)) == [b"v1.0/x", b"y", b"z"]
 
 
-EXTENSIONS = st.sampled_from(["jpg", "cls", "json", "seg.png", "TXT"])
+def test_extensions_outside_of_ascii_are_in_lower_case_as_webdataset_has_them(tmp_path: Path, cache_home: Path) -> None:
+    names = ["É.JPG", "ÄÖ", "İ", "ΟΔΟΣ", "\udcff.X"]
+    path = write_tar(tmp_path / "a.tar", [(f"1.{name}", b"%d" % at) for at, name in enumerate(names)])
+    index = index_of(path)
+    assert read_samples(index, path) == samples_of([path])
+    assert set(index.extensions) == {name.lower() for name in names}
+
+
+EXTENSIONS = st.sampled_from(["jpg", "cls", "json", "seg.png", "TXT", "É.x"])
 KEYS = st.text(st.sampled_from("ab/é-_ "), min_size=1, max_size=6).filter(lambda key: not key.endswith("/"))
 
 

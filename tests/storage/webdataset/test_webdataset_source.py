@@ -231,6 +231,12 @@ def test_of_several_extensions_the_first_one_that_is_there_is_taken(tmp_path: Pa
     assert read == [[b"j", b"q"], [b"p", b"q"]]
 
 
+@pytest.mark.parametrize("asked", ["É", "é", ".É"])
+def test_an_extension_outside_of_ascii_can_be_asked_for(asked: str, tmp_path: Path, cache_home: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("1.É", b"x"), ("2.é", b"y")])
+    assert WebDatasetSource(path, {"raw": asked}).read(np.arange(2), ["raw"]) == {"raw": [b"x", b"y"]}
+
+
 def test_a_missing_tar_is_named_with_the_nearest(tars: list[Path]) -> None:
     with pytest.raises(ShardError, match=r"There is no file '.*/22\.tar'\. Did you mean '2\.tar'\?"):
         WebDatasetSource(tars[0].with_name("22.tar"), FIELDS)

@@ -30,7 +30,9 @@ def split_name(name: bytes, path: str) -> tuple[bytes, bytes]:
             f"it belongs to no sample. Names are <key>.<extension>, such as '0017.jpg' and '0017.cls'; leave the "
             f"member out of the tar (tar --exclude)."
         )
-    return folder + slash + stem, extension.lower()
+    # As text: bytes know the lower case of ASCII alone.
+    lower = extension.lower() if extension.isascii() else text_of(extension).lower().encode("utf-8", "surrogateescape")
+    return folder + slash + stem, lower
 
 
 def text_of(name: bytes) -> str:
