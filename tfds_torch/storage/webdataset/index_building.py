@@ -76,15 +76,7 @@ def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = No
         extension=np.frombuffer(extensions, np.uint16),
         keys=np.frombuffer(keys, np.uint8),
     )
-    repeated = _find_repeated_key(index)
-    if repeated is not None:
-        (key,) = index.keys_of(np.array([repeated]))
-        member = first[repeated]
-        raise ShardError(
-            f"{path}: the sample {text_of(key)!r} is split: its member {index.extensions[extensions[member]]!r} at "
-            f"offset {offsets[member]} comes after other samples. Write the tar again with the members of a sample one "
-            f"behind the other (tar --sort=name)."
-        )
+    _check_not_split(index, path)
     return index
 
 
@@ -124,6 +116,20 @@ def _digest(counts: Sequence[int], extensions: Sequence[str], arrays: dict[str, 
     for name in ("first", "key_stops", "size", "extension", "keys"):
         digest.update(memoryview(arrays[name]).cast("B"))
     return digest.hexdigest()
+
+
+def _check_not_split(index: TarIndex, path: str) -> None:
+    """Raises ShardError for a sample of a tar that goes on after other samples."""
+    repeated = _find_repeated_key(index)
+    if repeated is None:
+        return
+    (key,) = index.keys_of(np.array([repeated]))
+    member = index.first[repeated]
+    raise ShardError(
+        f"{path}: the sample {text_of(key)!r} is split: its member {index.extensions[index.extension[member]]!r} at "
+        f"offset {index.offset[member]} comes after other samples. Write the tar again with the members of a sample "
+        f"one behind the other (tar --sort=name)."
+    )
 
 
 def _find_repeated_key(index: TarIndex) -> int | None:
