@@ -154,7 +154,7 @@ class ShardedExport:
                 f"{self._samples.name} has no records to be copied: format={file_format!r} takes datasets that are "
                 f"stored as TFRecord or ArrayRecord. Here, {advice}."
             )
-        if parser._class_map is not None:
+        if parser.class_map is not None:
             raise ConfigError(
                 f"{self._samples.name}: {file_format} copies records as they are stored, and class_map would not be in "
                 f"them. Leave it out, or use format='webdataset'."
@@ -189,7 +189,7 @@ class ShardedExport:
                 "files": None if any_parser is None else _digest(repr(any_parser.source.stamps).encode()),
                 "num_examples": count_samples(samples),
                 "class_names": samples.class_names,
-                "class_map": None if any_parser is None else _describe_map(any_parser._class_map),
+                "class_map": None if any_parser is None else _describe_map(any_parser.class_map),
             },
             options={
                 "fields": fields,
