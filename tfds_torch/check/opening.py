@@ -59,7 +59,7 @@ def open_parser(settings: Choice, command: str = "python -m tfds_torch.check") -
     config, root = replace(settings.config, preprocess=None), settings.root
     if config.name.endswith(_BETON):
         return _open_beton(config, settings)
-    if config.name.endswith((_TAR, *_COMPRESSED_TARS)):
+    if is_one_split(config.name):
         return _open_tars(config, settings)
     name = _unversioned_name(settings)
     is_embedded = _is_embedded(settings)
@@ -89,6 +89,11 @@ def open_parser(settings: Choice, command: str = "python -m tfds_torch.check") -
         return config.make_parser(root)
     except DatasetNotFoundError as error:
         raise DatasetNotFoundError(f"{error}{_ways_on(settings, command)}") from None
+
+
+def is_one_split(name: str) -> bool:
+    """Whether a name is the path of a `.beton` file or of tars, which have no splits to choose from."""
+    return name.endswith((_BETON, _TAR, *_COMPRESSED_TARS))
 
 
 def _open_beton(config: Config, settings: Choice) -> ParserBeton:

@@ -16,7 +16,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Returns the flags, None where one was not given; a misuse that argparse sees ends the process with code 2."""
     parser = argparse.ArgumentParser(prog="python -m tfds_torch.export", description=_DESCRIPTION, allow_abbrev=False)
     what, how, output = map(parser.add_argument_group, ("what is read", "how it is stored", "what is written"))
-    what.add_argument("--name", help="dataset: name, name/config, name:version")
+    what.add_argument("--name", help="dataset: name, name/config, name:version; a .beton file; tars: a-{000..099}.tar")
     what.add_argument("--root", help="TFDS data directory, or a version directory (TFDS's default)")
     what.add_argument("--split", help="TFDS split expression, such as train[:10%%] (train)")
     what.add_argument("--config", metavar="FILE.toml", help="a recipe, such as those in configs/; flags beat it")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.text import Text
 
-from tfds_torch.check.opening import open_parser
+from tfds_torch.check.opening import is_one_split, open_parser
 from tfds_torch.check.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
@@ -146,7 +146,8 @@ def _choice(flags: argparse.Namespace) -> _Choice:
     if flags.name is None and flags.config is None:
         raise ConfigError("Which dataset? Give --name, or --config with a recipe.")
     config = Config(name=flags.name) if flags.config is None else load_config(flags.config)
-    given = {"name": flags.name, "split": flags.split or config.split or "train"}
+    name = flags.name or config.name
+    given = {"name": name, "split": flags.split or config.split or (None if is_one_split(name) else "train")}
     # Every example once, in order: what a recipe says of training has no use here.
     config = replace(config, is_training=False, shuffle=None, repeats=0, remainder=None, read=ReadOptions())
     return _Choice(replace(config, **{name: value for name, value in given.items() if value}), flags.root, flags.fake)
