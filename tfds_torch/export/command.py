@@ -147,10 +147,12 @@ def _choice(flags: argparse.Namespace) -> _Choice:
         raise ConfigError("Which dataset? Give --name, or --config with a recipe.")
     config = Config(name=flags.name) if flags.config is None else load_config(flags.config)
     name = flags.name or config.name
-    given = {"name": name, "split": flags.split or config.split or (None if is_one_split(name) else "train")}
+    split = flags.split or config.split or (None if is_one_split(name) else "train")
     # Every example once, in order: what a recipe says of training has no use here.
-    config = replace(config, is_training=False, shuffle=None, repeats=0, remainder=None, read=ReadOptions())
-    return _Choice(replace(config, **{name: value for name, value in given.items() if value}), flags.root, flags.fake)
+    config = replace(
+        config, name=name, split=split, is_training=False, shuffle=None, repeats=0, remainder=None, read=ReadOptions()
+    )
+    return _Choice(config, flags.root, flags.fake)
 
 
 def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
