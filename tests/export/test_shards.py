@@ -300,6 +300,24 @@ def test_values_of_every_kind_come_back(tmp_path: Path) -> None:
         assert one["cls"] == str(number).encode()
 
 
+class Halves:
+    """A dataset of a tensor that numpy has no type for."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        import torch
+
+        return {"label": number, "half": torch.ones(3, dtype=torch.bfloat16)}
+
+
+def test_a_tensor_that_numpy_cannot_hold_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'half': numpy cannot hold a tensor of torch\.bfloat16"):
+        export_dataset(Halves(), tmp_path / "out", format="webdataset")
+    assert os.listdir(tmp_path) == []
+
+
 class Counting:
     """A dataset that tells of the samples that are read."""
 

@@ -157,7 +157,7 @@ def _kind_of_value(name: str, value: Any) -> tuple[str, Any]:
     if isinstance(value, bytes | bytearray):
         return ("bin" if _extension_of(bytes(value)) is None else "image"), None
     if is_tensor(value):
-        value = np.asarray(value)
+        value = _array_of(value)
     if isinstance(value, np.ndarray | np.generic):
         if name == "label" and not value.shape and value.dtype.kind in "iu":
             return "cls", None
@@ -174,6 +174,13 @@ def _kind_of_value(name: str, value: Any) -> tuple[str, Any]:
     if value is None or isinstance(value, bool | int | float | list | tuple | Mapping):
         return "json", None
     raise CannotStoreError(f"{type(value).__name__} is nothing that a tar file of WebDataset holds")
+
+
+def _array_of(tensor: Any) -> Any:
+    try:
+        return np.asarray(tensor)
+    except (TypeError, RuntimeError) as error:  # bfloat16, sparse tensors, ones on another device.
+        raise CannotStoreError(f"numpy cannot hold a tensor of {tensor.dtype}: {error}") from None
 
 
 def _check_dtype(dtype: "np.dtype[Any]") -> None:
