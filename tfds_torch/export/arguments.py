@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 _DESCRIPTION = """Writes a prepared TFDS dataset in another format: one .beton file, or a folder of shards (webdataset,
 tfrecord, array_record). Each file is there whole or not at all, with the original bytes of its JPEG images, in the
@@ -43,5 +42,5 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     output.add_argument("--overwrite", action="store_true", help="replace a file or an export that is there")
     output.add_argument("--verify", action="store_true", help="read all that was written again afterwards")
     output.add_argument("--json", action="store_true", help="print one report, for machines")
-    output.add_argument("out", type=Path, metavar="OUT", help="path of the file, or of the folder of shards")
+    output.add_argument("out", metavar="OUT", help="path of the file, or of the folder of shards")
     return parser.parse_args(arguments)

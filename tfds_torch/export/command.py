@@ -19,7 +19,7 @@ from tfds_torch.check.terminal import PatientConsole, make_progress, prepare_out
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.export.arguments import parse_arguments
-from tfds_torch.export.exporting import check_format, export_dataset
+from tfds_torch.export.exporting import check_format, export_dataset, local_path
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.export.sharded_export import SHARDED
@@ -51,7 +51,7 @@ def run(flags: argparse.Namespace) -> int:
     console = PatientConsole(emoji=False, highlight=False)
     errors = Console(stderr=True, emoji=False, highlight=False)
     report: ExportReport | None = None
-    flags.out = Path(os.path.expanduser(flags.out))  # As export_dataset does, where no shell has.
+    flags.out = os.path.expanduser(flags.out)  # As export_dataset does, where no shell has.
     was = _identity(flags.out)
     before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process leaves nothing behind, either.
     try:
@@ -83,10 +83,10 @@ def run(flags: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     """Returns what tells a file from the one that takes its place; None: there is none."""
     try:
-        status = path.stat()
+        status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a null character.
         return None
     return status.st_ino, status.st_mtime_ns
@@ -117,16 +117,17 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
         if number is not None and number < least:
             raise ConfigError(f"--{name.replace('_', '-')} {number}: must be at least {least}.")
     check_format(flags.format)
+    out = Path(local_path(flags.out))  # Only now: of a URL, a Path makes a folder here.
     if flags.format not in SHARDED:
-        if flags.out.exists() and not flags.overwrite and not flags.out.is_dir():
-            raise ConfigError(f"{flags.out} is there already: --overwrite replaces it.")
-        check_target(flags.out, page_size, flags.overwrite)  # Before a dataset is built for it.
+        if out.exists() and not flags.overwrite and not out.is_dir():
+            raise ConfigError(f"{out} is there already: --overwrite replaces it.")
+        check_target(out, page_size, flags.overwrite)  # Before a dataset is built for it.
     fields, names = _pairs("--field", flags.field), _pairs("--rename", flags.rename)
     parser = open_parser(_choice(flags), _COMMAND)
     with _progress("samples", errors) as show:
         return export_dataset(
             parser,
-            flags.out,
+            out,
             format=flags.format,
             fields=fields,
             names=names,
