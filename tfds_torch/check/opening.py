@@ -123,7 +123,8 @@ def _open_tars(config: Config, settings: Choice) -> ParserWebDataset:
 def _check_is_there(path: Path) -> None:
     if not path.is_file():
         there = sorted(found.name for found in path.parent.glob(f"*{path.suffix}"))
-        raise DatasetNotFoundError(f"There is no file {str(path)!r}.{did_you_mean(path.name, there)}")
+        hint = " Wildcards are not expanded: write a-{000..099}.tar." if "*" in path.name else ""
+        raise DatasetNotFoundError(f"There is no file {str(path)!r}.{hint or did_you_mean(path.name, there)}")
 
 
 def _check_is_one_split(config: Config, settings: Choice, what: str) -> None:
