@@ -310,11 +310,11 @@ except ExportError as error:
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_shard_that_the_system_does_not_take_is_told_like_a_full_disk(
+def test_a_shard_that_is_larger_than_a_file_may_be_is_told_with_what_to_do(
     exported_root: Path, tmp_path: Path, run_python: Callable[..., Any], file_format: str
 ) -> None:
     path = {"PYTHONPATH": str(ROOT)}
     done = run_python("-c", LIMITED, str(exported_root), str(tmp_path / "out"), file_format, env=path)
-    assert "failed: File too large. About " in done.stdout, done.stderr
-    assert " bytes are needed for 37 of 37 examples, and " in done.stdout
+    assert "failed: File too large. No file of that size is allowed there" in done.stdout, done.stderr
+    assert "smaller shards (--max-count, with --overwrite)" in done.stdout
     assert sorted(os.listdir(tmp_path / "out")) == ["export-train.json"]
