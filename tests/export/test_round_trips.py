@@ -1,6 +1,7 @@
 """Every dataset in every sharded format is read again, here and by those whose format it is, as what it was."""
 
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,11 @@ def is_same(there: Any, was: Any) -> bool:
     return type(there) is type(was) and there == was
 
 
+def members_of(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as archive:
+        return {one.name: archive.extractfile(one).read() for one in archive}
+
+
 @pytest.mark.parametrize("name", DATASETS)
 def test_tars_are_read_here_with_ids_bytes_and_types(exported_root: Path, tmp_path: Path, name: str) -> None:
     parser, out = open_parser(exported_root, name), tmp_path / "out"
@@ -71,6 +77,16 @@ def test_tars_are_read_here_with_ids_bytes_and_types(exported_root: Path, tmp_pa
     for one, was in zip(*read, strict=True):
         assert (one.image, one.label) == (was.image, was.label)
         assert [field for field, value in was.features.items() if not is_same(one.features[field], value)] == []
+
+
+def test_tars_of_tars_keep_every_member(exported_root: Path, tmp_path: Path) -> None:
+    members = MEMBERS["oxford_iiit_pet"]
+    export_dataset(open_parser(exported_root, "oxford_iiit_pet"), tmp_path / "a", format="webdataset", num_workers=1)
+    first = ParserWebDataset(sorted(tmp_path.glob("a/*.tar")), members)
+    export_dataset(first, tmp_path / "b", format="webdataset", num_workers=1)
+    (was,), (there,) = (map(members_of, tmp_path.glob(f"{folder}/*.tar")) for folder in "ab")
+    assert there == was
+    assert len(was) == 23 * len(members)
 
 
 @pytest.mark.parametrize("name", DATASETS)
