@@ -24,6 +24,7 @@ from tfds_torch.export.report import ExportReport
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.export.sharded_export import SHARDED
 from tfds_torch.parsers.config import Config, load_config
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.runtime.printable import printable
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
@@ -124,6 +125,8 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
         check_target(out, page_size, flags.overwrite)  # Before a dataset is built for it.
     fields, names = _pairs("--field", flags.field), _pairs("--rename", flags.rename)
     parser = open_parser(_choice(flags), _COMMAND)
+    if isinstance(parser, ParserWebDataset) and parser.other_extensions:
+        errors.print("[bold]note:[/]", Text(printable(_left_out(parser))), soft_wrap=True)
     with _progress("samples", errors) as show:
         return export_dataset(
             parser,
@@ -141,6 +144,14 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
             overwrite=flags.overwrite,
             progress=show,
         )
+
+
+def _left_out(parser: ParserWebDataset) -> str:
+    others = ", ".join(f".{name}" for name in parser.other_extensions)
+    return (
+        f"not exported are the members {others}: only {', '.join(parser.extensions)} are. To export them, too, name "
+        f"them in Python: export_dataset(ParserWebDataset(urls, fields=...), ...)."
+    )
 
 
 def _choice(flags: argparse.Namespace) -> _Choice:
