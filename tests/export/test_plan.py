@@ -1,6 +1,7 @@
 """ExportPlan: which examples go into which shard, and what two plans have otherwise."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -68,13 +69,11 @@ def test_names_of_shards_are_those_that_readers_look_for() -> None:
 
 def test_differences_name_what_is_otherwise() -> None:
     other = ExportPlan("tfrecord", "photos", "train", {"name": "photos:2.0.0"}, {"num_shards": 3}, (0, 3, 6, 9))
-    assert PLAN.differences(other) == [
-        "num_shards is 2, not 3",
-        "fields is {}, not null",
-        'source name is "photos:1.0.0", not "photos:2.0.0"',
-        'source files is "ab", not null',
-        "number of shards is 2, not 3",
-    ]
+    assert PLAN.differences(other) == ["num_shards is 2, not 3", 'source name is "photos:1.0.0", not "photos:2.0.0"']
+    changed = replace(PLAN, source={**PLAN.source, "files": "cd"})
+    assert PLAN.differences(changed) == ["the files of the source have other sizes or times"]
+    tars = replace(PLAN, format="webdataset", options={"num_shards": 2, "fields": {"image": "jpg"}, "key": "id"})
+    assert PLAN.differences(tars) == ['format is "tfrecord", not "webdataset"']
     moved = ExportPlan(PLAN.format, PLAN.dataset, PLAN.split, PLAN.source, PLAN.options, (0, 4, 9))
     assert PLAN.differences(moved) == ["the shards hold other ranges of examples"]
 

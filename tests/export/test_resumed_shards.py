@@ -18,6 +18,7 @@ from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import shard_folder
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.shard_folder import verify_shards
+from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.array_record import writer as array_record
 
@@ -40,7 +41,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_shards": 4}, r"num_shards is 4, not 5; number of shards is 4, not 5\. Give the same options to go on"),
+        ({"num_shards": 4}, r"num_shards is 4, not 5\. Give the same options to go on"),
         ({"num_shards": None, "max_count": 8}, "num_shards is null, not 5; max_count is 8, not null"),
         ({"key": "id"}, 'key is "id", not "number"'),
         ({"shuffle_seed": 1}, "shuffle_seed is 1, not null"),
@@ -69,7 +70,7 @@ def test_a_source_whose_files_have_changed_is_another_one(exported_root: Path, t
     export(ParserTfds(copy, "photos"), out)
     shard = sorted(copy.glob("*.tfrecord*"))[0]
     os.utime(shard, ns=(1, 1))
-    with pytest.raises(ConfigError, match="source files is "):
+    with pytest.raises(ConfigError, match="the files of the source have other sizes or times"):
         export(ParserTfds(copy, "photos"), out)
 
 
@@ -213,8 +214,10 @@ def test_what_can_only_be_iterated_is_refused(tmp_path: Path) -> None:
         def __iter__(self) -> Any:
             yield {"label": 1}
 
-    with pytest.raises(ConfigError, match="Iterated can only be iterated, and shards are written by number"):
+    with pytest.raises(ConfigError, match=r"Iterated can only be iterated, .*format='beton' takes iterables"):
         export(Iterated(), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"WebDatasetShards can only be iterated.*ParserWebDataset reads them by"):
+        export(WebDatasetShards(str(tmp_path / "a.tar")), tmp_path / "out")
     assert os.listdir(tmp_path) == []
 
 
@@ -307,11 +310,11 @@ except ExportError as error:
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_shard_that_the_system_does_not_take_is_told_like_a_full_disk(
+def test_a_shard_that_is_larger_than_a_file_may_be_is_told_with_what_to_do(
     exported_root: Path, tmp_path: Path, run_python: Callable[..., Any], file_format: str
 ) -> None:
     path = {"PYTHONPATH": str(ROOT)}
     done = run_python("-c", LIMITED, str(exported_root), str(tmp_path / "out"), file_format, env=path)
-    assert "failed: File too large. About " in done.stdout, done.stderr
-    assert " bytes are needed for 37 of 37 examples, and " in done.stdout
+    assert "failed: File too large. No file of that size is allowed there" in done.stdout, done.stderr
+    assert "smaller shards (--max-count, with --overwrite)" in done.stdout
     assert sorted(os.listdir(tmp_path / "out")) == ["export-train.json"]

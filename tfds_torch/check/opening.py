@@ -91,6 +91,11 @@ def open_parser(settings: Choice, command: str = "python -m tfds_torch.check") -
         raise DatasetNotFoundError(f"{error}{_ways_on(settings, command)}") from None
 
 
+def is_one_split(name: str) -> bool:
+    """Whether a name is the path of a `.beton` file or of tars, which have no splits to choose from."""
+    return name.endswith(_BETON) or _names_tars(name)
+
+
 def _open_beton(config: Config, settings: Choice) -> ParserBeton:
     """Returns the parser of a `.beton` file, which is named by its path."""
     _check_is_one_split(config, settings, "a .beton file")
@@ -130,7 +135,8 @@ def _names_tars(name: str) -> bool:
 def _check_is_there(path: Path) -> None:
     if not path.is_file():
         there = sorted(found.name for found in path.parent.glob(f"*{path.suffix}"))
-        raise DatasetNotFoundError(f"There is no file {str(path)!r}.{did_you_mean(path.name, there)}")
+        hint = " Wildcards are not expanded: write a-{000..099}.tar." if "*" in path.name else ""
+        raise DatasetNotFoundError(f"There is no file {str(path)!r}.{hint or did_you_mean(path.name, there)}")
 
 
 def _check_is_one_split(config: Config, settings: Choice, what: str) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 _DESCRIPTION = """Writes a prepared TFDS dataset in another format: one .beton file, or a folder of shards (webdataset,
 tfrecord, array_record). Each file is there whole or not at all, with the original bytes of its JPEG images, in the
@@ -16,7 +15,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Returns the flags, None where one was not given; a misuse that argparse sees ends the process with code 2."""
     parser = argparse.ArgumentParser(prog="python -m tfds_torch.export", description=_DESCRIPTION, allow_abbrev=False)
     what, how, output = map(parser.add_argument_group, ("what is read", "how it is stored", "what is written"))
-    what.add_argument("--name", help="dataset: name, name/config, name:version")
+    what.add_argument("--name", help="dataset: name, name/config, name:version; a .beton file; tars: a-{000..099}.tar")
     what.add_argument("--root", help="TFDS data directory, or a version directory (TFDS's default)")
     what.add_argument("--split", help="TFDS split expression, such as train[:10%%] (train)")
     what.add_argument("--config", metavar="FILE.toml", help="a recipe, such as those in configs/; flags beat it")
@@ -43,5 +42,5 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     output.add_argument("--overwrite", action="store_true", help="replace a file or an export that is there")
     output.add_argument("--verify", action="store_true", help="read all that was written again afterwards")
     output.add_argument("--json", action="store_true", help="print one report, for machines")
-    output.add_argument("out", type=Path, metavar="OUT", help="path of the file, or of the folder of shards")
+    output.add_argument("out", metavar="OUT", help="path of the file, or of the folder of shards")
     return parser.parse_args(arguments)

@@ -14,16 +14,17 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.text import Text
 
-from tfds_torch.check.opening import open_parser
+from tfds_torch.check.opening import is_one_split, open_parser
 from tfds_torch.check.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.export.arguments import parse_arguments
-from tfds_torch.export.exporting import check_format, export_dataset
+from tfds_torch.export.exporting import check_format, export_dataset, local_path
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.export.sharded_export import SHARDED
 from tfds_torch.parsers.config import Config, load_config
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.runtime.printable import printable
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
@@ -51,7 +52,7 @@ def run(flags: argparse.Namespace) -> int:
     console = PatientConsole(emoji=False, highlight=False)
     errors = Console(stderr=True, emoji=False, highlight=False)
     report: ExportReport | None = None
-    flags.out = Path(os.path.expanduser(flags.out))  # As export_dataset does, where no shell has.
+    flags.out = os.path.expanduser(flags.out)  # As export_dataset does, where no shell has.
     was = _identity(flags.out)
     before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process leaves nothing behind, either.
     try:
@@ -83,10 +84,10 @@ def run(flags: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     """Returns what tells a file from the one that takes its place; None: there is none."""
     try:
-        status = path.stat()
+        status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a null character.
         return None
     return status.st_ino, status.st_mtime_ns
@@ -117,16 +118,19 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
         if number is not None and number < least:
             raise ConfigError(f"--{name.replace('_', '-')} {number}: must be at least {least}.")
     check_format(flags.format)
+    out = Path(local_path(flags.out))  # Only now: of a URL, a Path makes a folder here.
     if flags.format not in SHARDED:
-        if flags.out.exists() and not flags.overwrite and not flags.out.is_dir():
-            raise ConfigError(f"{flags.out} is there already: --overwrite replaces it.")
-        check_target(flags.out, page_size, flags.overwrite)  # Before a dataset is built for it.
+        if out.exists() and not flags.overwrite and not out.is_dir():
+            raise ConfigError(f"{out} is there already: --overwrite replaces it.")
+        check_target(out, page_size, flags.overwrite)  # Before a dataset is built for it.
     fields, names = _pairs("--field", flags.field), _pairs("--rename", flags.rename)
     parser = open_parser(_choice(flags), _COMMAND)
+    if isinstance(parser, ParserWebDataset) and parser.other_extensions:
+        errors.print("[bold]note:[/]", Text(printable(_left_out(parser))), soft_wrap=True)
     with _progress("samples", errors) as show:
         return export_dataset(
             parser,
-            flags.out,
+            out,
             format=flags.format,
             fields=fields,
             names=names,
@@ -142,14 +146,25 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
         )
 
 
+def _left_out(parser: ParserWebDataset) -> str:
+    others = ", ".join(f".{name}" for name in parser.other_extensions)
+    return (
+        f"not exported are the members {others}: only {', '.join(parser.extensions)} are. To export them, too, name "
+        f"them in Python: export_dataset(ParserWebDataset(urls, fields=...), ...)."
+    )
+
+
 def _choice(flags: argparse.Namespace) -> _Choice:
     if flags.name is None and flags.config is None:
         raise ConfigError("Which dataset? Give --name, or --config with a recipe.")
     config = Config(name=flags.name) if flags.config is None else load_config(flags.config)
-    given = {"name": flags.name, "split": flags.split or config.split or "train"}
+    name = flags.name or config.name
+    split = flags.split or config.split or (None if is_one_split(name) else "train")
     # Every example once, in order: what a recipe says of training has no use here.
-    config = replace(config, is_training=False, shuffle=None, repeats=0, remainder=None, read=ReadOptions())
-    return _Choice(replace(config, **{name: value for name, value in given.items() if value}), flags.root, flags.fake)
+    config = replace(
+        config, name=name, split=split, is_training=False, shuffle=None, repeats=0, remainder=None, read=ReadOptions()
+    )
+    return _Choice(config, flags.root, flags.fake)
 
 
 def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:

@@ -96,7 +96,7 @@ def export_dataset(
     chunk_size = check_integer("chunk_size", chunk_size, 1)
     if progress is not None and not callable(progress):
         raise ConfigError(f"progress={progress!r} must be a function of two numbers: done, and how many there are.")
-    path = _path_of(out)
+    path = local_path(out)
     sizes = ShardSizes(num_shards, max_count, max_bytes)
     if format in SHARDED:
         for name, is_given in (("chunk_size", chunk_size != DEFAULT_CHUNK), ("page_size", page_size != DEFAULT_PAGE)):
@@ -161,6 +161,19 @@ def check_format(format: object) -> None:
         raise ConfigError(f"format={format!r} cannot be written: choose {known}.{did_you_mean(format, FORMATS)}")
 
 
+def local_path(out: object) -> str:
+    """Returns the path of what is written; raises ConfigError where it is not one of this machine."""
+    if not isinstance(out, str | os.PathLike):
+        raise ConfigError(f"out={out!r} must be the path of a file, or of a folder of shards.")
+    path = os.path.expanduser(os.fspath(out))
+    if not is_local(path):
+        raise ConfigError(
+            f"{path} is on another machine: files are written to file systems that are mounted here. Write to one, and "
+            f"copy the files from there."
+        )
+    return path
+
+
 def _skipped(fields: object, file_format: str) -> tuple[str, ...]:
     """Returns the fields that are left out, which is all that can be said of those of shards."""
     if fields is not None and not isinstance(fields, Mapping):
@@ -178,24 +191,15 @@ def _numbered(source: Any, file_format: str) -> SampleSource:
     """Returns samples that any worker can read by number."""
     samples = None if isinstance(source, WebDatasetShards) else samples_of(source)
     if samples is None or isinstance(samples, IteratedSamples):
+        advice = (
+            "of tars, ParserWebDataset reads them by number" if samples is None else "format='beton' takes iterables"
+        )
         raise ConfigError(
-            f"{type(source).__name__} can only be iterated, and shards are written by number, so that one that was "
-            f"killed can be gone on with: give a parser or a dataset with len() and [], or use format='beton' (not "
-            f"{file_format!r}) first."
+            f"{type(source).__name__} can only be iterated, and shards are written by number, so that an export that "
+            f"was killed can go on. For format={file_format!r}, give a parser, or a dataset with len() and []; "
+            f"{advice}."
         )
     return samples
-
-
-def _path_of(out: object) -> str:
-    if not isinstance(out, str | os.PathLike):
-        raise ConfigError(f"out={out!r} must be the path of a file, or of a folder of shards.")
-    path = os.path.expanduser(os.fspath(out))
-    if not is_local(path):
-        raise ConfigError(
-            f"{path} is on another machine: files are written to file systems that are mounted here. Write to one, and "
-            f"copy the files from there."
-        )
-    return path
 
 
 def _check_is_not_read(samples: SampleSource, path: str) -> None:

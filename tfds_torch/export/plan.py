@@ -15,6 +15,20 @@ DEFAULT_SHARD_BYTES = 256 * 2**20
 DEFAULT_SHARD_EXAMPLES = 10_000
 """Of a shard, where nothing is asked for: by the examples' mean size, or else by their number."""
 
+_SIZES = ("num_shards", "max_count", "max_bytes")
+_OF_A_SOURCE = ("split", "fingerprint", "files", "num_examples", "class_names", "class_map")
+_EFFECTS = {
+    "source name": ("dataset", "fields", "number of shards", *(f"source {name}" for name in _OF_A_SOURCE)),
+    "source num_examples": ("number of shards",),
+    "format": ("fields", "key", "number of shards"),
+    **dict.fromkeys(_SIZES, ("number of shards",)),
+}
+"""What differs between two plans, and what of the others is not worth telling then."""
+_CHANGED = {
+    "source files": "the files of the source have other sizes or times",
+    "source fingerprint": "the source has another fingerprint",
+}
+
 
 @dataclass(frozen=True)
 class ExportPlan:
@@ -83,10 +97,13 @@ class ExportPlan:
     def differences(self, other: "ExportPlan") -> list[str]:
         """Returns what another plan has otherwise, as `name: this one's, not the other's`."""
         mine, theirs = _flat(self), _flat(other)
+        changed = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+        for cause, effects in _EFFECTS.items():
+            if cause in changed:
+                changed = [name for name in changed if name not in effects]
         told = [
-            f"{name} is {_short(mine.get(name))}, not {_short(theirs.get(name))}"
-            for name in {**mine, **theirs}
-            if mine.get(name) != theirs.get(name)
+            _CHANGED.get(name, f"{name} is {_short(mine.get(name))}, not {_short(theirs.get(name))}")
+            for name in changed
         ]
         return told or (["the shards hold other ranges of examples"] if self.bounds != other.bounds else [])
 

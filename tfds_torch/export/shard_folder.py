@@ -21,6 +21,7 @@ from tfds_torch.export.shard_file import read_file, write_for_good
 from tfds_torch.export.tfds_metadata import withdraw_split
 
 _PREFIX, _SUFFIX = "export-", ".json"
+_SUFFIXES_OF_FILES = (".tar", ".beton", ".tfrecord", ".array_record")
 _WAIT_S = 5.0
 """How long workers of a killed export may take to end."""
 
@@ -63,6 +64,11 @@ class ShardFolder:
             overwrite: whether another export of the same split may be replaced.
         """
         if not self.path.exists():
+            if self.path.suffix in _SUFFIXES_OF_FILES:
+                raise ConfigError(
+                    f"{self.path} is the name of a file, and {plan.format} is a folder of shards: give the name of a "
+                    f"folder, such as {self.path.with_suffix('')}."
+                )
             return
         if not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file: the shards of an export need a folder of their own.")

@@ -1,6 +1,5 @@
 """ShardedExport: planned, then written shard by shard by several processes; complete shards are not written again."""
 
-import errno
 import hashlib
 import os
 import time
@@ -11,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
+from tfds_torch.export.refused_writes import KEPT, describe_refusal
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import ExampleNames, SampleSource, count_samples
@@ -32,8 +32,6 @@ from tfds_torch.storage.record_source import RecordSource
 SHARDED = ("webdataset", "tfrecord", "array_record")
 Progress = Callable[[int, int], object]
 _MEASURED_AT_A_TIME = 1000
-_KEPT = "The shards that are complete stay: the same command goes on with the others."
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class ShardedExport:
                 self._write_metadata(plan, shards)
                 folder.complete(plan, shards)
         except OSError as error:
-            raise self._cannot_write(error, plan, []) from error
+            raise describe_refusal(error, self._path, plan, [], self._mean_bytes) from error
         return ExportReport(
             path=os.fspath(self._path),
             format=plan.format,
@@ -154,7 +152,7 @@ class ShardedExport:
                 f"{self._samples.name} has no records to be copied: format={file_format!r} takes datasets that are "
                 f"stored as TFRecord or ArrayRecord. Here, {advice}."
             )
-        if parser._class_map is not None:
+        if parser.class_map is not None:
             raise ConfigError(
                 f"{self._samples.name}: {file_format} copies records as they are stored, and class_map would not be in "
                 f"them. Leave it out, or use format='webdataset'."
@@ -189,7 +187,7 @@ class ShardedExport:
                 "files": None if any_parser is None else _digest(repr(any_parser.source.stamps).encode()),
                 "num_examples": count_samples(samples),
                 "class_names": samples.class_names,
-                "class_map": None if any_parser is None else _describe_map(any_parser._class_map),
+                "class_map": None if any_parser is None else _describe_map(any_parser.class_map),
             },
             options={
                 "fields": fields,
@@ -245,7 +243,8 @@ class ShardedExport:
         finally:
             folder.remove_unfinished()
         if refused is not None:
-            raise self._cannot_write(refused, plan, [one.shard for one in done.values()]) from refused
+            complete = [one.shard for one in done.values()]
+            raise describe_refusal(refused, self._path, plan, complete, self._mean_bytes) from refused
         return [done[number] for number in range(plan.num_shards)], num_workers
 
     def _write_metadata(self, plan: ExportPlan, shards: list[Shard]) -> None:
@@ -254,23 +253,6 @@ class ShardedExport:
         lengths = [len(plan.places(shard.number)) for shard in shards]
         num_bytes = sum(shard.content_bytes for shard in shards)
         write_metadata(self._parser.data_dir, self._path, plan, lengths, num_bytes)
-
-    def _cannot_write(self, error: OSError, plan: ExportPlan, done: list[Shard]) -> ExportError:
-        what = f"The export to {self._path} failed: {error.strerror or error}."
-        if error.errno not in _FULL:
-            return ExportError(f"{what} {_KEPT}")
-        num_done = sum(len(plan.places(shard.number)) for shard in done)
-        mean = sum(shard.num_bytes for shard in done) // num_done if num_done else self._mean_bytes
-        needed = f"About {mean * (plan.num_examples - num_done):,} bytes are needed" if mean else "Room is needed"
-        try:
-            status = os.statvfs(self._path if self._path.exists() else self._path.absolute().parent)
-            free = f"{status.f_bavail * status.f_frsize:,}"
-        except OSError:
-            free = "an unknown number of bytes"
-        return ExportError(
-            f"{what} {needed} for {plan.num_examples - num_done:,} of {plan.num_examples:,} examples, and {free} are "
-            f"free: make room, or write elsewhere. {_KEPT}"
-        )
 
     @property
     def _mean_bytes(self) -> int:
@@ -288,7 +270,7 @@ class ShardedExport:
             raise ConfigError(f"{self._path} is what is exported: choose another folder for the shards.")
 
     def _workers(self, num_workers: int, job: Job) -> Workers:
-        names = ExampleNames(self._samples.name, _KEPT, self._samples.describe)
+        names = ExampleNames(self._samples.name, KEPT, self._samples.describe)
         return Workers(num_workers, job, names, f"The export to {self._path} failed.")
 
 

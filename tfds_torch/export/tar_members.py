@@ -26,8 +26,11 @@ _SIGNATURES = {
     b"II*\0": "tif",
     b"MM\0*": "tif",
 }
+_KINDS_OF_ARRAYS = "biufc"
 _WITHOUT_NAME = {"image": "image", "label": "cls"}
 """Fields whose members have an extension alone, where they are stored in this way."""
+_SEVERAL = {"image": "jpg, png, ... as it was", "value": "npy of arrays, json of other values"}
+"""What is told of kinds of which a value says the extension."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Member:
     Attributes:
         key: of a sample that is a mapping; position in one that is a sequence.
         name: of the field, in the member's extension; empty: there is none.
-        kind: how values are stored: image, cls, txt, json, npy, bin.
+        kind: how values are stored: image, cls, txt, json, npy, bin; value: an array as npy, all else as json.
         dtype: of arrays; None: their own.
     """
 
@@ -64,7 +67,7 @@ class Member:
 
     def describe(self) -> str:
         """Returns the extension, as far as it does not depend on the value."""
-        extension = "jpg, png, ... as it was" if self.kind == "image" else self.kind
+        extension = _SEVERAL.get(self.kind, self.kind)
         return f"{self.name}.{extension}" if self.name else extension
 
 
@@ -137,6 +140,8 @@ def _kind_of_spec(name: str, known: EncodedField | ConfigError) -> tuple[str, An
     if known.kind != "value":
         return ("image" if known.kind == "image" else "txt"), None
     spec = known.spec
+    if spec is None:
+        return "value", None
     check_has_no_images(spec)
     if not isinstance(spec, FieldSpec):
         return "json", None
@@ -157,7 +162,7 @@ def _kind_of_value(name: str, value: Any) -> tuple[str, Any]:
     if isinstance(value, bytes | bytearray):
         return ("bin" if _extension_of(bytes(value)) is None else "image"), None
     if is_tensor(value):
-        value = np.asarray(value)
+        value = _array_of(value)
     if isinstance(value, np.ndarray | np.generic):
         if name == "label" and not value.shape and value.dtype.kind in "iu":
             return "cls", None
@@ -176,8 +181,15 @@ def _kind_of_value(name: str, value: Any) -> tuple[str, Any]:
     raise CannotStoreError(f"{type(value).__name__} is nothing that a tar file of WebDataset holds")
 
 
+def _array_of(tensor: Any) -> Any:
+    try:
+        return np.asarray(tensor)
+    except (TypeError, RuntimeError) as error:  # bfloat16, sparse tensors, ones on another device.
+        raise CannotStoreError(f"numpy cannot hold a tensor of {tensor.dtype}: {error}") from None
+
+
 def _check_dtype(dtype: "np.dtype[Any]") -> None:
-    if dtype.kind not in "biufc":  # Such as bfloat16: the file would not tell what it is.
+    if dtype.kind not in _KINDS_OF_ARRAYS:  # Such as bfloat16: the file would not tell what it is.
         raise CannotStoreError(f"a .npy file cannot tell the type {dtype}")
 
 
@@ -238,6 +250,12 @@ def _encode_array(value: Any, dtype: Any) -> tuple[str, bytes]:
     return "npy", file.getvalue()
 
 
+def _encode_value(value: Any, dtype: Any) -> tuple[str, bytes]:
+    """Arrays keep their type and shape; what else has no declared form is JSON."""
+    is_array = isinstance(value, np.ndarray | np.generic) and value.dtype.kind in _KINDS_OF_ARRAYS
+    return _encode_array(value, None) if is_array else _encode_json(value, None)
+
+
 def _encode_bytes(value: Any, dtype: Any) -> tuple[str, bytes]:
     if not isinstance(value, bytes | bytearray):
         raise TypeError(f"{value!r} is not bytes.")
@@ -249,6 +267,7 @@ _ENCODERS: dict[str, Callable[[Any, Any], tuple[str, bytes]]] = {
     "cls": _encode_class,
     "txt": _encode_text,
     "json": _encode_json,
+    "value": _encode_value,
     "npy": _encode_array,
     "bin": _encode_bytes,
 }

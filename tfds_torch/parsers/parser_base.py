@@ -99,6 +99,11 @@ class ParserBase(ABC):
             return dict(self._class_map.entries)
         return {name: label for label, name in enumerate(self.class_names or [])}
 
+    @property
+    def class_map(self) -> ClassMap | None:
+        """How the target gets new labels; None: it keeps its own."""
+        return self._class_map
+
     # What a format's parser says of its fields.
 
     @abstractmethod

@@ -132,6 +132,12 @@ class ParserWebDataset(ParserBase):
         return {name: self._tars.alternatives[name] for name in self._all_fields}
 
     @property
+    def other_extensions(self) -> tuple[str, ...]:
+        """Extensions in the tars that are of no field."""
+        taken = {one for names in self._tars.alternatives.values() for one in names}
+        return tuple(one for one in self._tars.index.extensions if one not in taken)
+
+    @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value."""
         return ElementSpec({name: SPECS[self._kinds[name]] for name in sorted(self._all_fields)} | METADATA_SPECS)

@@ -16,7 +16,10 @@ import pytest
 from PIL import Image
 from storage.beton.made_files import FIELDS, PAGE, sample_of
 from storage.beton.plain_reader import read_plainly
+from storage.webdataset.made_tars import write_samples
 
+from tfds_torch.export.exporting import export_dataset
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.storage.beton.fields import BetonField
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter
@@ -78,3 +81,30 @@ def test_ffcv_reads_every_field_of_our_files(tmp_path: Path) -> None:
         for name in ("photo", "grey", "scans"):
             decoded = np.stack([decode(sample[name][3]) for sample in plain])
             assert np.abs(found[name].astype(int) - decoded).mean() < 3, name  # FFCV decodes by the fast transform.
+
+
+@pytest.mark.slow
+def test_ffcv_reads_what_was_exported_from_tars(tmp_path: Path) -> None:
+    samples = [
+        {
+            "__key__": f"{number:04d}",
+            "jpg": encode(sample_of(number, (32, 40))["image"], "RGB"),
+            "cls": number % 7,
+            "json": {"number": number, "said": "grün"},
+        }
+        for number in range(300)
+    ]
+    tars = [write_samples(tmp_path / f"a-{shard}.tar", samples[shard * 100 :][:100]) for shard in range(3)]
+    parser = ParserWebDataset(tars, {"image": "jpg", "label": "cls", "facts": "json"})
+    path = tmp_path / "a.beton"
+    assert export_dataset(parser, path, format="beton", num_workers=2).num_reencoded == 0
+    _, plain = read_plainly(path.read_bytes())
+    assert [sample["image"][3] for sample in plain] == [sample["jpg"] for sample in samples]
+    assert [(sample["label"], sample["facts"]) for sample in plain] == [(one["cls"], one["json"]) for one in samples]
+    python = find_python()
+    for os_cache in (False, True) if python else ():
+        found = read_with_ffcv(str(python), path, os_cache)
+        assert found["label"].ravel().tolist() == [sample["cls"] for sample in samples]
+        assert found["facts"].tolist() == [repr(sample["json"]) for sample in samples]
+        decoded = np.stack([decode(sample["jpg"]) for sample in samples])
+        assert np.abs(found["image"].astype(int) - decoded).mean() < 3
