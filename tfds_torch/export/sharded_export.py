@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
@@ -66,10 +67,11 @@ class ShardedExport:
         samples: what is exported: samples with numbers.
         path: of the folder.
         num_workers: processes, at most.
+        beam: what writes the shards instead of them.
     """
 
-    def __init__(self, samples: SampleSource, path: str, num_workers: int) -> None:
-        self._samples, self._path, self._num_workers = samples, Path(path), num_workers
+    def __init__(self, samples: SampleSource, path: str, num_workers: int, beam: BeamRunner | None = None) -> None:
+        self._samples, self._path, self._num_workers, self._beam = samples, Path(path), num_workers, beam
         self._any_parser = samples.parser if isinstance(samples, ParserSamples) else None
 
     def run(self, request: ShardRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
@@ -86,7 +88,7 @@ class ShardedExport:
             raise ConfigError(f"{self._samples.name} has no examples to be exported as {request.format}.")
         content = self._content(request, order)
         plan = self._plan(request, order, content)
-        folder = ShardFolder(self._path, plan.split)
+        folder = ShardFolder(self._path, plan.split, is_shared=self._beam is not None)
         folder.check(plan, overwrite)
         try:
             with folder.locked():
@@ -219,8 +221,14 @@ class ShardedExport:
     def _write(
         self, plan: ExportPlan, content: ShardContent, folder: ShardFolder, progress: Progress | None
     ) -> tuple[list[DoneShard], int]:
-        """Returns all shards, in order, and how many processes wrote them."""
-        job = WriteShards(plan, content, folder, folder.begin(plan))
+        """Returns all shards, in order, and how many processes wrote them; 0: those of Beam."""
+        told = folder.begin(plan)
+        job = WriteShards(plan, content, folder, told)
+        if self._beam is not None:
+            try:
+                return self._beam.write(job, plan, folder, told, progress), 0
+            finally:
+                folder.remove_unfinished()
         done: dict[int, DoneShard] = {}
         refused: OSError | None = None
         num_workers, told = min(self._num_workers, plan.num_shards), -1
