@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 _DESCRIPTION = """Writes a prepared TFDS dataset in another format: one .beton file, or a folder of shards (webdataset,
 tfrecord, array_record). Each file is there whole or not at all, with the original bytes of its JPEG images, in the
@@ -41,9 +40,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--page-size", type=int, metavar="BYTES", help="of beton: a power of two (8 MiB)")
     how.add_argument("--workers", type=int, default=0, metavar="W", help="processes (all cores)")
     how.add_argument("--beam-runner", metavar="NAME", help="an Apache Beam runner that writes the shards")
-    how.add_argument("--beam-options", metavar="'--FLAG=VALUE ...'", help="flags of its pipeline, in quotes")
+    how.add_argument("--beam-options", metavar="'NAME=VALUE ...'", help="of its pipeline, in quotes")
     output.add_argument("--overwrite", action="store_true", help="replace a file or an export that is there")
     output.add_argument("--verify", action="store_true", help="read all that was written again afterwards")
     output.add_argument("--json", action="store_true", help="print one report, for machines")
-    output.add_argument("out", type=Path, metavar="OUT", help="path of the file, or of the folder of shards")
+    output.add_argument("out", metavar="OUT", help="path of the file, or of the folder of shards")
     return parser.parse_args(arguments)

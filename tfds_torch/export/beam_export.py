@@ -5,14 +5,19 @@ the export's own folder as long as the pipeline runs, in `.export-<split>-<rando
 few megabytes. A worker that does not find it has not mounted the folder, or belongs to an export that has ended; it
 writes nothing. A shard is told and then renamed by whoever wrote it, so that an attempt that is killed leaves none, and
 attempts that are made twice put the same bytes in the same place.
+
+Each shard is written by a fresh process, which has none of the worker's threads and connections. If it dies, that is an
+exception in the worker, and most runners try the shard again.
 """
 
 import importlib.util
+import io
+import pickle
 import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,7 @@ from tfds_torch.export.shard_file import write_for_good
 from tfds_torch.export.shard_folder import Shard, ShardFolder
 from tfds_torch.export.shard_jobs import DoneShard, WriteShards
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime import fresh_process
 from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _LOOK_S = 0.5
@@ -33,7 +39,7 @@ class BeamRunner:
 
     Args:
         name: of the runner: one of Beam's, also without "Runner", in any case, or the full name of a class.
-        options: flags of the pipeline, such as "--direct_num_workers=2".
+        options: of the pipeline, such as "direct_num_workers=2", with or without "--".
 
     Raises:
         ConfigError: Beam is not installed, there is no such runner, or the options cannot be read.
@@ -43,7 +49,9 @@ class BeamRunner:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"beam_runner={name!r} must be the name of a runner, such as {', '.join(_USUAL)}.")
         if isinstance(options, str) or not all(isinstance(one, str) for one in options):
-            raise ConfigError(f"beam_options={options!r} must be a sequence of flags, such as ['--parallelism=8'].")
+            raise ConfigError(
+                f"beam_options={options!r} must be a sequence of texts NAME=VALUE, such as ['parallelism=8']."
+            )
         if importlib.util.find_spec("apache_beam") is None:
             raise ConfigError(
                 f"beam_runner={name!r} (--beam-runner): Apache Beam is not installed: "
@@ -73,10 +81,8 @@ class BeamRunner:
             OSError: the folder cannot be written to.
             ExportError: the pipeline failed, or shards are missing after it.
         """
-        from apache_beam.coders import CloudpickleCoder
-
         path = folder.path / f".{folder.manifest.stem}-{secrets.token_hex(8)}.job"
-        write_for_good(path, CloudpickleCoder().encode(job))
+        write_for_good(path, _pickle(job))
         try:
             self._run(path, plan, folder, progress)
         finally:
@@ -106,6 +112,8 @@ class BeamRunner:
                     result.cancel()
             raise
         except Exception as error:  # Of the runner's own types.
+            if _is_interrupt(error):
+                raise KeyboardInterrupt from error
             raise self._failure(error, folder) from error
         if progress is not None:
             progress(plan.num_examples, plan.num_examples)
@@ -144,40 +152,42 @@ class _WriteShard:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._job: WriteShards | None = None
 
     def __call__(self, number: int) -> int:
-        """Writes a shard that is not complete, and returns its number.
+        """Has a shard written that is not complete, and returns its number.
 
         Raises:
-            ExportError: the job's file is not there.
-            OSError: the shard cannot be written.
-            TfdsTorchError: an example cannot be read or stored.
+            TfdsTorchError: it cannot be written, or its process died.
         """
-        if self._job is None or not Path(self._path).exists():
-            self._job = self._load()
-        answer = self._job.do(number)
-        if isinstance(answer, OSError):
-            raise answer
+        fresh_process.call(write_by_job, self._path, number)
         return number
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_path": self._path, "_job": None}
 
-    def _load(self) -> WriteShards:
-        from apache_beam.coders import CloudpickleCoder
+def write_by_job(path: str, number: int) -> None:
+    """Writes a shard that is not complete.
 
-        path = Path(self._path)
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise ExportError(
-                f"{path} cannot be read on {socket.gethostname()} ({error.strerror}): mount the folder of the export "
-                f"there, on every worker at the same path. Or the export was ended meanwhile."
-            ) from error
-        job: WriteShards = CloudpickleCoder().decode(content)
-        job.begin(StageMetrics(0))
-        return job
+    Args:
+        path: of the job's file.
+        number: of the shard.
+
+    Raises:
+        ExportError: the job's file is not there, or the shard cannot be written.
+        TfdsTorchError: an example cannot be read or stored.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ExportError(
+            f"{path} cannot be read on {socket.gethostname()} ({error.strerror}): mount the folder of the export on "
+            f"every worker, at the same path. Or the export was ended meanwhile."
+        ) from error
+    job: WriteShards = pickle.loads(content)  # noqa: S301 (from the folder that is exported to, of this export)
+    job.begin(StageMetrics(0))
+    answer = job.do(number)
+    if isinstance(answer, OSError):
+        raise ExportError(
+            f"Shard {number} cannot be written on {socket.gethostname()}: {answer.strerror or answer}."
+        ) from answer
 
 
 class _Ending:
@@ -185,7 +195,8 @@ class _Ending:
 
     def __init__(self, result: Any) -> None:
         self.state = ""
-        self._result, self._error = result, None
+        self._result = result
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._wait, daemon=True)
         self._thread.start()
 
@@ -202,6 +213,18 @@ class _Ending:
             self.state = str(state or self._result.state)
         except BaseException as error:
             self._error = error
+
+
+def _pickle(job: WriteShards) -> bytes:
+    from apache_beam.internal.cloudpickle import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(job))  # Also what the user's script defines.
+    except Exception as error:  # Of the user's own classes, any type.
+        raise ConfigError(
+            f"The dataset cannot be sent to Beam's workers ({type(error).__name__}: {error}): keep open files, locks "
+            f"and connections out of it, or leave beam_runner out."
+        ) from error
 
 
 def _make_runner(name: str) -> Any:
@@ -222,16 +245,27 @@ def _make_runner(name: str) -> Any:
 def _make_options(options: Sequence[str]) -> Any:
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    if any(one.partition("=")[0] == "--runner" for one in options):
+    flags = [one if one.startswith("-") else f"--{one}" for one in options]
+    if any(one.partition("=")[0] == "--runner" for one in flags):
         raise ConfigError("beam_options (--beam-options): the runner is named by beam_runner (--beam-runner).")
+    said = io.StringIO()  # argparse's: all that can be given, and then what is wrong.
     try:
-        made = PipelineOptions(list(options))
-        made.get_all_options(retain_unknown_options=True)
+        with redirect_stderr(said):
+            made = PipelineOptions(flags)
+            made.get_all_options(retain_unknown_options=True)
     except SystemExit:
-        raise ConfigError(
-            f"beam_options={list(options)} (--beam-options) cannot be read by Beam, which has told why."
-        ) from None
+        why = said.getvalue().strip().rpartition("error: ")[2]
+        raise ConfigError(f"beam_options (--beam-options) {' '.join(options)!r}: Beam refuses them: {why}.") from None
     return made
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error came of Ctrl-C: Beam makes another one of it, where it works in this thread."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _has_size(path: Path, num_bytes: int) -> bool:

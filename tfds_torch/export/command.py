@@ -20,7 +20,7 @@ from tfds_torch.check.terminal import PatientConsole, make_progress, prepare_out
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.export.arguments import parse_arguments
-from tfds_torch.export.exporting import check_format, export_dataset
+from tfds_torch.export.exporting import check_format, export_dataset, local_path
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.export.sharded_export import SHARDED
@@ -52,10 +52,11 @@ def run(flags: argparse.Namespace) -> int:
     console = PatientConsole(emoji=False, highlight=False)
     errors = Console(stderr=True, emoji=False, highlight=False)
     report: ExportReport | None = None
-    flags.out = Path(os.path.expanduser(flags.out))  # As export_dataset does, where no shell has.
+    given, flags.out = flags.out, Path(os.path.expanduser(flags.out))  # As export_dataset does, where no shell has.
     was = _identity(flags.out)
     before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process leaves nothing behind, either.
     try:
+        local_path(given)
         report = _export(flags, errors)
         if flags.verify:
             report = _verify(report, errors)

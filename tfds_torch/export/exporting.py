@@ -89,7 +89,7 @@ def export_dataset(
         beam_runner: of shards: the name of an Apache Beam runner that writes them ("DirectRunner", "FlinkRunner" ...),
             instead of processes of this machine. Its workers read the dataset and write to `out` by the same paths, on
             file systems that are mounted there.
-        beam_options: flags of its pipeline, such as ["--parallelism=8"].
+        beam_options: flags of its pipeline, such as ["parallelism=8"].
         overwrite: whether a file, or another export of the same split, may be replaced.
         progress: called in this thread, now and then, with the samples that are done and their number.
 
@@ -105,7 +105,7 @@ def export_dataset(
         raise ConfigError(f"progress={progress!r} must be a function of two numbers: done, and how many there are.")
     if beam_runner is None and beam_options:
         raise ConfigError("beam_options (--beam-options) are for a runner: name one by beam_runner (--beam-runner).")
-    path = _path_of(out)
+    path = local_path(out)
     sizes = ShardSizes(num_shards, max_count, max_bytes)
     if format in SHARDED:
         for name, is_given in (("chunk_size", chunk_size != DEFAULT_CHUNK), ("page_size", page_size != DEFAULT_PAGE)):
@@ -201,7 +201,8 @@ def _numbered(source: Any, file_format: str) -> SampleSource:
     return samples
 
 
-def _path_of(out: object) -> str:
+def local_path(out: object) -> str:
+    """Returns the path of what is written; raises ConfigError where it is not on a file system of this machine."""
     if not isinstance(out, str | os.PathLike):
         raise ConfigError(f"out={out!r} must be the path of a file, or of a folder of shards.")
     path = os.path.expanduser(os.fspath(out))

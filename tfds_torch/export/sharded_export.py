@@ -222,11 +222,11 @@ class ShardedExport:
         self, plan: ExportPlan, content: ShardContent, folder: ShardFolder, progress: Progress | None
     ) -> tuple[list[DoneShard], int]:
         """Returns all shards, in order, and how many processes wrote them; 0: those of Beam."""
-        told = folder.begin(plan)
-        job = WriteShards(plan, content, folder, told)
+        complete = folder.begin(plan)
+        job = WriteShards(plan, content, folder, complete)
         if self._beam is not None:
             try:
-                return self._beam.write(job, plan, folder, told, progress), 0
+                return self._beam.write(job, plan, folder, complete, progress), 0
             finally:
                 folder.remove_unfinished()
         done: dict[int, DoneShard] = {}
