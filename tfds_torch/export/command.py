@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -141,6 +142,8 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
             max_count=flags.max_count,
             max_bytes=flags.max_bytes,
             key=flags.key,
+            beam_runner=flags.beam_runner,
+            beam_options=_words(flags.beam_options),
             overwrite=flags.overwrite,
             progress=show,
         )
@@ -179,6 +182,13 @@ def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
+def _words(options: str | None) -> list[str]:
+    try:
+        return shlex.split(options or "")
+    except ValueError as error:
+        raise ConfigError(f"--beam-options {options!r} cannot be read: {error}.") from None
+
+
 @contextmanager
 def _progress(unit: str, errors: Console) -> Iterator[Callable[[int, int], None]]:
     """Shows on a terminal how far the work is; from its first step on, since workers are forked before."""
@@ -212,7 +222,7 @@ def _print_report(console: Console, report: ExportReport, is_json: bool) -> None
     if is_json:
         console.print(Text(json.dumps(report.to_dict(), indent=2)), soft_wrap=True)
         return
-    processes = f"{report.num_workers} process{'es' * (report.num_workers != 1)}"
+    processes = f"{report.num_workers} process{'es' * (report.num_workers != 1)}" if report.num_workers else "on Beam"
     shards = "" if report.num_shards is None else f"{report.num_shards:,} shard{'s' * (report.num_shards != 1)}, "
     lines = [
         f"{report.path}: {report.num_samples:,} samples, {shards}{report.num_bytes:,} bytes, "

@@ -2,11 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import get_context
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.beton_export import BetonExport
 from tfds_torch.export.field_choice import SKIP, FieldChoice, check_choices
 from tfds_torch.export.plan import ShardSizes
@@ -44,6 +45,8 @@ def export_dataset(
     max_count: int | None = None,
     max_bytes: int | None = None,
     key: str | None = None,
+    beam_runner: str | None = None,
+    beam_options: Sequence[str] = (),
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
@@ -83,6 +86,10 @@ def export_dataset(
         max_bytes: of a shard's file, at most; all samples are read once more for it.
         key: of "webdataset": what members are called by: "number", nine digits, or "id", with all but letters, digits,
             "_", "-" and "~" as `urllib.parse.unquote` reads it; None: "number".
+        beam_runner: of shards: the name of an Apache Beam runner that writes them ("DirectRunner", "FlinkRunner" ...),
+            instead of processes of this machine. Its workers read the dataset and write to `out` by the same paths, on
+            file systems that are mounted there.
+        beam_options: flags of its pipeline, such as ["parallelism=8"].
         overwrite: whether a file, or another export of the same split, may be replaced.
         progress: called in this thread, now and then, with the samples that are done and their number.
 
@@ -96,6 +103,8 @@ def export_dataset(
     chunk_size = check_integer("chunk_size", chunk_size, 1)
     if progress is not None and not callable(progress):
         raise ConfigError(f"progress={progress!r} must be a function of two numbers: done, and how many there are.")
+    if beam_runner is None and beam_options:
+        raise ConfigError("beam_options (--beam-options) are for a runner: name one by beam_runner (--beam-runner).")
     path = local_path(out)
     sizes = ShardSizes(num_shards, max_count, max_bytes)
     if format in SHARDED:
@@ -105,7 +114,13 @@ def export_dataset(
         request = ShardRequest(
             format, sizes, key, _skipped(fields, format), check_choices(None, names)[1], indices, shuffle_seed
         )
-        return ShardedExport(_numbered(source, format), path, num_workers).run(request, overwrite, progress)
+        beam = None if beam_runner is None else BeamRunner(beam_runner, beam_options)
+        return ShardedExport(_numbered(source, format), path, num_workers, beam).run(request, overwrite, progress)
+    if beam_runner is not None:
+        raise ConfigError(
+            f"beam_runner={beam_runner!r} (--beam-runner) writes folders of shards, and {format} is one file: leave it "
+            f"out."
+        )
     if sizes != ShardSizes() or key is not None:
         raise ConfigError(
             f"num_shards, max_count, max_bytes and key (--shards, --max-count, --max-bytes, --key) are for folders of "

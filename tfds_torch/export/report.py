@@ -14,7 +14,7 @@ class ExportReport:
         num_samples: that it holds.
         num_bytes: its size, or that of all shards.
         elapsed_s: how long the export took, seconds.
-        num_workers: processes that wrote it.
+        num_workers: processes that wrote it; 0: those of an Apache Beam runner.
         num_reencoded: samples with an image that should have kept its bytes, and could not.
         fields: name in the file -> how it is stored.
         verified: whether all of the file was read again and found right; None: it was not tried.

@@ -1,7 +1,9 @@
 """ShardFolder: the folder of a sharded export: its plan, what of it is done, and who may write there.
 
 `export-<split>.json` holds the plan, and at the end what every shard holds. Until then each shard is told in a log,
-`.export-<split>.log`, before it is put in its place: what lies there and agrees with its line is whole.
+`.export-<split>.log`, before it is put in its place: what lies there and agrees with its line is whole. Where several
+machines write, each shard is told in a file of its own, `.export-<split>-<number>.note`: lines that they append to one
+file of a network file system may overwrite each other.
 """
 
 import errno
@@ -9,9 +11,10 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +52,14 @@ class ShardFolder:
     Args:
         path: of the folder, which need not be there yet.
         split: as the plan calls it.
+        is_shared: whether several machines write to it.
     """
 
-    def __init__(self, path: Path, split: str) -> None:
-        self.path = path
+    def __init__(self, path: Path, split: str, is_shared: bool = False) -> None:
+        self.path = path = path.absolute() if is_shared else path
         self.manifest = path / f"{_PREFIX}{split}{_SUFFIX}"
         self._log = path / f".{_PREFIX}{split}.log"
+        self._split, self._is_shared = split, is_shared
 
     def check(self, plan: ExportPlan, overwrite: bool) -> None:
         """Raises ConfigError where the plan's shards cannot be written there; changes nothing.
@@ -107,9 +112,13 @@ class ShardFolder:
         if self.manifest.exists():
             other, shards = read_manifest(self.manifest)
             if not plan.differences(other):
-                return {shard.number: shard for shard in shards} | self._told()
+                told = {shard.number: shard for shard in shards} | self._told()
+                if notes := list(self._notes()):  # Those of this export will be told from older ones.
+                    write_for_good(self._log, b"".join(map(_line, told.values())))
+                    _remove(notes)
+                return told
             self._clear(other)
-        self._log.unlink(missing_ok=True)
+        self._forget()
         self._write(plan, None)
         return {}
 
@@ -119,8 +128,10 @@ class ShardFolder:
         Raises:
             OSError: it cannot be told.
         """
-        # A line begins with its own end: one that a full disk has cut does not spoil the next.
-        line = f"\n{json.dumps(asdict(shard))}\n".encode()
+        line = _line(shard)
+        if self._is_shared:
+            write_for_good(self._note(shard.number), line)
+            return
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             if os.write(log, line) != len(line):
@@ -128,6 +139,14 @@ class ShardFolder:
             os.fsync(log)
         finally:
             os.close(log)
+
+    def noted(self, number: int) -> Shard | None:
+        """Returns what a machine has told of a shard since `begin`, where several write."""
+        return next(iter(_read_lines(self._note(number))), None)
+
+    def num_noted(self) -> int:
+        """Returns of how many shards machines have told since `begin`."""
+        return sum(1 for _ in self._notes())
 
     def is_complete(self, plan: ExportPlan, shard: Shard) -> bool:
         """Whether a shard lies in its place as it was told; all of it is read."""
@@ -147,13 +166,14 @@ class ShardFolder:
             OSError: it cannot be written.
         """
         self._write(plan, shards)
-        self._log.unlink(missing_ok=True)
+        self._forget()
 
     def remove_unfinished(self) -> None:
         """Removes what processes that were ended have left of their shards; the caller has the lock."""
-        for beside in self.path.glob(f".*.{'[0-9a-f]' * 16}.tmp"):
-            with suppress(OSError):
-                beside.unlink()
+        for pattern in (f".*.{'[0-9a-f]' * 16}.tmp", f".{_PREFIX}{self._split}-*.job"):
+            for left in self.path.glob(pattern):
+                with suppress(OSError):
+                    left.unlink()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -178,13 +198,17 @@ class ShardFolder:
             os.close(descriptor)
 
     def _told(self) -> dict[int, Shard]:
-        found = {}
-        with suppress(OSError):
-            for line in self._log.read_bytes().splitlines():
-                with suppress(ValueError, TypeError):  # Cut by a full disk, or by the end of the machine.
-                    shard = Shard(**json.loads(line))
-                    found[shard.number] = shard
-        return found
+        lines = (_read_lines(path) for path in (self._log, *self._notes()))
+        return {shard.number: shard for shard in chain.from_iterable(lines)}
+
+    def _note(self, number: int) -> Path:
+        return self.path / f".{_PREFIX}{self._split}-{number:06d}.note"
+
+    def _notes(self) -> Iterator[Path]:
+        return self.path.glob(f".{_PREFIX}{self._split}-*.note")
+
+    def _forget(self) -> None:
+        _remove((self._log, *self._notes()))
 
     def _clear(self, other: ExportPlan) -> None:
         """Removes the shards of an export that is replaced; first what promises them."""
@@ -242,6 +266,23 @@ def verify_shards(path: str | os.PathLike[str]) -> None:
 
 def _manifests(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.iterdir()) if path.name.startswith(_PREFIX) and path.name.endswith(_SUFFIX))
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _line(shard: Shard) -> bytes:
+    # It begins with its own end: one that a full disk has cut does not spoil the next.
+    return f"\n{json.dumps(asdict(shard))}\n".encode()
+
+
+def _read_lines(path: Path) -> Iterator[Shard]:
+    with suppress(OSError):
+        for line in path.read_bytes().splitlines():
+            with suppress(ValueError, TypeError):  # Cut by a full disk, or by the end of the machine.
+                yield Shard(**json.loads(line))
 
 
 def _plain(plan: ExportPlan, shard: Shard) -> dict[str, Any]:

@@ -73,7 +73,8 @@ class WriteShards:
 
     def do(self, number: int) -> DoneShard | OSError:
         """Returns a complete shard, or what kept the system from writing it."""
-        shard = self._told.get(number)
+        # A note is of an attempt of this export: Beam repeats a shard that is complete, where another one has failed.
+        shard = self._folder.noted(number) or self._told.get(number)
         if shard is not None and self._folder.is_complete(self._plan, shard):
             self._metrics.add_batch(len(self._plan.places(number)))
             return DoneShard(shard, is_kept=True)

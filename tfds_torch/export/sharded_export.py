@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
 from tfds_torch.export.refused_writes import KEPT, describe_refusal
 from tfds_torch.export.report import ExportReport
@@ -64,10 +65,11 @@ class ShardedExport:
         samples: what is exported: samples with numbers.
         path: of the folder.
         num_workers: processes, at most.
+        beam: what writes the shards instead of them.
     """
 
-    def __init__(self, samples: SampleSource, path: str, num_workers: int) -> None:
-        self._samples, self._path, self._num_workers = samples, Path(path), num_workers
+    def __init__(self, samples: SampleSource, path: str, num_workers: int, beam: BeamRunner | None = None) -> None:
+        self._samples, self._path, self._num_workers, self._beam = samples, Path(path), num_workers, beam
         self._any_parser = samples.parser if isinstance(samples, ParserSamples) else None
 
     def run(self, request: ShardRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
@@ -84,7 +86,7 @@ class ShardedExport:
             raise ConfigError(f"{self._samples.name} has no examples to be exported as {request.format}.")
         content = self._content(request, order)
         plan = self._plan(request, order, content)
-        folder = ShardFolder(self._path, plan.split)
+        folder = ShardFolder(self._path, plan.split, is_shared=self._beam is not None)
         folder.check(plan, overwrite)
         try:
             with folder.locked():
@@ -217,8 +219,14 @@ class ShardedExport:
     def _write(
         self, plan: ExportPlan, content: ShardContent, folder: ShardFolder, progress: Progress | None
     ) -> tuple[list[DoneShard], int]:
-        """Returns all shards, in order, and how many processes wrote them."""
-        job = WriteShards(plan, content, folder, folder.begin(plan))
+        """Returns all shards, in order, and how many processes wrote them; 0: those of Beam."""
+        complete = folder.begin(plan)
+        job = WriteShards(plan, content, folder, complete)
+        if self._beam is not None:
+            try:
+                return self._beam.write(job, plan, folder, complete, progress), 0
+            finally:
+                folder.remove_unfinished()
         done: dict[int, DoneShard] = {}
         refused: OSError | None = None
         num_workers, told = min(self._num_workers, plan.num_shards), -1
@@ -243,8 +251,8 @@ class ShardedExport:
         finally:
             folder.remove_unfinished()
         if refused is not None:
-            complete = [one.shard for one in done.values()]
-            raise describe_refusal(refused, self._path, plan, complete, self._mean_bytes) from refused
+            written = [one.shard for one in done.values()]
+            raise describe_refusal(refused, self._path, plan, written, self._mean_bytes) from refused
         return [done[number] for number in range(plan.num_shards)], num_workers
 
     def _write_metadata(self, plan: ExportPlan, shards: list[Shard]) -> None:

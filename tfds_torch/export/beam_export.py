@@ -1,0 +1,275 @@
+"""BeamRunner: the shards of an export are written by an Apache Beam pipeline, on one machine or on many.
+
+`Create(range(num_shards)) | Reshuffle | Map(write_shard)`. What the workers need - plan, content and folder - lies in
+the export's own folder as long as the pipeline runs, in `.export-<split>-<random>.job`: a pipeline may be limited to a
+few megabytes. A worker that does not find it has not mounted the folder, or belongs to an export that has ended; it
+writes nothing. A shard is told and then renamed by whoever wrote it, so that an attempt that is killed leaves none, and
+attempts that are made twice put the same bytes in the same place.
+
+Each shard is written by a fresh process, which has none of the worker's threads and connections. If it dies, that is an
+exception in the worker, and most runners try the shard again.
+"""
+
+import importlib.util
+import io
+import pickle
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, suppress
+from pathlib import Path
+from typing import Any
+
+from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.plan import ExportPlan
+from tfds_torch.export.shard_file import write_for_good
+from tfds_torch.export.shard_folder import Shard, ShardFolder
+from tfds_torch.export.shard_jobs import DoneShard, WriteShards
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime.stage_metrics import StageMetrics
+
+_LOOK_S = 0.5
+_USUAL = ("DirectRunner", "FnApiRunner", "PrismRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
+
+
+class BeamRunner:
+    """What runs a pipeline.
+
+    Args:
+        name: of the runner: one of Beam's, also without "Runner", in any case, or the full name of a class.
+        options: of the pipeline, such as "direct_num_workers=2", with or without "--".
+
+    Raises:
+        ConfigError: Beam is not installed, there is no such runner, or the options cannot be read.
+    """
+
+    def __init__(self, name: object, options: Sequence[str]) -> None:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"beam_runner={name!r} must be the name of a runner, such as {', '.join(_USUAL)}.")
+        if isinstance(options, str) or not all(isinstance(one, str) for one in options):
+            raise ConfigError(
+                f"beam_options={options!r} must be a sequence of texts NAME=VALUE, such as ['parallelism=8']."
+            )
+        if importlib.util.find_spec("apache_beam") is None:
+            raise ConfigError(
+                f"beam_runner={name!r} (--beam-runner): Apache Beam is not installed: "
+                f"`pip install 'tfds-torch[beam]'`, best into an environment of its own."
+            )
+        self.name = name
+        self._runner, self._options = _make_runner(name), _make_options(options)
+
+    def write(
+        self,
+        job: WriteShards,
+        plan: ExportPlan,
+        folder: ShardFolder,
+        told: dict[int, Shard],
+        progress: Callable[[int, int], object] | None,
+    ) -> list[DoneShard]:
+        """Runs the pipeline to its end, and returns all shards, in order.
+
+        Args:
+            job: what the workers do.
+            plan: of the export.
+            folder: of the shards, which several machines write to.
+            told: shards that an earlier export told to be complete, by number.
+            progress: called now and then with the examples of shards that were written, and their number.
+
+        Raises:
+            OSError: the folder cannot be written to.
+            ExportError: the pipeline failed, or shards are missing after it.
+        """
+        path = folder.path / f".{folder.manifest.stem}-{secrets.token_hex(8)}.job"
+        write_for_good(path, _pickle(job))
+        try:
+            self._run(path, plan, folder, progress)
+        finally:
+            path.unlink(missing_ok=True)  # Workers that are left begin no shard any more.
+        return self._look(plan, folder, told)
+
+    def _run(
+        self, path: Path, plan: ExportPlan, folder: ShardFolder, progress: Callable[[int, int], object] | None
+    ) -> None:
+        import apache_beam as beam
+
+        pipeline = beam.Pipeline(runner=self._runner, options=self._options)
+        numbers = pipeline | "shards" >> beam.Create(range(plan.num_shards))
+        numbers | "to all workers" >> beam.Reshuffle() | "write" >> beam.Map(_WriteShard(str(path)))
+        result = None
+        try:
+            result = pipeline.run()  # In this thread: some runners set signal handlers.
+            ending = _Ending(result)
+            while not ending.wait(_LOOK_S):
+                if progress is not None:
+                    progress(plan.num_examples * folder.num_noted() // plan.num_shards, plan.num_examples)
+            if ending.state not in ("DONE", "UNKNOWN"):
+                raise RuntimeError(f"the pipeline ended in the state {ending.state}")
+        except KeyboardInterrupt:
+            with suppress(Exception):  # Not all runners can.
+                if result is not None:
+                    result.cancel()
+            raise
+        except Exception as error:  # Of the runner's own types.
+            if _is_interrupt(error):
+                raise KeyboardInterrupt from error
+            raise self._failure(error, folder) from error
+        if progress is not None:
+            progress(plan.num_examples, plan.num_examples)
+
+    def _look(self, plan: ExportPlan, folder: ShardFolder, told: dict[int, Shard]) -> list[DoneShard]:
+        done, missing = [], []
+        for number in range(plan.num_shards):
+            noted = folder.noted(number)
+            shard = noted or told.get(number)
+            if shard is None or not _has_size(folder.path / plan.file_name(number), shard.num_bytes):
+                missing.append(plan.file_name(number))
+            else:
+                done.append(DoneShard(shard, is_kept=noted is None))
+        if missing:
+            raise ExportError(
+                f"The export to {folder.path} failed: {self.name} has ended, and {len(missing)} of {plan.num_shards} "
+                f"shards are not here, such as {missing[0]}. Is the same file system mounted there on every worker? "
+                f"The same command goes on with what is missing."
+            )
+        return done
+
+    def _failure(self, error: Exception, folder: ShardFolder) -> ExportError:
+        said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        return ExportError(
+            f"The export to {folder.path} failed on {self.name}: {said[-1]}\n"
+            f"The shards that are complete stay: the same command goes on with the others."
+        )
+
+
+class _WriteShard:
+    """What a worker does with the number of a shard.
+
+    Args:
+        path: of the job's file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, number: int) -> int:
+        """Has a shard written that is not complete, and returns its number.
+
+        Raises:
+            TfdsTorchError: it cannot be written, or its process died.
+        """
+        fresh_process.call(write_by_job, self._path, number)
+        return number
+
+
+def write_by_job(path: str, number: int) -> None:
+    """Writes a shard that is not complete.
+
+    Args:
+        path: of the job's file.
+        number: of the shard.
+
+    Raises:
+        ExportError: the job's file is not there, or the shard cannot be written.
+        TfdsTorchError: an example cannot be read or stored.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ExportError(
+            f"{path} cannot be read on {socket.gethostname()} ({error.strerror}): mount the folder of the export on "
+            f"every worker, at the same path. Or the export was ended meanwhile."
+        ) from error
+    job: WriteShards = pickle.loads(content)  # noqa: S301 (from the folder that is exported to, of this export)
+    job.begin(StageMetrics(0))
+    answer = job.do(number)
+    if isinstance(answer, OSError):
+        raise ExportError(
+            f"Shard {number} cannot be written on {socket.gethostname()}: {answer.strerror or answer}."
+        ) from answer
+
+
+class _Ending:
+    """The end of a pipeline, which another thread waits for, so that this one can be interrupted."""
+
+    def __init__(self, result: Any) -> None:
+        self.state = ""
+        self._result = result
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Returns whether it has ended; raises what the runner raised."""
+        self._thread.join(seconds)
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+    def _wait(self) -> None:
+        try:
+            state = self._result.wait_until_finish()
+            self.state = str(state or self._result.state)
+        except BaseException as error:
+            self._error = error
+
+
+def _pickle(job: WriteShards) -> bytes:
+    from apache_beam.internal.cloudpickle import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(job))  # Also what the user's script defines.
+    except Exception as error:  # Of the user's own classes, any type.
+        raise ConfigError(
+            f"The dataset cannot be sent to Beam's workers ({type(error).__name__}: {error}): keep open files, locks "
+            f"and connections out of it, or leave beam_runner out."
+        ) from error
+
+
+def _make_runner(name: str) -> Any:
+    from apache_beam.options.pipeline_options import StandardOptions
+    from apache_beam.runners.runner import create_runner
+
+    try:
+        return create_runner(name)
+    except ValueError:
+        raise ConfigError(
+            f"beam_runner={name!r} (--beam-runner) is not a runner of Beam's: choose {', '.join(_USUAL)}, or the full "
+            f"name of a class.{did_you_mean(name, StandardOptions.KNOWN_RUNNER_NAMES)}"
+        ) from None
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigError(f"beam_runner={name!r} (--beam-runner) cannot be had: {error}.") from error
+
+
+def _make_options(options: Sequence[str]) -> Any:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    flags = [one if one.startswith("-") else f"--{one}" for one in options]
+    if any(one.partition("=")[0] == "--runner" for one in flags):
+        raise ConfigError("beam_options (--beam-options): the runner is named by beam_runner (--beam-runner).")
+    said = io.StringIO()  # argparse's: all that can be given, and then what is wrong.
+    try:
+        with redirect_stderr(said):
+            made = PipelineOptions(flags)
+            made.get_all_options(retain_unknown_options=True)
+    except SystemExit:
+        why = said.getvalue().strip().rpartition("error: ")[2]
+        raise ConfigError(f"beam_options (--beam-options) {' '.join(options)!r}: Beam refuses them: {why}.") from None
+    return made
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error came of Ctrl-C: Beam makes another one of it, where it works in this thread."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _has_size(path: Path, num_bytes: int) -> bool:
+    try:
+        return path.stat().st_size == num_bytes
+    except OSError:
+        return False
