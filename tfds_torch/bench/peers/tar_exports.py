@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfds_torch.runtime.memory import tree_pss_bytes
+from tfds_torch.bench.system import anonymous_bytes
+from tfds_torch.runtime.process_tree import process_tree
 
 _LOOK_EVERY_S = 0.02
 
@@ -70,7 +71,7 @@ def export_memory(data_dir: str, dataset: str, split: str, target: str, num_work
     """Exports with this package, and looks at the memory of all processes meanwhile.
 
     Returns:
-        Proportional set sizes at their greatest, bytes: of this process, and of that worker which has most.
+        Resident memory without files at its greatest, bytes: of this process, and of that worker which has most.
     """
     from tfds_torch import ParserTfds, export_dataset
 
@@ -80,8 +81,8 @@ def export_memory(data_dir: str, dataset: str, split: str, target: str, num_work
 
     def look() -> None:
         while not done.wait(_LOOK_EVERY_S):
-            for pid, size in tree_pss_bytes(own).items():
-                greatest[pid != own] = max(greatest[pid != own], size)
+            for pid in process_tree(own):
+                greatest[pid != own] = max(greatest[pid != own], anonymous_bytes(pid) or 0)
 
     watching = threading.Thread(target=look)
     watching.start()
