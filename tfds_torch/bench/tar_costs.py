@@ -1,9 +1,9 @@
 """The suite `tars`: a dataset written as tar files, tar files read by number, and the index that this takes.
 
-A copy of files is what an export can be held against, because both read and write the same bytes. Where what is written
-stays in memory, the processor is the limit: we check the checksum of every record, make one of what we write, and copy
-it more often than `cp` does. Where it goes to a disk, we wait for the disk, and `cp` does not: `cp` with an fsync of
-each file does the same work. WebDataset's writer takes what lies ready in memory, and waits for no disk.
+A copy of files is what an export can be held against, because both read and write about the same bytes. Where these go
+to a disk, we wait for the disk, and `cp` does not: `cp` with an fsync of each file is the fair comparison there, and
+plain `cp` stands beside it without a target. WebDataset's writer takes what lies ready in memory, and waits
+for no disk.
 """
 
 import os
