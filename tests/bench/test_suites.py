@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfds_torch.bench import contests, file_costs, index_costs, loader_costs, resuming
+from tfds_torch.bench import contests, file_costs, index_costs, loader_costs, resuming, tar_costs
 from tfds_torch.bench.suites import SUITES
 from tfds_torch.bench.tables import Table
 from tfds_torch.bench.targets import Target
@@ -26,6 +26,7 @@ TABLES = {
     "feeder": [loader_costs.FEED, loader_costs.CUT],
     "scale": [contests.SCALE],
     "export": list(file_costs.WRITING.values()),
+    "tars": [*tar_costs.WRITING.values(), tar_costs.MEMORY, tar_costs.READING.table, tar_costs.INDEXING],
     "cached": [*(contest.table for contest in (*file_costs.PIXELS, file_costs.CACHE)), file_costs.OPENING],
 }
 

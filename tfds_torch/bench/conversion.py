@@ -17,6 +17,7 @@ from PIL import Image
 from tfds_torch.bench import beton
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime import fresh_process
+from tfds_torch.storage.array_record import writer as array_record
 from tfds_torch.storage.example_proto import ExampleReader
 from tfds_torch.storage.source import FieldSpec
 from tfds_torch.storage.tfrecord.framing import read_records
@@ -100,15 +101,11 @@ def _write_tar(path: Path, images: Iterator[tuple[bytes, int]]) -> None:
 
 
 def _write_array_record(path: Path, images: Iterator[tuple[bytes, int]]) -> None:
-    try:
-        from array_record.python.array_record_module import ArrayRecordWriter
-    except ImportError as error:
-        raise ConfigError(f"{error} (in a clone: pip install -e '.[bench]')") from None
-
-    # A group of one for random access, as TFDS writes it; an image file does not get smaller by another compression.
-    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
+    array_record.check_package()
+    # An image file does not get smaller by another compression.
+    writer = array_record.ArrayRecordFileWriter(str(path), f"{array_record.OPTIONS},uncompressed")
     for image, label in images:
-        writer.write(_LABEL.pack(label) + image)
+        writer.add(_LABEL.pack(label) + image)
     writer.close()
 
 

@@ -13,7 +13,7 @@ else:
     import tomli as tomllib
 
 from tfds_torch import demo
-from tfds_torch.bench import contests, file_costs, loader_costs, machine, resuming
+from tfds_torch.bench import contests, file_costs, loader_costs, machine, resuming, tar_costs
 from tfds_torch.bench.contest import measure_contests
 from tfds_torch.bench.figures import OURS_BY_IT
 from tfds_torch.bench.report import Report
@@ -38,6 +38,7 @@ _MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
     "feeder": loader_costs.measure_feeder,
     "scale": contests.measure_scale,
     "export": file_costs.measure_export,
+    "tars": tar_costs.measure_tars,
     "cached": file_costs.measure_cached,
 }
 _SINGLE = ("sample", "start")

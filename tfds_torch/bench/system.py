@@ -51,6 +51,15 @@ def resident_bytes() -> tuple[int, int] | None:
     return None if now is None or greatest is None else (now * 1024, greatest * 1024)
 
 
+def anonymous_bytes(pid: int) -> int | None:
+    """Returns a process's resident memory without files; None where the system does not tell, or the process ended.
+
+    Pages that a fork shares count in full: the size does not change when other processes come and go.
+    """
+    found = _value(_PROC / str(pid) / "status", "RssAnon:")
+    return None if found is None else found * 1024
+
+
 def _value(table: Path, key: str) -> int | None:
     """Returns the number that follows a key in a table of /proc; None without table or line."""
     try:

@@ -8,9 +8,10 @@ handed over.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from tfds_torch.bench.task import EVAL, TRAIN, Task
+from tfds_torch.bench.task import EVAL, IMAGE_SHAPE, TRAIN, Task
 from tfds_torch.bench.transform import CROP_PCT
 
 
@@ -26,12 +27,22 @@ def load(task: Task) -> Callable[[int], Iterable[Any]]:
         if task.work == TRAIN
         else EvalPreprocess(size=size, crop_pct=CROP_PCT if task.work == EVAL else 1.0)
     )
-    return _epochs(task, preprocess)
+    return _epochs(task, _tfds_parser(task, preprocess))
+
+
+def load_tars(task: Task) -> Callable[[int], Iterable[Any]]:
+    """As `load` does it for training, with the tar files of `converted_dir`."""
+    from tfds_torch import ParserWebDataset, TrainPreprocess
+
+    tars = sorted(map(str, Path(str(task.converted_dir)).glob("*.tar")))
+    preprocess = TrainPreprocess(size=(task.image_shape or IMAGE_SHAPE)[-1])
+    parser = ParserWebDataset(tars, is_training=True, batch_size=task.batch_size, preprocess=preprocess)
+    return _epochs(task, parser)
 
 
 def load_batched(task: Task) -> Callable[[int], Iterable[Any]]:
     """As `load`, without a preprocess: images of one size, as they are."""
-    return _epochs(task, None)
+    return _epochs(task, _tfds_parser(task, None))
 
 
 def load_after_reading(task: Task) -> Callable[[int], Iterable[Any]]:
@@ -44,10 +55,10 @@ def load_after_reading(task: Task) -> Callable[[int], Iterable[Any]]:
     return load(task)
 
 
-def _epochs(task: Task, preprocess: Any) -> Callable[[int], Iterable[Any]]:
-    from tfds_torch import ImageDataset, ParserTfds, ReadOptions, create_loader
+def _tfds_parser(task: Task, preprocess: Any) -> Any:
+    from tfds_torch import ParserTfds, ReadOptions
 
-    parser = ParserTfds(
+    return ParserTfds(
         task.data_dir,
         task.dataset,
         task.split,
@@ -56,5 +67,10 @@ def _epochs(task: Task, preprocess: Any) -> Callable[[int], Iterable[Any]]:
         preprocess=preprocess,
         read=ReadOptions(**task.read),
     )
+
+
+def _epochs(task: Task, parser: Any) -> Callable[[int], Iterable[Any]]:
+    from tfds_torch import ImageDataset, create_loader
+
     loader = create_loader(ImageDataset(parser, batched=True), num_workers=task.num_workers)
     return lambda epoch: (batch[0] for batch in loader)

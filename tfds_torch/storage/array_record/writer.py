@@ -34,14 +34,15 @@ class ArrayRecordFileWriter:
 
     Args:
         path: of the file; one that is there is written over.
+        options: the package's.
 
     Raises:
         OSError: the file cannot be written. `add` and `close` raise it, too, where the package could not write.
     """
 
-    def __init__(self, path: str) -> None:
-        self._process = FreshProcess(_Writing, path) if is_inherited() else None
-        self._writing = _Writing(path) if self._process is None else None
+    def __init__(self, path: str, options: str = OPTIONS) -> None:
+        self._process = FreshProcess(_Writing, path, options) if is_inherited() else None
+        self._writing = _Writing(path, options) if self._process is None else None
         self._records: list[bytes] = []
         self._num_bytes = 0
 
@@ -84,12 +85,12 @@ class ArrayRecordFileWriter:
 class _Writing:
     """Answers requests with what the package complains of: records to be written, or None for the end."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, options: str) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
 
         self._path, self._problem = path, ""
         try:
-            self._writer: Any = ArrayRecordWriter(path, OPTIONS)
+            self._writer: Any = ArrayRecordWriter(path, options)
         except RuntimeError as error:
             self._problem = str(error)
 
