@@ -126,8 +126,11 @@ def _named(member: Member, there: Sequence[Member]) -> Member:
     named = Member(member.key, "" if has_none else safe_name(member.name), member.kind, member.dtype)
     if not has_none and not named.name:
         raise CannotStoreError("its name is empty")
-    if any(named.name == other.name and named.describe() == other.describe() for other in there):
-        raise CannotStoreError(f"another field has the name {named.describe()!r} already")
+    # Readers of WebDataset take extensions in lower case.
+    if any(named.describe().lower() == other.describe().lower() for other in there):
+        raise CannotStoreError(
+            f"another field has the name {named.describe()!r} already: readers do not tell upper from lower case"
+        )
     return named
 
 
