@@ -11,7 +11,7 @@ import numpy as np
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import SampleSource
-from tfds_torch.export.shard_file import ShardFile, WrittenFile, read_file
+from tfds_torch.export.shard_file import ShardFile, WriteRefusedError, WrittenFile, read_file, told_refusals
 from tfds_torch.export.tar_members import Member
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.stage_metrics import StageMetrics
@@ -31,7 +31,7 @@ class ShardContent(Protocol):
         """Writes a shard, and returns what its file holds, and the bytes of its examples alone.
 
         Raises:
-            OSError: the file cannot be written.
+            WriteRefusedError: the file cannot be written.
             TfdsTorchError: an example cannot be read or stored.
         """
 
@@ -107,15 +107,17 @@ class RecordContent:
         if self.file_format == "tfrecord":
             content_bytes = _copy(self._records(places, metrics), TfrecordWriter(file.write))
             return file.end(), content_bytes
-        writer = ArrayRecordFileWriter(str(file.beside))
+        with told_refusals():
+            writer = ArrayRecordFileWriter(str(file.beside))
         try:
             content_bytes = _copy(self._records(places, metrics), writer)
-            writer.close()
+            with told_refusals():
+                writer.close()
         finally:
             writer.discard()
         written = read_file(file.beside)
         if written is None:
-            raise OSError(errno.EIO, f"{file.beside} cannot be read again")
+            raise WriteRefusedError(errno.EIO, f"{file.beside} cannot be read again")
         return written, content_bytes
 
     def sizes(self, places: range, metrics: StageMetrics) -> Int64Array:
@@ -138,7 +140,8 @@ class _RecordWriter(Protocol):
 def _copy(records: Iterator[bytes], writer: _RecordWriter) -> int:
     content_bytes = 0
     for record in records:
-        writer.add(record)
+        with told_refusals():
+            writer.add(record)
         content_bytes += len(record)
     return content_bytes
 

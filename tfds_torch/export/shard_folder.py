@@ -17,7 +17,7 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.plan import ExportPlan
-from tfds_torch.export.shard_file import read_file, write_for_good
+from tfds_torch.export.shard_file import read_file, told_refusals, write_for_good
 from tfds_torch.export.tfds_metadata import withdraw_split
 
 _PREFIX, _SUFFIX = "export-", ".json"
@@ -107,11 +107,12 @@ class ShardFolder:
         self._write(plan, None)
         return {}
 
+    @told_refusals()
     def note(self, shard: Shard) -> None:
         """Tells of a shard that will be put in its place next; processes may do so at once.
 
         Raises:
-            OSError: it cannot be told.
+            WriteRefusedError: it cannot be told.
         """
         # A line begins with its own end: one that a full disk has cut does not spoil the next.
         line = f"\n{json.dumps(asdict(shard))}\n".encode()

@@ -7,7 +7,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.sample_source import SampleSource
 from tfds_torch.export.shard_content import ShardContent
-from tfds_torch.export.shard_file import ShardFile
+from tfds_torch.export.shard_file import ShardFile, WriteRefusedError
 from tfds_torch.export.shard_folder import Shard, ShardFolder
 from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.plan.order import Int64Array
@@ -40,8 +40,8 @@ def write_shard(
         metrics: told of each example.
 
     Raises:
-        OSError: it cannot be written.
-        TfdsTorchError: an example cannot be read or stored.
+        WriteRefusedError: it cannot be written.
+        TfdsTorchError: an example cannot be read or stored; a user's own samples may raise anything.
     """
     file = ShardFile(folder.path / plan.file_name(number))
     try:
@@ -71,7 +71,7 @@ class WriteShards:
         """Prepares the worker."""
         self._metrics = metrics
 
-    def do(self, number: int) -> DoneShard | OSError:
+    def do(self, number: int) -> DoneShard | WriteRefusedError:
         """Returns a complete shard, or what kept the system from writing it."""
         shard = self._told.get(number)
         if shard is not None and self._folder.is_complete(self._plan, shard):
@@ -79,7 +79,7 @@ class WriteShards:
             return DoneShard(shard, is_kept=True)
         try:
             return DoneShard(write_shard(self._plan, number, self._content, self._folder, self._metrics), is_kept=False)
-        except OSError as error:
+        except WriteRefusedError as error:
             return error
 
     def finish(self) -> None:

@@ -210,7 +210,14 @@ def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
     if not isinstance(value, Image.Image):
         raise TypeError(f"{type(value).__name__} is not an image.")
     file = io.BytesIO()
-    value.save(file, "PNG")
+    try:
+        value.load()
+    except OSError as error:
+        raise ValueError(f"the image cannot be read: {error}.") from None
+    try:
+        value.save(file, "PNG")
+    except OSError as error:
+        raise ValueError(f"{error}: convert the image first, for example with convert('RGB').") from None
     return "png", file.getvalue()
 
 
