@@ -1,7 +1,8 @@
 """ShardContent: what goes into shards: samples as members of tar files, or records of a dataset as they are stored."""
 
 import errno
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -74,6 +75,16 @@ class TarContent:
             found.append(sum(member_bytes(len(member.encode(sample)[1])) for member in self.members))
             metrics.add_batch(1)
         return np.array(found, np.int64)
+
+    def digest(self, places: Iterable[int], metrics: StageMetrics) -> str:
+        """Returns what tells samples from others: a digest of all their members."""
+        digest = hashlib.blake2b(digest_size=16)
+        for place in places:
+            for key, sample in self._samples(range(place, place + 1), metrics):
+                for member in self.members:
+                    extension, content = member.encode(sample)
+                    digest.update(f"{key}.{extension} {len(content)} ".encode() + content)
+        return digest.hexdigest()
 
     def _samples(self, places: range, metrics: StageMetrics) -> Iterator[tuple[str, Any]]:
         fields = [str(member.key) for member in self.members]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.sample_source import SampleSource
-from tfds_torch.export.shard_content import ShardContent
+from tfds_torch.export.shard_content import ShardContent, TarContent
 from tfds_torch.export.shard_file import ShardFile, WriteRefusedError
 from tfds_torch.export.shard_folder import Shard, ShardFolder
 from tfds_torch.export.tar_members import Member, choose_members
@@ -103,6 +103,28 @@ class MeasureExamples:
     def do(self, places: range) -> tuple[range, Int64Array]:
         """Returns the places, and the bytes of the example at each."""
         return places, self._content.sizes(places, self._metrics)
+
+    def finish(self) -> None:
+        """Has nothing more to tell."""
+
+
+class DigestSamples:
+    """Reads a few samples, by which the export of another state of a dataset is told.
+
+    Args:
+        content: what goes into shards.
+    """
+
+    def __init__(self, content: TarContent) -> None:
+        self._content = content
+
+    def begin(self, metrics: StageMetrics) -> None:
+        """Prepares the worker."""
+        self._metrics = metrics
+
+    def do(self, places: Sequence[int]) -> str:
+        """Returns a digest of the samples at these places."""
+        return self._content.digest(places, self._metrics)
 
     def finish(self) -> None:
         """Has nothing more to tell."""

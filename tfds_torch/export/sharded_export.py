@@ -19,7 +19,7 @@ from tfds_torch.export.sample_source import ExampleNames, SampleSource, count_sa
 from tfds_torch.export.samples import ParserSamples
 from tfds_torch.export.shard_content import RecordContent, ShardContent, TarContent, check_key, end_of_tar
 from tfds_torch.export.shard_folder import Shard, ShardFolder
-from tfds_torch.export.shard_jobs import ChooseMembers, DoneShard, MeasureExamples, WriteShards
+from tfds_torch.export.shard_jobs import ChooseMembers, DigestSamples, DoneShard, MeasureExamples, WriteShards
 from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.export.tfds_metadata import read_dataset_name, write_metadata
 from tfds_torch.export.workers import Job, Workers
@@ -187,6 +187,7 @@ class ShardedExport:
                 "split": split,
                 "fingerprint": samples.fingerprint,
                 "files": None if any_parser is None else _digest(repr(any_parser.source.stamps).encode()),
+                "samples": self._digest_samples(len(order), content),
                 "num_examples": count_samples(samples),
                 "class_names": samples.class_names,
                 "class_map": None if any_parser is None else _describe_map(any_parser._class_map),
@@ -204,6 +205,14 @@ class ShardedExport:
                 len(order), None if any_parser is None else any_parser.mean_example_bytes, measured, end_bytes
             ),
         )
+
+    def _digest_samples(self, num_examples: int, content: ShardContent) -> str | None:
+        """Returns a digest of the first, the middle and the last sample, where nothing else identifies the source."""
+        if self._samples.fingerprint or not isinstance(content, TarContent):
+            return None
+        with self._workers(1, DigestSamples(content)) as workers:
+            places = sorted({0, num_examples // 2, num_examples - 1})
+            return str(next(iter(workers.run([places], 1, lambda: None))))
 
     def _measure(self, num_examples: int, content: ShardContent) -> Int64Array:
         sizes = np.zeros(num_examples, np.int64)
