@@ -107,6 +107,7 @@ class ShardedExport:
             num_reencoded=0,
             fields=dict(plan.options["fields"]),
             num_shards=plan.num_shards,
+            split=plan.split,
             num_kept=sum(one.is_kept for one in done),
         )
 
