@@ -196,7 +196,19 @@ def _path_of(out: object) -> str:
             f"{path} is on another machine: files are written to file systems that are mounted here. Write to one, and "
             f"copy the files from there."
         )
+    _check_is_path(path)
     return path
+
+
+def _check_is_path(path: str) -> None:
+    """Raises ConfigError where the system cannot even tell whether there is something."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):  # What is missing is made, or told with its folder.
+        pass
+    except (OSError, ValueError) as error:  # No permission, too long a name, a loop of links, a null character.
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"out={path!r} cannot be written to: {why}. Choose another path.") from None
 
 
 def _check_is_not_read(samples: SampleSource, path: str) -> None:

@@ -62,6 +62,14 @@ class ShardFolder:
             plan: what is to be written.
             overwrite: whether another export of the same split may be replaced.
         """
+        try:
+            self._check(plan, overwrite)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} cannot be looked into: {error.strerror}. Choose another folder, or allow it."
+            ) from None
+
+    def _check(self, plan: ExportPlan, overwrite: bool) -> None:
         if not self.path.exists():
             return
         if not self.path.is_dir():
