@@ -22,6 +22,8 @@ from tfds_torch.storage.tfrecord.writer import TfrecordWriter, framed_bytes
 from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, RECORD_BYTES, TarWriter, member_bytes
 
 KEYS = ("number", "id")
+TAR_END_BYTES, TAR_BLOCK_BYTES = 2 * BLOCK_BYTES, RECORD_BYTES
+"""Of a tar file's end, and what the file is filled up to a multiple of."""
 _PIECE_BYTES = 3 * 2**19  # Of records: what is read at a time.
 
 
@@ -163,8 +165,3 @@ def check_key(key: object, order: SampleOrder) -> None:
         raise ConfigError(f"key={key!r} (--key) must be 'number' or 'id'.")
     if key == "id" and len(np.unique(order.numbers)) < len(order):
         raise ConfigError("key='id' (--key id): indices has an example twice, and keys must differ. Use key='number'.")
-
-
-def end_of_tar(max_bytes: int) -> int:
-    """Returns what the end of a tar file takes of so many bytes, and what is left over when it is filled up."""
-    return max_bytes - max_bytes // RECORD_BYTES * RECORD_BYTES + 2 * BLOCK_BYTES

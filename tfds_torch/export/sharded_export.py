@@ -17,7 +17,14 @@ from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import ExampleNames, SampleSource, count_samples
 from tfds_torch.export.samples import ParserSamples
-from tfds_torch.export.shard_content import RecordContent, ShardContent, TarContent, check_key, end_of_tar
+from tfds_torch.export.shard_content import (
+    TAR_BLOCK_BYTES,
+    TAR_END_BYTES,
+    RecordContent,
+    ShardContent,
+    TarContent,
+    check_key,
+)
 from tfds_torch.export.shard_folder import Shard, ShardFolder
 from tfds_torch.export.shard_jobs import ChooseMembers, DigestSamples, DoneShard, MeasureExamples, WriteShards
 from tfds_torch.export.tar_members import Member, choose_members
@@ -173,11 +180,11 @@ class ShardedExport:
             fields = {str(member.key): member.describe() for member in content.members}
             own: dict[str, Any] = {"key": content.key}
             dataset = safe_name(samples.name.partition("/")[0].partition(":")[0])
-            end_bytes = end_of_tar(sizes.max_bytes or 0)
+            end = TAR_END_BYTES, TAR_BLOCK_BYTES
         else:
             assert self._parser is not None  # noqa: S101 (its records are copied)
             fields, own = {"record": "as it is stored"}, {}
-            dataset, end_bytes = read_dataset_name(self._parser.data_dir), 0
+            dataset, end = read_dataset_name(self._parser.data_dir), (0, 1)
         measured = None if sizes.max_bytes is None else self._measure(len(order), content)
         return ExportPlan(
             format=request.format,
@@ -203,7 +210,7 @@ class ShardedExport:
                 "max_bytes": sizes.max_bytes,
             },
             bounds=sizes.bounds(
-                len(order), None if any_parser is None else any_parser.mean_example_bytes, measured, end_bytes
+                len(order), None if any_parser is None else any_parser.mean_example_bytes, measured, *end
             ),
         )
 
