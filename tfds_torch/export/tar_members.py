@@ -23,9 +23,8 @@ _SIGNATURES = {
     b"\x89PNG": "png",
     b"GIF8": "gif",
     b"BM": "bmp",
-    b"II*\0": "tif",
-    b"MM\0*": "tif",
 }
+"""Of images that readers of tars decode."""
 _WITHOUT_NAME = {"image": "image", "label": "cls"}
 """Fields whose members have an extension alone, where they are stored in this way."""
 
@@ -199,7 +198,7 @@ def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
         content = bytes(value)
         extension = _extension_of(content)
         if extension is None:
-            raise ValueError(f"{content[:12]!r}... is not the beginning of an image file.")
+            raise ValueError(f"{content[:12]!r}... is not the beginning of a JPEG, PNG, GIF, BMP or WebP image.")
         return extension, content
     if is_tensor(value):
         value = np.asarray(value)
