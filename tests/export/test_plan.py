@@ -1,6 +1,7 @@
 """ExportPlan: which examples go into which shard, and what two plans have otherwise."""
 
 import json
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import DEFAULT_SHARD_BYTES, ExportPlan, ShardSizes, safe_name, split_label
 
 PLAN = ExportPlan(
@@ -26,20 +28,40 @@ def test_shards_are_even_and_hold_all_examples_once(num_examples: int, data: st.
     assert lengths.max() - lengths.min() <= 1
 
 
+def file_bytes(content_bytes: int, end: int, block: int) -> int:
+    return math.ceil((content_bytes + end) / block) * block
+
+
+@given(
+    sizes=st.lists(st.integers(2, 50_000), min_size=1),
+    end=st.sampled_from([0, 1024]),
+    block=st.sampled_from([1, 10240]),
+)
+def test_the_largest_example_tells_how_many_bytes_must_be_allowed(sizes: list[int], end: int, block: int) -> None:
+    least = file_bytes(max(sizes), end, block)
+    for max_bytes in (1, least // 2, least - 1):
+        with pytest.raises(ConfigError, match=rf"\. Allow {least:,} or more"):
+            ShardSizes(max_bytes=max_bytes).bounds(len(sizes), None, np.array(sizes), end, block)
+    assert ShardSizes(max_bytes=least).bounds(len(sizes), None, np.array(sizes), end, block)[-1] == len(sizes)
+
+
 @given(
     sizes=st.lists(st.integers(0, 50), min_size=1, max_size=80),
     max_count=st.none() | st.integers(1, 9),
     end=st.integers(0, 5),
+    block=st.integers(1, 5),
 )
-def test_shards_are_filled_as_far_as_both_limits_allow(sizes: list[int], max_count: int | None, end: int) -> None:
+def test_shards_are_filled_as_far_as_both_limits_allow(
+    sizes: list[int], max_count: int | None, end: int, block: int
+) -> None:
     asked = ShardSizes(max_bytes=60, max_count=max_count)
-    bounds = asked.bounds(len(sizes), None, np.array(sizes), end)
+    bounds = asked.bounds(len(sizes), None, np.array(sizes), end, block)
     assert (bounds[0], bounds[-1]) == (0, len(sizes))
     for start, stop in pairwise(bounds):
         assert stop > start
-        assert sum(sizes[start:stop]) + end <= 60
+        assert file_bytes(sum(sizes[start:stop]), end, block) <= 60
         assert stop - start <= (max_count or len(sizes))
-        one_more_fits = stop < len(sizes) and sum(sizes[start : stop + 1]) + end <= 60
+        one_more_fits = stop < len(sizes) and file_bytes(sum(sizes[start : stop + 1]), end, block) <= 60
         assert not one_more_fits or stop - start == max_count
 
 

@@ -212,7 +212,7 @@ def _progress(unit: str, errors: Console) -> Iterator[Callable[[int, int], None]
 def _verify(report: ExportReport, errors: Console) -> ExportReport:
     with errors.status("verifying") if errors.is_terminal else nullcontext():
         if report.num_shards is not None:
-            verify_shards(report.path)
+            verify_shards(report.path, report.split)
             return replace(report, verified=True)
         found = verify(report.path)
     return replace(report, verified=True, unchecked=found.unchecked)

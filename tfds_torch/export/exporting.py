@@ -61,9 +61,10 @@ def export_dataset(
     The others are folders of shards. The same call with the same arguments goes on with an export that was killed, and
     writes no complete shard again; its files have the same bytes whatever the number of workers. "webdataset" are tar
     files: original images, integers of the label as text (cls), texts (txt), numbers and arrays with their types (npy),
-    all else as json. "tfrecord" and "array_record" copy the records of a TFDS dataset, in any number of shards, with
-    its metadata: `out` is then a version directory, which TFDS and ParserTfds open. Further splits may follow into the
-    same folder.
+    all else as json. Of a map-style dataset, the first, the middle and the last sample tell whether it is still the one
+    whose shards are there: changes of others alone are not seen, and one whose samples are random is never the same.
+    "tfrecord" and "array_record" copy the records of a TFDS dataset, in any number of shards, with its metadata: `out`
+    is then a version directory, which TFDS and ParserTfds open. Further splits may follow into the same folder.
 
     Args:
         source: a parser over files of this machine, or a map-style dataset (torch's). For "beton" also anything sized
@@ -186,7 +187,19 @@ def local_path(out: object) -> str:
             f"{path} is on another machine: files are written to file systems that are mounted here. Write to one, and "
             f"copy the files from there."
         )
+    _check_is_path(path)
     return path
+
+
+def _check_is_path(path: str) -> None:
+    """Raises ConfigError where the system cannot even tell whether there is something."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):  # What is missing is made, or told with its folder.
+        pass
+    except (OSError, ValueError) as error:  # No permission, too long a name, a loop of links, a null character.
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"out={path!r} cannot be written to: {why}. Choose another path.") from None
 
 
 def _skipped(fields: object, file_format: str) -> tuple[str, ...]:

@@ -136,7 +136,12 @@ class ShardSizes:
             )
 
     def bounds(
-        self, num_examples: int, mean_bytes: int | None, sizes: Int64Array | None = None, end_bytes: int = 0
+        self,
+        num_examples: int,
+        mean_bytes: int | None,
+        sizes: Int64Array | None = None,
+        end_bytes: int = 0,
+        block_bytes: int = 1,
     ) -> tuple[int, ...]:
         """Returns where shards begin and end, as in ExportPlan.
 
@@ -144,13 +149,14 @@ class ShardSizes:
             num_examples: of all shards, >= 1.
             mean_bytes: of an example; None: not known.
             sizes: int64 [num_examples], bytes of each one in a shard; needed where max_bytes is given.
-            end_bytes: what a file's end takes of max_bytes.
+            end_bytes: of a file's end.
+            block_bytes: a multiple of these is what a file is filled up to.
 
         Raises:
             ConfigError: more shards than examples, or an example that is larger than a shard may be.
         """
         if self.max_bytes is not None and sizes is not None:
-            return _cut_by_bytes(sizes, self.max_bytes, end_bytes, self.max_count or num_examples)
+            return _cut_by_bytes(sizes, self.max_bytes, end_bytes, block_bytes, self.max_count or num_examples)
         if self.num_shards is None and self.max_count is not None:
             return (*range(0, num_examples, self.max_count), num_examples)
         shards = self.num_shards
@@ -164,15 +170,20 @@ class ShardSizes:
         return tuple(num_examples * shard // shards for shard in range(shards + 1))
 
 
-def _cut_by_bytes(sizes: Int64Array, max_bytes: int, end_bytes: int, max_count: int) -> tuple[int, ...]:
-    room = max_bytes - end_bytes
+def _cut_by_bytes(
+    sizes: Int64Array, max_bytes: int, end_bytes: int, block_bytes: int, max_count: int
+) -> tuple[int, ...]:
+    def file_bytes(size: Any) -> int:
+        return -(-(int(size) + end_bytes) // block_bytes) * block_bytes
+
+    room = max_bytes // block_bytes * block_bytes - end_bytes
     too_large = np.flatnonzero(sizes > room)
     if len(too_large):
         place = int(too_large[0])
-        needed = int(sizes[place]) + end_bytes
         raise ConfigError(
-            f"max_bytes={max_bytes:,} (--max-bytes): a shard with example {place} alone takes {needed:,} bytes. Allow "
-            f"{int(sizes.max()) + end_bytes:,} or more, for the largest one, or leave that out."
+            f"max_bytes={max_bytes:,} (--max-bytes): a shard with example {place} alone takes "
+            f"{file_bytes(sizes[place]):,} bytes. Allow {file_bytes(sizes.max()):,} or more, for the largest one, or "
+            f"leave that out."
         )
     ends = np.cumsum(sizes)
     bounds = [0]

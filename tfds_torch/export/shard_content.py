@@ -1,7 +1,8 @@
 """ShardContent: what goes into shards: samples as members of tar files, or records of a dataset as they are stored."""
 
 import errno
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -11,7 +12,7 @@ import numpy as np
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import SampleSource
-from tfds_torch.export.shard_file import ShardFile, WrittenFile, read_file
+from tfds_torch.export.shard_file import ShardFile, WriteRefusedError, WrittenFile, read_file, told_refusals
 from tfds_torch.export.tar_members import Member
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.stage_metrics import StageMetrics
@@ -21,6 +22,8 @@ from tfds_torch.storage.tfrecord.writer import TfrecordWriter, framed_bytes
 from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, RECORD_BYTES, TarWriter, member_bytes
 
 KEYS = ("number", "id")
+TAR_END_BYTES, TAR_BLOCK_BYTES = 2 * BLOCK_BYTES, RECORD_BYTES
+"""Of a tar file's end, and what the file is filled up to a multiple of."""
 _PIECE_BYTES = 3 * 2**19  # Of records: what is read at a time.
 
 
@@ -31,7 +34,7 @@ class ShardContent(Protocol):
         """Writes a shard, and returns what its file holds, and the bytes of its examples alone.
 
         Raises:
-            OSError: the file cannot be written.
+            WriteRefusedError: the file cannot be written.
             TfdsTorchError: an example cannot be read or stored.
         """
 
@@ -75,6 +78,16 @@ class TarContent:
             metrics.add_batch(1)
         return np.array(found, np.int64)
 
+    def digest(self, places: Iterable[int], metrics: StageMetrics) -> str:
+        """Returns what tells samples from others: a digest of all their members."""
+        digest = hashlib.blake2b(digest_size=16)
+        for place in places:
+            for key, sample in self._samples(range(place, place + 1), metrics):
+                for member in self.members:
+                    extension, content = member.encode(sample)
+                    digest.update(f"{key}.{extension} {len(content)} ".encode() + content)
+        return digest.hexdigest()
+
     def _samples(self, places: range, metrics: StageMetrics) -> Iterator[tuple[str, Any]]:
         fields = [str(member.key) for member in self.members]
         task = (places.start, places.stop)
@@ -107,15 +120,17 @@ class RecordContent:
         if self.file_format == "tfrecord":
             content_bytes = _copy(self._records(places, metrics), TfrecordWriter(file.write))
             return file.end(), content_bytes
-        writer = ArrayRecordFileWriter(str(file.beside))
+        with told_refusals():
+            writer = ArrayRecordFileWriter(str(file.beside))
         try:
             content_bytes = _copy(self._records(places, metrics), writer)
-            writer.close()
+            with told_refusals():
+                writer.close()
         finally:
             writer.discard()
         written = read_file(file.beside)
         if written is None:
-            raise OSError(errno.EIO, f"{file.beside} cannot be read again")
+            raise WriteRefusedError(errno.EIO, f"{file.beside} cannot be read again")
         return written, content_bytes
 
     def sizes(self, places: range, metrics: StageMetrics) -> Int64Array:
@@ -138,7 +153,8 @@ class _RecordWriter(Protocol):
 def _copy(records: Iterator[bytes], writer: _RecordWriter) -> int:
     content_bytes = 0
     for record in records:
-        writer.add(record)
+        with told_refusals():
+            writer.add(record)
         content_bytes += len(record)
     return content_bytes
 
@@ -149,8 +165,3 @@ def check_key(key: object, order: SampleOrder) -> None:
         raise ConfigError(f"key={key!r} (--key) must be 'number' or 'id'.")
     if key == "id" and len(np.unique(order.numbers)) < len(order):
         raise ConfigError("key='id' (--key id): indices has an example twice, and keys must differ. Use key='number'.")
-
-
-def end_of_tar(max_bytes: int) -> int:
-    """Returns what the end of a tar file takes of so many bytes, and what is left over when it is filled up."""
-    return max_bytes - max_bytes // RECORD_BYTES * RECORD_BYTES + 2 * BLOCK_BYTES

@@ -1,6 +1,8 @@
 """ShardFile: a shard that is written from its beginning to its end, and its checksum; there whole or not at all."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,19 @@ class WrittenFile:
     crc32c: int
 
 
+class WriteRefusedError(OSError):
+    """The system's refusal to write: unlike any other OSError, it is not of the samples that are read meanwhile."""
+
+
+@contextmanager
+def told_refusals() -> Iterator[None]:
+    """Raises a block's OSError as a WriteRefusedError; also the decorator of a function."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteRefusedError(error.errno, error.strerror or str(error)) from error
+
+
 class ShardFile:
     """A file in the making, beside its place.
 
@@ -34,9 +49,10 @@ class ShardFile:
         beside: where it lies until `commit`.
 
     Raises:
-        OSError: nothing can be written there.
+        WriteRefusedError: nothing can be written there.
     """
 
+    @told_refusals()
     def __init__(self, path: Path) -> None:
         self._file = WholeFile(path)
         self.beside = self._file.beside
@@ -47,7 +63,7 @@ class ShardFile:
         """Writes the next bytes.
 
         Raises:
-            OSError: they cannot be written.
+            WriteRefusedError: they cannot be written.
         """
         self._parts.append(content)
         self._waiting += len(content)
@@ -58,16 +74,17 @@ class ShardFile:
         """Writes what is left, and returns what the file holds.
 
         Raises:
-            OSError: it cannot be written.
+            WriteRefusedError: it cannot be written.
         """
         self._flush()
         return WrittenFile(self._num_bytes, self._crc32c)
 
+    @told_refusals()
     def commit(self) -> None:
         """Puts the file in its place, for good.
 
         Raises:
-            OSError: it cannot be put there; what was there is still there.
+            WriteRefusedError: it cannot be put there; what was there is still there.
         """
         self._file.commit()
 
@@ -75,6 +92,7 @@ class ShardFile:
         """Leaves the place as it was; may be called twice, and after `commit`."""
         self._file.discard()
 
+    @told_refusals()
     def _flush(self) -> None:
         block = b"".join(self._parts)
         self._file.write(block, self._num_bytes)

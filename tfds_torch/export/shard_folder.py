@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.plan import ExportPlan
-from tfds_torch.export.shard_file import read_file, write_for_good
+from tfds_torch.export.plan import ExportPlan, split_label
+from tfds_torch.export.shard_file import read_file, told_refusals, write_for_good
 from tfds_torch.export.tfds_metadata import withdraw_split
 
 _PREFIX, _SUFFIX = "export-", ".json"
@@ -68,6 +68,14 @@ class ShardFolder:
             plan: what is to be written.
             overwrite: whether another export of the same split may be replaced.
         """
+        try:
+            self._check(plan, overwrite)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} cannot be looked into: {error.strerror}. Choose another folder, or allow it."
+            ) from None
+
+    def _check(self, plan: ExportPlan, overwrite: bool) -> None:
         if not self.path.exists():
             if self.path.suffix in _SUFFIXES_OF_FILES:
                 raise ConfigError(
@@ -122,11 +130,12 @@ class ShardFolder:
         self._write(plan, None)
         return {}
 
+    @told_refusals()
     def note(self, shard: Shard) -> None:
         """Tells of a shard that will be put in its place next; processes may do so at once.
 
         Raises:
-            OSError: it cannot be told.
+            WriteRefusedError: it cannot be told.
         """
         line = _line(shard)
         if self._is_shared:
@@ -239,20 +248,27 @@ def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
     return plan, shards
 
 
-def verify_shards(path: str | os.PathLike[str]) -> None:
-    """Reads all shards of a folder's exports again, and holds them against their checksums.
+def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> None:
+    """Reads shards of a folder again, and holds them against their checksums.
 
     Args:
         path: of the folder.
+        split: whose export is verified: a split expression, or what names of files call it; None: all are.
 
     Raises:
         ExportError: a shard is missing or is not what was written, or an export is not complete.
-        ConfigError: the folder has no export, or a damaged manifest.
+        ConfigError: the folder has no such export, or a damaged manifest.
     """
-    found = [(manifest, *read_manifest(manifest)) for manifest in _manifests(Path(path))]
-    if not found:
-        raise ConfigError(f"{path} holds no export.")
-    for manifest, plan, shards in found:
+    try:
+        there = list(_manifests(Path(path)))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read as a folder of an export: {error}.") from None
+    if split is not None:
+        there = [one for one in there if one == ShardFolder(Path(path), split_label(split)).manifest]
+    if not there:
+        raise ConfigError(f"{path} holds no export{f' of the split {split!r}' if split is not None else ''}.")
+    for manifest in there:
+        plan, shards = read_manifest(manifest)
         folder = ShardFolder(Path(path), plan.split)
         if len(shards) != plan.num_shards:
             raise ExportError(f"{manifest}: the export is not complete: the same command goes on with it.")

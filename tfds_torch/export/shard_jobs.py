@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.sample_source import SampleSource
-from tfds_torch.export.shard_content import ShardContent
-from tfds_torch.export.shard_file import ShardFile
+from tfds_torch.export.shard_content import ShardContent, TarContent
+from tfds_torch.export.shard_file import ShardFile, WriteRefusedError
 from tfds_torch.export.shard_folder import Shard, ShardFolder
 from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.plan.order import Int64Array
@@ -40,8 +40,8 @@ def write_shard(
         metrics: told of each example.
 
     Raises:
-        OSError: it cannot be written.
-        TfdsTorchError: an example cannot be read or stored.
+        WriteRefusedError: it cannot be written.
+        TfdsTorchError: an example cannot be read or stored; a user's own samples may raise anything.
     """
     file = ShardFile(folder.path / plan.file_name(number))
     try:
@@ -71,7 +71,7 @@ class WriteShards:
         """Prepares the worker."""
         self._metrics = metrics
 
-    def do(self, number: int) -> DoneShard | OSError:
+    def do(self, number: int) -> DoneShard | WriteRefusedError:
         """Returns a complete shard, or what kept the system from writing it."""
         # A note is of an attempt of this export: Beam repeats a shard that is complete, where another one has failed.
         shard = self._folder.noted(number) or self._told.get(number)
@@ -80,7 +80,7 @@ class WriteShards:
             return DoneShard(shard, is_kept=True)
         try:
             return DoneShard(write_shard(self._plan, number, self._content, self._folder, self._metrics), is_kept=False)
-        except OSError as error:
+        except WriteRefusedError as error:
             return error
 
     def finish(self) -> None:
@@ -104,6 +104,28 @@ class MeasureExamples:
     def do(self, places: range) -> tuple[range, Int64Array]:
         """Returns the places, and the bytes of the example at each."""
         return places, self._content.sizes(places, self._metrics)
+
+    def finish(self) -> None:
+        """Has nothing more to tell."""
+
+
+class DigestSamples:
+    """Reads a few samples, by which the export of another state of a dataset is told.
+
+    Args:
+        content: what goes into shards.
+    """
+
+    def __init__(self, content: TarContent) -> None:
+        self._content = content
+
+    def begin(self, metrics: StageMetrics) -> None:
+        """Prepares the worker."""
+        self._metrics = metrics
+
+    def do(self, places: Sequence[int]) -> str:
+        """Returns a digest of the samples at these places."""
+        return self._content.digest(places, self._metrics)
 
     def finish(self) -> None:
         """Has nothing more to tell."""

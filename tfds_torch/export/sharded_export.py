@@ -18,9 +18,16 @@ from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import ExampleNames, SampleSource, count_samples
 from tfds_torch.export.samples import ParserSamples
-from tfds_torch.export.shard_content import RecordContent, ShardContent, TarContent, check_key, end_of_tar
+from tfds_torch.export.shard_content import (
+    TAR_BLOCK_BYTES,
+    TAR_END_BYTES,
+    RecordContent,
+    ShardContent,
+    TarContent,
+    check_key,
+)
 from tfds_torch.export.shard_folder import Shard, ShardFolder
-from tfds_torch.export.shard_jobs import ChooseMembers, DoneShard, MeasureExamples, WriteShards
+from tfds_torch.export.shard_jobs import ChooseMembers, DigestSamples, DoneShard, MeasureExamples, WriteShards
 from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.export.tfds_metadata import read_dataset_name, write_metadata
 from tfds_torch.export.workers import Job, Workers
@@ -107,6 +114,7 @@ class ShardedExport:
             num_reencoded=0,
             fields=dict(plan.options["fields"]),
             num_shards=plan.num_shards,
+            split=plan.split,
             num_kept=sum(one.is_kept for one in done),
         )
 
@@ -172,11 +180,11 @@ class ShardedExport:
             fields = {str(member.key): member.describe() for member in content.members}
             own: dict[str, Any] = {"key": content.key}
             dataset = safe_name(samples.name.partition("/")[0].partition(":")[0])
-            end_bytes = end_of_tar(sizes.max_bytes or 0)
+            end = TAR_END_BYTES, TAR_BLOCK_BYTES
         else:
             assert self._parser is not None  # noqa: S101 (its records are copied)
             fields, own = {"record": "as it is stored"}, {}
-            dataset, end_bytes = read_dataset_name(self._parser.data_dir), 0
+            dataset, end = read_dataset_name(self._parser.data_dir), (0, 1)
         measured = None if sizes.max_bytes is None else self._measure(len(order), content)
         return ExportPlan(
             format=request.format,
@@ -187,6 +195,7 @@ class ShardedExport:
                 "split": split,
                 "fingerprint": samples.fingerprint,
                 "files": None if any_parser is None else _digest(repr(any_parser.source.stamps).encode()),
+                "samples": self._digest_samples(len(order), content),
                 "num_examples": count_samples(samples),
                 "class_names": samples.class_names,
                 "class_map": None if any_parser is None else _describe_map(any_parser.class_map),
@@ -201,9 +210,17 @@ class ShardedExport:
                 "max_bytes": sizes.max_bytes,
             },
             bounds=sizes.bounds(
-                len(order), None if any_parser is None else any_parser.mean_example_bytes, measured, end_bytes
+                len(order), None if any_parser is None else any_parser.mean_example_bytes, measured, *end
             ),
         )
+
+    def _digest_samples(self, num_examples: int, content: ShardContent) -> str | None:
+        """Returns a digest of the first, the middle and the last sample, where nothing else identifies the source."""
+        if self._samples.fingerprint or not isinstance(content, TarContent):
+            return None
+        with self._workers(1, DigestSamples(content)) as workers:
+            places = sorted({0, num_examples // 2, num_examples - 1})
+            return str(next(iter(workers.run([places], 1, lambda: None))))
 
     def _measure(self, num_examples: int, content: ShardContent) -> Int64Array:
         sizes = np.zeros(num_examples, np.int64)

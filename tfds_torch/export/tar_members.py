@@ -23,9 +23,8 @@ _SIGNATURES = {
     b"\x89PNG": "png",
     b"GIF8": "gif",
     b"BM": "bmp",
-    b"II*\0": "tif",
-    b"MM\0*": "tif",
 }
+"""Of images that readers of tars decode."""
 _KINDS_OF_ARRAYS = "biufc"
 _WITHOUT_NAME = {"image": "image", "label": "cls"}
 """Fields whose members have an extension alone, where they are stored in this way."""
@@ -129,8 +128,11 @@ def _named(member: Member, there: Sequence[Member]) -> Member:
     named = Member(member.key, "" if has_none else safe_name(member.name), member.kind, member.dtype)
     if not has_none and not named.name:
         raise CannotStoreError("its name is empty")
-    if any(named.name == other.name and named.describe() == other.describe() for other in there):
-        raise CannotStoreError(f"another field has the name {named.describe()!r} already")
+    # Readers of WebDataset take extensions in lower case.
+    if any(named.describe().lower() == other.describe().lower() for other in there):
+        raise CannotStoreError(
+            f"another field has the name {named.describe()!r} already: readers do not tell upper from lower case"
+        )
     return named
 
 
@@ -208,7 +210,7 @@ def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
         content = bytes(value)
         extension = _extension_of(content)
         if extension is None:
-            raise ValueError(f"{content[:12]!r}... is not the beginning of an image file.")
+            raise ValueError(f"{content[:12]!r}... is not the beginning of a JPEG, PNG, GIF, BMP or WebP image.")
         return extension, content
     if is_tensor(value):
         value = np.asarray(value)
@@ -219,7 +221,14 @@ def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
     if not isinstance(value, Image.Image):
         raise TypeError(f"{type(value).__name__} is not an image.")
     file = io.BytesIO()
-    value.save(file, "PNG")
+    try:
+        value.load()
+    except OSError as error:
+        raise ValueError(f"the image cannot be read: {error}.") from None
+    try:
+        value.save(file, "PNG")
+    except OSError as error:
+        raise ValueError(f"{error}: convert the image first, for example with convert('RGB').") from None
     return "png", file.getvalue()
 
 
