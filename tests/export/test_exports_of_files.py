@@ -59,7 +59,7 @@ def test_images_labels_and_ids_are_the_same_in_the_other_format(
         ("--name a.beton --split train out", "--split train: 'a.beton' names a .beton file, which is one split"),
         (f"--name {TARS} --fake 3 out", "names WebDataset's tars, which is one split, written before. Drop --fake"),
         ("--name b.beton out", "There is no file 'b.beton'. Did you mean 'a.beton'?"),
-        ("--name tars/*.tar out", "Wildcards are not expanded: write a-{000..099}.tar."),
+        ("--name tars/*.tar out", "Stars are not expanded: write train-{000..099}.tar"),
         ("--name a.beton gs://bucket/out", "gs://bucket/out is on another machine"),
         ("--name a.beton --format webdataset gs://bucket/out", "gs://bucket/out is on another machine"),
         ("--name a.beton --format webdataset b.tar", "b.tar is the name of a file, and webdataset is a folder of"),
