@@ -2,11 +2,14 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -57,6 +60,19 @@ def die_on_rank_1(has_worker: bool) -> Iterator[Any]:
     if rank() == 1:
         if has_worker:
             yield fork_one_that_waits()
+        os.kill(os.getpid(), signal.SIGKILL)
+    torch.distributed.barrier()
+
+
+def disconnect_and_die_on_rank_1() -> Iterator[int]:
+    """What the system does with a process that is killed, slowly: it closes its connections, and then ends it."""
+    yield os.getpid()
+    if rank() == 1:
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                    os.close(int(name))
+        time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
     torch.distributed.barrier()
 

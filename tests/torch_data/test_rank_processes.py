@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +149,11 @@ def test_a_rank_that_is_killed_is_named_though_its_worker_lives_and_the_others_w
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_is_named_and_not_the_one_that_lost_its_connection_to_it() -> None:
-    for _ in range(3):
-        _, error = take_until_error(iterate_ranks(rank_functions.die_on_rank_1, 2, False))
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_rank_that_is_killed_is_named_and_not_the_one_that_lost_its_connection_to_it(is_slow: bool) -> None:
+    dying = rank_functions.disconnect_and_die_on_rank_1 if is_slow else partial(rank_functions.die_on_rank_1, False)
+    for _ in range(2):
+        _, error = take_until_error(iterate_ranks(dying, 2))
         assert str(error).startswith("Rank 1 of 2: The process (pid ")
 
 

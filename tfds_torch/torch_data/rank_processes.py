@@ -33,6 +33,7 @@ _DOING = {
     _JOINED: "has joined",
 }
 _LOOK_S = 1.0  # How often it is looked whether a rank has died.
+_DYING_S = 1.0  # How long a process takes to end, at most, once its connections are closed.
 _GRACE_S = 20.0
 _LOOPBACK = "127.0.0.1"
 
@@ -178,15 +179,22 @@ class _Ranks:
         return rank, kind, payload
 
     def _raise(self, rank: int, failure: Exception) -> None:
-        # One that died makes the others fail in a collective, and one of those may be heard first.
-        gone = [
-            other
-            for other in range(self._num_replicas)
-            if other != rank and (other not in self._pids or _has_died(self._pids[other]))
-        ]
+        gone = self._gone(but=rank)
+        if not gone and type(failure) is WorkerError:
+            # One that died makes the others fail in a collective. They hear of it before this process does: its
+            # connections are closed first, and its workers may have them, too.
+            deadline = time.monotonic() + _DYING_S
+            while not gone and time.monotonic() < deadline:
+                time.sleep(0.01)
+                gone = self._gone(but=rank)
         failures = self.end()
         rank, failure = next(((other, failures[other]) for other in gone if other in failures), (rank, failure))
         raise type(failure)(f"Rank {rank} of {self._num_replicas}: {failure}") from None
+
+    def _gone(self, but: int) -> list[int]:
+        """Returns the ranks but one that were not heard to end, and whose process is no more."""
+        left = [rank for rank in self._doing if rank != but]
+        return [rank for rank in left if rank not in self._pids or _has_died(self._pids[rank])]
 
     def _describe_stall(self, have_joined: bool, limit_s: float) -> str:
         if have_joined:
