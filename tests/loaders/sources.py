@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,15 @@ NUM_ITEMS = 12
 def numbers(world: World) -> Iterator[int]:
     """A worker's share of 0..11, so that all of them together yield these in order."""
     yield from range(world.worker, NUM_ITEMS, world.num_workers)
+
+
+def numbers_after(file: Path, world: World) -> Iterator[int]:
+    """As numbers; all but the first of the last worker come when the file is there."""
+    is_last = world.worker == world.num_workers - 1
+    for count, number in enumerate(numbers(world)):
+        while is_last and count and not file.exists():
+            time.sleep(0.01)
+        yield number
 
 
 def places(world: World) -> Iterator[tuple[World, str, str]]:

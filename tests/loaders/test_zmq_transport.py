@@ -5,6 +5,11 @@ import os
 import pickle
 import socket
 import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +63,24 @@ def send_all(address: str, frames: list[bytes], times: int = 1) -> None:
         peer.setsockopt(zmq.LINGER, 10_000)
 
 
+@contextmanager
+def open_after_rejections(loader: MultiLoader, gate: Path, number: int) -> Iterator[None]:
+    """Makes a file once so many messages were rejected, which happens while an item is waited for."""
+
+    def watch() -> None:
+        deadline = time.monotonic() + 60
+        while loader.num_rejected < number and time.monotonic() < deadline:
+            time.sleep(0.01)
+        gate.touch()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        watcher.join()
+
+
 def addresses(folder: Path) -> list[str]:
     return [f"ipc://{found}" for found in sorted(folder.glob("*/*"))]
 
@@ -67,12 +90,14 @@ def test_a_hostile_peer_is_rejected_and_counted(
     name: str, sockets: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     canary = tmp_path / "canary"
-    with MultiLoader(sources.numbers, 2, transport="zmq", socket_dir=sockets, timeout_s=60.0) as loader:
+    source = partial(sources.numbers_after, tmp_path / "gate")
+    with MultiLoader(source, 2, transport="zmq", socket_dir=sockets, timeout_s=120.0) as loader:
         iteration = iter(loader)
         assert next(iteration) == 0
         assert len(addresses(sockets)) == 2
         send_all(addresses(sockets)[1], hostile(canary)[name], times=3)
-        assert [next(iteration) for _ in range(NUM_ITEMS - 1)] == list(range(1, NUM_ITEMS))
+        with open_after_rejections(loader, tmp_path / "gate", 3):
+            assert [next(iteration) for _ in range(NUM_ITEMS - 1)] == list(range(1, NUM_ITEMS))
         assert loader.num_rejected >= 3
     assert loader.num_rejected >= 3, "they stay counted"
     assert not canary.exists()
@@ -81,11 +106,13 @@ def test_a_hostile_peer_is_rejected_and_counted(
 
 
 def test_what_was_rejected_stays_counted_when_everything_is_killed(sockets: Path, tmp_path: Path) -> None:
-    with MultiLoader(sources.numbers, 1, transport="zmq", socket_dir=sockets, timeout_s=60.0) as loader:
+    source = partial(sources.numbers_after, tmp_path / "gate")
+    with MultiLoader(source, 1, transport="zmq", socket_dir=sockets, timeout_s=120.0) as loader:
         iteration = iter(loader)
         assert next(iteration) == 0
         send_all(addresses(sockets)[0], hostile(tmp_path)["garbage"])
-        assert [next(iteration) for _ in range(NUM_ITEMS - 1)] == list(range(1, NUM_ITEMS))
+        with open_after_rejections(loader, tmp_path / "gate", 1):
+            assert [next(iteration) for _ in range(NUM_ITEMS - 1)] == list(range(1, NUM_ITEMS))
         num_rejected = loader.num_rejected
         assert num_rejected >= 1
         loader.kill()
