@@ -1,13 +1,18 @@
-"""The steps of an export to a `.beton` file: count, choose the fields, fill its pages."""
+"""BetonExport: the samples are counted, their fields are chosen, and several processes fill the pages of one file."""
 
-from collections.abc import Callable, Mapping
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.field_choice import ChosenFields, FieldChoice, FieldPlan, choose_fields
 from tfds_torch.export.jobs import NO_SAMPLE, ChooseFields, CountShards, FillPages
+from tfds_torch.export.report import ExportReport, describe_field
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.sample_source import ExampleNames, SampleSource
+from tfds_torch.export.sample_source import ExampleNames, SampleSource, count_samples
 from tfds_torch.export.samples import IteratedSamples
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.export.workers import Job, Workers
@@ -18,8 +23,29 @@ from tfds_torch.storage.beton.writer import BetonWriter
 Progress = Callable[[int, int], object]
 
 
+@dataclass(frozen=True)
+class FileRequest:
+    """What is asked of an export to a `.beton` file.
+
+    Attributes:
+        fields: name -> how it is stored.
+        names: of fields -> their new names.
+        indices: numbers of samples, in the file's order; None: all.
+        shuffle_seed: of a shuffle of them; None: none.
+        chunk_size: samples that a worker takes at a time.
+        page_size: bytes of a page.
+    """
+
+    fields: Mapping[str, FieldChoice]
+    names: Mapping[str, str]
+    indices: Iterable[int] | None
+    shuffle_seed: int | None
+    chunk_size: int
+    page_size: int
+
+
 class BetonExport:
-    """The steps of an export to a `.beton` file, each with workers of its own.
+    """An export to a `.beton` file, whose steps have workers of their own.
 
     Args:
         samples: what is exported.
@@ -30,7 +56,54 @@ class BetonExport:
     def __init__(self, samples: SampleSource, path: str, num_workers: int) -> None:
         self._samples, self._path, self._num_workers = samples, path, num_workers
 
-    def count(self, shards: WebDatasetShards) -> None:
+    def run(self, request: FileRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
+        """Writes the file.
+
+        Raises:
+            ConfigError: what is asked for cannot work; nothing was written.
+            ExportError: a sample or a write failed; what was there before is as it was.
+        """
+        began_s = time.monotonic()
+        samples = self._samples
+        if isinstance(samples, WebDatasetShards):
+            self._count(samples)
+        order = SampleOrder(count_samples(samples), request.indices, request.shuffle_seed)
+        plan = self._choose(order, request)
+        number_of_page = get_context("fork").Value("q", 0)
+
+        def take_page() -> int:
+            with number_of_page.get_lock():
+                number_of_page.value += 1
+                return int(number_of_page.value) - 1
+
+        writer = BetonWriter(
+            self._path,
+            plan.fields,
+            len(order),
+            page_size=request.page_size,
+            name=samples.name,
+            fingerprint=samples.fingerprint,
+            class_names=self._class_names(plan),
+            overwrite=overwrite,
+            take_page=take_page,
+        )
+        with writer:
+            num_workers = self._fill(
+                order, plan, writer, request.chunk_size, progress, lambda: int(number_of_page.value)
+            )
+            facts = writer.close()
+        return ExportReport(
+            path=self._path,
+            format="beton",
+            num_samples=facts.num_samples,
+            num_bytes=os.path.getsize(self._path),
+            elapsed_s=time.monotonic() - began_s,
+            num_workers=num_workers,
+            num_reencoded=facts.num_reencoded,
+            fields={name: describe_field(field) for name, field in plan.fields.items()},
+        )
+
+    def _count(self, shards: WebDatasetShards) -> None:
         """Counts the samples of shards, all of them at a time."""
         counts = [0] * len(shards.urls)
         names = ExampleNames(shards.name, self._next_step, lambda shard: f"shard {shards.urls[shard]}")
@@ -42,9 +115,9 @@ class BetonExport:
                     counts[shard] = count
         shards.set_counts(counts)
 
-    def choose(self, order: SampleOrder, asked: Mapping[str, FieldChoice], names: Mapping[str, str]) -> FieldPlan:
+    def _choose(self, order: SampleOrder, request: FileRequest) -> FieldPlan:
         """Returns the fields, chosen by a first sample where that is needed."""
-        samples = self._samples
+        samples, asked, names = self._samples, request.fields, request.names
         if isinstance(samples, IteratedSamples):
             first = self._iterate(lambda: samples.first(0, None))
             return choose_fields(asked, names, None, None if first is None else first.value).plan(asked)
@@ -56,13 +129,13 @@ class BetonExport:
             raise chosen
         return chosen.plan(asked)
 
-    def class_names(self, plan: FieldPlan) -> dict[str, list[str]]:
+    def _class_names(self, plan: FieldPlan) -> dict[str, list[str]]:
         """Returns the names of labels, by the field that holds these in the file."""
         names = dict(zip(plan.keys, plan.fields, strict=True))
         found = self._samples.class_names
         return {names["label"]: found} if found and "label" in names else {}
 
-    def fill(
+    def _fill(
         self,
         order: SampleOrder,
         plan: FieldPlan,

@@ -1,19 +1,16 @@
 """export_dataset: a dataset in another format, one file or a folder of shards, written by several processes."""
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from multiprocessing import get_context
 from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
-from tfds_torch.export.beton_export import BetonExport
+from tfds_torch.export.beton_export import BetonExport, FileRequest
 from tfds_torch.export.field_choice import SKIP, FieldChoice, check_choices
 from tfds_torch.export.plan import ShardSizes
-from tfds_torch.export.report import ExportReport, describe_field
-from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.sample_source import SampleSource, count_samples
+from tfds_torch.export.report import ExportReport
+from tfds_torch.export.sample_source import SampleSource
 from tfds_torch.export.samples import IteratedSamples, samples_of
 from tfds_torch.export.sharded_export import SHARDED, ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
@@ -21,7 +18,6 @@ from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.machine_share import num_cores
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
-from tfds_torch.storage.beton.writer import BetonWriter
 from tfds_torch.storage.file_instruction import is_local
 
 FORMATS = ("beton", *SHARDED)
@@ -128,46 +124,10 @@ def export_dataset(
             f"shards, and {format} is one file: leave them out."
         )
     check_target(path, page_size, overwrite)
-    asked, new_names = check_choices(fields, names)
-    began_s = time.monotonic()
+    file_request = FileRequest(*check_choices(fields, names), indices, shuffle_seed, chunk_size, page_size)
     samples = source if isinstance(source, WebDatasetShards) else samples_of(source)
     _check_is_not_read(samples, path)
-    export = BetonExport(samples, path, num_workers)
-    if isinstance(samples, WebDatasetShards):
-        export.count(samples)
-    order = SampleOrder(count_samples(samples), indices, shuffle_seed)
-    plan = export.choose(order, asked, new_names)
-    number_of_page = get_context("fork").Value("q", 0)
-
-    def take_page() -> int:
-        with number_of_page.get_lock():
-            number_of_page.value += 1
-            return int(number_of_page.value) - 1
-
-    writer = BetonWriter(
-        path,
-        plan.fields,
-        len(order),
-        page_size=page_size,
-        name=samples.name,
-        fingerprint=samples.fingerprint,
-        class_names=export.class_names(plan),
-        overwrite=overwrite,
-        take_page=take_page,
-    )
-    with writer:
-        num_workers = export.fill(order, plan, writer, chunk_size, progress, lambda: int(number_of_page.value))
-        facts = writer.close()
-    return ExportReport(
-        path=os.fspath(path),
-        format=format,
-        num_samples=facts.num_samples,
-        num_bytes=os.path.getsize(path),
-        elapsed_s=time.monotonic() - began_s,
-        num_workers=num_workers,
-        num_reencoded=facts.num_reencoded,
-        fields={name: describe_field(field) for name, field in plan.fields.items()},
-    )
+    return BetonExport(samples, path, num_workers).run(file_request, overwrite, progress)
 
 
 def check_format(format: object) -> None:
