@@ -109,7 +109,8 @@ def test_writers_take_turns_and_one_that_is_missing_has_no_further_one(
 
     monkeypatch.setattr(file_costs.fresh_process, "call", call)
     monkeypatch.setattr(file_costs, "converted", lambda *arguments: tmp_path)
-    passthrough, raw = measure("export", tmp_path, num_photos=40, num_repeats=2)
+    settings = Settings(40, 4, 0, 2, timeout_s=120)
+    passthrough, raw = file_costs.measure_beton(Run((), settings, tmp_path, lambda text: None))
     assert calls[:3] == ["export passthrough 40", "write_with_ffcv passthrough 40", "export passthrough 40"]
     assert calls[4:] == ["export raw 40", "write_with_ffcv raw 40", "export raw 40"]
     assert passthrough.texts()[1] == [

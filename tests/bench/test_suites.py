@@ -25,8 +25,10 @@ TABLES = {
     "multi": [loader_costs.ITEMS, loader_costs.PHOTOS, loader_costs.WORKERS],
     "feeder": [loader_costs.FEED, loader_costs.CUT],
     "scale": [contests.SCALE],
-    "export": list(file_costs.WRITING.values()),
-    "tars": [*tar_costs.WRITING.values(), tar_costs.MEMORY, tar_costs.READING.table, tar_costs.INDEXING],
+    "export": [
+        *(table for costs in (file_costs, tar_costs) for table in costs.WRITING.values()),
+        *(tar_costs.MEMORY, tar_costs.READING.table, tar_costs.INDEXING),
+    ],
     "cached": [*(contest.table for contest in (*file_costs.PIXELS, file_costs.CACHE)), file_costs.OPENING],
 }
 

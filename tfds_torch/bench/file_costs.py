@@ -109,8 +109,8 @@ OPENING = Table(
 )
 
 
-def measure_export(run: Run) -> Iterator[Table]:
-    """Yields the tables of the suite `export`."""
+def measure_beton(run: Run) -> Iterator[Table]:
+    """Yields the tables of the suite `export` that are of `.beton` files."""
     num_photos = min(run.settings.num_photos, _MOST_PHOTOS)
     for mode, table in WRITING.items():
         took_s: dict[str, list[float]] = {OURS: [], FFCV: []}

@@ -23,6 +23,11 @@ from tfds_torch.bench.targets import RELATIONS, Target, judge
 from tfds_torch.bench.task import PEERS, SINGLE_PEERS
 from tfds_torch.bench.turns import Say
 
+
+def _all_of(*measures: Callable[[Run], Iterator[Table]]) -> Callable[[Run], Iterator[Table]]:
+    return lambda run: (table for measure in measures for table in measure(run))
+
+
 _MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
     "sample": measure_contests(contests.SAMPLE),
     "start": measure_contests(contests.STARTING),
@@ -37,8 +42,7 @@ _MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
     "multi": loader_costs.measure_multi,
     "feeder": loader_costs.measure_feeder,
     "scale": contests.measure_scale,
-    "export": file_costs.measure_export,
-    "tars": tar_costs.measure_tars,
+    "export": _all_of(file_costs.measure_beton, tar_costs.measure_tars),
     "cached": file_costs.measure_cached,
 }
 _SINGLE = ("sample", "start")

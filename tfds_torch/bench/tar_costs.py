@@ -1,4 +1,4 @@
-"""The suite `tars`: a dataset written as tar files, tar files read by number, and the index that this takes.
+"""Of the suite `export`: a dataset written as tar files, tar files read by number, and the index that this takes.
 
 A copy of files is what an export can be held against, because both read and write about the same bytes. Where these go
 to a disk, we wait for the disk, and `cp` does not: `cp` with an fsync of each file is the fair comparison there, and
@@ -110,7 +110,7 @@ INDEXING = Table(
 
 
 def measure_tars(run: Run) -> Iterator[Table]:
-    """Yields the tables of the suite `tars`."""
+    """Yields the tables of the suite `export` that are of tar files."""
     with _workplace() as folder:
         tars = folder / "tars"
         run.say("exporting")
