@@ -80,13 +80,13 @@ class ShardFile:
         return WrittenFile(self._num_bytes, self._crc32c)
 
     @told_refusals()
-    def commit(self) -> None:
-        """Puts the file in its place, for good.
+    def commit(self, *, syncs_folder: bool = True) -> None:
+        """Puts the file in its place, for good; see `WholeFile.commit`.
 
         Raises:
             WriteRefusedError: it cannot be put there; what was there is still there.
         """
-        self._file.commit()
+        self._file.commit(syncs_folder=syncs_folder)
 
     def discard(self) -> None:
         """Leaves the place as it was; may be called twice, and after `commit`."""

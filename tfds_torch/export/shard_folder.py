@@ -134,6 +134,8 @@ class ShardFolder:
     def note(self, shard: Shard) -> None:
         """Tells of a shard that will be put in its place next; processes may do so at once.
 
+        What a power failure takes back is written again.
+
         Raises:
             WriteRefusedError: it cannot be told.
         """
@@ -145,7 +147,6 @@ class ShardFolder:
         try:
             if os.write(log, line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(log)
         finally:
             os.close(log)
 

@@ -48,7 +48,7 @@ def write_shard(
         written, content_bytes = content.write(plan.places(number), file, metrics)
         shard = Shard(number, written.num_bytes, written.crc32c, content_bytes)
         folder.note(shard)
-        file.commit()
+        file.commit(syncs_folder=False)  # The manifest is written last, and for good with all names before it.
     finally:
         file.discard()
     return shard
