@@ -10,12 +10,12 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.beton_export import BetonExport
 from tfds_torch.export.field_choice import SKIP, FieldChoice, check_choices
-from tfds_torch.export.plan import ShardSizes
+from tfds_torch.export.plan import SHARDED, ShardSizes
 from tfds_torch.export.report import ExportReport, describe_field
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import SampleSource, count_samples
 from tfds_torch.export.samples import IteratedSamples, samples_of
-from tfds_torch.export.sharded_export import SHARDED, ShardedExport, ShardRequest
+from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.machine_share import num_cores

@@ -12,7 +12,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
-from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
+from tfds_torch.export.plan import SHARDED, ExportPlan, ShardSizes, safe_name, split_label
 from tfds_torch.export.refused_writes import KEPT, describe_refusal
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
@@ -37,7 +37,6 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.array_record import writer as array_record
 from tfds_torch.storage.record_source import RecordSource
 
-SHARDED = ("webdataset", "tfrecord", "array_record")
 Progress = Callable[[int, int], object]
 _MEASURED_AT_A_TIME = 1000
 
