@@ -17,7 +17,7 @@ from tfds_torch.export.sample_source import SampleSource, count_samples
 from tfds_torch.export.samples import IteratedSamples, samples_of
 from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
-from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.arguments import check_flag, check_integer, did_you_mean
 from tfds_torch.runtime.machine_share import num_cores
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
@@ -100,8 +100,11 @@ def export_dataset(
             before is as it was; complete shards stay.
     """
     check_format(format)
+    check_flag("overwrite", overwrite)
     num_workers = check_integer("num_workers", num_workers, 0) or num_cores()
     chunk_size = check_integer("chunk_size", chunk_size, 1)
+    page_size = check_integer("page_size", page_size, 1)
+    shuffle_seed = None if shuffle_seed is None else check_integer("shuffle_seed", shuffle_seed, 0)
     if progress is not None and not callable(progress):
         raise ConfigError(f"progress={progress!r} must be a function of two numbers: done, and how many there are.")
     if beam_runner is None and beam_options:
@@ -172,7 +175,7 @@ def export_dataset(
 
 def check_format(format: object) -> None:
     """Raises ConfigError for a format that cannot be written."""
-    if format not in FORMATS:
+    if not isinstance(format, str) or format not in FORMATS:
         known = ", ".join(map(repr, FORMATS))
         raise ConfigError(f"format={format!r} cannot be written: choose {known}.{did_you_mean(format, FORMATS)}")
 
@@ -207,12 +210,12 @@ def _skipped(fields: object, file_format: str) -> tuple[str, ...]:
     if fields is not None and not isinstance(fields, Mapping):
         raise ConfigError(f"fields={fields!r} must be a mapping by name, such as {{'mask': None}}.")
     for name, choice in (fields or {}).items():
-        if choice not in (None, SKIP):
+        if choice is not None and not (isinstance(choice, str) and choice == SKIP):
             raise ConfigError(
                 f"fields: {name!r} is {choice!r}. In {file_format}, values are stored by their type: only None (skip) "
                 f"can be asked for."
             )
-    return tuple(map(str, fields or {}))
+    return tuple(fields or {})
 
 
 def _numbered(source: Any, file_format: str) -> SampleSource:

@@ -141,7 +141,7 @@ class ShardSizes:
     def __post_init__(self) -> None:
         for name in ("num_shards", "max_count", "max_bytes"):
             if (value := getattr(self, name)) is not None:
-                check_integer(name, value, 1)
+                object.__setattr__(self, name, check_integer(name, value, 1))  # A plan is JSON: no numpy's integers.
         if self.num_shards is not None and (self.max_count is not None or self.max_bytes is not None):
             raise ConfigError(
                 "num_shards (--shards) says how many shards there are, max_count and max_bytes how large they may be: "

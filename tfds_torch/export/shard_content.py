@@ -161,7 +161,7 @@ def _copy(records: Iterator[bytes], writer: _RecordWriter) -> int:
 
 def check_key(key: object, order: SampleOrder) -> None:
     """Raises ConfigError for what members cannot be called by."""
-    if key not in KEYS:
+    if not isinstance(key, str) or key not in KEYS:
         raise ConfigError(f"key={key!r} (--key) must be 'number' or 'id'.")
     if key == "id" and len(np.unique(order.numbers)) < len(order):
         raise ConfigError("key='id' (--key id): indices has an example twice, and keys must differ. Use key='number'.")

@@ -12,7 +12,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
-from tfds_torch.export.plan import SHARDED, ExportPlan, ShardSizes, safe_name, split_label
+from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
 from tfds_torch.export.refused_writes import KEPT, describe_refusal
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
