@@ -62,7 +62,7 @@ def test_an_argument_that_cannot_work_is_refused(tmp_path: Path, arguments: dict
     [
         (
             {"fields": {"label": np.zeros(3)}},
-            r"'label' is array\(.*In webdataset, values are stored by their type: only",
+            r"'label' is array\(.*In webdataset, values are stored by their type",
         ),
         ({"fields": {"label": BetonInt()}}, r"'label' is BetonInt\(.*only None \(skip\) can be asked for"),
         ({"names": {"label": 5}}, "names: 'label' is 5, which is not a text"),

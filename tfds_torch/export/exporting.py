@@ -86,7 +86,8 @@ def export_dataset(
         max_count: samples of a shard, at most.
         max_bytes: of a shard's file, at most; all samples are read once more for it.
         key: of "webdataset": what members are called by: "number", nine digits, or "id", with all but letters, digits,
-            "_", "-" and "~" as `urllib.parse.unquote` reads it; None: "number".
+            "_", "-" and "~" as `urllib.parse.unquote` reads it (`unquote_to_bytes` of ids that are not UTF-8); None:
+            "number".
         beam_runner: of shards: the name of an Apache Beam runner that writes them ("DirectRunner", "FlinkRunner" ...),
             instead of processes of this machine. Its workers read the dataset and write to `out` by the same paths, on
             file systems that are mounted there.

@@ -93,12 +93,11 @@ class TarContent:
         task = (places.start, places.stop)
         for place, sample in self.source.samples(task, self.order, fields, metrics):
             if self.key == "number":
-                yield f"{place:09d}", sample.value
+                yield number_key(place), sample.value
             elif sample.id is None:
                 raise ConfigError("key='id' (--key id): the sample has no id. Use key='number'.")
             else:
-                # Members are told apart by what stands before the first dot.
-                yield quote(sample.id, safe="").replace(".", "%2E"), sample.value
+                yield quote_id(sample.id), sample.value
 
 
 @dataclass(frozen=True)
@@ -157,6 +156,17 @@ def _copy(records: Iterator[bytes], writer: _RecordWriter) -> int:
             writer.add(record)
         content_bytes += len(record)
     return content_bytes
+
+
+def number_key(place: int) -> str:
+    """Returns the key of members that are called by their place in the export."""
+    return f"{place:09d}"
+
+
+def quote_id(sample_id: str) -> str:
+    """Returns the key of members that are called by an id; bytes of it that are not UTF-8 are escaped as well."""
+    # Members are told apart by what stands before the first dot.
+    return quote(sample_id, safe="", errors="surrogateescape").replace(".", "%2E")
 
 
 def check_key(key: object, order: SampleOrder) -> None:
