@@ -12,6 +12,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
+from tfds_torch.export.member_names import check_key, check_room, longest_key
 from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
 from tfds_torch.export.refused_writes import KEPT, describe_refusal
 from tfds_torch.export.report import ExportReport
@@ -24,13 +25,10 @@ from tfds_torch.export.shard_content import (
     RecordContent,
     ShardContent,
     TarContent,
-    check_key,
-    number_key,
-    quote_id,
 )
 from tfds_torch.export.shard_folder import Shard, ShardFolder
 from tfds_torch.export.shard_jobs import ChooseMembers, DigestSamples, DoneShard, MeasureExamples, WriteShards
-from tfds_torch.export.tar_members import Member, check_room, choose_members
+from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.export.tfds_metadata import read_dataset_name, write_metadata
 from tfds_torch.export.workers import Job, Workers
 from tfds_torch.parsers.class_map import ClassMap
@@ -124,7 +122,7 @@ class ShardedExport:
             key = "number" if request.key is None else request.key
             check_key(key, order)
             members = self._members(request, order)
-            check_room(members, self._longest_key(key, order))
+            check_room(members, longest_key(key, order, self._samples))
             return TarContent(self._samples, order, members, key)
         if request.key is not None:
             raise ConfigError(f"key={request.key!r} (--key) is for members of tar files: {request.format} has none.")
@@ -153,15 +151,6 @@ class ShardedExport:
             raise found
         members: tuple[Member, ...] = found
         return members
-
-    def _longest_key(self, key: str, order: SampleOrder) -> str:
-        """Returns the longest key of members, as far as the first, the middle and the last id tell."""
-        last = len(order) - 1
-        if key == "number":
-            return number_key(last)
-        if self._any_parser is None:
-            raise ConfigError(f"key='id' (--key id): samples of {self._samples.name} have no id. Use key='number'.")
-        return max(map(quote_id, self._any_parser.ids(order.numbers[[0, last // 2, last]])), key=len)
 
     def _records(self, file_format: str) -> RecordSource:
         """Returns the records that are copied, or says why there are none."""

@@ -17,7 +17,6 @@ from tfds_torch.export.plan import safe_name
 from tfds_torch.export.values import is_tensor, to_json
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.storage.source import FieldSpec
-from tfds_torch.storage.webdataset.writer import LONGEST_NAME
 
 _SIGNATURES = {
     b"\xff\xd8\xff": "jpg",
@@ -29,8 +28,6 @@ _SIGNATURES = {
 _KINDS_OF_ARRAYS = "biufc"
 _WITHOUT_NAME = {"image": "image", "label": "cls"}
 """Fields whose members have an extension alone, where they are stored in this way."""
-_LONGEST_EXTENSIONS = {"image": "webp", "value": "json"}
-"""Of kinds of which a value says the extension."""
 _SEVERAL = {"image": "jpg, png, ... as it was", "value": "npy of arrays, json of other values"}
 """What is told of kinds of which a value says the extension."""
 
@@ -124,31 +121,6 @@ def choose_members(
     if not members:
         raise ConfigError("There is no field to be written: all are left out.")
     return tuple(members)
-
-
-def check_room(members: Sequence[Member], key: str) -> None:
-    """Checks that a tar file has room for the names of members.
-
-    Args:
-        members: of each sample.
-        key: the longest one that is known.
-
-    Raises:
-        ConfigError: it has not; all of these members are named.
-    """
-    room = max(0, LONGEST_NAME - len(f"{key}."))
-    refused = [
-        f"{member.key!r}: its member would be {name!r}, {len(name):,} characters after the key"
-        for member in members
-        if len(name := f"{member.name}.{_LONGEST_EXTENSIONS.get(member.kind, member.kind)}".lstrip(".")) > room
-    ]
-    if refused:
-        raise ConfigError(
-            f"Nothing was written: a tar file has room for names of {LONGEST_NAME} characters, which leaves {room} "
-            f"after the key {key!r}.\n  " + "\n  ".join(refused) + "\nGive such a field a shorter name with "
-            "names={name: new} (--rename NAME=NEW), or leave it out with fields={name: None} (--field NAME=skip); of "
-            "long keys, use key='number' (--key number)."
-        )
 
 
 def _named(member: Member, there: Sequence[Member]) -> Member:
