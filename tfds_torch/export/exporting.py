@@ -185,6 +185,8 @@ def local_path(out: object) -> str:
     """Returns the path of what is written; raises ConfigError where it is not one of this machine."""
     if not isinstance(out, str | os.PathLike):
         raise ConfigError(f"out={out!r} must be the path of a file, or of a folder of shards.")
+    if not os.fspath(out):  # The folder of the process would be a surprise.
+        raise ConfigError("out is empty: give the path of a file, or of a folder of shards.")
     path = os.path.expanduser(os.fspath(out))
     if not is_local(path):
         raise ConfigError(

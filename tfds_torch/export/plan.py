@@ -31,6 +31,7 @@ _EFFECTS = {
 _CHANGED = {
     "source files": "the files of the source have other sizes or times",
     "source fingerprint": "the source has another fingerprint",
+    "source samples": "the first, the middle or the last sample of the source is another one",
 }
 
 

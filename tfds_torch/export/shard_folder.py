@@ -77,6 +77,11 @@ class ShardFolder:
 
     def _check(self, plan: ExportPlan, overwrite: bool) -> None:
         if not self.path.exists():
+            if self.path.is_symlink():
+                raise ConfigError(
+                    f"{self.path} is a link to {os.readlink(self.path)}, which is not there: make that folder, or "
+                    f"choose another one."
+                )
             if self.path.suffix in _SUFFIXES_OF_FILES:
                 raise ConfigError(
                     f"{self.path} is the name of a file, and {plan.format} is a folder of shards: give the name of a "
