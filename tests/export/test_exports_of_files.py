@@ -56,6 +56,7 @@ def test_images_labels_and_ids_are_the_same_in_the_other_format(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (f"--name {'x' * 300}.beton out", "x.beton' cannot be looked at: File name too long"),
         ("--name a.beton --split train out", "--split train: 'a.beton' names a .beton file, which is one split"),
         (f"--name {TARS} --fake 3 out", "names WebDataset's tars, which is one split, written before. Drop --fake"),
         ("--name b.beton out", "There is no file 'b.beton'. Did you mean 'a.beton'?"),

@@ -31,6 +31,25 @@ def test_a_path_that_the_system_refuses_is_named(tmp_path: Path, file_format: st
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
+def test_an_empty_path_is_not_the_folder_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"out is empty: give the path of a file, or of a folder of shards\."):
+        export_dataset(Numbered(), "", format=file_format, num_workers=1)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_link_to_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"link is a link to .*nowhere, which is not there: make that folder"):
+        export_dataset(Numbered(), tmp_path / "link", format="webdataset", num_workers=1)
+    (tmp_path / "nowhere").mkdir()
+    export_dataset(Numbered(), tmp_path / "link", format="webdataset", num_workers=1)
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
 def test_a_folder_that_may_not_be_searched_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str
 ) -> None:

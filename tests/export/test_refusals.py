@@ -30,6 +30,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"indices": 3}, "indices=3 must be a sequence of integers"),
     ({"fields": ["image"]}, r"fields=\['image'\] must be a mapping by name"),
     ({"names": "image"}, "names='image' must be a mapping by name"),
+    ({"names": {"label": 5}}, "names: 'label' is 5, which is not a text: give its name in the file"),
+    ({"names": {"label": None}}, "names: 'label' is None, which is not a text"),
+    ({"fields": {"label": np.zeros(3)}}, r"'label' is array\(\[0., 0., 0.\]\), not a field such as"),
+    ({"overwrite": "yes"}, r"overwrite='yes' must be True or False\."),
+    ({"overwrite": 1}, r"overwrite=1 must be True or False\."),
+    ({"format": np.zeros(3)}, r"format=array\(.*\) cannot be written: choose 'beton'"),
+    ({"page_size": np.zeros(3)}, r"page_size=array\(.*\) must be an integer"),
     ({"fields": {"image": "row"}}, r"no way 'row' to store 'image'.*Did you mean 'raw'\?"),
     ({"fields": {"image": 3}}, "'image' is 3, not a field such as"),
     ({"fields": {"label": BetonInt}}, "not a field such as"),
@@ -48,6 +55,43 @@ def test_an_argument_that_cannot_work_is_refused(tmp_path: Path, arguments: dict
     with pytest.raises(ConfigError, match=message):
         export_dataset(Numbered(), tmp_path / "a.beton", **{"format": "beton", **arguments})
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"fields": {"label": np.zeros(3)}},
+            r"'label' is array\(.*In webdataset, values are stored by their type",
+        ),
+        ({"fields": {"label": BetonInt()}}, r"'label' is BetonInt\(.*only None \(skip\) can be asked for"),
+        ({"names": {"label": 5}}, "names: 'label' is 5, which is not a text"),
+        ({"names": "image"}, "names='image' must be a mapping by name, such as {'image': 'picture'}"),
+        ({"overwrite": "yes"}, r"overwrite='yes' must be True or False\."),
+        ({"key": np.zeros(3)}, r"key=array\(.*must be 'number' or 'id'"),
+        ({"page_size": np.zeros(3)}, r"page_size=array\(.*must be an integer"),
+        ({"num_shards": np.zeros(3)}, r"num_shards=array\(.*must be an integer"),
+    ],
+)
+def test_an_argument_of_shards_that_cannot_work_is_refused(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export_dataset(Numbered(), tmp_path / "a", **{"format": "webdataset", **arguments})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("sizes", [{"num_shards": np.int64(2)}, {"max_count": np.uint8(20)}])
+def test_numbers_may_be_those_of_numpy(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    options = {"format": "webdataset", "shuffle_seed": np.int32(3), "num_workers": 1, **sizes}
+    assert export_dataset(Numbered(), tmp_path / "a", **options).num_shards == 2
+
+
+def test_fields_with_names_that_are_not_texts_can_be_left_out_of_shards(tmp_path: Path) -> None:
+    samples: Any = [{5: 1, "label": 2}]
+    skipped: Any = {5: None}
+    report = export_dataset(samples, tmp_path / "a", format="webdataset", fields=skipped, num_workers=1)
+    assert report.fields == {"label": "cls"}
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_worker_that_raises_hands_over_its_traceback_and_the_sample(tmp_path: 
     said = str(caught.value)
     assert "The export to" in said
     assert re.search(
-        r"failed\. Numbered, dataset\[17\]: KeyError: 'the lost key' What was there before is untouched", said
+        r"failed\. Numbered, dataset\[17\]: KeyError: 'the lost key'\. What was there before is untouched", said
     )
     assert re.search(r"Raised in worker [01] \(pid \d+\):\nTraceback .*in fail\n", said, re.DOTALL)
     assert os.listdir(tmp_path) == ["a.beton"]

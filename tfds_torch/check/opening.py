@@ -133,7 +133,11 @@ def _names_tars(name: str) -> bool:
 
 
 def _check_is_there(path: Path) -> None:
-    if not path.is_file():
+    try:
+        is_there = path.is_file()
+    except OSError as error:  # No permission, or too long a name.
+        raise DatasetNotFoundError(f"The file {str(path)!r} cannot be looked at: {error.strerror}.") from None
+    if not is_there:
         there = sorted(found.name for found in path.parent.glob(f"*{path.suffix}"))
         hint = " Wildcards are not expanded: write a-{000..099}.tar." if "*" in path.name else ""
         raise DatasetNotFoundError(f"There is no file {str(path)!r}.{hint or did_you_mean(path.name, there)}")

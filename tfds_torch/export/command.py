@@ -21,9 +21,9 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.export.arguments import parse_arguments
 from tfds_torch.export.exporting import check_format, export_dataset, local_path
+from tfds_torch.export.plan import SHARDED
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.shard_folder import verify_shards
-from tfds_torch.export.sharded_export import SHARDED
 from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.runtime.printable import printable

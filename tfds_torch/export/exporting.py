@@ -8,13 +8,13 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.beton_export import BetonExport, FileRequest
 from tfds_torch.export.field_choice import SKIP, FieldChoice, check_choices
-from tfds_torch.export.plan import ShardSizes
+from tfds_torch.export.plan import SHARDED, ShardSizes
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_source import SampleSource
 from tfds_torch.export.samples import IteratedSamples, samples_of
-from tfds_torch.export.sharded_export import SHARDED, ShardedExport, ShardRequest
+from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
-from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.arguments import check_flag, check_integer, did_you_mean
 from tfds_torch.runtime.machine_share import num_cores
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
@@ -82,7 +82,8 @@ def export_dataset(
         max_count: samples of a shard, at most.
         max_bytes: of a shard's file, at most; all samples are read once more for it.
         key: of "webdataset": what members are called by: "number", nine digits, or "id", with all but letters, digits,
-            "_", "-" and "~" as `urllib.parse.unquote` reads it; None: "number".
+            "_", "-" and "~" as `urllib.parse.unquote` reads it (`unquote_to_bytes` of ids that are not UTF-8); None:
+            "number".
         beam_runner: of shards: the name of an Apache Beam runner that writes them ("DirectRunner", "FlinkRunner" ...),
             instead of processes of this machine. Its workers read the dataset and write to `out` by the same paths, on
             file systems that are mounted there.
@@ -96,8 +97,11 @@ def export_dataset(
             before is as it was; complete shards stay.
     """
     check_format(format)
+    check_flag("overwrite", overwrite)
     num_workers = check_integer("num_workers", num_workers, 0) or num_cores()
     chunk_size = check_integer("chunk_size", chunk_size, 1)
+    page_size = check_integer("page_size", page_size, 1)
+    shuffle_seed = None if shuffle_seed is None else check_integer("shuffle_seed", shuffle_seed, 0)
     if progress is not None and not callable(progress):
         raise ConfigError(f"progress={progress!r} must be a function of two numbers: done, and how many there are.")
     if beam_runner is None and beam_options:
@@ -132,7 +136,7 @@ def export_dataset(
 
 def check_format(format: object) -> None:
     """Raises ConfigError for a format that cannot be written."""
-    if format not in FORMATS:
+    if not isinstance(format, str) or format not in FORMATS:
         known = ", ".join(map(repr, FORMATS))
         raise ConfigError(f"format={format!r} cannot be written: choose {known}.{did_you_mean(format, FORMATS)}")
 
@@ -141,6 +145,8 @@ def local_path(out: object) -> str:
     """Returns the path of what is written; raises ConfigError where it is not one of this machine."""
     if not isinstance(out, str | os.PathLike):
         raise ConfigError(f"out={out!r} must be the path of a file, or of a folder of shards.")
+    if not os.fspath(out):  # The folder of the process would be a surprise.
+        raise ConfigError("out is empty: give the path of a file, or of a folder of shards.")
     path = os.path.expanduser(os.fspath(out))
     if not is_local(path):
         raise ConfigError(
@@ -167,12 +173,12 @@ def _skipped(fields: object, file_format: str) -> tuple[str, ...]:
     if fields is not None and not isinstance(fields, Mapping):
         raise ConfigError(f"fields={fields!r} must be a mapping by name, such as {{'mask': None}}.")
     for name, choice in (fields or {}).items():
-        if choice not in (None, SKIP):
+        if choice is not None and not (isinstance(choice, str) and choice == SKIP):
             raise ConfigError(
                 f"fields: {name!r} is {choice!r}. In {file_format}, values are stored by their type: only None (skip) "
                 f"can be asked for."
             )
-    return tuple(map(str, fields or {}))
+    return tuple(fields or {})
 
 
 def _numbered(source: Any, file_format: str) -> SampleSource:

@@ -105,15 +105,22 @@ def check_choices(fields: object, names: object) -> tuple[dict[str, FieldChoice]
         names: name -> its name in the file; None: as it is.
 
     Raises:
-        ConfigError: not mappings of that form, or an unknown short name.
+        ConfigError: not mappings of that form, an unknown short name, or a new name that is not a text.
     """
-    given = {name: _field_value(name, one) for name, one in _mapping("fields", fields).items()}
-    return given, dict(_mapping("names", names))
+    given = {name: _field_value(name, one) for name, one in _mapping("fields", fields, "raw").items()}
+    new = dict(_mapping("names", names, "picture"))
+    for name, one in new.items():
+        if not isinstance(one, str):
+            raise ConfigError(
+                f"names: {name!r} is {one!r}, which is not a text: give its name in the file, such as "
+                f"{{{name!r}: 'picture'}}, or leave it out to keep its name."
+            )
+    return given, new
 
 
-def _mapping(what: str, value: object) -> Mapping[str, Any]:
+def _mapping(what: str, value: object, example: str) -> Mapping[str, Any]:
     if value is not None and not isinstance(value, Mapping):
-        raise ConfigError(f"{what}={value!r} must be a mapping by name, such as {{'image': 'raw'}}.")
+        raise ConfigError(f"{what}={value!r} must be a mapping by name, such as {{'image': {example!r}}}.")
     return value or {}
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import Int64Array
 
+SHARDED = ("webdataset", "tfrecord", "array_record")
+"""Formats whose exports are folders of shards."""
+MOST_SHARDS = 1_000_000
 DEFAULT_SHARD_BYTES = 256 * 2**20
 DEFAULT_SHARD_EXAMPLES = 10_000
 """Of a shard, where nothing is asked for: by the examples' mean size, or else by their number."""
@@ -27,6 +31,7 @@ _EFFECTS = {
 _CHANGED = {
     "source files": "the files of the source have other sizes or times",
     "source fingerprint": "the source has another fingerprint",
+    "source samples": "the first, the middle or the last sample of the source is another one",
 }
 
 
@@ -35,9 +40,9 @@ class ExportPlan:
     """What an export writes. It can be kept as JSON, and is compared with that of an export that was not completed.
 
     Attributes:
-        format: of the shards.
-        dataset: what it is called in names of files.
-        split: what it is called in names of files.
+        format: of the shards, one of SHARDED.
+        dataset: what it is called in names of files: letters, digits and `_`.
+        split: what it is called in names of files: letters, digits and `_`.
         source: what identifies the examples: name, split, fingerprint ...
         options: how they are stored, as JSON has it.
         bounds: shard n holds the places bounds[n] to bounds[n + 1] of the export's order.
@@ -81,18 +86,27 @@ class ExportPlan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ExportPlan":
-        """Returns the plan that `to_dict` told.
+        """Returns the plan that `to_dict` told. Anyone may have changed it since; its names are of files in its folder.
 
         Raises:
             KeyError: a value is missing.
             TypeError: one is of another type.
-            ValueError: one is of another form.
+            ValueError: one is of another form, or no export has it.
         """
-        bounds = tuple(map(int, values["bounds"]))
-        if not all(isinstance(values[name], str) for name in ("format", "dataset", "split")) or len(bounds) < 2:
-            raise ValueError("this is not a plan of an export")
+        if values["format"] not in SHARDED:
+            raise ValueError(f"there is no format {values['format']!r} of shards")
+        for name in ("dataset", "split"):
+            if not isinstance(values[name], str) or safe_name(values[name]) != values[name]:
+                raise ValueError(f"{values[name]!r} is not a {name}'s name of letters, digits and _")
+        bounds = values["bounds"]
+        if not isinstance(bounds, list) or not all(type(bound) is int for bound in bounds):
+            raise TypeError("bounds are not a list of integers")
+        if not 2 <= len(bounds) <= MOST_SHARDS + 1:
+            raise ValueError(f"{len(bounds):,} bounds are not those of 1 to {MOST_SHARDS:,} shards")
+        if bounds[0] != 0 or any(start >= stop for start, stop in pairwise(bounds)):
+            raise ValueError("bounds do not rise from 0")
         names = {name: values[name] for name in ("format", "dataset", "split")}
-        return cls(**names, source=dict(values["source"]), options=dict(values["options"]), bounds=bounds)
+        return cls(**names, source=dict(values["source"]), options=dict(values["options"]), bounds=tuple(bounds))
 
     def differences(self, other: "ExportPlan") -> list[str]:
         """Returns what another plan has otherwise, as `name: this one's, not the other's`."""
@@ -128,7 +142,7 @@ class ShardSizes:
     def __post_init__(self) -> None:
         for name in ("num_shards", "max_count", "max_bytes"):
             if (value := getattr(self, name)) is not None:
-                check_integer(name, value, 1)
+                object.__setattr__(self, name, check_integer(name, value, 1))  # A plan is JSON: no numpy's integers.
         if self.num_shards is not None and (self.max_count is not None or self.max_bytes is not None):
             raise ConfigError(
                 "num_shards (--shards) says how many shards there are, max_count and max_bytes how large they may be: "
@@ -153,8 +167,20 @@ class ShardSizes:
             block_bytes: a multiple of these is what a file is filled up to.
 
         Raises:
-            ConfigError: more shards than examples, or an example that is larger than a shard may be.
+            ConfigError: more shards than examples or than MOST_SHARDS, or an example that is larger than a shard may
+                be.
         """
+        bounds = self._bounds(num_examples, mean_bytes, sizes, end_bytes, block_bytes)
+        if len(bounds) - 1 > MOST_SHARDS:
+            raise ConfigError(
+                f"These would be {len(bounds) - 1:,} shards, and {MOST_SHARDS:,} is the most: ask for fewer "
+                f"(num_shards, --shards), or allow larger ones (max_count, max_bytes; --max-count, --max-bytes)."
+            )
+        return bounds
+
+    def _bounds(
+        self, num_examples: int, mean_bytes: int | None, sizes: Int64Array | None, end_bytes: int, block_bytes: int
+    ) -> tuple[int, ...]:
         if self.max_bytes is not None and sizes is not None:
             return _cut_by_bytes(sizes, self.max_bytes, end_bytes, block_bytes, self.max_count or num_examples)
         if self.num_shards is None and self.max_count is not None:

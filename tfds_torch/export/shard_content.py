@@ -5,11 +5,11 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import quote
 
 import numpy as np
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.export.member_names import number_key, quote_id
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import SampleSource
 from tfds_torch.export.shard_file import ShardFile, WriteRefusedError, WrittenFile, read_file, told_refusals
@@ -21,7 +21,6 @@ from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.tfrecord.writer import TfrecordWriter, framed_bytes
 from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, RECORD_BYTES, TarWriter, member_bytes
 
-KEYS = ("number", "id")
 TAR_END_BYTES, TAR_BLOCK_BYTES = 2 * BLOCK_BYTES, RECORD_BYTES
 """Of a tar file's end, and what the file is filled up to a multiple of."""
 _PIECE_BYTES = 3 * 2**19  # Of records: what is read at a time.
@@ -93,12 +92,11 @@ class TarContent:
         task = (places.start, places.stop)
         for place, sample in self.source.samples(task, self.order, fields, metrics):
             if self.key == "number":
-                yield f"{place:09d}", sample.value
+                yield number_key(place), sample.value
             elif sample.id is None:
                 raise ConfigError("key='id' (--key id): the sample has no id. Use key='number'.")
             else:
-                # Members are told apart by what stands before the first dot.
-                yield quote(sample.id, safe="").replace(".", "%2E"), sample.value
+                yield quote_id(sample.id), sample.value
 
 
 @dataclass(frozen=True)
@@ -157,11 +155,3 @@ def _copy(records: Iterator[bytes], writer: _RecordWriter) -> int:
             writer.add(record)
         content_bytes += len(record)
     return content_bytes
-
-
-def check_key(key: object, order: SampleOrder) -> None:
-    """Raises ConfigError for what members cannot be called by."""
-    if key not in KEYS:
-        raise ConfigError(f"key={key!r} (--key) must be 'number' or 'id'.")
-    if key == "id" and len(np.unique(order.numbers)) < len(order):
-        raise ConfigError("key='id' (--key id): indices has an example twice, and keys must differ. Use key='number'.")

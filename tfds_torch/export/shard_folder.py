@@ -77,6 +77,11 @@ class ShardFolder:
 
     def _check(self, plan: ExportPlan, overwrite: bool) -> None:
         if not self.path.exists():
+            if self.path.is_symlink():
+                raise ConfigError(
+                    f"{self.path} is a link to {os.readlink(self.path)}, which is not there: make that folder, or "
+                    f"choose another one."
+                )
             if self.path.suffix in _SUFFIXES_OF_FILES:
                 raise ConfigError(
                     f"{self.path} is the name of a file, and {plan.format} is a folder of shards: give the name of a "
@@ -241,7 +246,12 @@ def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
         values = json.loads(path.read_bytes())
         plan = ExportPlan.from_dict(values["plan"])
         shards = [_shard(one) for one in values["shards"] or ()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if path.name != f"{_PREFIX}{plan.split}{_SUFFIX}":
+            raise ValueError(f"it tells of the split {plan.split!r}")
+        if shards and [shard.number for shard in shards] != list(range(plan.num_shards)):
+            raise ValueError(f"it does not tell of {plan.num_shards:,} shards in order")
+        plan.to_dict()  # What is nested too deeply is told here, and not where plans are compared.
+    except (OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{path} cannot be read as the manifest of an export ({type(error).__name__}: {error}): choose another "
             f"folder, or remove this one."
@@ -298,8 +308,9 @@ def _line(shard: Shard) -> bytes:
 def _read_lines(path: Path) -> Iterator[Shard]:
     with suppress(OSError):
         for line in path.read_bytes().splitlines():
-            with suppress(ValueError, TypeError):  # Cut by a full disk, or by the end of the machine.
-                yield Shard(**json.loads(line))
+            # Cut by a full disk, or by the end of the machine.
+            with suppress(ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                yield _shard(json.loads(line))
 
 
 def _plain(plan: ExportPlan, shard: Shard) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
+from tfds_torch.export.member_names import check_key, check_room, longest_key
 from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
 from tfds_torch.export.refused_writes import KEPT, describe_refusal
 from tfds_torch.export.report import ExportReport
@@ -24,7 +25,6 @@ from tfds_torch.export.shard_content import (
     RecordContent,
     ShardContent,
     TarContent,
-    check_key,
 )
 from tfds_torch.export.shard_folder import Shard, ShardFolder
 from tfds_torch.export.shard_jobs import ChooseMembers, DigestSamples, DoneShard, MeasureExamples, WriteShards
@@ -37,7 +37,6 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.array_record import writer as array_record
 from tfds_torch.storage.record_source import RecordSource
 
-SHARDED = ("webdataset", "tfrecord", "array_record")
 Progress = Callable[[int, int], object]
 _MEASURED_AT_A_TIME = 1000
 
@@ -122,7 +121,9 @@ class ShardedExport:
         if request.format == "webdataset":
             key = "number" if request.key is None else request.key
             check_key(key, order)
-            return TarContent(self._samples, order, self._members(request, order), key)
+            members = self._members(request, order)
+            check_room(members, longest_key(key, order, self._samples))
+            return TarContent(self._samples, order, members, key)
         if request.key is not None:
             raise ConfigError(f"key={request.key!r} (--key) is for members of tar files: {request.format} has none.")
         if request.skipped or request.names:

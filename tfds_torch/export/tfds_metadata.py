@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.plan import ExportPlan
+from tfds_torch.export.plan import ExportPlan, safe_name
 from tfds_torch.export.shard_file import write_for_good
 
 _INFO, _FEATURES = "dataset_info.json", "features.json"
@@ -22,9 +22,15 @@ def read_dataset_name(version_dir: Path) -> str:
     """Returns the name by which a dataset's files are called.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or TFDS would not find files of that name.
     """
-    return str(_read_info(version_dir)["name"])
+    name = str(_read_info(version_dir)["name"])
+    if safe_name(name) != name:
+        raise ConfigError(
+            f"{version_dir / _INFO}: the dataset's name {name!r} is not one of letters, digits and _, which TFDS finds "
+            f"files by. Change it there, or use format='webdataset' or 'beton'."
+        )
+    return name
 
 
 def write_metadata(
@@ -87,7 +93,10 @@ def _read_info(version_dir: Path) -> dict[str, Any]:
         info: dict[str, Any] = json.loads(path.read_bytes())
         if not isinstance(info, dict) or "name" not in info:
             raise ValueError("it has no name")
-    except (OSError, ValueError) as error:
+        splits = info.get("splits", [])
+        if not isinstance(splits, list) or not all(isinstance(one, dict) for one in splits):
+            raise ValueError("its splits are not a list of objects")
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from None
     return info
 

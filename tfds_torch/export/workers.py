@@ -176,7 +176,8 @@ class Workers(AbstractContextManager["Workers"]):
         elif isinstance(error, TfdsTorchError) and failure.module == TfdsTorchError.__module__:
             error = ExportError(f"{self._context} {where}: {failure.message} {self._names.next_step}")
         else:
-            said = f"{failure.name}: {failure.message}"
+            said = ": ".join(filter(None, (failure.name, failure.message.rstrip())))
+            said += "" if said.endswith((".", "!", "?")) else "."
             return ExportError(f"{self._context} {where}: {said} {self._names.next_step}\n\n{raised_in}")
         error.__cause__ = RemoteTraceback(raised_in)
         return error

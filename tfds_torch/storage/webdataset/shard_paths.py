@@ -15,7 +15,6 @@ _MOST_PATHS = 1_000_000
 _MOST_BRACES = 100  # Each takes a few of Python's stack frames.
 _SHOWN = 200
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.-?(\d{1,18}))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d{1,18}))?")
-
 _MISTYPED_RANGE = re.compile(r"\s*(-?\w+)\s*(?:\.+|-|:)\s*(-?\w+)\s*")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
