@@ -14,11 +14,13 @@ import importlib.util
 import io
 import pickle
 import secrets
+import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tfds_torch.errors import ConfigError, ExportError
@@ -42,7 +44,7 @@ class BeamRunner:
         options: of the pipeline, such as "direct_num_workers=2", with or without "--".
 
     Raises:
-        ConfigError: Beam is not installed, there is no such runner, or the options cannot be read.
+        ConfigError: Beam is not installed, there is no such runner, or the options cannot be read or do not suit it.
     """
 
     def __init__(self, name: object, options: Sequence[str]) -> None:
@@ -58,7 +60,7 @@ class BeamRunner:
                 f"`pip install 'tfds-torch[beam]'`, best into an environment of its own."
             )
         self.name = name
-        self._runner, self._options = _make_runner(name), _make_options(options)
+        self._pipeline = _make_pipeline(_make_runner(name), _make_options(options))
 
     def write(
         self,
@@ -94,27 +96,28 @@ class BeamRunner:
     ) -> None:
         import apache_beam as beam
 
-        pipeline = beam.Pipeline(runner=self._runner, options=self._options)
-        numbers = pipeline | "shards" >> beam.Create(range(plan.num_shards))
+        numbers = self._pipeline | "shards" >> beam.Create(range(plan.num_shards))
         numbers | "to all workers" >> beam.Reshuffle() | "write" >> beam.Map(_WriteShard(str(path)))
         result = None
-        try:
-            result = pipeline.run()  # In this thread: some runners set signal handlers.
-            ending = _Ending(result)
-            while not ending.wait(_LOOK_S):
-                if progress is not None:
-                    progress(plan.num_examples * folder.num_noted() // plan.num_shards, plan.num_examples)
-            if ending.state not in ("DONE", "UNKNOWN"):
-                raise RuntimeError(f"the pipeline ended in the state {ending.state}")
-        except KeyboardInterrupt:
-            with suppress(Exception):  # Not all runners can.
-                if result is not None:
-                    result.cancel()
-            raise
-        except Exception as error:  # Of the runner's own types.
-            if _is_interrupt(error):
+        with _noted_signals() as signals:
+            try:
+                result = self._pipeline.run()  # In this thread: some runners set signal handlers.
+                ending = _Ending(result)
+                while not ending.wait(_LOOK_S) and not signals:
+                    if progress is not None:
+                        progress(plan.num_examples * folder.num_noted() // plan.num_shards, plan.num_examples)
+                if signals:  # Python drops what a handler raises at some moments, such as a fork.
+                    raise KeyboardInterrupt
+                if ending.state not in ("DONE", "UNKNOWN"):
+                    raise RuntimeError(f"the pipeline ended in the state {ending.state}")
+            except (Exception, KeyboardInterrupt) as error:  # Of the runner's own types.
+                if isinstance(error, Exception) and not signals:
+                    raise self._failure(error, folder) from error
+                path.unlink(missing_ok=True)  # Some runners finish what they have begun, and that fails quickly then.
+                with suppress(Exception):  # Not all runners can.
+                    if result is not None:
+                        result.cancel()
                 raise KeyboardInterrupt from error
-            raise self._failure(error, folder) from error
         if progress is not None:
             progress(plan.num_examples, plan.num_examples)
 
@@ -215,6 +218,27 @@ class _Ending:
             self._error = error
 
 
+@contextmanager
+def _noted_signals() -> Iterator[list[int]]:
+    """Yields the signals that came: a runner that works in this thread makes its own error of what they raise."""
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        before[number](number, frame)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    both = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {int(number): handler for number in both if callable(handler := signal.getsignal(number))}
+    try:
+        for number in before:
+            signal.signal(number, note)
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _pickle(job: WriteShards) -> bytes:
     from apache_beam.internal.cloudpickle import cloudpickle
 
@@ -259,13 +283,14 @@ def _make_options(options: Sequence[str]) -> Any:
     return made
 
 
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether an error came of Ctrl-C: Beam makes another one of it, where it works in this thread."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+def _make_pipeline(runner: Any, options: Any) -> Any:
+    import apache_beam as beam
+
+    try:
+        return beam.Pipeline(runner=runner, options=options)
+    except ValueError as error:
+        said = " ".join(line.strip() for line in str(error).splitlines())
+        raise ConfigError(f"beam_options (--beam-options) do not suit the runner: {said}") from error
 
 
 def _has_size(path: Path, num_bytes: int) -> bool:
