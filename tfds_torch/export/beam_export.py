@@ -10,30 +10,29 @@ Each shard is written by a fresh process, which has none of the worker's threads
 exception in the worker, and most runners try the shard again.
 """
 
-import importlib.util
-import io
 import pickle
 import secrets
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from tfds_torch import __version__
 from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.beam_pipeline import make_pipeline
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_file import write_for_good
 from tfds_torch.export.shard_folder import Shard, ShardFolder
 from tfds_torch.export.shard_jobs import DoneShard, WriteShards
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime import fresh_process
 from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _LOOK_S = 0.5
-_USUAL = ("DirectRunner", "FnApiRunner", "PrismRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 
 
 class BeamRunner:
@@ -48,19 +47,8 @@ class BeamRunner:
     """
 
     def __init__(self, name: object, options: Sequence[str]) -> None:
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"beam_runner={name!r} must be the name of a runner, such as {', '.join(_USUAL)}.")
-        if isinstance(options, str) or not all(isinstance(one, str) for one in options):
-            raise ConfigError(
-                f"beam_options={options!r} must be a sequence of texts NAME=VALUE, such as ['parallelism=8']."
-            )
-        if importlib.util.find_spec("apache_beam") is None:
-            raise ConfigError(
-                f"beam_runner={name!r} (--beam-runner): Apache Beam is not installed: "
-                f"`pip install 'tfds-torch[beam]'`, best into an environment of its own."
-            )
-        self.name = name
-        self._pipeline = _make_pipeline(_make_runner(name), _make_options(options))
+        self._pipeline = make_pipeline(name, options)
+        self.name = str(name)
 
     def write(
         self,
@@ -99,21 +87,20 @@ class BeamRunner:
         numbers = self._pipeline | "shards" >> beam.Create(range(plan.num_shards))
         numbers | "to all workers" >> beam.Reshuffle() | "write" >> beam.Map(_WriteShard(str(path)))
         result = None
-        with _noted_signals() as signals:
+        with _noted_signals(path) as signals:
             try:
                 result = self._pipeline.run()  # In this thread: some runners set signal handlers.
                 ending = _Ending(result)
                 while not ending.wait(_LOOK_S) and not signals:
                     if progress is not None:
                         progress(plan.num_examples * folder.num_noted() // plan.num_shards, plan.num_examples)
-                if signals:  # Python drops what a handler raises at some moments, such as a fork.
+                if signals:
                     raise KeyboardInterrupt
                 if ending.state not in ("DONE", "UNKNOWN"):
                     raise RuntimeError(f"the pipeline ended in the state {ending.state}")
             except (Exception, KeyboardInterrupt) as error:  # Of the runner's own types.
                 if isinstance(error, Exception) and not signals:
                     raise self._failure(error, folder) from error
-                path.unlink(missing_ok=True)  # Some runners finish what they have begun, and that fails quickly then.
                 with suppress(Exception):  # Not all runners can.
                     if result is not None:
                         result.cancel()
@@ -174,7 +161,7 @@ def write_by_job(path: str, number: int) -> None:
         number: of the shard.
 
     Raises:
-        ExportError: the job's file is not there, or the shard cannot be written.
+        ExportError: the job's file is not there, or of another version; or the shard cannot be written.
         TfdsTorchError: an example cannot be read or stored.
     """
     try:
@@ -184,7 +171,15 @@ def write_by_job(path: str, number: int) -> None:
             f"{path} cannot be read on {socket.gethostname()} ({error.strerror}): mount the folder of the export on "
             f"every worker, at the same path. Or the export was ended meanwhile."
         ) from error
-    job: WriteShards = pickle.loads(content)  # noqa: S301 (from the folder that is exported to, of this export)
+    versions, _, pickled = content.partition(b"\n")
+    if versions != _versions():
+        raise ExportError(
+            f"{socket.gethostname()} has {_versions().decode()}, and this export is of {versions.decode()}: install "
+            f"the same on every worker."
+        )
+    job: WriteShards = pickle.loads(pickled)  # noqa: S301 (from the folder that is exported to, of this export)
+    if not Path(path).exists():  # Loading takes time.
+        raise ExportError(f"The export of {path} was ended meanwhile.")
     job.begin(StageMetrics(0))
     answer = job.do(number)
     if isinstance(answer, OSError):
@@ -219,12 +214,17 @@ class _Ending:
 
 
 @contextmanager
-def _noted_signals() -> Iterator[list[int]]:
-    """Yields the signals that came: a runner that works in this thread makes its own error of what they raise."""
+def _noted_signals(job: Path) -> Iterator[list[int]]:
+    """Yields the signals that came, each of which removes the job's file.
+
+    What a signal raises, a runner that works in this thread makes an error of its own, or drops. Others finish all that
+    they have begun. Without the job, either ends with the next shard.
+    """
     came: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         came.append(number)
+        job.unlink(missing_ok=True)
         before[number](number, frame)
 
     is_main = threading.current_thread() is threading.main_thread()
@@ -239,58 +239,21 @@ def _noted_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def _versions() -> bytes:
+    """Returns what must be the same where a job is pickled and where it is loaded."""
+    return f"tfds_torch {__version__} on Python {sys.version_info.major}.{sys.version_info.minor}".encode()
+
+
 def _pickle(job: WriteShards) -> bytes:
     from apache_beam.internal.cloudpickle import cloudpickle
 
     try:
-        return bytes(cloudpickle.dumps(job))  # Also what the user's script defines.
+        return _versions() + b"\n" + cloudpickle.dumps(job)  # Also what the user's script defines.
     except Exception as error:  # Of the user's own classes, any type.
         raise ConfigError(
             f"The dataset cannot be sent to Beam's workers ({type(error).__name__}: {error}): keep open files, locks "
             f"and connections out of it, or leave beam_runner out."
         ) from error
-
-
-def _make_runner(name: str) -> Any:
-    from apache_beam.options.pipeline_options import StandardOptions
-    from apache_beam.runners.runner import create_runner
-
-    try:
-        return create_runner(name)
-    except ValueError:
-        raise ConfigError(
-            f"beam_runner={name!r} (--beam-runner) is not a runner of Beam's: choose {', '.join(_USUAL)}, or the full "
-            f"name of a class.{did_you_mean(name, StandardOptions.KNOWN_RUNNER_NAMES)}"
-        ) from None
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ConfigError(f"beam_runner={name!r} (--beam-runner) cannot be had: {error}.") from error
-
-
-def _make_options(options: Sequence[str]) -> Any:
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    flags = [one if one.startswith("-") else f"--{one}" for one in options]
-    if any(one.partition("=")[0] == "--runner" for one in flags):
-        raise ConfigError("beam_options (--beam-options): the runner is named by beam_runner (--beam-runner).")
-    said = io.StringIO()  # argparse's: all that can be given, and then what is wrong.
-    try:
-        with redirect_stderr(said):
-            made = PipelineOptions(flags)
-            made.get_all_options(retain_unknown_options=True)
-    except SystemExit:
-        why = said.getvalue().strip().rpartition("error: ")[2]
-        raise ConfigError(f"beam_options (--beam-options) {' '.join(options)!r}: Beam refuses them: {why}.") from None
-    return made
-
-
-def _make_pipeline(runner: Any, options: Any) -> Any:
-    import apache_beam as beam
-
-    try:
-        return beam.Pipeline(runner=runner, options=options)
-    except ValueError as error:
-        said = " ".join(line.strip() for line in str(error).splitlines())
-        raise ConfigError(f"beam_options (--beam-options) do not suit the runner: {said}") from error
 
 
 def _has_size(path: Path, num_bytes: int) -> bool:
