@@ -248,7 +248,7 @@ def _pickle(job: WriteShards) -> bytes:
     from apache_beam.internal.cloudpickle import cloudpickle
 
     try:
-        return _versions() + b"\n" + cloudpickle.dumps(job)  # Also what the user's script defines.
+        return _versions() + b"\n" + bytes(cloudpickle.dumps(job))  # Also what the user's script defines.
     except Exception as error:  # Of the user's own classes, any type.
         raise ConfigError(
             f"The dataset cannot be sent to Beam's workers ({type(error).__name__}: {error}): keep open files, locks "
