@@ -35,7 +35,7 @@ $(INSTALLED_BEAM): $(INSTALLED)
 		$(shell grep ^apache-beam constraints.txt) \
 		&& $(VENV)/beam/bin/python -c "import site, sys; open(site.getsitepackages()[0] + '/beside.pth', 'w').write(f'import site; site.addsitedir({sys.argv[1]!r})')" \
 			$$($(BIN)/python -c "import site; print(site.getsitepackages()[0])") \
-		|| { rm -rf $(VENV)/beam; echo "Apache Beam cannot be installed: its tests are skipped"; }
+		|| { rm -rf $(VENV)/beam; echo "Apache Beam cannot be installed: its tests are skipped (to try again: rm $@)"; }
 	@touch $@
 
 demo: $(INSTALLED_CORE) ## read the embedded handwritten digits and check every promise

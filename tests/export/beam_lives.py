@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,20 @@ class Dying(Numbered):
         for life in self.lives.iterdir():
             life.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Waiting(Numbered):
+    """A dataset whose samples wait for a file `go`, once a folder has two shards; it makes a file `waits` then."""
+
+    def __init__(self, folder: Path, shards: Path) -> None:
+        super().__init__()
+        self.folder, self.shards = folder, shards
+
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        while len(list(self.shards.glob("*.tar"))) >= 2 and not (self.folder / "go").exists():
+            (self.folder / "waits").touch()
+            time.sleep(0.01)
+        return super().__getitem__(number)
 
 
 def identities(folder: Path) -> dict[str, tuple[int, int]]:
@@ -93,12 +108,24 @@ def die(folder: Path) -> Any:
     }
 
 
+def wait(folder: Path) -> int:
+    """Returns how many shards were kept."""
+    source = Waiting(folder, folder / "out")
+    report = export_dataset(
+        source, folder / "out", format="webdataset", num_shards=NUM_SHARDS, beam_runner=TRYING_AGAIN
+    )
+    return report.num_kept or 0
+
+
 def refuse(folder: Path) -> list[str]:
     requests: list[dict[str, Any]] = [
         {"beam_runner": "DirektRunner"},
         {"beam_runner": "no.such.Runner"},
         {"beam_runner": RUNNER, "beam_options": ["direct_num_workers=many"]},
-        {"beam_runner": RUNNER, "beam_options": "direct_num_workers=2"},
+        {"beam_runner": RUNNER, "beam_options": ["direct_num_worker=2"]},
+        {"beam_runner": RUNNER, "beam_options": ["--runner=DirectRunner"]},
+        {"beam_runner": RUNNER, "beam_options": ["--direct_num_workers", "2"]},
+        {"beam_runner": "DataflowRunner"},
         {"beam_runner": RUNNER, "source": Numbered(act=threading.Lock().release)},
     ]
     return list(_refusals(folder, requests))

@@ -5,16 +5,18 @@ Beam wants older versions of what others want newer, so it has an environment of
 
 import json
 import os
+import signal
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
 
-from export.beam_lives import FORMATS, NUM_SHARDS, Dying
+from export.beam_lives import FORMATS, NUM_SHARDS, Dying, Waiting, identities
 from export.made_sources import Numbered
-from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.shard_folder import Shard, ShardFolder, verify_shards
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -22,25 +24,51 @@ from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 PYTHON = Path(os.environ.get("BEAM_PYTHON", ROOT / ".venv" / "beam" / "bin" / "python"))
 
 
+LIVES = str(Path(__file__).with_name("beam_lives.py"))
+DEADLINE_S = 120
+DIGIT_SHARDS = 300
+
+
 @pytest.fixture
-def run_with_beam(tmp_path: Path) -> Any:
-    """`run_with_beam(function, *arguments)`: what a function of beam_lives returns, in Beam's environment."""
+def start_with_beam(tmp_path: Path) -> Any:
+    """`start_with_beam(*arguments)`: a process of Python in Beam's environment, with a process group of its own."""
     if not PYTHON.exists():
         pytest.skip("needs the environment of Apache Beam, which was not installed")
 
-    def run(function: str, *arguments: object) -> Any:
-        done = subprocess.run(
-            [PYTHON, str(Path(__file__).with_name("beam_lives.py")), function, *map(str, arguments)],
+    def start(*arguments: object) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [PYTHON, *map(str, arguments)],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT}"},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=240,
+            start_new_session=True,
         )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+
+    return start
+
+
+@pytest.fixture
+def run_with_beam(start_with_beam: Any) -> Any:
+    """`run_with_beam(function, *arguments)`: what a function of beam_lives returns, in Beam's environment."""
+
+    def run(function: str, *arguments: object) -> Any:
+        process = start_with_beam(LIVES, function, *arguments)
+        output, errors = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, errors
+        return json.loads(output.splitlines()[-1])
 
     return run
+
+
+def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(process.communicate()[1])
+        time.sleep(0.01)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -87,28 +115,70 @@ def test_beam_tries_again_what_a_dead_worker_has_begun_and_no_half_shard_stays(
 
 
 @pytest.mark.slow
+def test_a_beam_export_whose_process_is_killed_is_gone_on_with_and_no_complete_shard_is_written_again(
+    start_with_beam: Any, run_with_beam: Any, tmp_path: Path
+) -> None:
+    process = start_with_beam(LIVES, "wait", tmp_path)
+    wait_for((tmp_path / "waits").exists, process)
+    process.kill()
+    process.communicate()
+    out, local = tmp_path / "out", tmp_path / "local"
+    before = identities(out)
+    assert 2 <= len(before) < NUM_SHARDS
+    (tmp_path / "go").touch()
+    assert run_with_beam("wait", tmp_path) == len(before)
+    assert before.items() <= identities(out).items()
+    export_dataset(Waiting(tmp_path, local), local, format="webdataset", num_shards=NUM_SHARDS, num_workers=2)
+    assert contents(out) == contents(local)
+
+
+INTERRUPTS = [
+    pytest.param("FnApiRunner", "", os.killpg, id="the terminal"),
+    pytest.param("BundleBasedDirectRunner", "", os.kill, id="the process alone"),
+    pytest.param("FnApiRunner", "direct_num_workers=2 direct_running_mode=multi_processing", os.kill, id="processes"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("runner", "options", "kill"), INTERRUPTS)
+def test_ctrl_c_ends_beam_with_130_and_the_shards_that_are_complete_stay(
+    start_with_beam: Any, exported_root: Path, tmp_path: Path, runner: str, options: str, kill: Any
+) -> None:
+    out = tmp_path / "out"
+    flags = ["--name", "digits", "--root", exported_root, "--format", "webdataset", "--shards", DIGIT_SHARDS]
+    process = start_with_beam(
+        "-m", "tfds_torch.export", *flags, "--beam-runner", runner, "--beam-options", options, out
+    )
+    wait_for(lambda: len(identities(out)) >= 2, process)
+    kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, errors
+    assert "has the shards that were complete, which stay" in errors
+    assert [path.name for path in out.iterdir() if path.suffix in (".tmp", ".job")] == []
+    before = identities(out)
+    assert 2 <= len(before) < DIGIT_SHARDS
+    parser = ParserTfds(exported_root, "digits")
+    report = export_dataset(parser, out, format="webdataset", num_shards=DIGIT_SHARDS, num_workers=2)
+    assert report.num_kept == len(before)
+    assert before.items() <= identities(out).items()
+
+
+@pytest.mark.slow
 def test_what_beam_cannot_do_is_said_before_anything_is_written(run_with_beam: Any, tmp_path: Path) -> None:
-    runner, class_name, value, form, unpicklable = run_with_beam("refuse", tmp_path)
+    runner, class_name, value, name, second, form, unsuited, unpicklable = run_with_beam("refuse", tmp_path)
     assert "'DirektRunner' (--beam-runner) is not a runner of Beam's: choose DirectRunner, " in runner
     assert "Did you mean 'DirectRunner'?" in runner
     assert "No module named 'no'" in class_name
     assert "'direct_num_workers=many': Beam refuses them: argument --direct_num_workers: invalid int value" in value
-    assert "must be a sequence of texts NAME=VALUE" in form
+    assert "'direct_num_worker' has no effect on a runner of this machine" in name
+    assert "Did you mean 'direct_num_workers'?" in name
+    assert "the runner is named by beam_runner" in second
+    assert "'2' must have the form NAME=VALUE" in form
+    assert "do not suit DataflowRunner: Pipeline has validations errors: Missing GCS path option" in unsuited
     assert (
         "The dataset cannot be sent to Beam's workers (TypeError: cannot pickle '_thread.lock' object)" in unpicklable
     )
     assert not list((tmp_path / "refused").glob("*.tar"))
-
-
-def test_without_beam_its_installation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "apache_beam", None)
-    with pytest.raises(ConfigError, match=r"Apache Beam is not installed: `pip install 'tfds-torch\[beam\]'"):
-        export_dataset(Numbered(), tmp_path / "out", format="webdataset", beam_runner="DirectRunner")
-    with pytest.raises(ConfigError, match=r"beam_options \(--beam-options\) are for a runner: name one"):
-        export_dataset(Numbered(), tmp_path / "out", format="webdataset", beam_options=["a=b"])
-    with pytest.raises(ConfigError, match="beam_runner=3"):
-        export_dataset(Numbered(), tmp_path / "out", format="webdataset", beam_runner=3)  # type: ignore[arg-type]
-    assert not list(tmp_path.iterdir())
 
 
 def test_shards_that_several_machines_tell_are_known_to_all(tmp_path: Path) -> None:

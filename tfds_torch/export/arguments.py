@@ -1,6 +1,8 @@
 """The flags of `python -m tfds_torch.export`; nothing that takes time is imported for them."""
 
 import argparse
+import re
+import sys
 from collections.abc import Sequence
 
 _DESCRIPTION = """Writes a prepared TFDS dataset in another format: one .beton file, or a folder of shards (webdataset,
@@ -45,4 +47,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     output.add_argument("--verify", action="store_true", help="read all that was written again afterwards")
     output.add_argument("--json", action="store_true", help="print one report, for machines")
     output.add_argument("out", metavar="OUT", help="path of the file, or of the folder of shards")
-    return parser.parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if "--beam-options" in words[:-1]:
+        at = words.index("--beam-options")
+        own = re.findall(r"--[\w-]+", parser.format_usage())
+        if words[at + 1].partition("=")[0] not in own:  # A single flag of Beam's looks like one of these to argparse.
+            words[at : at + 2] = [f"--beam-options={words[at + 1]}"]
+    return parser.parse_args(words)

@@ -10,28 +10,29 @@ Each shard is written by a fresh process, which has none of the worker's threads
 exception in the worker, and most runners try the shard again.
 """
 
-import importlib.util
-import io
 import pickle
 import secrets
+import signal
 import socket
+import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from tfds_torch import __version__
 from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.beam_pipeline import make_pipeline
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_file import write_for_good
 from tfds_torch.export.shard_folder import Shard, ShardFolder
 from tfds_torch.export.shard_jobs import DoneShard, WriteShards
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime import fresh_process
 from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _LOOK_S = 0.5
-_USUAL = ("DirectRunner", "FnApiRunner", "PrismRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 
 
 class BeamRunner:
@@ -42,23 +43,12 @@ class BeamRunner:
         options: of the pipeline, such as "direct_num_workers=2", with or without "--".
 
     Raises:
-        ConfigError: Beam is not installed, there is no such runner, or the options cannot be read.
+        ConfigError: Beam is not installed, there is no such runner, or the options cannot be read or do not suit it.
     """
 
     def __init__(self, name: object, options: Sequence[str]) -> None:
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"beam_runner={name!r} must be the name of a runner, such as {', '.join(_USUAL)}.")
-        if isinstance(options, str) or not all(isinstance(one, str) for one in options):
-            raise ConfigError(
-                f"beam_options={options!r} must be a sequence of texts NAME=VALUE, such as ['parallelism=8']."
-            )
-        if importlib.util.find_spec("apache_beam") is None:
-            raise ConfigError(
-                f"beam_runner={name!r} (--beam-runner): Apache Beam is not installed: "
-                f"`pip install 'tfds-torch[beam]'`, best into an environment of its own."
-            )
-        self.name = name
-        self._runner, self._options = _make_runner(name), _make_options(options)
+        self._pipeline = make_pipeline(name, options)
+        self.name = str(name)
 
     def write(
         self,
@@ -94,27 +84,27 @@ class BeamRunner:
     ) -> None:
         import apache_beam as beam
 
-        pipeline = beam.Pipeline(runner=self._runner, options=self._options)
-        numbers = pipeline | "shards" >> beam.Create(range(plan.num_shards))
+        numbers = self._pipeline | "shards" >> beam.Create(range(plan.num_shards))
         numbers | "to all workers" >> beam.Reshuffle() | "write" >> beam.Map(_WriteShard(str(path)))
         result = None
-        try:
-            result = pipeline.run()  # In this thread: some runners set signal handlers.
-            ending = _Ending(result)
-            while not ending.wait(_LOOK_S):
-                if progress is not None:
-                    progress(plan.num_examples * folder.num_noted() // plan.num_shards, plan.num_examples)
-            if ending.state not in ("DONE", "UNKNOWN"):
-                raise RuntimeError(f"the pipeline ended in the state {ending.state}")
-        except KeyboardInterrupt:
-            with suppress(Exception):  # Not all runners can.
-                if result is not None:
-                    result.cancel()
-            raise
-        except Exception as error:  # Of the runner's own types.
-            if _is_interrupt(error):
+        with _noted_signals(path) as signals:
+            try:
+                result = self._pipeline.run()  # In this thread: some runners set signal handlers.
+                ending = _Ending(result)
+                while not ending.wait(_LOOK_S) and not signals:
+                    if progress is not None:
+                        progress(plan.num_examples * folder.num_noted() // plan.num_shards, plan.num_examples)
+                if signals:
+                    raise KeyboardInterrupt
+                if ending.state not in ("DONE", "UNKNOWN"):
+                    raise RuntimeError(f"the pipeline ended in the state {ending.state}")
+            except (Exception, KeyboardInterrupt) as error:  # Of the runner's own types.
+                if isinstance(error, Exception) and not signals:
+                    raise self._failure(error, folder) from error
+                with suppress(Exception):  # Not all runners can.
+                    if result is not None:
+                        result.cancel()
                 raise KeyboardInterrupt from error
-            raise self._failure(error, folder) from error
         if progress is not None:
             progress(plan.num_examples, plan.num_examples)
 
@@ -171,7 +161,7 @@ def write_by_job(path: str, number: int) -> None:
         number: of the shard.
 
     Raises:
-        ExportError: the job's file is not there, or the shard cannot be written.
+        ExportError: the job's file is not there, or of another version; or the shard cannot be written.
         TfdsTorchError: an example cannot be read or stored.
     """
     try:
@@ -181,7 +171,15 @@ def write_by_job(path: str, number: int) -> None:
             f"{path} cannot be read on {socket.gethostname()} ({error.strerror}): mount the folder of the export on "
             f"every worker, at the same path. Or the export was ended meanwhile."
         ) from error
-    job: WriteShards = pickle.loads(content)  # noqa: S301 (from the folder that is exported to, of this export)
+    versions, _, pickled = content.partition(b"\n")
+    if versions != _versions():
+        raise ExportError(
+            f"{socket.gethostname()} has {_versions().decode()}, and this export is of {versions.decode()}: install "
+            f"the same on every worker."
+        )
+    job: WriteShards = pickle.loads(pickled)  # noqa: S301 (from the folder that is exported to, of this export)
+    if not Path(path).exists():  # Loading takes time.
+        raise ExportError(f"The export of {path} was ended meanwhile.")
     job.begin(StageMetrics(0))
     answer = job.do(number)
     if isinstance(answer, OSError):
@@ -215,57 +213,47 @@ class _Ending:
             self._error = error
 
 
+@contextmanager
+def _noted_signals(job: Path) -> Iterator[list[int]]:
+    """Yields the signals that came, each of which removes the job's file.
+
+    What a signal raises, a runner that works in this thread makes an error of its own, or drops. Others finish all that
+    they have begun. Without the job, either ends with the next shard.
+    """
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        job.unlink(missing_ok=True)
+        before[number](number, frame)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    both = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {int(number): handler for number in both if callable(handler := signal.getsignal(number))}
+    try:
+        for number in before:
+            signal.signal(number, note)
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _versions() -> bytes:
+    """Returns what must be the same where a job is pickled and where it is loaded."""
+    return f"tfds_torch {__version__} on Python {sys.version_info.major}.{sys.version_info.minor}".encode()
+
+
 def _pickle(job: WriteShards) -> bytes:
     from apache_beam.internal.cloudpickle import cloudpickle
 
     try:
-        return bytes(cloudpickle.dumps(job))  # Also what the user's script defines.
+        return _versions() + b"\n" + bytes(cloudpickle.dumps(job))  # Also what the user's script defines.
     except Exception as error:  # Of the user's own classes, any type.
         raise ConfigError(
             f"The dataset cannot be sent to Beam's workers ({type(error).__name__}: {error}): keep open files, locks "
             f"and connections out of it, or leave beam_runner out."
         ) from error
-
-
-def _make_runner(name: str) -> Any:
-    from apache_beam.options.pipeline_options import StandardOptions
-    from apache_beam.runners.runner import create_runner
-
-    try:
-        return create_runner(name)
-    except ValueError:
-        raise ConfigError(
-            f"beam_runner={name!r} (--beam-runner) is not a runner of Beam's: choose {', '.join(_USUAL)}, or the full "
-            f"name of a class.{did_you_mean(name, StandardOptions.KNOWN_RUNNER_NAMES)}"
-        ) from None
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ConfigError(f"beam_runner={name!r} (--beam-runner) cannot be had: {error}.") from error
-
-
-def _make_options(options: Sequence[str]) -> Any:
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    flags = [one if one.startswith("-") else f"--{one}" for one in options]
-    if any(one.partition("=")[0] == "--runner" for one in flags):
-        raise ConfigError("beam_options (--beam-options): the runner is named by beam_runner (--beam-runner).")
-    said = io.StringIO()  # argparse's: all that can be given, and then what is wrong.
-    try:
-        with redirect_stderr(said):
-            made = PipelineOptions(flags)
-            made.get_all_options(retain_unknown_options=True)
-    except SystemExit:
-        why = said.getvalue().strip().rpartition("error: ")[2]
-        raise ConfigError(f"beam_options (--beam-options) {' '.join(options)!r}: Beam refuses them: {why}.") from None
-    return made
-
-
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether an error came of Ctrl-C: Beam makes another one of it, where it works in this thread."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _has_size(path: Path, num_bytes: int) -> bool:

@@ -125,6 +125,7 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
             raise ConfigError(f"{out} is there already: --overwrite replaces it.")
         check_target(out, page_size, flags.overwrite)  # Before a dataset is built for it.
     fields, names = _pairs("--field", flags.field), _pairs("--rename", flags.rename)
+    beam_options = _words(flags.beam_options)
     parser = open_parser(_choice(flags), _COMMAND)
     if isinstance(parser, ParserWebDataset) and parser.other_extensions:
         errors.print("[bold]note:[/]", Text(printable(_left_out(parser))), soft_wrap=True)
@@ -143,7 +144,7 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
             max_bytes=flags.max_bytes,
             key=flags.key,
             beam_runner=flags.beam_runner,
-            beam_options=_words(flags.beam_options),
+            beam_options=beam_options,
             overwrite=flags.overwrite,
             progress=show,
         )
