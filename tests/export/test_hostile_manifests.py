@@ -9,8 +9,8 @@ import pytest
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.manifest import read_manifest
 from tfds_torch.export.plan import MOST_SHARDS, ExportPlan, ShardSizes
-from tfds_torch.export.shard_folder import read_manifest
 from tfds_torch.export.tfds_metadata import read_dataset_name, withdraw_split
 
 PLAN = ExportPlan("webdataset", "list", "all", {"name": "list"}, {}, (0, 2, 4))

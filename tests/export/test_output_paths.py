@@ -69,6 +69,6 @@ def test_a_folder_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: p
     def refuse(folder: Path) -> list[Path]:
         raise PermissionError(13, "Permission denied", folder)
 
-    monkeypatch.setattr(shard_folder, "_manifests", refuse)
+    monkeypatch.setattr(shard_folder, "manifests_in", refuse)
     with pytest.raises(ConfigError, match="cannot be looked into: Permission denied"):
         export_dataset(Numbered(), tmp_path, format="webdataset", num_workers=1)

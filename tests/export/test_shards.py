@@ -21,10 +21,11 @@ from tfds_fixtures import Datasets
 from export.made_sources import Numbered, image_of
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.manifest import read_manifest
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.samples import samples_of
 from tfds_torch.export.shard_content import RecordContent, TarContent
-from tfds_torch.export.shard_folder import ShardFolder, read_manifest
+from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.shard_jobs import write_shard
 from tfds_torch.export.tar_members import choose_members
 from tfds_torch.parsers.parser_beton import ParserBeton

@@ -25,9 +25,10 @@ from typing import Any
 from tfds_torch import __version__
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.beam_pipeline import make_pipeline
+from tfds_torch.export.manifest import Shard
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_file import write_for_good
-from tfds_torch.export.shard_folder import Shard, ShardFolder
+from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.shard_jobs import DoneShard, WriteShards
 from tfds_torch.runtime import fresh_process
 from tfds_torch.runtime.stage_metrics import StageMetrics

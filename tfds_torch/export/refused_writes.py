@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfds_torch.errors import ExportError
+from tfds_torch.export.manifest import Shard
 from tfds_torch.export.plan import ExportPlan
-from tfds_torch.export.shard_folder import Shard
 
 KEPT = "The shards that are complete stay: the same command goes on with the others."
 

@@ -11,39 +11,29 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.manifest import (
+    PREFIX,
+    Shard,
+    manifest_name,
+    manifests_in,
+    read_manifest,
+    shard_of,
+    write_manifest,
+)
 from tfds_torch.export.plan import ExportPlan, split_label
 from tfds_torch.export.shard_file import read_file, told_refusals, write_for_good
 from tfds_torch.export.tfds_metadata import withdraw_split
 
-_PREFIX, _SUFFIX = "export-", ".json"
 _SUFFIXES_OF_FILES = (".tar", ".beton", ".tfrecord", ".array_record")
 _WAIT_S = 5.0
 """How long workers of a killed export may take to end."""
-
-
-@dataclass(frozen=True)
-class Shard:
-    """What a complete shard holds.
-
-    Attributes:
-        number: of the shard.
-        num_bytes: its size.
-        crc32c: of all of it.
-        content_bytes: of its examples, without what frames them.
-    """
-
-    number: int
-    num_bytes: int
-    crc32c: int
-    content_bytes: int
 
 
 class ShardFolder:
@@ -57,8 +47,8 @@ class ShardFolder:
 
     def __init__(self, path: Path, split: str, is_shared: bool = False) -> None:
         self.path = path = path.absolute() if is_shared else path
-        self.manifest = path / f"{_PREFIX}{split}{_SUFFIX}"
-        self._log = path / f".{_PREFIX}{split}.log"
+        self.manifest = path / manifest_name(split)
+        self._log = path / f".{PREFIX}{split}.log"
         self._split, self._is_shared = split, is_shared
 
     def check(self, plan: ExportPlan, overwrite: bool) -> None:
@@ -90,7 +80,7 @@ class ShardFolder:
             return
         if not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file: the shards of an export need a folder of their own.")
-        there = list(_manifests(self.path))
+        there = list(manifests_in(self.path))
         if not there and (found := sorted(name for name in os.listdir(self.path) if not name.startswith("."))):
             raise ConfigError(
                 f"{self.path} holds files that are not of an export, such as {found[0]!r}: choose a new folder, or an "
@@ -132,7 +122,7 @@ class ShardFolder:
                 return told
             self._clear(other)
         self._forget()
-        self._write(plan, None)
+        write_manifest(self.manifest, plan, None)
         return {}
 
     @told_refusals()
@@ -180,12 +170,12 @@ class ShardFolder:
         Raises:
             OSError: it cannot be written.
         """
-        self._write(plan, shards)
+        write_manifest(self.manifest, plan, shards)
         self._forget()
 
     def remove_unfinished(self) -> None:
         """Removes what processes that were ended have left of their shards; the caller has the lock."""
-        for pattern in (f".*.{'[0-9a-f]' * 16}.tmp", f".{_PREFIX}{self._split}-*.job"):
+        for pattern in (f".*.{'[0-9a-f]' * 16}.tmp", f".{PREFIX}{self._split}-*.job"):
             for left in self.path.glob(pattern):
                 with suppress(OSError):
                     left.unlink()
@@ -217,10 +207,10 @@ class ShardFolder:
         return {shard.number: shard for shard in chain.from_iterable(lines)}
 
     def _note(self, number: int) -> Path:
-        return self.path / f".{_PREFIX}{self._split}-{number:06d}.note"
+        return self.path / f".{PREFIX}{self._split}-{number:06d}.note"
 
     def _notes(self) -> Iterator[Path]:
-        return self.path.glob(f".{_PREFIX}{self._split}-*.note")
+        return self.path.glob(f".{PREFIX}{self._split}-*.note")
 
     def _forget(self) -> None:
         _remove((self._log, *self._notes()))
@@ -230,33 +220,6 @@ class ShardFolder:
         withdraw_split(self.path, other.split)
         for name in {other.file_name(shard) for shard in range(other.num_shards)}:
             (self.path / name).unlink(missing_ok=True)
-
-    def _write(self, plan: ExportPlan, shards: Sequence[Shard] | None) -> None:
-        told = None if shards is None else [_plain(plan, shard) for shard in shards]
-        write_for_good(self.manifest, json.dumps({"plan": plan.to_dict(), "shards": told}, indent=1).encode())
-
-
-def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
-    """Returns an export's plan, and its shards; none, as long as it is not complete.
-
-    Raises:
-        ConfigError: it cannot be read, or is damaged.
-    """
-    try:
-        values = json.loads(path.read_bytes())
-        plan = ExportPlan.from_dict(values["plan"])
-        shards = [_shard(one) for one in values["shards"] or ()]
-        if path.name != f"{_PREFIX}{plan.split}{_SUFFIX}":
-            raise ValueError(f"it tells of the split {plan.split!r}")
-        if shards and [shard.number for shard in shards] != list(range(plan.num_shards)):
-            raise ValueError(f"it does not tell of {plan.num_shards:,} shards in order")
-        plan.to_dict()  # What is nested too deeply is told here, and not where plans are compared.
-    except (OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"{path} cannot be read as the manifest of an export ({type(error).__name__}: {error}): choose another "
-            f"folder, or remove this one."
-        ) from None
-    return plan, shards
 
 
 def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> None:
@@ -271,7 +234,7 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> Non
         ConfigError: the folder has no such export, or a damaged manifest.
     """
     try:
-        there = list(_manifests(Path(path)))
+        there = manifests_in(Path(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{str(path)!r} cannot be read as a folder of an export: {error}.") from None
     if split is not None:
@@ -291,10 +254,6 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> Non
             )
 
 
-def _manifests(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if path.name.startswith(_PREFIX) and path.name.endswith(_SUFFIX))
-
-
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
@@ -310,15 +269,7 @@ def _read_lines(path: Path) -> Iterator[Shard]:
         for line in path.read_bytes().splitlines():
             # Cut by a full disk, or by the end of the machine.
             with suppress(ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                yield _shard(json.loads(line))
-
-
-def _plain(plan: ExportPlan, shard: Shard) -> dict[str, Any]:
-    return {"file": plan.file_name(shard.number), **asdict(shard)}
-
-
-def _shard(values: Mapping[str, Any]) -> Shard:
-    return Shard(*(int(values[name]) for name in ("number", "num_bytes", "crc32c", "content_bytes")))
+                yield shard_of(json.loads(line))
 
 
 def _lock(descriptor: int) -> bool:

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.export.manifest import Shard
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.sample_source import SampleSource
 from tfds_torch.export.shard_content import ShardContent, TarContent
 from tfds_torch.export.shard_file import ShardFile, WriteRefusedError
-from tfds_torch.export.shard_folder import Shard, ShardFolder
+from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.stage_metrics import StageMetrics

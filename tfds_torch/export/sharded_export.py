@@ -3,8 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
+from tfds_torch.export.manifest import Shard
 from tfds_torch.export.member_names import check_key, check_room, longest_key
-from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
+from tfds_torch.export.plan import ExportPlan, safe_name, split_label
 from tfds_torch.export.refused_writes import KEPT, describe_refusal
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
@@ -26,8 +26,9 @@ from tfds_torch.export.shard_content import (
     ShardContent,
     TarContent,
 )
-from tfds_torch.export.shard_folder import Shard, ShardFolder
+from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.shard_jobs import ChooseMembers, DigestSamples, DoneShard, MeasureExamples, WriteShards
+from tfds_torch.export.shard_request import ShardRequest
 from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.export.tfds_metadata import read_dataset_name, write_metadata
 from tfds_torch.export.workers import Job, Workers
@@ -39,29 +40,6 @@ from tfds_torch.storage.record_source import RecordSource
 
 Progress = Callable[[int, int], object]
 _MEASURED_AT_A_TIME = 1000
-
-
-@dataclass(frozen=True)
-class ShardRequest:
-    """What is asked of a sharded export.
-
-    Attributes:
-        format: one of SHARDED.
-        sizes: of the shards.
-        key: what WebDataset's members are called by; None: by number.
-        skipped: fields that are left out.
-        names: of fields -> their new names.
-        indices: numbers of examples, in the export's order; None: all.
-        shuffle_seed: of a shuffle of them; None: none.
-    """
-
-    format: str
-    sizes: ShardSizes = field(default_factory=ShardSizes)
-    key: str | None = None
-    skipped: tuple[str, ...] = ()
-    names: Mapping[str, str] | None = None
-    indices: Iterable[int] | None = None
-    shuffle_seed: int | None = None
 
 
 class ShardedExport:

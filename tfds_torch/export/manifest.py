@@ -1,0 +1,84 @@
+"""The manifest of a sharded export, `export-<split>.json`: its plan, and at the end what every shard holds."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.export.plan import ExportPlan
+from tfds_torch.export.shard_file import write_for_good
+
+PREFIX = "export-"
+"""What names of manifests begin with."""
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a complete shard holds.
+
+    Attributes:
+        number: of the shard.
+        num_bytes: its size.
+        crc32c: of all of it.
+        content_bytes: of its examples, without what frames them.
+    """
+
+    number: int
+    num_bytes: int
+    crc32c: int
+    content_bytes: int
+
+
+def manifest_name(split: str) -> str:
+    """Returns the name of a manifest's file, for a split as plans call it."""
+    return f"{PREFIX}{split}{_SUFFIX}"
+
+
+def manifests_in(folder: Path) -> list[Path]:
+    """Returns the manifests of a folder, by name.
+
+    Raises:
+        OSError: it is no folder, or may not be read.
+    """
+    return [path for path in sorted(folder.iterdir()) if path.name.startswith(PREFIX) and path.name.endswith(_SUFFIX)]
+
+
+def write_manifest(path: Path, plan: ExportPlan, shards: Sequence[Shard] | None) -> None:
+    """Writes a plan, and its shards; None: the export is not complete.
+
+    Raises:
+        OSError: it cannot be written; what was there is still there.
+    """
+    told = None if shards is None else [{"file": plan.file_name(shard.number), **asdict(shard)} for shard in shards]
+    write_for_good(path, json.dumps({"plan": plan.to_dict(), "shards": told}, indent=1).encode())
+
+
+def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
+    """Returns an export's plan, and its shards; none, as long as it is not complete.
+
+    Raises:
+        ConfigError: it cannot be read, or is damaged.
+    """
+    try:
+        values = json.loads(path.read_bytes())
+        plan = ExportPlan.from_dict(values["plan"])
+        shards = [shard_of(one) for one in values["shards"] or ()]
+        if path.name != manifest_name(plan.split):
+            raise ValueError(f"it tells of the split {plan.split!r}")
+        if shards and [shard.number for shard in shards] != list(range(plan.num_shards)):
+            raise ValueError(f"it does not tell of {plan.num_shards:,} shards in order")
+        plan.to_dict()  # What is nested too deeply is told here, and not where plans are compared.
+    except (OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as the manifest of an export ({type(error).__name__}: {error}): choose another "
+            f"folder, or remove this one."
+        ) from None
+    return plan, shards
+
+
+def shard_of(values: Mapping[str, Any]) -> Shard:
+    """Returns a shard from its attributes; raises whatever values of other kinds raise."""
+    return Shard(*(int(values[name]) for name in ("number", "num_bytes", "crc32c", "content_bytes")))
