@@ -121,7 +121,7 @@ class BetonExport:
         if isinstance(samples, IteratedSamples):
             first = self._iterate(lambda: samples.first(0, None))
             return choose_fields(asked, names, None, None if first is None else first.value).plan(asked)
-        number = int(order.numbers[0]) if len(order) else NO_SAMPLE
+        number = order.number_at(0) if len(order) else NO_SAMPLE
         with self._workers(1, ChooseFields(samples, asked, names), self._names) as workers:
             answers = list(workers.run([number], 1, lambda: None))
         chosen: ChosenFields | ConfigError = answers[0]

@@ -32,7 +32,7 @@ def check_key(key: object, order: SampleOrder) -> None:
     """Raises ConfigError for what members cannot be called by."""
     if not isinstance(key, str) or key not in KEYS:
         raise ConfigError(f"key={key!r} (--key) must be 'number' or 'id'.")
-    if key == "id" and len(np.unique(order.numbers)) < len(order):
+    if key == "id" and order.has_repeats:
         raise ConfigError("key='id' (--key id): indices has an example twice, and keys must differ. Use key='number'.")
 
 
@@ -52,7 +52,8 @@ def longest_key(key: str, order: SampleOrder, samples: SampleSource) -> str:
         return number_key(last)
     if not isinstance(samples, ParserSamples):
         raise ConfigError(f"key='id' (--key id): samples of {samples.name} have no id. Use key='number'.")
-    return max(map(quote_id, samples.parser.ids(order.numbers[[0, last // 2, last]])), key=len)
+    few = np.array([order.number_at(place) for place in (0, last // 2, last)])
+    return max(map(quote_id, samples.parser.ids(few)), key=len)
 
 
 def check_room(members: Sequence[Member], key: str) -> None:

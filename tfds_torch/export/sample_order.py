@@ -1,5 +1,6 @@
 """SampleOrder: which samples of a source are exported, and in what order."""
 
+import hashlib
 from collections.abc import Iterable
 from functools import cached_property
 from operator import index
@@ -12,44 +13,64 @@ from tfds_torch.plan.order import Int64Array, epoch_order
 
 
 class SampleOrder:
-    """Samples of a source by their place in the file.
+    """Samples of a source by their place in the file. All of them in order take no memory.
 
     Args:
         num_samples: of the source.
         indices: numbers of samples, in the file's order; also one several times. None: all of them.
         shuffle_seed: of a shuffle of these; None: they stay in order.
 
-    Attributes:
-        numbers: int64 [m], of the sample at each place.
-
     Raises:
         ConfigError: an index outside the source, or something else than an index.
     """
 
     def __init__(self, num_samples: int, indices: Iterable[int] | None = None, shuffle_seed: int | None = None) -> None:
-        self._is_whole = indices is None and shuffle_seed is None
-        self.numbers: Int64Array = np.arange(num_samples) if indices is None else _checked(indices, num_samples)
+        self._numbers = None if indices is None else _checked(indices, num_samples)
+        self._len = num_samples if self._numbers is None else len(self._numbers)
         if shuffle_seed is not None:
-            seed = check_integer("shuffle_seed", shuffle_seed, 0)
-            self.numbers = self.numbers[epoch_order(len(self.numbers), seed, 0)]
+            shuffled = epoch_order(self._len, check_integer("shuffle_seed", shuffle_seed, 0), 0)
+            self._numbers = shuffled if self._numbers is None else self._numbers[shuffled]
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return self._len
+
+    def at(self, places: range) -> Int64Array:
+        """Returns int64 [n]: the number of the sample at each of these places, which lie side by side."""
+        if self._numbers is None:
+            return np.arange(places.start, places.stop)
+        return self._numbers[places.start : places.stop]
+
+    def number_at(self, place: int) -> int:
+        """Returns the number of the sample at a place."""
+        return place if self._numbers is None else int(self._numbers[place])
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether a sample stands at several places."""
+        return self._numbers is not None and bool((self._sorted[1:] == self._sorted[:-1]).any())
+
+    def digest(self) -> str:
+        """Returns what tells these numbers in this order from others."""
+        return hashlib.blake2b(self._all.tobytes(), digest_size=16).hexdigest()
 
     def places_of(self, number: int) -> list[int]:
         """Returns where a sample of the source stands in the file."""
-        if self._is_whole:
+        if self._numbers is None:
             return [number] if number < len(self) else []
         start, stop = np.searchsorted(self._sorted, [number, number + 1])
         return self._places[start:stop].tolist()  # type: ignore[no-any-return]
 
+    @property
+    def _all(self) -> Int64Array:
+        return self.at(range(len(self)))
+
     @cached_property
     def _places(self) -> Int64Array:
-        return np.argsort(self.numbers, kind="stable")
+        return np.argsort(self._all, kind="stable")
 
     @cached_property
     def _sorted(self) -> Int64Array:
-        return self.numbers[self._places]
+        return self._all[self._places]
 
 
 def _checked(indices: Iterable[int], num_samples: int) -> Int64Array:

@@ -67,7 +67,7 @@ class ParserSamples:
         piece = max(1, _PIECE_BYTES // max(1, self.parser.mean_example_bytes))
         for start in range(task[0], task[1], piece):
             places = range(start, min(start + piece, task[1]))
-            numbers = order.numbers[places.start : places.stop]
+            numbers = order.at(places)
             metrics.note_reading(int(numbers[0]))
             samples = self._read(numbers, fields or ())
             for place, number, sample in zip(places, numbers.tolist(), samples, strict=True):
@@ -122,7 +122,7 @@ class NumberedSamples:
     ) -> Iterator[Placed]:
         """Yields the samples at these places."""
         for place in range(*task):
-            number = int(order.numbers[place])
+            number = order.number_at(place)
             metrics.note_reading(number)
             yield Placed(place, Sample(self._dataset[number], None))
 

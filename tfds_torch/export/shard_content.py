@@ -138,7 +138,7 @@ class RecordContent:
     def _records(self, places: range, metrics: StageMetrics) -> Iterator[bytes]:
         piece = max(1, _PIECE_BYTES // max(1, self.source.mean_example_bytes))
         for start in range(places.start, places.stop, piece):
-            numbers = self.order.numbers[start : min(start + piece, places.stop)]
+            numbers = self.order.at(range(start, min(start + piece, places.stop)))
             metrics.note_reading(int(numbers[0]))
             yield from self.source.records(numbers)
             metrics.add_batch(len(numbers))

@@ -124,7 +124,7 @@ class ShardedExport:
             return choose_members(request.skipped, names, known, None)
         job = ChooseMembers(self._samples, request.skipped, names)
         with self._workers(1, job) as workers:
-            found = next(iter(workers.run([int(order.numbers[0])], 1, lambda: None)))
+            found = next(iter(workers.run([order.number_at(0)], 1, lambda: None)))
         if isinstance(found, ConfigError):
             raise found
         members: tuple[Member, ...] = found
@@ -182,7 +182,7 @@ class ShardedExport:
             options={
                 "fields": fields,
                 **own,
-                "indices": None if request.indices is None else _digest(order.numbers.tobytes()),
+                "indices": None if request.indices is None else order.digest(),
                 "shuffle_seed": request.shuffle_seed,
                 "num_shards": sizes.num_shards,
                 "max_count": sizes.max_count,

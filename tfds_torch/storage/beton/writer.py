@@ -256,15 +256,21 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
             return what
         written = self.layout.pages_end(num_pages)
         all_bytes = written * self.layout.num_samples // num_done if num_done else written
+        what = (
+            f"{what} About {all_bytes:,} bytes are needed ({written:,} for {num_done:,} of "
+            f"{self.layout.num_samples:,} samples)"
+        )
+        if error.errno == errno.EFBIG:
+            return (
+                f"{what}, and no file may be as large, by a limit (ulimit -f) or the file system: raise the limit, or "
+                f"write elsewhere."
+            )
         try:
             status = os.statvfs(self.path.absolute().parent)
             free = f"{status.f_bavail * status.f_frsize:,}"
         except OSError:
             free = "an unknown number of"
-        return (
-            f"{what} About {all_bytes:,} bytes are needed ({written:,} for {num_done:,} of "
-            f"{self.layout.num_samples:,} samples), and {free} are free: make room, or write elsewhere."
-        )
+        return f"{what}, and {free} are free: make room, or write elsewhere."
 
 
 def _check_ids(ids: list[str | None], path: Path) -> list[str] | None:
