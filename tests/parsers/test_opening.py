@@ -30,6 +30,19 @@ def test_a_dataset_opens_by_name_version_and_config(datasets: Datasets) -> None:
     assert full_name("channels/png_rgb:2.1.0") == "channels/png_rgb:2.1.0"
 
 
+def test_a_root_that_one_may_not_look_into_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = os.stat
+
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(str(tmp_path / "closed")):
+            raise PermissionError(13, "Permission denied", path)
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)  # Permissions do not hold for root.
+    with pytest.raises(DatasetNotFoundError, match="closed/in of dataset 'digits' cannot be looked into: Permission"):
+        ParserTfds(tmp_path / "closed" / "in", "digits")
+
+
 def test_a_version_directory_opens_as_root_and_as_name(datasets: Datasets) -> None:
     directory = datasets.shapes
     for root, name in [

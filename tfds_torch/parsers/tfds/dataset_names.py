@@ -19,7 +19,10 @@ def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> 
         data_dir: the root that was searched.
         registered: the datasets that TFDS knows how to build.
     """
-    prepared, incomplete = _found_under(data_dir)
+    try:
+        prepared, incomplete = _found_under(data_dir)
+    except OSError as error:
+        return f"The root {data_dir} of dataset {name!r} cannot be looked into: {error.strerror or error}."
     found = f" Prepared there: {', '.join(prepared)}." if prepared else " Nothing is prepared there."
     if incomplete:
         found += f" Incomplete, without a features.json: {', '.join(incomplete)}."

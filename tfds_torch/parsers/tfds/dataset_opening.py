@@ -143,4 +143,4 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 
 def _is_version_directory(path: str | os.PathLike[str]) -> bool:
-    return (Path(path) / "dataset_info.json").is_file()
+    return os.path.isfile(os.path.join(path, "dataset_info.json"))  # Unlike Path's, quiet where one may not look.
