@@ -16,6 +16,9 @@ import pytest
 import told
 
 ROOT = Path(__file__).parents[1]
+INTERRUPTED = (130, -signal.SIGINT)
+"""What a command that Ctrl-C ends leaves to its parent; a shell calls both 130. The latter is Python's own choice where
+the signal came while code was run that was compiled from a text, as methods of dataclasses are."""
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start.
