@@ -22,6 +22,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"beam_runner": 3}, "beam_runner=3 must be the name"),
     ({"beam_options": "a=1"}, "beam_options='a=1' must be a sequence of texts NAME=VALUE"),
     ({"beam_options": [1]}, r"beam_options=\[1\] must be a sequence"),
+    ({"beam_options": None}, "beam_options=None must be a sequence"),
+    ({"beam_options": iter(["a=1"])}, "must be a sequence of texts"),
     ({"out": "gs://bucket/out"}, "gs://bucket/out is on another machine: files are written to file systems that are"),
     ({"out": "s3://bucket/out"}, "s3://bucket/out is on another machine"),
     ({}, r"Apache Beam is not installed: `pip install 'tfds-torch\[beam\]'"),
@@ -85,7 +87,7 @@ def test_a_worker_of_another_version_loads_nothing(tmp_path: Path) -> None:
 def test_shards_that_a_runner_has_put_elsewhere_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam_export, "make_pipeline", lambda name, options: None)
     monkeypatch.setattr(beam_export, "_pickle", lambda job: b"")
-    monkeypatch.setattr(beam_export.BeamRunner, "_run", lambda self, path, plan, folder, progress: None)
+    monkeypatch.setattr(beam_export.BeamRunner, "_run", lambda self, *arguments: None)
     with pytest.raises(
         ExportError, match=r"FarRunner has ended, and 8 of 8 shards are not here, such as Numbered-all-000000.tar. Is"
     ):

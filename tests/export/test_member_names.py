@@ -13,7 +13,10 @@ import pytest
 from export.made_sources import Numbered
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import export_dataset
+from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.storage.beton.fields import BetonInt
+from tfds_torch.storage.beton.writer import BetonWriter
 
 
 def write_tar(path: Path, keys: list[bytes]) -> ParserWebDataset:
@@ -67,3 +70,16 @@ def test_ids_of_samples_that_have_none_are_refused_beforehand(tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"samples of Numbered have no id\. Use key='number'"):
         export_dataset(Numbered(), tmp_path / "out", format="webdataset", key="id", num_workers=1)
     assert os.listdir(tmp_path) == []
+
+
+def test_an_id_that_two_samples_of_a_shard_have_is_refused(tmp_path: Path) -> None:
+    with BetonWriter(tmp_path / "a.beton", {"label": BetonInt()}, num_samples=4) as writer:
+        for number, sample_id in enumerate("xyzz"):
+            writer.add((number,), id=sample_id)
+    source = ParserBeton(tmp_path / "a.beton")
+    with pytest.raises(ConfigError, match=r"another sample has the same id\. Use key='number'"):
+        export_dataset(source, tmp_path / "out", format="webdataset", key="id", num_shards=1, num_workers=1)
+    assert not list((tmp_path / "out").glob("*.tar"))
+    export_dataset(source, tmp_path / "apart", format="webdataset", key="id", max_count=3, num_workers=1)
+    tars = ParserWebDataset(str(tmp_path / "apart" / "a_beton-all-{000000..000001}.tar"), {"label": "cls"})
+    assert [tars[number].label for number in range(len(tars))] == [0, 1, 2, 3]

@@ -44,7 +44,7 @@ def test_all_samples_in_order_take_no_memory() -> None:
     assert len(pickle.dumps(order)) < 300
 
 
-@pytest.mark.parametrize("indices", [[7], [-1], "12", [1.5], [True]])
+@pytest.mark.parametrize("indices", [[7], [-1], "12", [1.5], [True], [2**63], np.array([2**63], np.uint64)])
 def test_what_is_no_index_of_a_sample_is_refused(indices: object) -> None:
     with pytest.raises(ConfigError, match="indices"):
         SampleOrder(7, indices)  # type: ignore[arg-type]

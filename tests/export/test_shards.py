@@ -25,6 +25,7 @@ from tfds_torch.export.manifest import read_manifest
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.samples import samples_of
 from tfds_torch.export.shard_content import RecordContent, TarContent
+from tfds_torch.export.shard_file import WriteRefusedError
 from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.shard_jobs import write_shard
 from tfds_torch.export.tar_members import choose_members
@@ -236,6 +237,25 @@ def test_a_shard_is_a_function_of_the_plan_that_travels(exported_root: Path, tmp
     assert [write_shard(plan, number, content, folder, metrics) for number in (3, 1)] == [shards[3], shards[1]]
     name = plan.file_name(3)
     assert (tmp_path / "elsewhere" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def test_a_shard_whose_file_the_end_of_an_export_has_removed_is_not_told(exported_root: Path, tmp_path: Path) -> None:
+    parser = open_parser(exported_root, "photos")
+    export_dataset(parser, tmp_path / "out", format="tfrecord", num_shards=4, num_workers=1)
+    plan, _ = read_manifest(tmp_path / "out" / "export-train.json")
+    (tmp_path / "other").mkdir()
+    folder = ShardFolder(tmp_path / "other", "train", is_shared=True)
+
+    class Ended(RecordContent):
+        def write(self, *arguments: Any) -> Any:
+            written = super().write(*arguments)
+            folder.remove_unfinished()
+            return written
+
+    content = Ended(parser.source, SampleOrder(37), "tfrecord")  # type: ignore[arg-type]
+    with pytest.raises(WriteRefusedError, match="the export was ended meanwhile"):
+        write_shard(plan, 2, content, folder, StageMetrics(0))
+    assert list((tmp_path / "other").iterdir()) == []
 
 
 def test_beton_files_and_image_folders_become_tars(exported_root: Path, tmp_path: Path) -> None:

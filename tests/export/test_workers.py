@@ -19,6 +19,7 @@ from export.made_sources import Numbered, Sized
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import workers
 from tfds_torch.export.exporting import export_dataset
+from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ReadingNames
 
 others: list[psutil.Process] = []  # Children of the tests, that no test here has started.
@@ -132,6 +133,25 @@ def test_a_worker_that_is_stopped_while_it_answers_is_an_error(monkeypatch: pyte
         pytest.raises(ExportError, match=r"is stopped \(T\), and has not ended its answer for 0\.5 s"),
     ):
         list(one.run([1], 1, stop_children))
+
+
+class ReadsLong(Answers):
+    """A job that notes nothing but how long it has read, for longer than a worker may stand still."""
+
+    def begin(self, metrics: StageMetrics) -> None:
+        self.metrics = metrics
+
+    def do(self, task: object) -> str:
+        for _ in range(10):
+            time.sleep(0.15)
+            self.metrics.add("read", 0.15)
+        return "read"
+
+
+def test_a_worker_that_reads_for_long_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "STUCK_S", 0.6)
+    with workers.Workers(1, ReadsLong(), ReadingNames("a dataset", "", None), "It failed.") as one:
+        assert [answer for answer in one.run([1], 1, lambda: None) if answer] == ["read"]
 
 
 class FailsAtTwo(Answers):

@@ -75,13 +75,18 @@ class BeamRunner:
         path = folder.path / f".{folder.manifest.stem}-{secrets.token_hex(8)}.job"
         write_for_good(path, _pickle(job))
         try:
-            self._run(path, plan, folder, progress)
+            self._run(path, plan, folder, len(told), progress)
         finally:
             path.unlink(missing_ok=True)  # Workers that are left begin no shard any more.
         return self._look(plan, folder, told)
 
     def _run(
-        self, path: Path, plan: ExportPlan, folder: ShardFolder, progress: Callable[[int, int], object] | None
+        self,
+        path: Path,
+        plan: ExportPlan,
+        folder: ShardFolder,
+        num_told: int,
+        progress: Callable[[int, int], object] | None,
     ) -> None:
         import apache_beam as beam
 
@@ -94,17 +99,18 @@ class BeamRunner:
                 ending = _Ending(result)
                 while not ending.wait(_LOOK_S) and not signals:
                     if progress is not None:
-                        progress(plan.num_examples * folder.num_noted() // plan.num_shards, plan.num_examples)
+                        num_done = min(num_told + folder.num_noted(), plan.num_shards)
+                        progress(plan.num_examples * num_done // plan.num_shards, plan.num_examples)
                 if signals:
                     raise KeyboardInterrupt
                 if ending.state not in ("DONE", "UNKNOWN"):
                     raise RuntimeError(f"the pipeline ended in the state {ending.state}")
             except (Exception, KeyboardInterrupt) as error:  # Of the runner's own types.
-                if isinstance(error, Exception) and not signals:
-                    raise self._failure(error, folder) from error
                 with suppress(Exception):  # Not all runners can.
                     if result is not None:
                         result.cancel()
+                if isinstance(error, Exception) and not signals:
+                    raise self._failure(error, folder) from error
                 raise KeyboardInterrupt from error
         if progress is not None:
             progress(plan.num_examples, plan.num_examples)
@@ -181,8 +187,12 @@ def write_by_job(path: str, number: int) -> None:
     job: WriteShards = pickle.loads(pickled)  # noqa: S301 (from the folder that is exported to, of this export)
     if not Path(path).exists():  # Loading takes time.
         raise ExportError(f"The export of {path} was ended meanwhile.")
-    job.begin(StageMetrics(0))
-    answer = job.do(number)
+    metrics = StageMetrics(0)
+    job.begin(metrics)
+    try:
+        answer = job.do(number)
+    except Exception as error:
+        raise ExportError(f"{job.describe(metrics.reading(0))}: {type(error).__name__}: {error}") from error
     if isinstance(answer, OSError):
         raise ExportError(
             f"Shard {number} cannot be written on {socket.gethostname()}: {answer.strerror or answer}."
@@ -216,7 +226,7 @@ class _Ending:
 
 @contextmanager
 def _noted_signals(job: Path) -> Iterator[list[int]]:
-    """Yields the signals that came, each of which removes the job's file.
+    """Yields the signals that came and that the user's handlers end the export for; they remove the job's file.
 
     What a signal raises, a runner that works in this thread makes an error of its own, or drops. Others finish all that
     they have begun. Without the job, either ends with the next shard.
@@ -224,9 +234,12 @@ def _noted_signals(job: Path) -> Iterator[list[int]]:
     came: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        job.unlink(missing_ok=True)
-        before[number](number, frame)
+        try:
+            before[number](number, frame)
+        except BaseException:
+            came.append(number)
+            job.unlink(missing_ok=True)
+            raise
 
     is_main = threading.current_thread() is threading.main_thread()
     both = (signal.SIGINT, signal.SIGTERM) if is_main else ()

@@ -28,7 +28,8 @@ def make_pipeline(name: object, options: Sequence[str]) -> Any:
     """
     if not isinstance(name, str) or not name:
         raise ConfigError(f"beam_runner={name!r} must be the name of a runner, such as {', '.join(_USUAL)}.")
-    if isinstance(options, str) or not all(isinstance(one, str) for one in options):
+    is_sequence = isinstance(options, Sequence) and not isinstance(options, str | bytes)
+    if not is_sequence or not all(isinstance(one, str) for one in options):
         raise ConfigError(
             f"beam_options={options!r} must be a sequence of texts NAME=VALUE, such as ['parallelism=8']."
         )

@@ -140,7 +140,7 @@ class ShardSizes:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_shards", "max_count", "max_bytes"):
+        for name in _SIZES:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_integer(name, value, 1))  # A plan is JSON: no numpy's integers.
         if self.num_shards is not None and (self.max_count is not None or self.max_bytes is not None):

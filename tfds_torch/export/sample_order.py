@@ -47,7 +47,7 @@ class SampleOrder:
     @property
     def has_repeats(self) -> bool:
         """Whether a sample stands at several places."""
-        return self._numbers is not None and bool((self._sorted[1:] == self._sorted[:-1]).any())
+        return self._numbers is not None and len(np.unique(self._numbers)) < len(self)
 
     def digest(self) -> str:
         """Returns what tells these numbers in this order from others."""
@@ -77,15 +77,13 @@ def _checked(indices: Iterable[int], num_samples: int) -> Int64Array:
     if isinstance(indices, str | bytes) or not isinstance(indices, Iterable):
         raise ConfigError(f"indices={indices!r} must be a sequence of integers.")
     if isinstance(indices, np.ndarray) and indices.dtype.kind in "iu" and indices.ndim == 1:
-        numbers = indices.astype(np.int64)
+        outside = indices[(indices < 0) | (indices >= num_samples)].tolist()
     else:
-        numbers = np.array([_integer(one) for one in indices], np.int64)
-    outside = (numbers < 0) | (numbers >= num_samples)
-    if outside.any():
-        raise ConfigError(
-            f"indices: there is no sample {numbers[outside][0]}: the source has {num_samples:,}, counted from 0."
-        )
-    return numbers
+        indices = [_integer(one) for one in indices]
+        outside = [number for number in indices if not 0 <= number < num_samples]
+    if outside:
+        raise ConfigError(f"indices: there is no sample {outside[0]}: the source has {num_samples:,}, counted from 0.")
+    return np.array(indices, np.int64)
 
 
 def _integer(value: object) -> int:

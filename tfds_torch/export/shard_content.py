@@ -60,7 +60,12 @@ class TarContent:
     def write(self, places: range, file: ShardFile, metrics: StageMetrics) -> tuple[WrittenFile, int]:
         """Writes a shard; see `ShardContent`."""
         tar, content_bytes = TarWriter(file.write), 0
+        keys = set[str]()
         for key, sample in self._samples(places, metrics):
+            if self.key == "id":  # Numbers differ. In different tars, readers tell equal keys apart.
+                if key in keys:
+                    raise ConfigError("key='id' (--key id): another sample has the same id. Use key='number'.")
+                keys.add(key)
             for member in self.members:
                 extension, content = member.encode(sample)
                 tar.add(f"{key}.{extension}", content)
@@ -126,7 +131,7 @@ class RecordContent:
                 writer.close()
         finally:
             writer.discard()
-        written = read_file(file.beside)
+        written = read_file(file.beside, metrics)
         if written is None:
             raise WriteRefusedError(errno.EIO, f"{file.beside} cannot be read again")
         return written, content_bytes

@@ -1,6 +1,8 @@
 """ShardFile: a shard that is written from its beginning to its end, and its checksum; there whole or not at all."""
 
+import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import google_crc32c
 
+from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.whole_file import WholeFile
 
 _BLOCK_BYTES = 2**20
@@ -40,7 +43,7 @@ def told_refusals() -> Iterator[None]:
 
 
 class ShardFile:
-    """A file in the making, beside its place.
+    """A file in the making, beside its place. What others have left there, the folder removes: `ShardFolder`.
 
     Args:
         path: its place.
@@ -54,7 +57,7 @@ class ShardFile:
 
     @told_refusals()
     def __init__(self, path: Path) -> None:
-        self._file = WholeFile(path)
+        self._file = WholeFile(path, removes_left_behind=False)
         self.beside = self._file.beside
         self._parts: list[bytes] = []
         self._waiting = self._num_bytes = self._crc32c = 0
@@ -80,6 +83,16 @@ class ShardFile:
         return WrittenFile(self._num_bytes, self._crc32c)
 
     @told_refusals()
+    def check_is_wanted(self) -> None:
+        """Checks that nobody has removed the file, as the end of an export does.
+
+        Raises:
+            WriteRefusedError: it was removed.
+        """
+        if not self.beside.exists():
+            raise FileNotFoundError(errno.ENOENT, "the export was ended meanwhile")
+
+    @told_refusals()
     def commit(self, *, syncs_folder: bool = True) -> None:
         """Puts the file in its place, for good; see `WholeFile.commit`.
 
@@ -101,13 +114,23 @@ class ShardFile:
         self._parts, self._waiting = [], 0
 
 
-def read_file(path: str | os.PathLike[str]) -> WrittenFile | None:
-    """Returns what a file holds; None: there is none, or it cannot be read."""
+def read_file(path: str | os.PathLike[str], metrics: StageMetrics | None = None) -> WrittenFile | None:
+    """Returns what a file holds; None: there is none, or it cannot be read.
+
+    Args:
+        path: of the file.
+        metrics: told of the time that each part takes, so that a large file is not taken for a hang.
+    """
     num_bytes = crc32c = 0
+    began_s = time.monotonic()
     try:
         with open(path, "rb", buffering=0) as file:
             while block := file.read(_BLOCK_BYTES):
                 num_bytes, crc32c = num_bytes + len(block), google_crc32c.extend(crc32c, block)
+                if metrics is not None:
+                    now_s = time.monotonic()
+                    metrics.add("read", now_s - began_s)
+                    began_s = now_s
     except OSError:
         return None
     return WrittenFile(num_bytes, crc32c)

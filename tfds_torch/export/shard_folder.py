@@ -30,6 +30,7 @@ from tfds_torch.export.manifest import (
 from tfds_torch.export.plan import ExportPlan, split_label
 from tfds_torch.export.shard_file import read_file, told_refusals, write_for_good
 from tfds_torch.export.tfds_metadata import withdraw_split
+from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _SUFFIXES_OF_FILES = (".tar", ".beton", ".tfrecord", ".array_record")
 _WAIT_S = 5.0
@@ -150,18 +151,27 @@ class ShardFolder:
         return next(iter(_read_lines(self._note(number))), None)
 
     def num_noted(self) -> int:
-        """Returns of how many shards machines have told since `begin`."""
-        return sum(1 for _ in self._notes())
+        """Returns of how many shards machines have told since `begin`, as far as the file system tells now."""
+        try:
+            return sum(1 for _ in self._notes())
+        except OSError:
+            return 0
 
-    def is_complete(self, plan: ExportPlan, shard: Shard) -> bool:
-        """Whether a shard lies in its place as it was told; all of it is read."""
+    def is_complete(self, plan: ExportPlan, shard: Shard, metrics: StageMetrics | None = None) -> bool:
+        """Whether a shard lies in its place as it was told; all of it is read.
+
+        Args:
+            plan: of the export.
+            shard: as it was told.
+            metrics: told of the time that it takes.
+        """
         path = self.path / plan.file_name(shard.number)
         try:
             if path.stat().st_size != shard.num_bytes:
                 return False
         except OSError:
             return False
-        found = read_file(path)
+        found = read_file(path, metrics)
         return found is not None and (found.num_bytes, found.crc32c) == (shard.num_bytes, shard.crc32c)
 
     def complete(self, plan: ExportPlan, shards: Sequence[Shard]) -> None:
@@ -183,6 +193,8 @@ class ShardFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Makes the folder, and keeps other exports out of it until the block ends, and workers of this one with it.
+
+        Those of other machines are not kept out: network file systems have no locks of folders.
 
         Raises:
             ExportError: another export writes there, or it cannot be made.

@@ -1,6 +1,7 @@
 """What the workers of a sharded export do: choose members by a first sample, measure samples, write shards."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tfds_torch.errors import ConfigError
@@ -48,6 +49,7 @@ def write_shard(
     try:
         written, content_bytes = content.write(plan.places(number), file, metrics)
         shard = Shard(number, written.num_bytes, written.crc32c, content_bytes)
+        file.check_is_wanted()
         folder.note(shard)
         file.commit(syncs_folder=False)  # The manifest is written last, and for good with all names before it.
     finally:
@@ -76,13 +78,22 @@ class WriteShards:
         """Returns a complete shard, or what kept the system from writing it."""
         # A note is of an attempt of this export: Beam repeats a shard that is complete, where another one has failed.
         shard = self._folder.noted(number) or self._told.get(number)
-        if shard is not None and self._folder.is_complete(self._plan, shard):
+        if shard is not None and self._folder.is_complete(self._plan, shard, self._metrics):
             self._metrics.add_batch(len(self._plan.places(number)))
             return DoneShard(shard, is_kept=True)
         try:
             return DoneShard(write_shard(self._plan, number, self._content, self._folder, self._metrics), is_kept=False)
         except WriteRefusedError as error:
             return error
+
+    def describe(self, number: int | None) -> str:
+        """Returns what a sample is called in messages; None: it is not known which one."""
+        if number is None:
+            return "A sample"
+        if isinstance(self._content, TarContent):
+            with suppress(Exception):  # A message about a fault must not fail.
+                return self._content.source.describe(number)
+        return f"Sample {number}"
 
     def finish(self) -> None:
         """Has nothing more to tell."""

@@ -43,8 +43,8 @@ class WebDatasetShards:
         self.urls = [os.fspath(url) for url in named]
         if not self.urls:
             raise ConfigError("WebDatasetShards: there are no shards: urls is empty.")
-        twice = next((url for url in self.urls if self.urls.count(url) > 1), None) if len(self.urls) < 10_000 else None
-        if twice is not None:
+        if len(set(self.urls)) < len(self.urls):
+            twice = next(url for url in self.urls if self.urls.count(url) > 1)
             raise ConfigError(f"WebDatasetShards: {twice} is named twice.")
         if pipeline is not None and not callable(pipeline):
             raise ConfigError(f"pipeline={pipeline!r} must be a function of a webdataset.WebDataset, or None.")

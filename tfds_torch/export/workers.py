@@ -191,8 +191,9 @@ class Workers(AbstractContextManager["Workers"]):
         return ExportError(f"{self._context} {self._faults.describe_deaths(dead)}")
 
     def _check_is_alive(self, worker: "_Worker") -> None:
-        """A worker that is given tasks does samples: where none comes for long, it is stuck."""
-        signs = (self.metrics.reading(worker.number), self.metrics.counts(worker.number))
+        """A worker that is given tasks does samples, or reads shards again: where neither goes on, it is stuck."""
+        metrics, number = self.metrics, worker.number
+        signs = (metrics.reading(number), metrics.counts(number), metrics.seconds(number)["read"])
         now = time.monotonic()
         if signs != worker.last_signs or worker.has_finished:
             worker.last_signs, worker.last_sign_at = signs, now

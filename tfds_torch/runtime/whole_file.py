@@ -40,14 +40,17 @@ class WholeFile:
 
     Args:
         path: its place.
+        removes_left_behind: whether what lies there of dead writers goes now. Where several machines write, somebody
+            else has to see to it: one does not see another's locks on every file system.
 
     Raises:
         OSError: nothing can be written there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, removes_left_behind: bool = True) -> None:
         self.path = path.resolve()  # A link stays, and its target is replaced.
-        _remove_left_behind(self.path)
+        if removes_left_behind:
+            _remove_left_behind(self.path)
         self.beside, self.descriptor = _open_beside(self.path)
         self._discard = weakref.finalize(self, _discard, self.beside, self.descriptor, os.getpid())
 
