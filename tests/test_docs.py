@@ -128,6 +128,12 @@ def test_what_is_installed_and_made_is_there() -> None:
         assert set(re.findall(r"(?:^\$ |`)make ([a-z-]+)", text, re.MULTILINE)) <= targets, page
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
+def test_every_extra_is_in_the_tables(page: str) -> None:
+    rows = re.findall(r"^\| (`[a-z`, -]+`) \| ", (ROOT / page).read_text(), re.MULTILINE)
+    assert set(re.findall(r"`([a-z-]+)`", "".join(rows))) >= set(extras_of_the_checkout())
+
+
 def extras_of_the_checkout() -> Iterator[str]:
     """Yields the extras that pyproject.toml has now, which an older installation may lack."""
     section = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
