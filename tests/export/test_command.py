@@ -299,13 +299,20 @@ def test_wrong_usage_of_shards_is_code_two_and_says_what_to_do(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("has_begun", "state"),
+    [
+        (False, "is as it was."),
+        (True, "has the shards that were complete, which stay: the same command goes on with the others."),
+    ],
+)
 def test_shards_that_are_interrupted_stay_and_the_message_says_so(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, has_begun: bool, state: str
 ) -> None:
-    def interrupt(*arguments: Any, **options: Any) -> Any:
+    def interrupt(parser: Any, out: Path, **options: Any) -> Any:
+        if has_begun:
+            out.mkdir()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "export_dataset", interrupt)
-    code, _, errors = run("photos", "out", "--format", "tfrecord")
-    assert code == 130
-    assert "Interrupted: out has the shards that were complete, which stay: the same command goes on" in errors
+    assert run("photos", "out", "--format", "tfrecord") == (130, "", f"Interrupted: out {state}\n")

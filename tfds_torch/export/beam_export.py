@@ -27,6 +27,7 @@ from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.beam_pipeline import make_pipeline
 from tfds_torch.export.manifest import Shard
 from tfds_torch.export.plan import ExportPlan
+from tfds_torch.export.refused_writes import KEPT
 from tfds_torch.export.shard_file import write_for_good
 from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.shard_jobs import DoneShard, WriteShards
@@ -134,10 +135,7 @@ class BeamRunner:
 
     def _failure(self, error: Exception, folder: ShardFolder) -> ExportError:
         said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        return ExportError(
-            f"The export to {folder.path} failed on {self.name}: {said[-1]}\n"
-            f"The shards that are complete stay: the same command goes on with the others."
-        )
+        return ExportError(f"The export to {folder.path} failed on {self.name}: {said[-1]}\n{KEPT}")
 
 
 class _WriteShard:

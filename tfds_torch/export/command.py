@@ -64,7 +64,7 @@ def run(flags: argparse.Namespace) -> int:
         return OK
     except KeyboardInterrupt:
         is_written = report is not None or (_identity(flags.out) != was and flags.format not in SHARDED)
-        state = "is written, and was not verified" if is_written else _unwritten(flags.format)
+        state = "is written, and was not verified" if is_written else _unwritten(flags.out, flags.format)
         errors.print(Text(printable(f"Interrupted: {flags.out} {state}.")), soft_wrap=True)
         return INTERRUPTED
     except TfdsTorchError as error:
@@ -94,9 +94,9 @@ def _identity(path: str) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-def _unwritten(file_format: str) -> str:
+def _unwritten(out: str, file_format: str) -> str:
     """Returns how an export is left that was interrupted."""
-    if file_format in SHARDED:
+    if file_format in SHARDED and _identity(out) is not None:
         return "has the shards that were complete, which stay: the same command goes on with the others"
     return "is as it was"
 
