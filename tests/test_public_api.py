@@ -13,7 +13,7 @@ import pytest
 import tfds_torch
 from tfds_torch import errors
 
-CLASSES = sorted(set(tfds_torch.__all__) - {"__version__", "errors"})
+CLASSES = sorted(set(tfds_torch.__all__) - {"__version__", "demo", "errors"})
 
 
 def test_all_is_sorted_and_without_doubles() -> None:
@@ -59,7 +59,7 @@ def test_type_checkers_see_the_same_names() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert imported.keys() == {*CLASSES, "errors"}
+    assert imported.keys() == {*CLASSES, "demo", "errors"}
     for name in CLASSES:
         room, _, attribute = imported[name].rpartition(".")
         assert getattr(__import__(room, fromlist=[attribute]), attribute) is getattr(tfds_torch, name)

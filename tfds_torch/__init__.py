@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfds_torch import errors
+    from tfds_torch import demo, errors
     from tfds_torch.engines.batch import Batch
     from tfds_torch.engines.options import ReadOptions
     from tfds_torch.export.exporting import export_dataset
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
+_MODULES = ("demo", "errors")
 _ROOMS = {
     "Batch": "engines.batch",
     "DecodedCache": "parsers.cache.decoded_cache",
@@ -77,14 +78,15 @@ __all__ = [
     "World",
     "__version__",
     "create_loader",
+    "demo",
     "errors",
     "export_dataset",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("tfds_torch.errors")
+    if name in _MODULES:
+        return importlib.import_module(f"tfds_torch.{name}")
     if name in _ROOMS:
         return getattr(importlib.import_module(f"tfds_torch.{_ROOMS[name]}"), name)
     raise AttributeError(f"module 'tfds_torch' has no attribute {name!r}")

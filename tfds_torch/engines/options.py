@@ -26,8 +26,9 @@ class ReadOptions:
         mode: `index` fetches every record by its number, so that the order is one shuffle of the whole split, whatever
             the number of ranks and workers, and can be resumed anywhere; `files` streams whole shards, dealt to the
             pipelines (training only); `examples` streams consecutive cuts of exactly the planned number of examples.
-            `auto` takes `index` for local files with random access (TFRecord, ArrayRecord, image folders, .beton); else
-            `files` in training when there are at least as many non-empty files as pipelines; else `examples`.
+            `auto` takes `index` for local files with random access (TFRecord, ArrayRecord, image folders, .beton,
+            tars); else `files` in training when there are at least as many non-empty files as pipelines; else
+            `examples`.
         num_threads: threads that decode, per worker; None means max(1, min(8, cores) // num_workers), of the cores that
             the process may use (affinity, container), divided among the ranks of the machine.
         cycle_length: files that a shuffling worker reads by turns.

@@ -228,7 +228,7 @@ class Loader(Iterable[Any]):
         """Lets the next iteration go on where a state was taken; later ones are the following epochs.
 
         As `ImageDataset.load_state_dict`: in mode `index` the numbers of workers and ranks may be others, as long as
-        the global batch is the same; the first iteration after an epoch's end is empty.
+        the global batch is the same; a state of an epoch's end makes the first iteration empty.
 
         Raises:
             ConfigError: the dataset is not an ImageDataset.
