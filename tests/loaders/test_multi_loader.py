@@ -277,6 +277,12 @@ def test_without_shared_memory_sockets_carry_everything(monkeypatch: pytest.Monk
         iter(load(sources.numbers, 2, transport="shared"))
 
 
+def test_what_broken_off_iterations_left_is_taken_from_workers_whose_turn_never_came() -> None:
+    # As who looks at one batch in every step does: a worker that is not listened to reads no orders in the end.
+    with load(sources.numbers, 2, transport="shared", persistent_workers=True) as loader:
+        assert [next(iter(loader)) for _ in range(4000)] == [0] * 4000
+
+
 def test_where_jax_was_imported_workers_are_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     from tfds_torch.loaders.pool import find_start_method
 

@@ -5,6 +5,8 @@ import os
 import pickle
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -191,3 +193,21 @@ def test_no_frame_may_be_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(MalformedMessage, match="larger than a message may be"):
         _open(b"k", [bytes(32), header, bytes(6), bytes(6)])
     assert MOST_BYTES == 1 << 30
+
+
+def test_a_script_that_leaves_its_loader_open_ends(root: Path, tmp_path: Path) -> None:
+    code = (
+        "from loaders import sources\nfrom tfds_torch import MultiLoader\n"
+        "loader = MultiLoader(sources.numbers, 1, transport='zmq', persistent_workers=True, start_method='fork', "
+        f"socket_dir={str(tmp_path)!r})\nprint(len(list(loader)))\n"
+    )
+    paths = os.pathsep.join([str(root), str(root / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{NUM_ITEMS}\n", "")
+    assert list(tmp_path.iterdir()) == []

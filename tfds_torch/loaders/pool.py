@@ -11,6 +11,7 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import Transport
+from tfds_torch.loaders.wire import MalformedMessage
 from tfds_torch.loaders.worker import BEGIN, END, MORE, ORDER, PoolContext, work
 from tfds_torch.runtime.worker_start import interrupts_held
 
@@ -97,6 +98,7 @@ class WorkerPool:
         """
         number, self.num_begun = self.num_begun, self.num_begun + 1
         for worker in range(self.num_workers):
+            self._drop_what_came(worker)
             self._order(worker, BEGIN, number, epoch, start_batch, num_allowed)
         return number
 
@@ -107,6 +109,12 @@ class WorkerPool:
     def _order(self, worker: int, *numbers: int) -> None:
         with suppress(OSError):  # As above.
             os.write(self._orders[worker].fileno(), ORDER.pack(*numbers))  # A pipe takes so few bytes whole.
+
+    def _drop_what_came(self, worker: int) -> None:
+        """Takes what a worker has sent in an iteration that was broken off before its turn; it blocks otherwise."""
+        with suppress(EOFError, MalformedMessage):  # Who ended or does not keep to the protocol is found when awaited.
+            while self.transport.receive(worker) is not None:
+                pass
 
     def find_dead(self, workers: set[int], wait_s: float = 0.0) -> list[tuple[int, int, int]]:
         """Returns (worker, pid, exit code) of those that have ended.

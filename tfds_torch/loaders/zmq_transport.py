@@ -98,7 +98,7 @@ class ZmqTransport:
             self._folder = tempfile.mkdtemp(prefix="tfds_torch.", dir=folder)
         except OSError as error:
             raise ConfigError(f"MultiLoader: no folder for its sockets can be made: {error}") from None
-        self._end = weakref.finalize(self, _end, os.getpid(), self._folder, sockets := [], context := zmq.Context())
+        self._end = weakref.finalize(self, _end, os.getpid(), self._folder, context := zmq.Context())
         self._addresses = [f"ipc://{self._folder}/{worker}" for worker in range(num_workers)]
         longest = len(self._addresses[-1]) - len("ipc://")
         if longest > _LONGEST_ADDRESS:
@@ -108,15 +108,15 @@ class ZmqTransport:
                 f"sockets: with theirs it has {longest} characters, and {_LONGEST_ADDRESS} are allowed."
             )
         self._keys = [secrets.token_bytes(_KEY_BYTES) for _ in range(num_workers)]
+        self._sockets = []
         for address in self._addresses:
             socket = context.socket(zmq.PULL)
-            sockets.append(socket)
+            self._sockets.append(socket)
             # How much is under way is limited by the batches that workers may read ahead.
             socket.set_hwm(0)
             socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
             socket.bind(address)
-        self._sockets = sockets
-        self._monitors = [_Monitor(zmq, socket) for socket in sockets]
+        self._monitors = [_Monitor(zmq, socket) for socket in self._sockets]
 
     def outlet(self, worker: int, context: BaseContext) -> "ZmqOutlet":  # noqa: D102
         return ZmqOutlet(self._addresses[worker])
@@ -217,12 +217,10 @@ class _Monitor:
             self._events.close(linger=0)
 
 
-def _end(owner: int, folder: str, sockets: list[Any], context: Any) -> None:
+def _end(owner: int, folder: str, context: Any) -> None:
     if os.getpid() != owner:  # What a fork has copied is not its own.
         return
-    for socket in sockets:
-        socket.close(linger=0)
-    context.term()
+    context.destroy(linger=0)  # All of its sockets, also the monitors': ending it waits for each of them.
     shutil.rmtree(folder, ignore_errors=True)
 
 
