@@ -87,6 +87,8 @@ def test_names_of_shards_are_those_that_readers_look_for() -> None:
     assert PLAN.file_name(1) == "photos-train.tfrecord-00001-of-00002"
     tar = ExportPlan("webdataset", "photos", "train", {}, {}, (0, 5, 9))
     assert tar.file_name(1) == "photos-train-000001.tar"
+    many = ExportPlan("tfrecord", "photos", "train", {}, {}, tuple(range(128_001)))
+    assert many.file_name(3) == "photos-train.tfrecord-000003-of-128000"
 
 
 def test_differences_name_what_is_otherwise() -> None:

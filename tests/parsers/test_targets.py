@@ -391,3 +391,12 @@ def test_a_feature_with_a_comma_in_its_key_wins_over_several_keys() -> None:
     assert parse_target_key(["cat,dog", "dog"], features) == ("cat,dog", "dog")
     assert parse_target_key("bird", features) == "bird"
     assert parse_target_key(None, features) is None
+
+
+@pytest.mark.parametrize("key", ["small", "flag"])
+def test_padding_of_narrow_targets_has_the_label_of_padding(datasets: Datasets, key: str) -> None:
+    parser = ParserTfds(datasets.root, "shapes", "train", batch_size=4, target_key=key)
+    batches = [batch for rank in range(3) for batch in parser.batches(World(rank, 3))]
+    padding = [batch.label[~batch.valid] for batch in batches if batch.label is not None]
+    assert len(padding) == len(batches)
+    assert set(np.concatenate(padding).tolist()) == {-100}

@@ -212,7 +212,7 @@ class Assembly:
             valid &= ~part.replaced
         columns, label = part.columns, None
         if content.has_label:
-            label = np.where(valid, columns.pop("label"), PAD_LABEL).astype(np.int64)
+            label = np.where(valid, np.asarray(columns.pop("label"), np.int64), PAD_LABEL)
         image = columns.pop("image", None) if batch.buffer is None else batch.buffer.images
         ids = self._request.source.ids(index)
         return Batch(image, label, valid, index, ids, columns, self._request.epoch, batch.number)

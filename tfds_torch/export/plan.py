@@ -74,7 +74,8 @@ class ExportPlan:
         name = f"{self.dataset}-{self.split}"
         if self.format == "webdataset":
             return f"{name}-{shard:06d}.tar"
-        return f"{name}.{self.format}-{shard:05d}-of-{self.num_shards:05d}"
+        width = max(5, len(str(self.num_shards)))  # As TFDS has it.
+        return f"{name}.{self.format}-{shard:0{width}d}-of-{self.num_shards:0{width}d}"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all of it as values that JSON has."""

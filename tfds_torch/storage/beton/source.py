@@ -52,7 +52,8 @@ class BetonSource:
         self._lock = ProcessLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": None}
+        kept = {name: value for name, value in self.__dict__.items() if name != "_ids"}  # They lie in mapped memory.
+        return {**kept, "_reader": None}
 
     @property
     def name(self) -> str:
