@@ -46,7 +46,7 @@ class MappedFile:
         except OSError as error:
             raise unreadable(path, error) from error
         self._descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor)
+        weakref.finalize(self, os.close, descriptor).atexit = False  # Threads may still copy then.
         changed = difference(stamp, stamp_of(os.fstat(descriptor)))
         if changed is not None:
             raise changed_in_use(path, changed)
