@@ -310,9 +310,9 @@ class ParserBase(ABC):
                 f"Evaluation with {world.num_workers} workers needs batch_size: a worker must know which batches are "
                 f"its own."
             )
-        epoch = check_integer("epoch", epoch, 0)
         self.check_fields(fields)
         plan = self.plan(world)
+        epoch = plan.check_epoch(epoch)
         plan.worker_batches(start_batch)
         mode = find_read_mode(self._source, self.split, plan, self.read)
         in_pieces = in_pieces and self.preprocess is None

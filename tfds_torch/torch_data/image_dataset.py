@@ -181,13 +181,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         if worker is None and not is_position(state):
             loaded = LoaderState.load(state, here)
             is_bound = loaded.read_mode != "index" and loaded.batches_delivered > 0
-            self._progress.resume(loaded.epoch, loaded.batches_delivered, loaded.num_workers if is_bound else None)
+            self._progress.resume(loaded.epoch, loaded.batches_delivered, loaded.num_workers, is_bound=is_bound)
             self._own.restore(None)
         else:
             number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
             position = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)
             if worker is None:
-                self._progress.resume(position.began_at.epoch, position.began_at.batches_delivered, 1)
+                self._progress.resume(position.began_at.epoch, position.began_at.batches_delivered, 1, is_bound=True)
             self._own.restore(position)
 
     def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
