@@ -16,7 +16,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
@@ -54,6 +54,9 @@ class ParserBeton(ParserBase):
     Building one reads the head of the file; its pointers are checked before the first example is read. Images that are
     stored as pixels of one size go from the mapped file into their batch in one step, and are flipped and cut a batch
     at a time. Parsers can be pickled, and may be used from several processes. The file must not be written to.
+
+    What is read is compared with the checksums that this package writes; files of FFCV itself have none. Images that
+    are stored as pixels of one size, and arrays, are compared when they are first read, anything else at every read.
 
     Args:
         path: of the file.
@@ -96,7 +99,7 @@ class ParserBeton(ParserBase):
         handlers: Mapping[str, BetonField] | None = None,
     ) -> None:
         check_arguments(is_training, batch_size, shuffle, image_mode, read)
-        self._file: BetonSource = source_type("beton")(path, handlers)
+        self._file: BetonSource = source_type("beton")(path, handlers, verify_checksums=read.verify_checksums)
         super().__init__(
             self._file,
             SPLIT,
@@ -125,7 +128,9 @@ class ParserBeton(ParserBase):
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value."""
         fields = {
-            name: FieldSpec((None, None, 3), np.uint8) if isinstance(field, BetonImage) else self._file.specs[name]
+            field_name(name): FieldSpec((None, None, 3), np.uint8)
+            if isinstance(field, BetonImage)
+            else self._file.specs[name]
             for name, field in sorted(self._stored.items())
         }
         return ElementSpec(fields | METADATA_SPECS)
@@ -134,6 +139,7 @@ class ParserBeton(ParserBase):
         """Returns this parser, reading the same examples in another way."""
         parser = copy.copy(self)
         parser.read = read
+        parser._source = parser._file = self._file.with_checksums(read.verify_checksums)
         parser.read_mode(World())
         return parser
 
@@ -160,7 +166,7 @@ class ParserBeton(ParserBase):
         return None if names is None else list(names)
 
     def _field(self, name: str) -> FieldDecoder:
-        key = {"image": self.image_key, "label": self.target_key}.get(name, name)
+        key = self._key(name)
         if key is None or key not in self._stored:
             raise ConfigError(self._missing(name, key))
         field = self._stored[key]
@@ -175,6 +181,11 @@ class ParserBeton(ParserBase):
         decoder: FieldDecoder = JsonField(key) if isinstance(field, BetonJson) else StoredField(key)
         class_names = self._file.class_names.get(key)
         return ClassLabelField(decoder, len(class_names)) if class_names else decoder
+
+    def _key(self, name: str) -> str | None:
+        """Returns the stored field that is behind a field; None: image_key or target_key is None."""
+        key, own = {"image": self.image_key, "label": self.target_key}.get(name, name), stored_key(name)
+        return own if key not in self._stored and own in self._stored else key
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images as JPEG or pixels; see ParserBase."""
@@ -219,7 +230,7 @@ class ParserBeton(ParserBase):
             if not isinstance(self._field(name), ImageField):
                 raise ConfigError(
                     f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
-                    f"{self._stored[name]!r}. Only images go through the same crop."
+                    f"{self._stored[self._key(name) or name]!r}. Only images go through the same crop."
                 )
 
     def _make_class_map(self, class_map: object) -> ClassMap | None:

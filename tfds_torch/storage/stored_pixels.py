@@ -1,7 +1,7 @@
 """StoredPixels: images that are stored as pixels, all of one size, where they lie in a mapped file."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 import numpy as np
@@ -20,12 +20,20 @@ class StoredPixels(Sequence[Pixels]):
         starts: int64 [n], where each image begins; the whole image lies inside of memory.
         shape: [H, W, C].
         unit: bytes of which the starts of all images of the file, and their size, are multiples.
+        check: called right before memory is copied; raises ShardError where the file was cut. None: it cannot be.
     """
 
-    __slots__ = ("_memory", "_starts", "_unit", "shape")
+    __slots__ = ("_check", "_memory", "_starts", "_unit", "shape")
 
-    def __init__(self, memory: Pixels, starts: NDArray[np.int64], shape: tuple[int, int, int], unit: int = 1) -> None:
-        self._memory, self._starts, self.shape, self._unit = memory, starts, shape, unit
+    def __init__(
+        self,
+        memory: Pixels,
+        starts: NDArray[np.int64],
+        shape: tuple[int, int, int],
+        unit: int = 1,
+        check: Callable[[], object] | None = None,
+    ) -> None:
+        self._memory, self._starts, self.shape, self._unit, self._check = memory, starts, shape, unit, check
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -38,7 +46,8 @@ class StoredPixels(Sequence[Pixels]):
 
     def __getitem__(self, place: int | slice) -> "Pixels | StoredPixels":
         if isinstance(place, slice):
-            return StoredPixels(self._memory, self._starts[place], self.shape, self._unit)
+            return StoredPixels(self._memory, self._starts[place], self.shape, self._unit, self._check)
+        self._check_file()
         start = int(self._starts[place])
         return self._memory[start : start + math.prod(self.shape)].reshape(self.shape).copy()
 
@@ -53,6 +62,7 @@ class StoredPixels(Sequence[Pixels]):
 
     def copy_into(self, out: Pixels) -> None:
         """Copies all of them, each once, into memory uint8 [n, H, W, C] of which every row is contiguous."""
+        self._check_file()
         size = math.prod(self.shape)
         if self._unit >= _SMALLEST_UNIT and out.flags["C_CONTIGUOUS"]:
             unit = np.dtype((np.void, self._unit))
@@ -62,6 +72,10 @@ class StoredPixels(Sequence[Pixels]):
             return
         images = as_strided(self._memory, (len(self._memory) - size + 1, size), (1, 1), writeable=False)
         out.reshape(len(self), size)[...] = images[self._starts]
+
+    def _check_file(self) -> None:
+        if self._check is not None:
+            self._check()
 
     def __reduce__(self) -> tuple[object, ...]:
         return list, (list(self),)

@@ -1,14 +1,12 @@
 """BetonReader: the values of samples by number, out of a mapped file whose pointers were checked before."""
 
 import math
-import mmap
-import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.errors import ExampleNotFoundError, ShardError
+from tfds_torch.errors import ExampleNotFoundError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.beton.allocations import PayloadSizes, check_allocations
 from tfds_torch.storage.beton.fields import BetonArray, BetonCustom, BetonField, BetonJson
@@ -16,6 +14,8 @@ from tfds_torch.storage.beton.format import JPEG, RAW
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.manifest import is_whole
+from tfds_torch.storage.beton.mapped_file import FileState, MappedFile
+from tfds_torch.storage.beton.payload_checks import Compared, NoChecks, PayloadChecks, checksums_of, payload_checks
 from tfds_torch.storage.open_files import OpenFiles
 from tfds_torch.storage.stored_pixels import StoredPixels
 
@@ -23,40 +23,61 @@ from tfds_torch.storage.stored_pixels import StoredPixels
 class BetonReader:
     """Reads samples of one file. Threads may share it; a forked process goes on with it.
 
-    Opening one checks all pointers of the file, vectorised, and the checksums of metadata and table where there is a
-    manifest. Payloads are held against their checksums by `verify` only. The file must not be cut while it is mapped.
+    Opening one checks all pointers of the file, vectorised, and, where there is a manifest, the checksums of metadata,
+    table, and of the checksums themselves. Payloads are compared with their checksums when they are read: those that
+    are read into memory of their own every time, those that stay in mapped memory the first time. A file that was
+    written to since then is checked and compared anew at the next read, whatever its modification time says.
 
     Args:
         head: of the file.
+        verify_checksums: whether payloads are compared with their checksums.
+        compared: what was compared before, by readers of the same file; None: nothing.
 
     Raises:
         ShardError: the file is missing, changed, or cannot be read.
-        CorruptRecordError: a pointer, size or count makes no sense.
+        CorruptRecordError: a pointer, size or count makes no sense, or a checksum is not right.
     """
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: Head, *, verify_checksums: bool = True, compared: Compared | None = None) -> None:
         self.head = head
         self._files = OpenFiles([head.path], [head.stamp])
         self._files.read(0, 0, 1)  # Says whether it is still the file whose head was read.
-        mapped = _map(head)
-        self.memory: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
-        layout = head.layout
+        self._mapped = MappedFile(head.path, head.stamp)
+        self.memory: NDArray[np.uint8] = self._mapped.memory
+        self._verify = verify_checksums
+        self._members = dict(zip(head.fields, head.layout.row_type.names or (), strict=True))
+        self._check(self._mapped.check(), compared)
+
+    def _check(self, state: FileState, compared: Compared | None) -> None:
+        """Checks the parts of the file, in a state of it; what was compared in another one is forgotten."""
+        head, layout = self.head, self.head.layout
         rows = self.memory[layout.metadata_at : layout.metadata_end]
         table = self.memory[head.table_at :]
         if head.manifest is not None:
             for part, content, what in (
                 (head.manifest.facts.metadata, rows, "metadata"),
                 (head.manifest.facts.table, table, "allocation table"),
+                (head.manifest.facts.checksums, checksums_of(head, self.memory).view(np.uint8), "list of checksums"),
             ):
                 if not is_whole(part, content):
                     raise damaged(head.path, f"its {what} does not have its checksum")
         self.rows: NDArray[np.void] = rows.view(layout.row_type)
         self._sizes: PayloadSizes = check_allocations(head, self.rows, self.memory)
-        self._members = dict(zip(head.fields, layout.row_type.names or (), strict=True))
         self._raw_shapes = {name: self._raw_shape(name) for name in head.fields}
         self._units = {name: self._unit(name) for name in head.fields}
-        if hasattr(mmap, "MADV_DONTNEED"):
-            mapped.madvise(mmap.MADV_DONTNEED)  # What was checked counts as this process's memory no more.
+        self._checks: PayloadChecks = NoChecks()
+        if self._verify:
+            is_same = compared is not None and compared.state == state
+            kept = compared if compared is not None and is_same else Compared.nothing(head, state)
+            self._checks = payload_checks(head, self.memory, self._sizes, kept)
+        self._state = state
+        self._mapped.give_back()
+
+    def _check_file(self) -> None:
+        """Raises ShardError where the file was cut; where it was written to, it is checked anew."""
+        state = self._mapped.check()
+        if state != self._state:
+            self._check(state, None)
 
     def read(self, name: str, index: Int64Array) -> Any:
         """Returns n values of a field: an array [n, ...], StoredPixels, or a list.
@@ -69,8 +90,10 @@ class BetonReader:
 
         Raises:
             ExampleNotFoundError: an index outside the file.
-            CorruptRecordError: a value is not what its type says.
+            ShardError: the file was cut.
+            CorruptRecordError: a payload does not have its checksum, or the file was written to and is damaged.
         """
+        self._check_file()
         outside = index.view(np.uint64) >= len(self.rows)  # What is negative is huge then.
         if outside.any():
             raise ExampleNotFoundError(
@@ -82,11 +105,18 @@ class BetonReader:
         if field.pointer_at is None:
             return member[index]
         if isinstance(field, BetonArray):
+            self._checks.compare_mapped(name, index)
             return self._arrays(field, member[index].astype(np.int64))
         if isinstance(field, BetonImage):
             return self._images(name, index)
         payloads = self._payloads(name, field, index) or []
         return [payload.removesuffix(b"\0") for payload in payloads] if isinstance(field, BetonJson) else payloads
+
+    def compare(self, name: str, index: Int64Array) -> None:
+        """Compares payloads of a field with their checksums; see PayloadChecks.compare_mapped."""
+        if self.head.fields[name].pointer_at is not None:
+            self._check_file()
+            self._checks.compare_mapped(name, index)
 
     def announce(self, name: str, index: Int64Array) -> None:
         """Asks the system to read the payloads of a field ahead; not those that are copied out of mapped memory."""
@@ -121,13 +151,15 @@ class BetonReader:
         if field.pointer_at is None:
             return None
         pointers, sizes = self._places(name, index)
-        return [
+        payloads = [
             self._files.read(0, pointer, size) if size else b""
             for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True)
         ]
+        self._checks.compare_read(name, index, payloads)
+        return payloads
 
     def _arrays(self, field: BetonArray, pointers: Int64Array) -> NDArray[Any]:
-        flat = StoredPixels(self.memory, pointers, (1, 1, field.num_bytes)).copy()
+        flat = StoredPixels(self.memory, pointers, (1, 1, field.num_bytes), check=self._mapped.check).copy()
         arrays: NDArray[Any] = flat.reshape(len(pointers), field.num_bytes).view(field.dtype)
         return arrays.reshape(len(pointers), *field.shape)
 
@@ -135,7 +167,8 @@ class BetonReader:
         shape = self._raw_shapes[name]
         pointers = self._sizes.pointers(name, index)
         if shape is not None:
-            return StoredPixels(self.memory, pointers, shape, self._units[name])
+            self._checks.compare_mapped(name, index)
+            return StoredPixels(self.memory, pointers, shape, self._units[name], self._mapped.check)
         rows = self.rows[self._members[name]][index]
         found: list[Any] = []
         payloads = self._payloads(name, BetonImage(), index) or []
@@ -160,14 +193,3 @@ class BetonReader:
             return 1
         bits = np.bitwise_or.reduce(self._sizes.pointer_of[name])  # The lowest one that is set in any pointer.
         return math.gcd(math.prod(shape), self.head.layout.page_size, int(bits))
-
-
-def _map(head: Head) -> mmap.mmap:
-    try:
-        descriptor = os.open(head.path, os.O_RDONLY)
-        try:
-            return mmap.mmap(descriptor, head.stamp[0], access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError) as error:
-        raise ShardError(f"{head.path} cannot be mapped into memory: {error}.") from error
