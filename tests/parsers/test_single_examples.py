@@ -26,7 +26,7 @@ from tfds_fixtures import (
     write_shard,
 )
 
-from tfds_torch import ParserBeton, ParserWebDataset, export_dataset
+from tfds_torch import MultiLoader, ParserBeton, ParserWebDataset, export_dataset
 from tfds_torch.engines.batch import Example
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
@@ -164,6 +164,15 @@ def test_without_image_and_label_an_example_has_all_features(datasets: Datasets)
     assert_equal({name: example.features[name] for name in others}, parser.examples_by_index([3], others)[0].features)
     with pytest.raises(ConfigError, match=r"'image' was asked for, but the parser has image_key=None"):
         parser.examples_by_index([3])
+
+
+def test_a_multi_loader_reads_all_features_where_there_are_no_image_and_label(datasets: Datasets) -> None:
+    parser = ParserTfds(datasets.root, "channels/png_rgb", batch_size=5, image_key=None, target_key=None)
+    with MultiLoader(parser, 1) as loader:
+        first = next(iter(loader))
+    assert set(first.features) == {"stored/image", "stored/label"}
+    np.testing.assert_array_equal(first.features["stored/image"][2], parser[2].features["image"])
+    assert list(first.features["stored/label"]) == [parser[i].features["label"] for i in range(5)]
 
 
 def test_features_of_other_formats_are_all_there_without_image_and_label(datasets: Datasets, tmp_path: Path) -> None:

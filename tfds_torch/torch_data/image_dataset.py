@@ -13,6 +13,7 @@ from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.loader_state import state_at
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
+from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.shared_progress import Progress, SharedProgress
 from tfds_torch.plan.state import LoaderState
@@ -88,6 +89,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self._rank = RankFinder(world)
         self._progress = SharedProgress()
         self._own = OwnIterations()
+        warn_of_reading(parser, self.fields, self._rank.find_now() or World())
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
     def _find_delivery(self, batched: bool | None) -> bool:

@@ -22,7 +22,7 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.dataset import field_spec
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields
 from tfds_torch.parsers.tfds.dataset_opening import open_dataset
-from tfds_torch.parsers.tfds.feature_keys import find_feature
+from tfds_torch.parsers.tfds.feature_keys import find_feature, holds_boxes
 from tfds_torch.parsers.tfds.split_expression import split_expression
 from tfds_torch.parsers.tfds.targets import class_names, make_class_map, parse_target_key
 from tfds_torch.plan.epoch import Remainder
@@ -146,6 +146,15 @@ class ParserTfds(ParserBase):
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
         fields = {field_name(key): field_spec(connector) for key, connector in sorted(self._dataset.features.items())}
         return ElementSpec(fields | METADATA_SPECS)
+
+    def box_fields(self, fields: Sequence[str]) -> list[str]:
+        """Returns those of some fields that are bounding boxes, or have some within them.
+
+        Raises:
+            ConfigError: a field does not exist.
+        """
+        own = [name for name in fields if name not in METADATA_SPECS]
+        return [name for name in own if holds_boxes(self._fields.find(name).connector)]
 
     def with_read(self, read: ReadOptions) -> "ParserTfds":
         """Returns this parser, reading the same examples in another way."""
