@@ -83,7 +83,8 @@ def class_names(target_key: str | tuple[str, ...] | None, features: Any) -> list
 def check_class_names(features: Any) -> None:
     """Raises ValueError where a feature has another number of classes than names; TFDS itself drops that error."""
     for key in list_keys(features):
-        leaf = _leaf(found.connector) if (found := find_feature(features, key)) else None
+        found = find_feature(features, key)
+        leaf: Any = _leaf(found.connector) if found else None
         names = leaf._int2str if isinstance(leaf, tfds.features.ClassLabel) else None
         if names and leaf.num_classes not in (None, 0, len(names)):
             raise ValueError(
