@@ -26,6 +26,7 @@ from tfds_fixtures import (
     write_shard,
 )
 
+from tfds_torch import MultiLoader, ParserBeton, ParserWebDataset, export_dataset
 from tfds_torch.engines.batch import Example
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
@@ -148,6 +149,48 @@ def test_an_example_alone_has_what_there_is(datasets: Datasets) -> None:
     features = ParserTfds(datasets.root, "sentences")[4].features
     number = int(features["text"].removeprefix("sentence "))
     assert_equal(features, {"text": f"sentence {number}", "score": np.float32(number / 2)})
+
+
+def test_without_image_and_label_an_example_has_all_features(datasets: Datasets) -> None:
+    whole = ParserTfds(datasets.root, "shapes")[3]
+    parser = ParserTfds(datasets.root, "shapes", image_key=None, target_key=None)
+    (example,) = parser[3:4]
+    assert_equal(parser[example.id], example)
+    assert (example.image, example.label) == (None, None)
+    assert set(example.features) == set(parser.element_spec.fields) - {"index", "id", "valid"}
+    assert_equal(example.features["image"], whole.image)
+    assert example.features["label"] == whole.label
+    others = ["objects", "words", "caption", "depth"]
+    assert_equal({name: example.features[name] for name in others}, parser.examples_by_index([3], others)[0].features)
+    with pytest.raises(ConfigError, match=r"'image' was asked for, but the parser has image_key=None"):
+        parser.examples_by_index([3])
+
+
+def test_a_multi_loader_reads_all_features_where_there_are_no_image_and_label(datasets: Datasets) -> None:
+    parser = ParserTfds(datasets.root, "channels/png_rgb", batch_size=5, image_key=None, target_key=None)
+    with MultiLoader(parser, 1) as loader:
+        first = next(iter(loader))
+    assert set(first.features) == {"stored/image", "stored/label"}
+    np.testing.assert_array_equal(first.features["stored/image"][2], parser[2].features["image"])
+    assert list(first.features["stored/label"]) == [parser[i].features["label"] for i in range(5)]
+
+
+def test_features_of_other_formats_are_all_there_without_image_and_label(datasets: Datasets, tmp_path: Path) -> None:
+    source = ParserTfds(datasets.root, "channels/png_rgb")
+    path = tmp_path / "channels.beton"
+    export_dataset(source, path, format="beton")
+    export_dataset(source, tmp_path / "tars", format="webdataset")
+    (tar,) = (tmp_path / "tars").glob("*.tar")
+    cases = (
+        (ParserBeton(path, image_key=None, target_key=None), ("image", "label"), ParserBeton(path)),
+        (ParserWebDataset(tar, {"picture": "png", "class": "cls"}), ("picture", "class"), ParserWebDataset(tar)),
+    )
+    for parser, names, usual in cases:
+        found = parser[4]
+        assert (found.image, found.label) == (None, None)
+        assert set(found.features) == set(names)
+        np.testing.assert_array_equal(found.features[names[0]], usual[4].image)
+        assert found.features[names[1]] == usual[4].label
 
 
 def test_a_slice_is_a_list_and_iterating_ends_with_the_split(datasets: Datasets) -> None:

@@ -318,14 +318,14 @@ def test_a_state_that_asks_for_its_number_of_workers_is_refused_by_another_one(
     seed: int | None, num_workers: int
 ) -> None:
     counter = SharedProgress()
-    counter.resume(5, 17, 2)
+    counter.resume(5, 17, 2, is_bound=True)
     here = num_workers or "none, which counts as 1,"
     for _ in range(2):
         with pytest.raises(StateMismatchError, match=rf"^num_workers: 2 in the state, {here} here\. .*num_workers=2\."):
             counter.begin(seed, num_workers)
-    counter.resume(5, 17, 2)
+    counter.resume(5, 17, 2, is_bound=True)
     assert counter.begin(22, 2) == (5, 17)
-    counter.resume(5, 17, 1)
+    counter.resume(5, 17, 1, is_bound=True)
     assert counter.begin(None, 0) == (5, 17)  # One that reads by itself counts as one worker.
 
 
@@ -337,7 +337,9 @@ def test_the_progress_is_that_of_the_next_iteration_until_it_begins() -> None:
     counter.set_epoch(3)
     assert counter.current() == Progress(3, 0, None, 0)
     counter.resume(5, 17)
-    assert counter.current() == Progress(5, 17, None, 17)
+    assert counter.current() == Progress(5, 17, None, 17, is_resumed=True)
+    counter.resume(5, 17, 3)
+    assert counter.current() == Progress(5, 17, None, 17, is_resumed=True, resumed_workers=3)
     counter.begin(11, 2)
     assert counter.current() == Progress(5, 17, 2, 17)
 

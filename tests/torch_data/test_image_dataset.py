@@ -239,6 +239,7 @@ LENGTHS = [
 ] + [pytest.param({"is_training": True}, World(2, 3), 100, id="wrap-more-than-there-are")]
 
 
+@pytest.mark.filterwarnings("ignore:.* fewer than a batch of ")  # Some global batches are larger than the split.
 @pytest.mark.parametrize(("arguments", "world", "batch_size"), LENGTHS)
 def test_lengths_equal_what_comes_without_workers(
     arguments: dict[str, Any], world: World, batch_size: int, data_root: Path, in_reader: InReader

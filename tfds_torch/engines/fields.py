@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.images.transform import ImageTransform
 from tfds_torch.storage.source import Columns
@@ -53,17 +54,52 @@ class StoredField:
 
 
 @dataclass(frozen=True)
+class ClassLabelField:
+    """Labels of a known number of classes, checked: 0 to num_classes - 1, and -1, TFDS's label for none.
+
+    Attributes:
+        labels: decodes int64 [n], or n labels, arrays or nested lists of them.
+        num_classes: > 0.
+    """
+
+    labels: FieldDecoder
+    num_classes: int
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return self.labels.keys
+
+    def decode(self, columns: Columns) -> Any:
+        """Returns what `labels` decodes; raises ValueError where one is not a label of the classes."""
+        values = self.labels.decode(columns)
+        flat = _flatten_labels(values)
+        # As unsigned numbers -1 + 1 is 0 and all other negative ones are large: one comparison instead of two.
+        if flat.size and int((flat.view(np.uint64) + np.uint64(1)).max()) > self.num_classes:
+            wrong = flat[(flat < -1) | (flat >= self.num_classes)][0]
+            raise ValueError(
+                f"A label of {self.keys[0]!r} is {wrong}, which is not a label of the {self.num_classes} classes: "
+                f"they are 0 to {self.num_classes - 1}, and -1 for none."
+            )
+        return values
+
+
+@dataclass(frozen=True)
 class PositionsField:
     """Several scalar numbers of an example as the list of the positions whose number is > 0.
 
     Attributes:
-        keys: the stored numbers, in the order of the positions.
+        fields: of the stored numbers, in the order of the positions.
     """
 
-    keys: tuple[str, ...]
+    fields: tuple[FieldDecoder, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return tuple(key for field in self.fields for key in field.keys)
 
     def decode(self, columns: Columns) -> list[list[int]]:  # noqa: D102
-        is_on = np.stack([np.asarray(columns[key]) > 0 for key in self.keys], axis=1)  # bool [n, number of fields]
+        numbers = [np.asarray(field.decode(columns)) for field in self.fields]
+        is_on = np.stack([one > 0 for one in numbers], axis=1)  # bool [n, number of fields]
         return [np.flatnonzero(row).tolist() for row in is_on]
 
 
@@ -100,3 +136,15 @@ class EncodedField(NamedTuple):
     decoder: FieldDecoder
     kind: Literal["image", "text", "value"]
     spec: Any
+
+
+def _flatten_labels(values: Any) -> NDArray[np.int64]:
+    """Returns the labels in an array, or in nested lists of arrays or of labels, as int64 [number of labels]."""
+    if isinstance(values, np.ndarray):
+        return np.ascontiguousarray(values, np.int64).reshape(-1)
+    kinds = set(map(type, values))
+    if kinds == {np.ndarray}:
+        return np.concatenate(values, axis=None).astype(np.int64, copy=False)
+    if kinds <= {np.ndarray, list}:
+        return np.concatenate([np.empty(0, np.int64), *map(_flatten_labels, values)])
+    return np.array(values, np.int64)

@@ -58,6 +58,10 @@ class Preprocess(Protocol):
     def max_pixels(self) -> int:
         """Pixels above which an image is refused."""
 
+    @property
+    def keeps_positions(self) -> bool:
+        """Whether every place of an image stays, relative to its sides: nothing is cut off, padded or flipped."""
+
     def crop_parameters(
         self,
         sizes: NDArray[np.int64],
@@ -128,6 +132,11 @@ class TrainPreprocess:
                     f"TrainPreprocess: crop_padding={padding} must be less than size={self.size}: there would be "
                     f"results of nothing but padding."
                 )
+
+    @property
+    def keeps_positions(self) -> bool:
+        """False: crops are random; see `Preprocess`."""
+        return False
 
     @classmethod
     def from_timm_config(cls, config: Any, **changes: Any) -> "TrainPreprocess":
@@ -210,6 +219,11 @@ class EvalPreprocess:
             names = ", ".join(map(repr, CROP_MODES))
             hint = did_you_mean(self.crop_mode, CROP_MODES)
             raise ConfigError(f"EvalPreprocess: unknown crop_mode {self.crop_mode!r}: choose one of {names}.{hint}")
+
+    @property
+    def keeps_positions(self) -> bool:
+        """Whether the whole image is squashed into the result; see `Preprocess`."""
+        return self.crop_mode == "squash" and self.crop_pct == 1
 
     @classmethod
     def from_timm_config(cls, config: Any, **changes: Any) -> "EvalPreprocess":

@@ -14,7 +14,8 @@ from tfds_torch.loaders.multi_options import MultiOptions
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
 from tfds_torch.loaders.pool_setup import PoolSetup
 from tfds_torch.loaders.position import LoaderPosition
-from tfds_torch.loaders.worker_shares import rebuild_batch
+from tfds_torch.loaders.worker_shares import ParserShare, rebuild_batch
+from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.exit_closing import close_at_exit
 from tfds_torch.runtime.loader_iteration import LoaderIteration
@@ -104,6 +105,8 @@ class MultiLoader(Iterable[Any]):
         self._parser, self._name = self._setup.share.parser, self._setup.share.name
         self.source, self.num_workers, self.world = source, options.num_workers, self._setup.rank
         self._position = LoaderPosition(self._parser, self.world, self.num_workers)
+        if isinstance(share := self._setup.share, ParserShare):
+            warn_of_reading(share.parser, share.fields, self.world)
         self._metrics = LoaderMetrics()
         self._num_rejected = 0
         close_at_exit(self)

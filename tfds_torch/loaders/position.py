@@ -55,7 +55,11 @@ class LoaderPosition:
             ConfigError: the source is not a parser.
         """
         progress = self._progress.current()
-        return self.delivered.state(progress) or self._state_at(*progress.start)
+        delivered = self.delivered.state(progress)
+        if delivered is not None:
+            return delivered
+        state = self._state_at(*progress.start)
+        return state.with_workers(progress.resumed_workers) if progress.is_resumed else state
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Lets the next iteration go on where a state was taken.
@@ -65,7 +69,7 @@ class LoaderPosition:
             StateMismatchError: the state does not fit; nothing is changed.
         """
         loaded = LoaderState.load(state, self._state_at(0, 0))  # Also of a stream: with as many workers as here.
-        self._progress.resume(loaded.epoch, loaded.batches_delivered)
+        self._progress.resume(loaded.epoch, loaded.batches_delivered, loaded.num_workers)
 
     def _next_start(self) -> tuple[int, int]:
         return self._progress.begin(None, self._num_workers, is_counted_elsewhere=True)

@@ -13,7 +13,7 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.fast_resize import FastArrayBuffer
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, stored_name
 from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.machine_share import num_local_ranks
@@ -223,7 +223,7 @@ def count_examples(item: Any) -> int:
 
 def _usual_fields(parser: Parser) -> tuple[str, ...]:
     found = tuple(name for name in DEFAULT_FIELDS if _has_field(parser, name))
-    return found or tuple(parser.element_spec.fields)
+    return found or tuple(stored_name(name) if name in DEFAULT_FIELDS else name for name in parser.element_spec.fields)
 
 
 def _has_field(parser: Parser, name: str) -> bool:

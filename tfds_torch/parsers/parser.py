@@ -37,9 +37,14 @@ def stored_key(name: str) -> str | None:
     return name.removeprefix(_STORED) if name.startswith(_STORED) and name != _STORED else None
 
 
+def stored_name(key: str) -> str:
+    """Returns the name of the field that is the stored one of a key, whatever a batch has of that name."""
+    return f"{_STORED}{key}"
+
+
 def field_name(key: str) -> str:
     """Returns the name under which a stored field is asked for, of which a batch may have another one."""
-    return f"{_STORED}{key}" if key in METADATA_FIELDS else key
+    return stored_name(key) if key in METADATA_FIELDS else key
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.example_lookup import find_examples
 from tfds_torch.parsers.examples import decode_examples
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, ElementSpec, field_name
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, ElementSpec, field_name, stored_name
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
 from tfds_torch.plan.epoch import EpochPlan, Remainder
@@ -328,9 +328,9 @@ class ParserBase(ABC):
                 f"Evaluation with {world.num_workers} workers needs batch_size: a worker must know which batches are "
                 f"its own."
             )
-        epoch = check_integer("epoch", epoch, 0)
         self.check_fields(fields)
         plan = self.plan(world)
+        epoch = plan.check_epoch(epoch)
         plan.worker_batches(start_batch)
         mode = find_read_mode(self._source, self.split, plan, self.read)
         in_pieces = in_pieces and self.preprocess is None
@@ -373,9 +373,10 @@ class ParserBase(ABC):
     def __getitem__(self, key: Any) -> Any:
         """Returns the example of an index or an id, or a list of those of a slice.
 
-        It has image and label, as far as the dataset has them; a dataset without both has all its features. The image
-        is whole, uint8 [H, W, C], whatever the preprocess: crops belong to a pass. A negative index counts from the
-        end; iterating ends with the split. For more than a few use `examples_by_index`.
+        It has image and label, as far as the dataset has them. Without both, as where image_key and target_key are
+        None, it has all features, those named `image` and `label` too. The image is whole, uint8 [H, W, C], whatever
+        the preprocess: crops belong to a pass. A negative index counts from the end; iterating ends with the split. For
+        more than a few use `examples_by_index`.
 
         Raises:
             ConfigError: key is not an index, id or slice, or the files are remote.
@@ -383,11 +384,22 @@ class ParserBase(ABC):
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
         """
-        fields = [name for name in DEFAULT_FIELDS if self.has_field(name)]
-        fields = fields or [field_name(key) for key in self._all_fields]
         if isinstance(key, slice):
-            return self.examples_by_index(range(*key.indices(self.num_examples)), fields)
-        return self.examples_by_index([key], fields)[0]
+            return self._examples(range(*key.indices(self.num_examples)))
+        return self._examples([key])[0]
+
+    def _examples(self, indices_or_ids: Iterable[int | str]) -> list[Example]:
+        """Returns examples with image and label, as far as they have them; those without both have all features."""
+        fields = [name for name in DEFAULT_FIELDS if self.has_field(name)]
+        if fields:
+            return self.examples_by_index(indices_or_ids, fields)
+        own = {stored_name(key): key for key in DEFAULT_FIELDS if key in self._all_fields}
+        fields = [*own, *(field_name(key) for key in self._all_fields if key not in DEFAULT_FIELDS)]
+        examples = self.examples_by_index(indices_or_ids, fields)
+        return [
+            replace(example, features={own.get(name, name): value for name, value in example.features.items()})
+            for example in examples
+        ]
 
     def examples_by_index(
         self, indices_or_ids: Iterable[int | str], fields: Sequence[str] = DEFAULT_FIELDS

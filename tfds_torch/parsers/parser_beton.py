@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.fields import ClassLabelField, EncodedField, FieldDecoder, ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
@@ -178,7 +178,9 @@ class ParserBeton(ParserBase):
             )
         if isinstance(field, BetonImage):
             return ImageField(key, self.image_mode)
-        return JsonField(key) if isinstance(field, BetonJson) else StoredField(key)
+        decoder: FieldDecoder = JsonField(key) if isinstance(field, BetonJson) else StoredField(key)
+        class_names = self._file.class_names.get(key)
+        return ClassLabelField(decoder, len(class_names)) if class_names else decoder
 
     def _key(self, name: str) -> str | None:
         """Returns the stored field that is behind a field; None: image_key or target_key is None."""
@@ -191,7 +193,8 @@ class ParserBeton(ParserBase):
         if isinstance(decoder, ImageField):
             return EncodedField(StoredField(decoder.key), "image", FieldSpec((None, None, 3), np.uint8))
         (key,) = decoder.keys
-        return EncodedField(decoder, "value", None if isinstance(decoder, JsonField) else self._file.specs[key])
+        is_json = isinstance(self._stored[key], BetonJson)
+        return EncodedField(decoder, "value", None if is_json else self._file.specs[key])
 
     @property
     def _has_integer_target(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.fields import ClassLabelField, EncodedField, FieldDecoder, ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
@@ -180,8 +180,8 @@ class ParserWebDataset(ParserBase):
         if kind == "image":
             return ImageField(name, self.image_mode)
         if kind == "label":
-            num_classes = None if self._names is None or name != "label" else len(self._names)
-            return LabelField(name, num_classes)
+            is_named = self._names is not None and name == "label"
+            return ClassLabelField(LabelField(name), len(self._names or ())) if is_named else LabelField(name)
         return DecodedField(name, _DECODERS[kind]) if kind in _DECODERS else StoredField(name)
 
     def _key(self, name: str) -> str:

@@ -61,11 +61,9 @@ class LabelField:
 
     Attributes:
         key: the stored field.
-        num_classes: labels are below it; None: any.
     """
 
     key: str
-    num_classes: int | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:  # noqa: D102
@@ -79,8 +77,6 @@ class LabelField:
         label = int(text) if _INTEGER.fullmatch(text) else None
         if label is None or not -(2**63) <= label < 2**63:
             raise ValueError(f"{_shown(text)} is not an integer of 64 bits.")
-        if self.num_classes is not None and not -1 <= label < self.num_classes:  # -1: TFDS's word for no label.
-            raise ValueError(f"The label {label} is outside of the {self.num_classes} class_names.")
         return label
 
 

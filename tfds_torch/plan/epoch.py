@@ -20,6 +20,8 @@ from tfds_torch.plan.world import World
 PAD_LABEL = -100
 """The label of a padded example: the `ignore_index` of torch's losses."""
 
+_MOST_EPOCHS, _LARGEST_KEY = 2**62, 2**63 - 1
+
 
 class Remainder(str, Enum):
     """What happens to the examples that do not fill a last global batch.
@@ -155,6 +157,21 @@ class EpochPlan:
         """Slots of the whole world that hold one of the epoch's own k * N examples."""
         return min(self.num_examples * self.num_passes, self.num_batches * self.global_batch_size)
 
+    @property
+    def last_epoch(self) -> int:
+        """The last epoch, <= 2**62, whose sample keys fit into int64: those of its fill are of following passes."""
+        num_slots = self.num_batches * self.global_batch_size
+        most = (_LARGEST_KEY - num_slots) // max(1, self.num_examples * self.num_passes)
+        return max(0, min(_MOST_EPOCHS, most))
+
+    def check_epoch(self, epoch: object) -> int:
+        """Returns an epoch as an int.
+
+        Raises:
+            ConfigError: it is not an integer in 0..last_epoch.
+        """
+        return check_integer("epoch", epoch, 0, self.last_epoch)
+
     def __len__(self) -> int:
         """What torch's `len(dataset)` must be: examples of this rank, or batches with `Delivery.BATCH`."""
         return self.num_batches if self.delivery is Delivery.BATCH else self.num_samples
@@ -198,7 +215,7 @@ class EpochPlan:
         Raises:
             ConfigError: there is no such epoch.
         """
-        check_integer("epoch", epoch, 0)
+        epoch = self.check_epoch(epoch)
         passes, positions = np.divmod(slots, self.num_examples)
         valid = np.ones(slots.shape, np.bool_)
         if self.remainder is Remainder.PAD:

@@ -20,11 +20,12 @@ _NO_SEEDS = [0] + ([_NOT_SET] * 2 + [0] * _NUM_ARRIVED_WORDS) * _NUM_REMEMBERED
 _OWNER = 0  # The training process.
 _FIXED = 1  # The epoch that was set by hand.
 _LATEST = 2  # The latest epoch that was counted.
-_RESUMED_EPOCH, _RESUMED_BATCH, _RESUMED_WORKERS = 3, 4, 5  # Where a loaded state goes on, and with how many workers.
-_RESUMED_SEED, _NUM_RESUMED = 6, 7  # The loader that went on there, and how often a state was loaded.
-_EPOCH, _START_BATCH, _NUM_WORKERS, _NUM_PRODUCED = 8, 9, 10, 11  # The latest iteration, since any of these was set.
-_COUNTED_ELSEWHERE = 12  # Whether its loader knows itself what is delivered.
-_NEXT_SLOT, _SLOTS = 13, 14  # Slots hold a loader's seed, its epoch, and which workers have begun it.
+_RESUMED_EPOCH, _RESUMED_BATCH, _RESUMED_WORKERS = 3, 4, 5  # Where a loaded state goes on, and its number of workers.
+_IS_BOUND = 6  # Whether only as many workers can go on there.
+_RESUMED_SEED, _NUM_RESUMED = 7, 8  # The loader that went on there, and how often a state was loaded.
+_EPOCH, _START_BATCH, _NUM_WORKERS, _NUM_PRODUCED = 9, 10, 11, 12  # The latest iteration, since any of these was set.
+_COUNTED_ELSEWHERE = 13  # Whether its loader knows itself what is delivered.
+_NEXT_SLOT, _SLOTS = 14, 15  # Slots hold a loader's seed, its epoch, and which workers have begun it.
 _ROW = _NEXT_SLOT + len(_NO_SEEDS)
 
 
@@ -39,7 +40,8 @@ class Progress:
         num_produced: the rank's batches of the epoch before this number have been read, are being read, or come before
             start_batch.
         is_counted_elsewhere: whether the loader itself knows where it began and what is delivered.
-        resumed_workers: loader workers that a loaded state waits for; None: any number.
+        is_resumed: whether the next iteration goes on where a loaded state was taken, and none began since.
+        resumed_workers: loader workers of that state; None: it does not say how many.
     """
 
     epoch: int
@@ -47,6 +49,7 @@ class Progress:
     num_workers: int | None
     num_produced: int
     is_counted_elsewhere: bool = False
+    is_resumed: bool = False
     resumed_workers: int | None = None
 
     @property
@@ -106,7 +109,7 @@ class SharedProgress:
                 self._numbers[row + _RESUMED_EPOCH] = _NOT_SET
             self._numbers[row + _EPOCH] = _NOT_SET
 
-    def resume(self, epoch: int, start_batch: int, num_workers: int | None = None) -> None:
+    def resume(self, epoch: int, start_batch: int, num_workers: int | None = None, *, is_bound: bool = False) -> None:
         """Lets the next iteration be that of an epoch, from a batch on, and the count go on from there.
 
         Should another epoch be set by hand, that one begins at its first batch.
@@ -114,14 +117,16 @@ class SharedProgress:
         Args:
             epoch: which epoch.
             start_batch: the rank's batch at which to begin.
-            num_workers: workers that must read it, 1 also for none; None: any number.
+            num_workers: workers of the loader whose state it is, 1 also for none; None: unknown.
+            is_bound: whether only as many workers can go on; of no effect where they are unknown.
         """
         with self._numbers.get_lock():
             row = self._row_of(os.getpid())
             self._numbers[row + _FIXED] = _NOT_SET
             self._numbers[row + _LATEST] = epoch - 1
-            asked = _NOT_SET if num_workers is None else num_workers
-            self._numbers[row + _RESUMED_EPOCH : row + _NUM_RESUMED] = [epoch, start_batch, asked, _NOT_SET]
+            workers = _NOT_SET if num_workers is None else num_workers
+            resumed = [epoch, start_batch, workers, is_bound and num_workers is not None, _NOT_SET]
+            self._numbers[row + _RESUMED_EPOCH : row + _NUM_RESUMED] = resumed
             self._numbers[row + _NUM_RESUMED] += 1  # Persistent workers count on from here.
             self._numbers[row + _EPOCH] = _NOT_SET
             self._numbers[row + _NEXT_SLOT : row + _ROW] = _NO_SEEDS
@@ -206,14 +211,15 @@ class SharedProgress:
             epoch = self._numbers[row + _LATEST] + 1 if fixed == _NOT_SET else fixed
             if epoch != self._numbers[row + _RESUMED_EPOCH]:
                 return Progress(epoch, 0, None, 0)
-            resumed, asked = self._numbers[row + _RESUMED_BATCH], self._numbers[row + _RESUMED_WORKERS]
-            return Progress(epoch, resumed, None, resumed, resumed_workers=None if asked == _NOT_SET else asked)
+            resumed, workers = self._numbers[row + _RESUMED_BATCH], self._numbers[row + _RESUMED_WORKERS]
+            num_workers = None if workers == _NOT_SET else workers
+            return Progress(epoch, resumed, None, resumed, is_resumed=True, resumed_workers=num_workers)
 
     def _check_workers(self, row: int, num_workers: int) -> None:
         """Refuses the next iteration, before anything is counted, where a loaded state waits for other workers."""
-        epoch, _, asked, taken_by = self._numbers[row + _RESUMED_EPOCH : row + _NUM_RESUMED]
+        epoch, _, asked, is_bound, taken_by = self._numbers[row + _RESUMED_EPOCH : row + _NUM_RESUMED]
         waits = epoch != _NOT_SET and taken_by == _NOT_SET and self._numbers[row + _FIXED] in (_NOT_SET, epoch)
-        if waits and asked not in (_NOT_SET, max(1, num_workers)):
+        if waits and is_bound and asked != max(1, num_workers):
             raise StateMismatchError(
                 f"num_workers: {asked} in the state, {num_workers or 'none, which counts as 1,'} here. A stream goes "
                 f"on in the same world only: use num_workers={asked}. Read mode 'index' would go on with any number."

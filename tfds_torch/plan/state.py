@@ -264,6 +264,11 @@ class LoaderState:
                 f"LoaderState: batches_delivered={self.batches_delivered} must be in 0..{num_batches}, the batches of "
                 f"an epoch. Load the state as it was saved."
             )
+        if self.epoch > self.plan.last_epoch:
+            raise StateMismatchError(
+                f"LoaderState: epoch={self.epoch} must be in 0..{self.plan.last_epoch}: the numbers of later examples "
+                f"do not fit into 64 bits. Load the state as it was saved."
+            )
         expected = checksum_of(self._fields_without_checksum())
         if self.checksum != expected:
             values = ", ".join(f"{name}={describe(getattr(self, name))}" for name in suspects)

@@ -10,6 +10,8 @@ from tfds_torch.errors import StateMismatchError
 from tfds_torch.plan.arguments import did_you_mean
 
 _MOST_BITS = 4096  # Of an integer: Python refuses to print much longer ones.
+ANY_SIZE = 2**_MOST_BITS - 1
+"""The largest integer of a field that no arithmetic of 64 bits uses."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +21,14 @@ class StateField:
     Attributes:
         kind: its type; a bool is no int here.
         least: of an int.
+        most: of an int.
         choices: of a str, when only these are known.
         or_none: whether it may be None.
     """
 
     kind: type
     least: int = 0
+    most: int = 2**63 - 1
     choices: tuple[str, ...] = ()
     or_none: bool = False
 
@@ -35,7 +39,7 @@ class StateField:
         if type(value) is not self.kind:
             return False
         if isinstance(value, int) and self.kind is int:
-            return value >= self.least and value.bit_length() <= _MOST_BITS
+            return self.least <= value <= self.most
         return not self.choices or value in self.choices
 
     def __str__(self) -> str:
@@ -61,9 +65,11 @@ def read_fields(what: str, state: object, fields: Mapping[str, StateField]) -> d
         hint = did_you_mean(unknown[0], missing or fields) if len(unknown) == 1 else ""
         raise StateMismatchError(f"This is no whole {what}.{said}{hint} Load the state as it was saved.")
     for name, field in fields.items():
-        if not field.allows(state[name]):
+        value = state[name]
+        if not field.allows(value):
+            allowed = f"<= {field.most}" if type(value) is int and ANY_SIZE > value > field.most else field
             raise StateMismatchError(
-                f"{what}: {name}={describe(state[name])} must be {field}. Load the state as it was saved."
+                f"{what}: {name}={describe(value)} must be {allowed}. Load the state as it was saved."
             )
     return {name: state[name] for name in fields}
 

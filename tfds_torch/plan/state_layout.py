@@ -5,7 +5,7 @@ from typing import Any
 
 from tfds_torch.errors import StateMismatchError
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.state_fields import StateField
+from tfds_torch.plan.state_fields import ANY_SIZE, StateField
 
 STATE_VERSION = 1
 READ_MODES = ("index", "files", "examples")
@@ -19,7 +19,7 @@ STATE_FIELDS = {
     "read_mode": StateField(str, choices=READ_MODES),
     "is_training": StateField(bool),
     "shuffle": StateField(bool),
-    "seed": StateField(int),
+    "seed": StateField(int, most=ANY_SIZE),
     "repeats": StateField(int, least=1),
     "remainder": StateField(str, choices=tuple(member.value for member in Remainder)),
     "block_records": StateField(int, least=1, or_none=True),

@@ -13,6 +13,7 @@ from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.loader_state import state_at
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
+from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.shared_progress import Progress, SharedProgress
 from tfds_torch.plan.state import LoaderState
@@ -88,6 +89,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self._rank = RankFinder(world)
         self._progress = SharedProgress()
         self._own = OwnIterations()
+        warn_of_reading(parser, self.fields, self._rank.find_now() or World())
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
     def _find_delivery(self, batched: bool | None) -> bool:
@@ -181,13 +183,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         if worker is None and not is_position(state):
             loaded = LoaderState.load(state, here)
             is_bound = loaded.read_mode != "index" and loaded.batches_delivered > 0
-            self._progress.resume(loaded.epoch, loaded.batches_delivered, loaded.num_workers if is_bound else None)
+            self._progress.resume(loaded.epoch, loaded.batches_delivered, loaded.num_workers, is_bound=is_bound)
             self._own.restore(None)
         else:
             number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
             position = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)
             if worker is None:
-                self._progress.resume(position.began_at.epoch, position.began_at.batches_delivered, 1)
+                self._progress.resume(position.began_at.epoch, position.began_at.batches_delivered, 1, is_bound=True)
             self._own.restore(position)
 
     def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:

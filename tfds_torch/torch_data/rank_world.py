@@ -70,6 +70,13 @@ class RankFinder:
                 return world
         return find_rank(os.environ)
 
+    def find_now(self) -> World | None:
+        """Returns the rank as far as it is known; None: the environment makes no sense so far."""
+        try:
+            return self.find()
+        except ConfigError:  # It may become known later, and is reported where it is needed.
+            return None
+
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         if get_spawning_popen() is not None:

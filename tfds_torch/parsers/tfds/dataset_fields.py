@@ -6,12 +6,19 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, PositionsField, StoredField
+from tfds_torch.engines.fields import (
+    ClassLabelField,
+    EncodedField,
+    FieldDecoder,
+    ImageField,
+    PositionsField,
+    StoredField,
+)
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import stored_key
 from tfds_torch.parsers.tfds.dataset import field_spec
 from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature
-from tfds_torch.parsers.tfds.features import StructuredField
+from tfds_torch.parsers.tfds.features import StructuredField, num_classes
 from tfds_torch.parsers.tfds.targets import find_binary_fields, suggest_targets
 
 
@@ -71,13 +78,13 @@ class DatasetFields:
         """
         if name == "label" and isinstance(self.target_key, tuple):
             numbers = find_binary_fields(self.target_key, self.features, self.dataset)
-            return PositionsField(tuple("/".join(found.path) for found in numbers))
+            return PositionsField(tuple(_stored_field(found) for found in numbers))
         found = self.find(name)
         if name == "image":
             return ImageField("/".join(found.path), image_mode)
         is_tensor = isinstance(found.connector, tfds.features.Tensor) and not self._is_repeated(found)
         if is_tensor and _is_stored_as_it_is(found.connector):
-            return StoredField("/".join(found.path), isinstance(found.connector, tfds.features.Text))
+            return _stored_field(found)
         return StructuredField(self.features, found.path)
 
     def encoded_field(self, name: str) -> EncodedField:
@@ -111,6 +118,13 @@ class DatasetFields:
     def _is_repeated(self, found: FoundFeature) -> bool:
         """Whether an example has many of a feature: it lies in a sequence, as all do in some datasets of robots."""
         return bool(found.sequence_depth) or isinstance(self.features, tfds.features.Sequence)
+
+
+def _stored_field(found: FoundFeature) -> FieldDecoder:
+    """Returns how a feature is decoded that is stored as it is."""
+    stored = StoredField("/".join(found.path), isinstance(found.connector, tfds.features.Text))
+    number = num_classes(found.connector)
+    return stored if number is None else ClassLabelField(stored, number)
 
 
 def _is_stored_as_it_is(connector: Any) -> bool:

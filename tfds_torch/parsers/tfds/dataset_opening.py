@@ -10,11 +10,12 @@ from typing import Any
 import tensorflow_datasets as tfds
 from filelock import FileLock
 
-from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.tfds import image_folder
 from tfds_torch.parsers.tfds.dataset import TfdsDataset, dataset_name
 from tfds_torch.parsers.tfds.dataset_names import describe_not_found
 from tfds_torch.parsers.tfds.features_json import find_version_dir, open_directory
+from tfds_torch.parsers.tfds.targets import check_class_names
 from tfds_torch.runtime import fresh_process
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.source import source_type
@@ -92,6 +93,10 @@ def _dataset_of(builder: Any) -> TfdsDataset:
     info = builder.info
     name, file_format = dataset_name(info), str(info.file_format.value)
     try:
+        check_class_names(info.features)
+    except ValueError as error:
+        raise DatasetNotFoundError(f"{name} in {builder.data_path} is damaged: {error} Prepare it again.") from None
+    try:
         source_type(file_format)
     except ConfigError as error:
         raise ConfigError(f"{name} in {builder.data_path}: {error}") from None
@@ -102,7 +107,7 @@ def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | 
     """Returns what `load` does; TFDS reads its metadata unchecked, so that anything may come out of a damaged file."""
     try:
         return load()
-    except (tfds.core.DatasetNotFoundError, ImportError, ConfigError):
+    except (tfds.core.DatasetNotFoundError, ImportError, TfdsTorchError):
         raise
     except Exception as error:
         what = f"The dataset {os.fspath(asked)!r} under {os.fspath(where)}"

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow_datasets as tfds
+
 from tfds_torch.plan.arguments import did_you_mean
 
 
@@ -48,6 +50,15 @@ def describe_missing(what: str, key: str, features: Any) -> str:
     """Returns a message about a key that does not exist: what is there, and the nearest one."""
     there = list(list_keys(features))
     return f"There is no {what} {key!r}. The dataset's features are: {', '.join(there)}.{did_you_mean(key, there)}"
+
+
+def holds_boxes(connector: Any) -> bool:
+    """Whether a feature is a bounding box, or has some within it."""
+    if isinstance(connector, tfds.features.BBoxFeature):
+        return True
+    if _is_dict(connector):
+        return any(holds_boxes(inner) for inner in connector.values())
+    return isinstance(connector, tfds.features.Sequence) and holds_boxes(connector.feature)
 
 
 def _find(features: Any, parts: list[str], path: tuple[str, ...], sequence_depth: int) -> FoundFeature | None:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from numpy.typing import NDArray
 
+from tfds_torch.engines.fields import ClassLabelField
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.parsers.tfds.image_values import ImageValues
 from tfds_torch.storage.source import Columns, FieldSpec
@@ -179,6 +180,14 @@ def _values_of(connector: Any, key: str, depth: int) -> _Values:
         return _Steps(key, _values_of(connector.feature, key, 1))
     if isinstance(connector, f.Sequence):
         return _values_of(connector.feature, key, depth + 1)
+    if (number := num_classes(connector)) is not None:
+        return ClassLabelField(_leaf_of(connector, key, depth), number)
+    return _leaf_of(connector, key, depth)
+
+
+def _leaf_of(connector: Any, key: str, depth: int) -> _Values:
+    """Returns the node for a connector that holds no others, inside `depth` sequences."""
+    f = tfds.features
     stored, info = connector.get_serialized_info(), connector.get_tensor_info()
     decoder = type(connector).decode_example_np
     if decoder is f.Image.decode_example_np:
@@ -196,6 +205,14 @@ def _values_of(connector: Any, key: str, depth: int) -> _Values:
         )
     decode = partial(_decode_by, connector, tuple(stored) if isinstance(stored, dict) else None)
     return _Decoded(key, _element_keys(stored, key), decode, info, depth)
+
+
+def num_classes(connector: Any) -> int | None:
+    """Returns the number of classes of a TFDS `ClassLabel`; None: it is unknown, or the feature is another one."""
+    if not isinstance(connector, tfds.features.ClassLabel):
+        return None
+    number = connector.num_classes or len(connector._int2str or ())  # features.json has 0 where there is no number.
+    return number if number > 0 else None
 
 
 def _needs_tensorflow(connector: Any) -> bool:

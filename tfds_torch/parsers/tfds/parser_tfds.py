@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.splits import AbstractSplit
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField
 from tfds_torch.engines.options import ReadOptions
@@ -21,7 +22,8 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.dataset import field_spec
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields
 from tfds_torch.parsers.tfds.dataset_opening import open_dataset
-from tfds_torch.parsers.tfds.feature_keys import find_feature
+from tfds_torch.parsers.tfds.feature_keys import find_feature, holds_boxes
+from tfds_torch.parsers.tfds.split_expression import split_expression
 from tfds_torch.parsers.tfds.targets import class_names, make_class_map, parse_target_key
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
@@ -45,7 +47,9 @@ class ParserTfds(ParserBase):
             `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .jpeg, .png).
         name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory; or
             `image_folder`, read as `tfds.ImageFolder` reads it.
-        split: any TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5:7shard]`.
+        split: any TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5:7shard]`; or an object of TFDS:
+            one of `tfds.even_splits(...)`, a `tfds.core.ReadInstruction`, or a sum of these, which becomes an
+            expression: `parser.split`.
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
         batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
@@ -76,7 +80,7 @@ class ParserTfds(ParserBase):
         self,
         root: str | os.PathLike[str] | None,
         name: str | os.PathLike[str],
-        split: str = "train",
+        split: str | AbstractSplit = "train",
         shuffle: bool | None = None,
         is_training: bool = False,
         batch_size: int | None = None,
@@ -95,6 +99,7 @@ class ParserTfds(ParserBase):
     ) -> None:
         check_arguments(is_training, batch_size, shuffle, image_mode, read)
         self._dataset = open_dataset(root, name, download=download)
+        split = split_expression(split, self._dataset.splits, self._dataset.name)
         super().__init__(
             self._dataset.source(split, verify_checksums=read.verify_checksums),
             split,
@@ -141,6 +146,15 @@ class ParserTfds(ParserBase):
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
         fields = {field_name(key): field_spec(connector) for key, connector in sorted(self._dataset.features.items())}
         return ElementSpec(fields | METADATA_SPECS)
+
+    def box_fields(self, fields: Sequence[str]) -> list[str]:
+        """Returns those of some fields that are bounding boxes, or have some within them.
+
+        Raises:
+            ConfigError: a field does not exist.
+        """
+        own = [name for name in fields if name not in METADATA_SPECS]
+        return [name for name in own if holds_boxes(self._fields.find(name).connector)]
 
     def with_read(self, read: ReadOptions) -> "ParserTfds":
         """Returns this parser, reading the same examples in another way."""

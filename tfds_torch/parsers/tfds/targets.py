@@ -80,6 +80,19 @@ def class_names(target_key: str | tuple[str, ...] | None, features: Any) -> list
     return list(leaf.names) if is_counted else None
 
 
+def check_class_names(features: Any) -> None:
+    """Raises ValueError where a feature has another number of classes than names; TFDS itself drops that error."""
+    for key in list_keys(features):
+        found = find_feature(features, key)
+        leaf: Any = _leaf(found.connector) if found else None
+        names = leaf._int2str if isinstance(leaf, tfds.features.ClassLabel) else None
+        if names and leaf.num_classes not in (None, 0, len(names)):
+            raise ValueError(
+                f"features.json declares {leaf.num_classes} classes of {key!r}, and its .labels.txt has {len(names)} "
+                f"names."
+            )
+
+
 def suggest_targets(features: Any) -> str:
     """Returns what to do about a target that is not there, as further sentences of a message.
 

@@ -1,0 +1,64 @@
+"""Warnings about what a loader over a parser would read, where that is unlikely to be meant."""
+
+import warnings
+from collections.abc import Sequence
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import Parser
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.world import World
+
+
+def warn_of_reading(parser: Parser, fields: Sequence[str], rank: World, stacklevel: int = 3) -> None:
+    """Warns of batches that repeat a small split, and of boxes that do not move with the images beside them.
+
+    Args:
+        parser: that is read.
+        fields: that are asked for.
+        rank: and the number of ranks.
+        stacklevel: as in `warnings.warn`; 3: the caller of the function that calls this one.
+    """
+    for text in (_describe_repeats(parser, rank), _describe_boxes(parser, fields)):
+        if text is not None:
+            warnings.warn(text, UserWarning, stacklevel=stacklevel)
+
+
+def _describe_repeats(parser: Parser, rank: World) -> str | None:
+    """Returns the warning for a training split that does not fill one global batch; None: it does."""
+    try:
+        plan = parser.plan(rank)
+    except ConfigError:  # Reported where the loader is iterated.
+        return None
+    num_own, num_slots = plan.num_examples * plan.num_passes, plan.global_batch_size
+    if not plan.is_training or plan.remainder is not Remainder.WRAP or num_own >= num_slots:
+        return None
+    least, most = num_slots // plan.num_examples, -(-num_slots // plan.num_examples)
+    times = f"{least} times" if least == most else f"{least} or {most} times"
+    ranks = f" ({rank.num_replicas} ranks x batch_size {plan.batch_size})" if rank.num_replicas > 1 else ""
+    return (
+        f"{parser.dataset_name}, split {parser.split!r}, has {plan.num_examples} examples, fewer than a batch of "
+        f"{num_slots}{ranks}: each comes {times} in the one batch of an epoch. {_remedy(plan)}"
+    )
+
+
+def _remedy(plan: EpochPlan) -> str:
+    most = plan.num_examples * plan.num_passes // plan.world.num_replicas
+    if most == 0:
+        return "Use a larger split, or fewer ranks."
+    return f"Use batch_size={most} or less, or a larger split."
+
+
+def _describe_boxes(parser: Parser, fields: Sequence[str]) -> str | None:
+    """Returns the warning for boxes beside images that are cropped or flipped; None: there are none."""
+    find, preprocess = getattr(parser, "box_fields", None), parser.preprocess
+    if find is None or preprocess is None or preprocess.keeps_positions or "image" not in fields:
+        return None
+    boxes = find(fields)
+    if not boxes:
+        return None
+    return (
+        f"{parser.dataset_name}: {type(preprocess).__name__} crops or flips the images, and the boxes in "
+        f"{', '.join(map(repr, boxes))} stay those of the whole image. Leave out the preprocess and transform image "
+        f"and boxes together, example by example; or keep the whole image: EvalPreprocess(size=..., crop_pct=1, "
+        f"crop_mode='squash')."
+    )
