@@ -301,7 +301,7 @@ def test_a_folder_that_cannot_be_written_to_is_a_warning(
     if what == "file":
         folder.write_text("mine")
     else:
-        monkeypatch.setattr(opening.FileLock, "acquire", refuse)
+        monkeypatch.setattr(FileLock, "acquire", refuse)
     parser = open_parser(small, DecodedCache(folder))
     (line,) = [record.getMessage() for record in caplog.records]
     assert f"are decoded from the original files: {folder} cannot be written to: " in line
@@ -331,7 +331,7 @@ def test_a_folder_of_somebody_elses_needs_no_lock_where_the_cache_is_complete(
 
     for name in ("utime", "mkdir"):
         monkeypatch.setattr(os, name, refuse)
-    monkeypatch.setattr(opening.FileLock, "acquire", refuse)
+    monkeypatch.setattr(FileLock, "acquire", refuse)
     assert open_parser(small, cache).source.file is not None
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -10,8 +11,10 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.own_files import ForeignFileError, check_own_file, check_own_folder
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.shard_errors import unreadable
 from tfds_torch.storage.source import Columns, FieldSpec, Source
 
 _logger = logging.getLogger(__name__)
@@ -165,7 +168,8 @@ class CachedSource:
         """Returns values out of the file; None: it cannot be read any more."""
         places = {name: PIXELS_FIELD if name == PIXELS else self._names[name] for name in fields}
         try:
-            if self._missing is None:
+            if self._missing is None:  # The first read of this process.
+                _check_own(file)
                 flags = file.reader.rows_of(IS_CACHED)
                 self._missing = np.flatnonzero(flags == 0).astype(np.int64)
             stored = file.read(index, list(places.values()))
@@ -200,6 +204,18 @@ class CachedSource:
             error,
         )
         self.file = None
+
+
+def _check_own(file: BetonSource) -> None:
+    """Raises ShardError where another user may have written a cache."""
+    path = Path(file.head.path)
+    try:
+        check_own_folder(path.parent)
+        check_own_file(path)
+    except ForeignFileError as error:
+        raise ShardError(f"{error.filename} is not this user's own: {error.strerror}.") from None
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def _pixels_of(image: bytes, make_pixels: MakePixels) -> Any:

@@ -170,6 +170,7 @@ def build(
         name=source.name,
         fingerprint=content.fingerprint,
         overwrite=True,
+        follows_link=False,
     )
     with writer:
         for numbers, images, rows in _decoded_chunks(content, found.page_size):

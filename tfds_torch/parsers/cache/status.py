@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tfds_torch.runtime.own_files import read_own, write_own
+
 READING, WRITING, COMPLETE, FAILED = "reading", "writing", "complete", "failed"
 BUILDING = (READING, WRITING)
 """Phases of a cache that is being built: images are decoded; the file is brought to the disk."""
@@ -57,13 +59,13 @@ def write_status(path: Path, status: CacheStatus) -> None:
     In place: who looks at that moment finds nothing that makes sense, and looks again.
     """
     with suppress(OSError):
-        path.write_bytes(json.dumps(asdict(status)).encode())
+        write_own(path, json.dumps(asdict(status)).encode())
 
 
 def read_status(path: Path) -> CacheStatus | None:
-    """Returns what a builder said; None: nothing that makes sense."""
+    """Returns what a builder said; None: nothing that makes sense, or that another user may have written."""
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_own(path))
         return CacheStatus(**{one.name: _checked(values, one.name) for one in fields(CacheStatus)})
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
