@@ -43,7 +43,8 @@ class ReadOptions:
         block_records: mode `index` on disks where random reads are expensive: contiguous examples that are kept
             together. Blocks are shuffled as wholes, and examples within windows of `shuffle_buffer` examples (of the
             whole world, rounded down to blocks, one at least). None: every example is shuffled among all of them.
-        verify_checksums: mode `index`: whether every record's CRC32C is verified. Streams always verify.
+        verify_checksums: mode `index`: whether the CRC32C of what is read is verified: of each record of TFRecord
+            files, and of each value of `.beton` files (those of FFCV itself have none). Streams always verify.
         on_error: mode `index`: `raise` ends with an error at the first damaged example; `replace` lets the next one
             that is whole, by index, take its place, and logs a warning. In training it is an example like any other; in
             evaluation it is not `valid`, and its label is -100. All ranks keep their number of batches.

@@ -55,6 +55,9 @@ class ParserBeton(ParserBase):
     stored as pixels of one size go from the mapped file into their batch in one step, and are flipped and cut a batch
     at a time. Parsers can be pickled, and may be used from several processes. The file must not be written to.
 
+    What is read is compared with the checksums that this package writes; files of FFCV itself have none. Images that are
+    stored as pixels of one size, and arrays, are compared when they are first read, anything else at every read.
+
     Args:
         path: of the file.
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
@@ -96,7 +99,7 @@ class ParserBeton(ParserBase):
         handlers: Mapping[str, BetonField] | None = None,
     ) -> None:
         check_arguments(is_training, batch_size, shuffle, image_mode, read)
-        self._file: BetonSource = source_type("beton")(path, handlers)
+        self._file: BetonSource = source_type("beton")(path, handlers, verify_checksums=read.verify_checksums)
         super().__init__(
             self._file,
             SPLIT,
@@ -134,6 +137,7 @@ class ParserBeton(ParserBase):
         """Returns this parser, reading the same examples in another way."""
         parser = copy.copy(self)
         parser.read = read
+        parser._source = parser._file = self._file.with_checksums(read.verify_checksums)
         parser.read_mode(World())
         return parser
 

@@ -96,10 +96,7 @@ class OpenFiles:
         changed = difference(self._stamps[file], stamp_of(os.fstat(descriptor)))
         if changed is not None:
             os.close(descriptor)
-            raise ShardError(
-                f"The shard file {path} changed while it was in use: {changed}. Start again with files that nobody "
-                f"writes to."
-            )
+            raise changed_in_use(path, changed)
         self._descriptors[file] = descriptor
         return descriptor
 
@@ -127,6 +124,13 @@ def difference(expected: Stamp, found: Stamp) -> str | None:
     if expected[0] != found[0]:
         return f"it had {expected[0]} bytes and has {found[0]}"
     return "it was written to" if expected[1] != found[1] else None
+
+
+def changed_in_use(path: str, changed: str) -> ShardError:
+    """Returns the error for a file that is no longer what was opened; `changed` is a clause."""
+    return ShardError(
+        f"The shard file {path} changed while it was in use: {changed}. Start again with files that nobody writes to."
+    )
 
 
 def _read_on(descriptor: int, data: bytes, offset: int, size: int) -> bytes:

@@ -16,7 +16,9 @@ from tfds_torch.storage.beton.fields import (
     BetonJson,
     BetonTensor,
 )
+from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.beton.writer import BetonWriter
 
 DATA = Path(__file__).with_name("data")
@@ -69,6 +71,38 @@ def write_images(path: Path, num_samples: int, side: int = 8, **options: Any) ->
         for number in range(num_samples):
             writer.add((pixels[number], number % 10))
     return pixels
+
+
+def places_of(path: Path, name: str) -> list[tuple[int, int]]:
+    """Returns where the payloads of a field lie, and their sizes in bytes, by sample."""
+    reader = BetonReader(read_head(str(path)))
+    rows = reader.rows_of(name)
+    pointers = rows if rows.dtype.names is None else rows["pointer"]
+    table = np.frombuffer(path.read_bytes()[reader.head.table_at :], "<u8").reshape(-1, 3).tolist()
+    size_at = {pointer: size for _, pointer, size in table}
+    return [(pointer, size_at[pointer]) for pointer in pointers.tolist()]
+
+
+def flip(path: Path, at: int, mask: int = 1) -> None:
+    """Changes bits of a byte of a file in its place, and restores its modification time."""
+    status = os.stat(path)
+    with path.open("r+b", buffering=0) as file:
+        (byte,) = os.pread(file.fileno(), 1, at)
+        os.pwrite(file.fileno(), bytes([byte ^ mask]), at)
+    is_dated = False
+    while not is_dated:  # The system's clock for the last change ticks every few milliseconds.
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        is_dated = os.stat(path).st_ctime_ns != status.st_ctime_ns
+
+
+def without_manifest(path: Path) -> None:
+    """Leaves the manifest of a file out, as in those of FFCV itself."""
+    head, content = read_head(str(path)), bytearray(path.read_bytes())
+    assert head.manifest is not None
+    del content[head.manifest.at : head.table_at]
+    content[16:24] = head.manifest.at.to_bytes(8, "little")
+    path.write_bytes(content)
+    assert read_head(str(path)).manifest is None
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -4,7 +4,7 @@ import json
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -75,6 +75,11 @@ class BetonField(Protocol):
         Raises:
             ConfigError: the value is not of this field's type.
         """
+
+
+def payload_fields(fields: Mapping[str, BetonField]) -> tuple[str, ...]:
+    """Returns the names of the fields whose values lie in the pages, in order."""
+    return tuple(name for name, field in fields.items() if field.pointer_at is not None)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError
-from tfds_torch.storage.beton.fields import BetonField, field_of
+from tfds_torch.storage.beton.fields import BetonField, field_of, payload_fields
 from tfds_torch.storage.beton.format import (
     ALLOCATION,
     CUSTOM_ID,
@@ -24,7 +24,7 @@ from tfds_torch.storage.beton.format import (
     make_row_type,
 )
 from tfds_torch.storage.beton.image_field import BetonImage
-from tfds_torch.storage.beton.manifest import HEAD_MAGIC, TAIL_BYTES, Manifest, Tail, read_facts, read_tail
+from tfds_torch.storage.beton.manifest import HEAD_MAGIC, PAGES, TAIL_BYTES, Manifest, Tail, read_facts, read_tail
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, unreadable
 
@@ -48,6 +48,11 @@ class Head:
     layout: Layout
     table_at: int
     manifest: Manifest | None
+
+    @property
+    def payload_fields(self) -> tuple[str, ...]:
+        """The fields whose values lie in the pages, in order."""
+        return payload_fields(self.fields)
 
     @property
     def num_allocations(self) -> int:
@@ -145,7 +150,7 @@ class _HeadReader:
             raise self._damaged("its allocation table ends inside a row")
         manifest = None
         if tail is not None:
-            manifest = self._manifest(tail, table_at, layout)
+            manifest = self._manifest(tail, table_at, layout, num_samples * len(payload_fields(fields)))
         return Head(self._path, self._stamp, fields, layout, table_at, manifest)
 
     def _tail(self, table_at: int) -> Tail | None:
@@ -186,21 +191,22 @@ class _HeadReader:
             raise self._damaged(f"the field {name!r} is of type {type_id}, which does not exist")
         return field
 
-    def _manifest(self, tail: Tail, table_at: int, layout: Layout) -> Manifest:
+    def _manifest(self, tail: Tail, table_at: int, layout: Layout, num_payloads: int) -> Manifest:
         at = table_at - tail.num_bytes
         text = self._bytes(table_at - TAIL_BYTES - tail.text_bytes, tail.text_bytes, "its manifest")
         try:
-            facts = read_facts(text, tail.text_crc)
+            facts = read_facts(text, tail)
         except ValueError as error:
             raise self._damaged(str(error)) from None
-        manifest = Manifest(facts, at)
-        num_bytes = (manifest.page_checksums_at - at) + facts.page_checksums[0] + tail.text_bytes + TAIL_BYTES
+        manifest = Manifest(facts, at, tail.version)
+        num_bytes = (manifest.checksums_at - at) + facts.checksums[0] + tail.text_bytes + TAIL_BYTES
         num_stops = 0 if facts.id_stops is None else layout.num_samples
+        num_checksums = facts.num_pages if tail.version == PAGES else num_payloads
         is_fitting = (
             at == layout.pages_end(facts.num_pages)
             and num_bytes == tail.num_bytes
             and facts.num_samples == layout.num_samples
-            and facts.page_checksums[0] == 4 * facts.num_pages
+            and facts.checksums[0] == 4 * num_checksums
             and (0 if facts.id_stops is None else facts.id_stops[0]) == 8 * num_stops
             and self._bytes(at, len(HEAD_MAGIC), "its manifest") == HEAD_MAGIC
         )

@@ -1,14 +1,14 @@
 """The ids of the samples of a `.beton` file."""
 
-import mmap
 import os
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.beton.head import Head, damaged
+from tfds_torch.storage.beton.manifest import Manifest, is_whole
+from tfds_torch.storage.beton.mapped_file import MappedFile
 
 _LONGEST_NUMBER = 18  # Digits.
 
@@ -20,8 +20,8 @@ class BetonIds:
         head: of the file.
 
     Raises:
-        ShardError: the file cannot be read.
-        CorruptRecordError: where its ids end makes no sense.
+        ShardError: the file is missing, changed, or cannot be read.
+        CorruptRecordError: they do not have their checksum, or where they end makes no sense.
     """
 
     def __init__(self, head: Head) -> None:
@@ -31,34 +31,39 @@ class BetonIds:
         manifest = head.manifest
         if manifest is None or manifest.facts.ids is None or not self._num_samples:
             return
-        try:
-            with open(head.path, "rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise ShardError(f"{head.path} cannot be mapped into memory: {error}.") from error
+        self._map = MappedFile(head.path, head.stamp)
+        self._check(head, manifest)
         self._at, num_bytes = manifest.ids_at, manifest.facts.ids[0]
-        self._stops = np.frombuffer(self._map, "<u8", self._num_samples, manifest.id_stops_at)
+        self._stops = self._map.memory[manifest.id_stops_at : manifest.ids_at].view("<u8")
         if int(self._stops[-1]) != num_bytes or (self._stops[1:] < self._stops[:-1]).any():
             raise damaged(head.path, "the places where its ids end are not in order")
 
+    def _check(self, head: Head, manifest: Manifest) -> None:
+        """Raises CorruptRecordError where the ids, or the places where they end, do not have their checksum."""
+        for part, at in ((manifest.facts.id_stops, manifest.id_stops_at), (manifest.facts.ids, manifest.ids_at)):
+            if part is not None and not is_whole(part, self._map.memory[at : at + part[0]]):
+                raise damaged(head.path, "its ids do not have their checksum")
+
     def names(self, index: Int64Array) -> list[str]:
-        """Returns the ids of samples, int64 [n]."""
+        """Returns the ids of samples, int64 [n]; raises ShardError where the file was cut."""
         if self._stops is None:
             return [f"{self._prefix}{number}" for number in index.tolist()]
+        self._map.check_length()
         stops = self._stops[index].tolist()
         starts = np.where(index > 0, self._stops[index - 1], 0).tolist()
         return [
-            self._map[self._at + start : self._at + stop].decode("utf-8", "surrogateescape")
+            self._map.memory[self._at + start : self._at + stop].tobytes().decode("utf-8", "surrogateescape")
             for start, stop in zip(starts, stops, strict=True)
         ]
 
     def find(self, id: str) -> int | None:
-        """Returns the number of the first sample that has an id; None: none has it."""
+        """Returns the number of the first sample that has an id; None: none has it. See `names`."""
         if self._stops is None:
             digits = id.removeprefix(self._prefix)
             is_number = digits != id and digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_NUMBER
             number = int(digits) if is_number else self._num_samples
             return number if number < self._num_samples and str(number) == digits else None
+        self._map.check_length()
         wanted, end = id.encode("utf-8", "surrogateescape"), self._at + int(self._stops[-1])
         if not wanted:
             return next(iter(np.flatnonzero(np.diff(self._stops, prepend=np.uint64(0)) == 0).tolist()), None)

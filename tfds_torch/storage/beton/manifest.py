@@ -1,8 +1,11 @@
 """The manifest: what this package notes in a file beyond FFCV's format, between the last page and the allocation table.
 
 FFCV finds the table by its pointer and looks at nothing before it. The manifest is, in this order: a magic word; where
-each id ends, uint64 [n]; the ids; a CRC32C of each page, uint32; facts as JSON; a tail of fixed size, by which it is
+each id ends, uint64 [n]; the ids; checksums, CRC32C as uint32; facts as JSON; a tail of fixed size, by which it is
 found from the table backwards.
+
+Version 2 has a checksum of each payload, [number of fields with payloads, number of samples], so that what is read can
+be compared. Version 1 (tfds_torch 0.2.0) has one of each page.
 """
 
 import json
@@ -16,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEAD_MAGIC, TAIL_MAGIC = b"tfds_torch.beton", b"beton.tfds_torch"
-_VERSION = 1
+PAGES, PAYLOADS = 1, 2
+"""Versions of the manifest, by what its checksums are of."""
 # Magic, version, size of the JSON, size of the manifest; CRC32C of the JSON, of header and descriptors, of all these.
 _TAIL = struct.Struct("<16sIIQIII")
 TAIL_BYTES = _TAIL.size
@@ -43,7 +47,7 @@ class Facts:
         table: of the allocation table.
         id_stops: of the places where ids end; None: the samples have no ids of their own.
         ids: of the ids.
-        page_checksums: of these themselves.
+        checksums: of the checksums of pages or payloads themselves.
     """
 
     name: str
@@ -57,7 +61,7 @@ class Facts:
     table: Part
     id_stops: Part | None
     ids: Part | None
-    page_checksums: Part
+    checksums: Part
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,12 @@ class Manifest:
     Attributes:
         facts: what it says.
         at: where it begins.
+        version: PAGES or PAYLOADS.
     """
 
     facts: Facts = field(repr=False)
     at: int
+    version: int
 
     @property
     def id_stops_at(self) -> int:
@@ -83,8 +89,8 @@ class Manifest:
         return self.id_stops_at + _size(self.facts.id_stops)
 
     @property
-    def page_checksums_at(self) -> int:
-        """Where the CRC32C of the pages lie."""
+    def checksums_at(self) -> int:
+        """Where the CRC32C of pages or payloads lie."""
         return self.ids_at + _size(self.facts.ids)
 
 
@@ -110,24 +116,26 @@ class Tail:
         num_bytes: size of the manifest.
         text_crc: CRC32C of the facts.
         head_crc: CRC32C of the file's header and descriptors.
+        version: of the manifest.
     """
 
     text_bytes: int
     num_bytes: int
     text_crc: int
     head_crc: int
+    version: int = PAYLOADS
 
 
-def encode_body(facts: Facts, id_stops: bytes, ids: bytes, page_checksums: bytes) -> tuple[bytes, Tail]:
+def encode_body(facts: Facts, id_stops: bytes, ids: bytes, checksums: bytes) -> tuple[bytes, Tail]:
     """Returns a manifest as it is written but for its tail, and what stands there, the head's CRC32C being 0."""
     text = json.dumps(asdict(facts)).encode()
-    body = b"".join([HEAD_MAGIC, id_stops, ids, page_checksums, text])
+    body = b"".join([HEAD_MAGIC, id_stops, ids, checksums, text])
     return body, Tail(len(text), len(body) + TAIL_BYTES, google_crc32c.value(text), 0)
 
 
 def encode_tail(tail: Tail) -> bytes:
     """Returns a tail as it is written."""
-    numbers = (TAIL_MAGIC, _VERSION, tail.text_bytes, tail.num_bytes, tail.text_crc, tail.head_crc)
+    numbers = (TAIL_MAGIC, tail.version, tail.text_bytes, tail.num_bytes, tail.text_crc, tail.head_crc)
     return _TAIL.pack(*numbers, google_crc32c.value(_TAIL.pack(*numbers, 0)))
 
 
@@ -143,23 +151,30 @@ def read_tail(tail: bytes) -> Tail | None:
     if crc != google_crc32c.value(_TAIL.pack(*numbers, 0)):
         raise ValueError("the manifest's tail does not have its checksum")
     _, version, text_bytes, num_bytes, text_crc, head_crc = numbers
-    if version != _VERSION:
-        raise ValueError(f"its manifest is of version {version}, and this package reads version {_VERSION}")
+    if version not in (PAGES, PAYLOADS):
+        raise ValueError(
+            f"its manifest is of version {version}, and this package reads the versions {PAGES} and {PAYLOADS} (a later "
+            f"tfds_torch may read it)"
+        )
     if text_bytes > LARGEST_FACTS or text_bytes + TAIL_BYTES + len(HEAD_MAGIC) > num_bytes:
         raise ValueError(f"its manifest says that it holds {text_bytes} bytes of facts")
-    return Tail(text_bytes, num_bytes, text_crc, head_crc)
+    return Tail(text_bytes, num_bytes, text_crc, head_crc, version)
 
 
-def read_facts(text: bytes, crc: int) -> Facts:
+def read_facts(text: bytes, tail: Tail) -> Facts:
     """Returns the facts of a manifest.
+
+    Args:
+        text: as they are written.
+        tail: of the manifest.
 
     Raises:
         ValueError: they are damaged.
     """
-    if google_crc32c.value(text) != crc:
+    if google_crc32c.value(text) != tail.text_crc:
         raise ValueError("the manifest's facts do not have their checksum")
     try:
-        return _check_facts(json.loads(text))
+        return _check_facts(json.loads(text), tail.version)
     except (TypeError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"the manifest's facts make no sense ({error})") from None
 
@@ -181,8 +196,9 @@ def _size(part: Part | None) -> int:
     return 0 if part is None else part[0]
 
 
-def _check_facts(values: Any) -> Facts:
-    parts = {name: _check_part(values[name]) for name in ("metadata", "table", "page_checksums")}
+def _check_facts(values: Any, version: int) -> Facts:
+    parts = {name: _check_part(values[name]) for name in ("metadata", "table")}
+    parts["checksums"] = _check_part(values["page_checksums" if version == PAGES else "checksums"])
     optional = {name: None if values[name] is None else _check_part(values[name]) for name in ("id_stops", "ids")}
     counts = {name: _check_count(values[name]) for name in ("num_samples", "num_pages", "num_reencoded")}
     texts = {name: _check_text(values[name]) for name in ("name", "fingerprint")}

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.storage.beton.fields import BetonField, Encoded
+from tfds_torch.storage.beton.fields import BetonField, Encoded, payload_fields
 from tfds_torch.storage.beton.format import ALLOCATION, Layout
-from tfds_torch.storage.beton.manifest import checksum_of_array
 
 _PACKED_AT_ONCE = 4096
 
@@ -31,7 +31,8 @@ class WrittenPart:
         rows: [n] of the layout's row_type, what stands in their rows of the metadata.
         ids: n of them; None where a sample has none.
         allocations: [m] of ALLOCATION, of every payload.
-        page_checksums: page -> CRC32C.
+        checksums: uint32 [n, number of fields with payloads], CRC32C of every payload.
+        num_pages: that were written.
         num_reencoded: samples with an image that could not keep its bytes.
     """
 
@@ -39,7 +40,8 @@ class WrittenPart:
     rows: NDArray[np.void]
     ids: list[str | None]
     allocations: NDArray[np.void]
-    page_checksums: dict[int, int]
+    checksums: NDArray[np.uint32]
+    num_pages: int
     num_reencoded: int
 
 
@@ -61,8 +63,9 @@ class PageWriter:
         self._allocations: list[tuple[int, int, int]] = []
         self._numbers: list[int] = []
         self._ids: list[str | None] = []
-        self._packed: list[tuple[NDArray[np.void], NDArray[np.void]]] = []
-        self._page_checksums: dict[int, int] = {}
+        self._packed: list[tuple[NDArray[np.void], NDArray[np.void], NDArray[np.uint32]]] = []
+        self._checksums: list[int] = []
+        self._num_written = 0  # Pages.
         self._fields = fields
         self._layout = layout
         self._write, self._take_page = write, take_page
@@ -107,15 +110,15 @@ class PageWriter:
     @property
     def num_pages(self) -> int:
         """Pages that were written, or are being filled."""
-        return len(self._page_checksums) + (self._page_fill >= 0)
+        return self._num_written + (self._page_fill >= 0)
 
     def close(self) -> WrittenPart:
         """Writes the last page, and returns what was written."""
         self._flush()
         self._pack()
-        rows, allocations = (np.concatenate(parts) for parts in zip(*self._packed, strict=True))
+        rows, allocations, checksums = (np.concatenate(parts) for parts in zip(*self._packed, strict=True))
         numbers = np.array(self._numbers, np.int64)
-        return WrittenPart(numbers, rows, self._ids, allocations, self._page_checksums, self.num_reencoded)
+        return WrittenPart(numbers, rows, self._ids, allocations, checksums, self._num_written, self.num_reencoded)
 
     def _pack(self) -> None:
         """Turns what is noted of samples into arrays, which take a tenth of the memory."""
@@ -123,8 +126,9 @@ class PageWriter:
         rows = np.zeros(len(self._rows), row_type)  # The padding between members is zero, too.
         for place, name in enumerate(row_type.names or ()):
             rows[name] = np.array([row[place] for row in self._rows], row_type[name])
-        self._packed.append((rows, np.array(self._allocations, ALLOCATION)))
-        self._rows, self._allocations = [], []
+        checksums = np.array(self._checksums, np.uint32).reshape(len(rows), len(payload_fields(self._fields)))
+        self._packed.append((rows, np.array(self._allocations, ALLOCATION), checksums))
+        self._rows, self._allocations, self._checksums = [], [], []
 
     def _encode(self, name: str, value: Any, number: int) -> Encoded:
         member = self._fields[name]
@@ -148,6 +152,7 @@ class PageWriter:
             self._page[self._page_fill : self._page_fill + len(payload)] = np.frombuffer(payload, np.uint8)
             self._page_fill += len(payload)
             self._allocations.append((number, pointer, len(encoded.payload)))
+            self._checksums.append(google_crc32c.value(encoded.payload))
             values = (*values[: member.pointer_at], pointer, *values[member.pointer_at :])
         return values if np.dtype(member.row_type).names else values[0]
 
@@ -162,4 +167,4 @@ class PageWriter:
             return
         self._page[self._page_fill :] = 0
         self._write(self._page.data, self._layout.pages_at + self._page_number * self._layout.page_size)
-        self._page_checksums[self._page_number], self._page_fill = checksum_of_array(self._page), -1
+        self._num_written, self._page_fill = self._num_written + 1, -1

@@ -1,21 +1,28 @@
 """BetonReader: the values of samples by number, out of a mapped file whose pointers were checked before."""
 
 import math
-import mmap
-import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.errors import ExampleNotFoundError, ShardError
+from tfds_torch.errors import ExampleNotFoundError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.beton.allocations import PayloadSizes, check_allocations
 from tfds_torch.storage.beton.fields import BetonArray, BetonCustom, BetonField, BetonJson
 from tfds_torch.storage.beton.format import JPEG, RAW
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.image_field import BetonImage
-from tfds_torch.storage.beton.manifest import is_whole
+from tfds_torch.storage.beton.manifest import PAGES, is_whole
+from tfds_torch.storage.beton.mapped_file import MappedFile
+from tfds_torch.storage.beton.payload_checks import (
+    Compared,
+    NoChecks,
+    OwnChecksums,
+    PageChecksums,
+    PayloadChecks,
+    checksums_of,
+)
 from tfds_torch.storage.open_files import OpenFiles
 from tfds_torch.storage.stored_pixels import StoredPixels
 
@@ -23,23 +30,26 @@ from tfds_torch.storage.stored_pixels import StoredPixels
 class BetonReader:
     """Reads samples of one file. Threads may share it; a forked process goes on with it.
 
-    Opening one checks all pointers of the file, vectorised, and the checksums of metadata and table where there is a
-    manifest. Payloads are held against their checksums by `verify` only. The file must not be cut while it is mapped.
+    Opening one checks all pointers of the file, vectorised, and, where there is a manifest, the checksums of metadata,
+    table, and of the checksums themselves. Payloads are compared with their checksums when they are read: those that
+    are read into memory of their own every time, those that stay in mapped memory the first time.
 
     Args:
         head: of the file.
+        verify_checksums: whether payloads are compared with their checksums.
+        compared: what was compared before, by readers of the same file; None: nothing.
 
     Raises:
         ShardError: the file is missing, changed, or cannot be read.
-        CorruptRecordError: a pointer, size or count makes no sense.
+        CorruptRecordError: a pointer, size or count makes no sense, or a checksum is not right.
     """
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: Head, *, verify_checksums: bool = True, compared: Compared | None = None) -> None:
         self.head = head
         self._files = OpenFiles([head.path], [head.stamp])
         self._files.read(0, 0, 1)  # Says whether it is still the file whose head was read.
-        mapped = _map(head)
-        self.memory: NDArray[np.uint8] = np.frombuffer(mapped, np.uint8)
+        self._mapped = MappedFile(head.path, head.stamp)
+        self.memory: NDArray[np.uint8] = self._mapped.memory
         layout = head.layout
         rows = self.memory[layout.metadata_at : layout.metadata_end]
         table = self.memory[head.table_at :]
@@ -47,6 +57,7 @@ class BetonReader:
             for part, content, what in (
                 (head.manifest.facts.metadata, rows, "metadata"),
                 (head.manifest.facts.table, table, "allocation table"),
+                (head.manifest.facts.checksums, checksums_of(head, self.memory).view(np.uint8), "list of checksums"),
             ):
                 if not is_whole(part, content):
                     raise damaged(head.path, f"its {what} does not have its checksum")
@@ -55,8 +66,8 @@ class BetonReader:
         self._members = dict(zip(head.fields, layout.row_type.names or (), strict=True))
         self._raw_shapes = {name: self._raw_shape(name) for name in head.fields}
         self._units = {name: self._unit(name) for name in head.fields}
-        if hasattr(mmap, "MADV_DONTNEED"):
-            mapped.madvise(mmap.MADV_DONTNEED)  # What was checked counts as this process's memory no more.
+        self._checks = self._make_checks(compared) if verify_checksums else NoChecks()
+        self._mapped.give_back()
 
     def read(self, name: str, index: Int64Array) -> Any:
         """Returns n values of a field: an array [n, ...], StoredPixels, or a list.
@@ -69,8 +80,10 @@ class BetonReader:
 
         Raises:
             ExampleNotFoundError: an index outside the file.
-            CorruptRecordError: a value is not what its type says.
+            ShardError: the file was cut.
+            CorruptRecordError: a payload does not have its checksum.
         """
+        self._mapped.check_length()
         outside = index.view(np.uint64) >= len(self.rows)  # What is negative is huge then.
         if outside.any():
             raise ExampleNotFoundError(
@@ -82,11 +95,18 @@ class BetonReader:
         if field.pointer_at is None:
             return member[index]
         if isinstance(field, BetonArray):
+            self._checks.compare_mapped(name, index)
             return self._arrays(field, member[index].astype(np.int64))
         if isinstance(field, BetonImage):
             return self._images(name, index)
         payloads = self._payloads(name, field, index) or []
         return [payload.removesuffix(b"\0") for payload in payloads] if isinstance(field, BetonJson) else payloads
+
+    def compare(self, name: str, index: Int64Array) -> None:
+        """Compares payloads of a field with their checksums; see PayloadChecks.compare_mapped."""
+        if self.head.fields[name].pointer_at is not None:
+            self._mapped.check_length()
+            self._checks.compare_mapped(name, index)
 
     def announce(self, name: str, index: Int64Array) -> None:
         """Asks the system to read the payloads of a field ahead; not those that are copied out of mapped memory."""
@@ -121,10 +141,12 @@ class BetonReader:
         if field.pointer_at is None:
             return None
         pointers, sizes = self._places(name, index)
-        return [
+        payloads = [
             self._files.read(0, pointer, size) if size else b""
             for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True)
         ]
+        self._checks.compare_read(name, index, payloads)
+        return payloads
 
     def _arrays(self, field: BetonArray, pointers: Int64Array) -> NDArray[Any]:
         flat = StoredPixels(self.memory, pointers, (1, 1, field.num_bytes)).copy()
@@ -135,6 +157,7 @@ class BetonReader:
         shape = self._raw_shapes[name]
         pointers = self._sizes.pointers(name, index)
         if shape is not None:
+            self._checks.compare_mapped(name, index)
             return StoredPixels(self.memory, pointers, shape, self._units[name])
         rows = self.rows[self._members[name]][index]
         found: list[Any] = []
@@ -143,6 +166,12 @@ class BetonReader:
             is_raw = mode == RAW
             found.append(np.array(np.frombuffer(payload, np.uint8)).reshape(height, width, 3) if is_raw else payload)
         return found
+
+    def _make_checks(self, compared: Compared | None) -> PayloadChecks:
+        if self.head.manifest is None:
+            return NoChecks()
+        make = PageChecksums if self.head.manifest.version == PAGES else OwnChecksums
+        return make(self.head, self.memory, self._sizes, compared or Compared(self.head))
 
     def _raw_shape(self, name: str) -> tuple[int, int, int] | None:
         """Returns [H, W, 3] of images that are all stored as pixels of one size."""
@@ -160,14 +189,3 @@ class BetonReader:
             return 1
         bits = np.bitwise_or.reduce(self._sizes.pointer_of[name])  # The lowest one that is set in any pointer.
         return math.gcd(math.prod(shape), self.head.layout.page_size, int(bits))
-
-
-def _map(head: Head) -> mmap.mmap:
-    try:
-        descriptor = os.open(head.path, os.O_RDONLY)
-        try:
-            return mmap.mmap(descriptor, head.stamp[0], access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError) as error:
-        raise ShardError(f"{head.path} cannot be mapped into memory: {error}.") from error

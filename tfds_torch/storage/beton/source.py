@@ -14,6 +14,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.beton.fields import BetonArray, BetonField, BetonFloat, BetonInt
 from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.ids import BetonIds
+from tfds_torch.storage.beton.payload_checks import Compared
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.ids import LazyIds
@@ -21,6 +22,9 @@ from tfds_torch.storage.open_files import stamp_of
 from tfds_torch.storage.process_lock import ProcessLock
 from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.source import Columns, FieldSpec
+
+_FileState = tuple[int, ...]
+"""Device, number, size, and times of the last change of content and of anything else: no write keeps all of them."""
 
 
 class BetonSource:
@@ -32,6 +36,7 @@ class BetonSource:
     Args:
         path: of the file.
         handlers: field -> its type, for those of a type of their own (255).
+        verify_checksums: whether what is read is compared with its checksums; files of FFCV itself have none.
 
     Raises:
         ShardError: the file is missing, or cannot be read.
@@ -43,17 +48,30 @@ class BetonSource:
     streams: Literal["records", "numbers"] | None = None
     obstacle: str | None = None
 
-    def __init__(self, path: str | os.PathLike[str], handlers: Mapping[str, BetonField] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        handlers: Mapping[str, BetonField] | None = None,
+        *,
+        verify_checksums: bool = True,
+    ) -> None:
         self._path = os.path.abspath(path)
         self._handlers = dict(handlers or {})
+        self.verify_checksums = verify_checksums
+        self._state = _state_of(shard_status(self._path))
         self.head = read_head(self._path, self._handlers)
+        self._compared = Compared(self.head)
         self._reader: BetonReader | None = None
         self._read_last: tuple[str, ...] = ()  # Labels alone must not bring the images into memory.
         self._lock = ProcessLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name != "_ids"}  # They lie in mapped memory.
-        return {**kept, "_reader": None}
+        in_memory = ("_ids", "_compared")  # Of this process and those that it forks.
+        return {**{name: value for name, value in self.__dict__.items() if name not in in_memory}, "_reader": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._compared = Compared(self.head)
 
     @property
     def name(self) -> str:
@@ -71,7 +89,7 @@ class BetonSource:
         facts = manifest.facts
         if facts.fingerprint:
             return [len(self), fields, facts.fingerprint, facts.ids]
-        return [len(self), fields, facts.ids, facts.metadata, facts.page_checksums]
+        return [len(self), fields, facts.ids, facts.metadata, facts.checksums]
 
     @property
     def stamps(self) -> object:
@@ -101,10 +119,22 @@ class BetonSource:
     def __len__(self) -> int:
         return self.head.layout.num_samples
 
+    def with_checksums(self, verify_checksums: bool) -> "BetonSource":
+        """Returns a source of the same file that compares what it reads with its checksums, or does not."""
+        if verify_checksums == self.verify_checksums:
+            return self
+        return BetonSource(self._path, self._handlers, verify_checksums=verify_checksums)
+
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Checks all pointers of the file, once; afterwards that it has not changed. See `Source`."""
-        if self._reader is not None and stamp_of(shard_status(self._path)) != self.head.stamp:
+        """Checks all pointers of the file, once; afterwards that it has not changed. See `Source`.
+
+        A file that was written to is compared with its checksums anew, whatever its size and modification time say.
+        """
+        status = shard_status(self._path)
+        if self._reader is not None and stamp_of(status) != self.head.stamp:
             self._reopen()
+        elif _state_of(status) != self._state:
+            self._forget(_state_of(status))
         self._opened()
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
@@ -155,9 +185,9 @@ class BetonSource:
         )
 
     def close(self) -> None:
-        """Closes the file; the next read opens it again."""
-        with self._lock:
-            reader, self._reader = self._reader, None
+        """Closes the file; the next read opens it again, and compares it with its checksums anew."""
+        reader = self._reader
+        self._forget(self._state)
         if reader is not None:
             reader.close()
 
@@ -170,20 +200,28 @@ class BetonSource:
         reader = self._reader
         if reader is None:
             with self._lock:
-                reader = self._reader = self._reader or BetonReader(self.head)
+                if self._reader is None:
+                    self._reader = BetonReader(
+                        self.head, verify_checksums=self.verify_checksums, compared=self._compared
+                    )
+                reader = self._reader
         return reader
 
     def _reopen(self) -> None:
         """Goes on with a file that was put in the place of the first one, where it holds the same samples."""
-        head, was = read_head(self._path, self._handlers), self.identity
-        other = BetonSource(self._path, self._handlers)
-        if list(head.fields.items()) != list(self.head.fields.items()) or repr(other.identity) != repr(was):
+        was, other = self.identity, BetonSource(self._path, self._handlers)
+        if list(other.head.fields.items()) != list(self.head.fields.items()) or repr(other.identity) != repr(was):
             raise ShardError(
                 f"{self._path} changed while it was in use: it holds other samples now. Start again with a file that "
                 f"nobody writes to."
             )
+        self.head = other.head
+        self._forget(other._state)
+
+    def _forget(self, state: _FileState) -> None:
+        """Forgets what was read and compared of the file, whose state is this one now."""
         with self._lock:
-            self.head, self._reader = head, None
+            self._state, self._reader, self._compared = state, None, Compared(self.head)
             self.__dict__.pop("_ids", None)
 
     def _name_samples(self, file: Int64Array, record: Int64Array) -> list[str]:
@@ -192,6 +230,10 @@ class BetonSource:
     @cached_property
     def _ids(self) -> BetonIds:
         return BetonIds(self.head)
+
+
+def _state_of(status: os.stat_result) -> _FileState:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _spec_of(field: BetonField) -> FieldSpec:

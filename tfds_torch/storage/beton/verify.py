@@ -10,11 +10,12 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.storage.beton.fields import BetonField, BetonJson
-from tfds_torch.storage.beton.format import JPEG
+from tfds_torch.storage.beton.format import ALLOCATION, JPEG
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.ids import BetonIds
 from tfds_torch.storage.beton.image_field import BetonImage
-from tfds_torch.storage.beton.manifest import checksum_of_array, is_whole
+from tfds_torch.storage.beton.manifest import PAGES, checksum_of_array
+from tfds_torch.storage.beton.payload_checks import checksums_of
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.beton.source import BetonSource
 
@@ -28,7 +29,7 @@ class BetonReport:
     Attributes:
         path: of the file.
         num_samples: that it holds.
-        num_pages: whose checksums were right.
+        num_pages: whose bytes were all compared: with checksums of payloads or of pages, or with the zeros between.
         num_jpeg: JPEG files whose header has the size that the sample says.
         unchecked: what could not be checked, in sentences.
     """
@@ -63,8 +64,12 @@ def verify(path: str | os.PathLike[str], handlers: dict[str, BetonField] | None 
             "pointers, sizes and counts were checked."
         )
     else:
-        num_pages = _check_pages(head, reader)
-        _check_ids(head, reader)
+        num_pages = head.manifest.facts.num_pages
+        if head.manifest.version == PAGES:
+            _check_pages(head, reader)
+        else:
+            _check_payloads(head, reader)
+        BetonIds(head)
     num_jpeg = sum(_check_field(head, reader, name, field) for name, field in head.fields.items())
     if num_jpeg:
         unchecked.append("Of JPEG files the headers were read; their pixels were not decoded.")
@@ -72,30 +77,34 @@ def verify(path: str | os.PathLike[str], handlers: dict[str, BetonField] | None 
     return BetonReport(os.path.abspath(path), len(source), num_pages, num_jpeg, tuple(unchecked))
 
 
-def _check_pages(head: Head, reader: BetonReader) -> int:
-    assert head.manifest is not None  # noqa: S101 (nobody else asks)
-    facts, at = head.manifest.facts, head.manifest.page_checksums_at
-    content = reader.memory[at : at + facts.page_checksums[0]]
-    if not is_whole(facts.page_checksums, content):
-        raise damaged(head.path, "the checksums of its pages do not have their own")
-    for page, crc in enumerate(content.view("<u4").tolist()):
+def _check_pages(head: Head, reader: BetonReader) -> None:
+    """Compares whole pages, and what lies before them: manifests of version 1."""
+    expected = checksums_of(head, reader.memory)
+    for page, crc in enumerate(expected.tolist()):
         start = head.layout.pages_at + page * head.layout.page_size
         if checksum_of_array(reader.memory[start : start + head.layout.page_size]) != crc:
             raise damaged(head.path, f"page {page}, at {start}, does not have its checksum")
-    pages_at = head.layout.pages_at if facts.num_pages else head.layout.metadata_end
-    padding = reader.memory[head.layout.metadata_end : pages_at]
-    if padding.any():
-        raise damaged(head.path, "there is something between its metadata and its first page")
-    return facts.num_pages
+    _check_zeros(head, reader, head.layout.metadata_end, head.layout.pages_at if len(expected) else 0)
 
 
-def _check_ids(head: Head, reader: BetonReader) -> None:
-    assert head.manifest is not None  # noqa: S101 (nobody else asks)
-    manifest = head.manifest
-    for part, at in ((manifest.facts.id_stops, manifest.id_stops_at), (manifest.facts.ids, manifest.ids_at)):
-        if part is not None and not is_whole(part, reader.memory[at : at + part[0]]):
-            raise damaged(head.path, "its ids do not have their checksum")
-    BetonIds(head)
+def _check_payloads(head: Head, reader: BetonReader) -> None:
+    """Compares every payload, and what lies between them: manifests of version 2."""
+    assert head.manifest is not None  # noqa: S101 (the caller asked)
+    for name in head.payload_fields:
+        for start in range(0, head.layout.num_samples, _SAMPLES_AT_A_TIME):
+            reader.compare(name, np.arange(start, min(start + _SAMPLES_AT_A_TIME, head.layout.num_samples)))
+    table = reader.memory[head.table_at :].view(ALLOCATION)
+    table = table[np.argsort(table["pointer"], kind="stable")]
+    starts = np.append(table["pointer"].astype(np.int64), head.manifest.at)
+    stops = np.insert((table["pointer"] + table["size"]).astype(np.int64), 0, head.layout.metadata_end)
+    for place in np.flatnonzero(starts > stops).tolist():
+        _check_zeros(head, reader, int(stops[place]), int(starts[place]))
+
+
+def _check_zeros(head: Head, reader: BetonReader, start: int, stop: int) -> None:
+    """Raises CorruptRecordError where the bytes start..stop-1, which belong to nothing, are not zero."""
+    if reader.memory[start:stop].any():
+        raise damaged(head.path, f"there is something between {start} and {stop}, where nothing belongs")
 
 
 def _check_field(head: Head, reader: BetonReader, name: str, field: BetonField) -> int:

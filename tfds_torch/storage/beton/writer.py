@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.whole_file import WholeFile
-from tfds_torch.storage.beton.fields import BetonField
+from tfds_torch.storage.beton.fields import BetonField, payload_fields
 from tfds_torch.storage.beton.format import DEFAULT_PAGE, Layout, make_row_type
 from tfds_torch.storage.beton.head import check_fields, encode_head
 from tfds_torch.storage.beton.manifest import TAIL_BYTES, Facts, checksum, encode_body, encode_ids, encode_tail
@@ -189,18 +189,17 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
     def _complete(self) -> Facts:
         layout, parts = self.layout, [self._pages.close(), *self._parts]
         rows = np.zeros(layout.num_samples, layout.row_type)
-        num_pages = sum(len(part.page_checksums) for part in parts)
-        checksums = np.zeros(num_pages, "<u4")
+        num_pages = sum(part.num_pages for part in parts)
+        checksums = np.zeros((len(payload_fields(self.fields)), layout.num_samples), "<u4")
         ids: list[str | None] = [None] * layout.num_samples
         for part in parts:
             rows[part.numbers] = part.rows
-            for page, crc in part.page_checksums.items():
-                checksums[page] = crc
+            checksums[:, part.numbers] = part.checksums.T
             for number, id in zip(part.numbers.tolist(), part.ids, strict=True):
                 ids[number] = id
         table = np.concatenate([part.allocations for part in parts])
         table = table[np.argsort(table["pointer"], kind="stable")]
-        metadata, allocations, page_checksums = rows.tobytes(), table.tobytes(), checksums.tobytes()
+        metadata, allocations, payload_checksums = rows.tobytes(), table.tobytes(), checksums.tobytes()
         encoded_ids = encode_ids(_check_ids(ids, self.path))
         id_stops, id_bytes = encoded_ids or (b"", b"")
         facts = Facts(
@@ -215,9 +214,9 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
             table=checksum(allocations),
             id_stops=checksum(id_stops) if encoded_ids else None,
             ids=checksum(id_bytes) if encoded_ids else None,
-            page_checksums=checksum(page_checksums),
+            checksums=checksum(payload_checksums),
         )
-        body, tail = encode_body(facts, id_stops, id_bytes, page_checksums)
+        body, tail = encode_body(facts, id_stops, id_bytes, payload_checksums)
         manifest_at = layout.pages_end(num_pages)
         table_at = manifest_at + tail.num_bytes
         head = encode_head(self.fields, layout, table_at)

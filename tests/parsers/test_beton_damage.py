@@ -1,0 +1,305 @@
+"""A `.beton` file whose content was damaged after it was written: an error or another example, never other values."""
+
+import os
+import random
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from storage.beton.made_files import PAGE, flip, places_of, unpack
+
+from tfds_torch import EvalPreprocess, ImageDataset, ParserBeton, ReadOptions, create_loader
+from tfds_torch.errors import CorruptRecordError, ShardError
+from tfds_torch.storage.beton import payload_checks
+from tfds_torch.storage.beton.fields import BetonArray, BetonBytes, BetonField, BetonInt, BetonJson, BetonTensor
+from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.writer import BetonWriter
+
+NUM_EXAMPLES, SIDE = 24, 8
+FIELDS: dict[str, BetonField] = {
+    "jpg": BetonImage("jpg"),
+    "raw": BetonImage("raw"),
+    "sizes": BetonImage("raw"),
+    "mixed": BetonImage("proportion"),
+    "label": BetonInt(),
+    "text": BetonBytes(),
+    "facts": BetonJson(),
+    "array": BetonArray("float32", (2, 3)),
+    "tensor": BetonTensor("int16", (5,)),
+}
+IN_PAGES = [name for name in FIELDS if name != "label"]
+IMAGES = ["jpg", "raw", "sizes", "mixed"]
+WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
+ALL = np.arange(NUM_EXAMPLES)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+
+    def pixels(height: int) -> Any:
+        return rng.integers(0, 256, (height, SIDE, 3), dtype=np.uint8)
+
+    with BetonWriter(tmp_path / "a.beton", FIELDS, NUM_EXAMPLES, page_size=PAGE) as writer:
+        for number in range(NUM_EXAMPLES):
+            images = (pixels(SIDE), pixels(SIDE), pixels(SIDE + number % 3), pixels(SIDE))
+            numbers = rng.normal(size=(2, 3)).astype(np.float32), np.full(5, number, np.int16)
+            facts = {"number": number, "name": "ä" * number}
+            writer.add((*images, number % 10, b"text" * (number + 1), facts, *numbers), id=f"folder/{number}")
+    return tmp_path / "a.beton"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Written by tfds_torch 0.2.0."""
+    return unpack("golden_tfds_torch_0.2.0.beton.gz", tmp_path)
+
+
+def equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return one.tobytes() == np.asarray(other).tobytes()
+    return len(one) == len(other) and all(
+        np.asarray(value).tobytes() == np.asarray(twin).tobytes() for value, twin in zip(one, other, strict=True)
+    )
+
+
+def stored(path: Path, name: str, *, verify_checksums: bool) -> Any:
+    """Returns the values of a field as they are stored."""
+    parser = ParserBeton(path, read=ReadOptions(verify_checksums=verify_checksums))
+    values = parser.source.read(ALL[: parser.num_examples], [name])[name]
+    return values.copy() if hasattr(values, "copy_into") else values
+
+
+def place_in(path: Path, name: str, random_numbers: random.Random) -> tuple[int, int, int]:
+    """Returns a sample, where its payload lies, and a random byte of it."""
+    places = places_of(path, name)
+    sample = random_numbers.choice([number for number, (_, size) in enumerate(places) if size])
+    pointer, size = places[sample]
+    return sample, pointer, pointer + random_numbers.randrange(size)
+
+
+@pytest.mark.parametrize("name", IN_PAGES)
+def test_a_flipped_bit_of_any_field_is_an_error_and_no_other_value(name: str, path: Path) -> None:
+    random_numbers = random.Random(name)
+    whole = stored(path, name, verify_checksums=True)
+    for _ in range(8):
+        sample, pointer, at = place_in(path, name, random_numbers)
+        mask = 1 << random_numbers.randrange(8)
+        flip(path, at, mask)
+        parser = ParserBeton(path, batch_size=5, image_key=name if name in IMAGES else None)
+        dataset = ImageDataset(parser, fields=("image",) if name in IMAGES else (name,))
+        with pytest.raises(CorruptRecordError) as caught:
+            list(dataset)
+        message = str(caught.value)
+        assert message.startswith(f"{path}: sample {sample} (id folder/{sample}): the ")
+        assert f"bytes of its field {name!r} at offset {pointer} do not have their checksum" in message
+        assert message.endswith("the file is corrupt. Write it again from its dataset.")
+        # Not compared, they are other values: else this test could not fail.
+        assert not equal(stored(path, name, verify_checksums=False), whole)
+        flip(path, at, mask)
+    assert equal(stored(path, name, verify_checksums=True), whole)
+
+
+@pytest.mark.parametrize("name", ["jpg", "raw"])
+def test_whole_batches_have_no_damaged_image(name: str, path: Path) -> None:
+    sample, _, at = place_in(path, name, random.Random(1))
+    flip(path, at, 0x10)
+    for is_training in (False, True):
+        parser = ParserBeton(path, is_training, is_training, 5, image_key=name, preprocess=WHOLE)
+        with pytest.raises(CorruptRecordError, match=f"sample {sample} .* do not have their checksum"):
+            list(create_loader(ImageDataset(parser), device=None))
+    with pytest.raises(CorruptRecordError, match=f"sample {sample} .* do not have their checksum"):
+        parser[sample]
+    assert parser[(sample + 1) % NUM_EXAMPLES].index == (sample + 1) % NUM_EXAMPLES
+
+
+@pytest.mark.parametrize("name", ["jpg", "raw", "sizes"])
+def test_other_examples_take_the_place_of_damaged_ones(name: str, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    places = places_of(path, name)
+    for sample in (3, 17):
+        flip(path, places[sample][0] + 5)
+    parser = ParserBeton(path, batch_size=6, image_key=name, read=ReadOptions(on_error="replace"))
+    batches = list(parser.batches())
+    valid = np.concatenate([batch.valid for batch in batches])
+    assert np.flatnonzero(~valid).tolist() == [3, 17]
+    assert np.concatenate([batch.index for batch in batches])[~valid].tolist() == [4, 18]
+    assert caplog.text.count("do not have their checksum") == 2
+
+
+def test_rows_table_and_checksums_are_compared_when_a_file_is_opened(path: Path) -> None:
+    """Labels, pointers and sizes; each of them would be another value, or be read from another place."""
+    head = ParserBeton(path).source.head  # type: ignore[attr-defined]
+    for at, what in (
+        (head.layout.metadata_at + 5 * head.layout.row_type.itemsize - 3, "metadata"),
+        (head.table_at + 24 * 7 + 8, "allocation table"),
+        (head.manifest.checksums_at + 11, "list of checksums"),
+    ):
+        flip(path, at)
+        parser = ParserBeton(path, batch_size=5, read=ReadOptions(verify_checksums=False))
+        with pytest.raises(CorruptRecordError, match=f"its {what} does not have its checksum"):
+            list(parser.batches(fields=("label",)))
+        flip(path, at)
+
+
+@pytest.mark.parametrize("version", ["path", "old"])
+def test_a_flipped_id_or_place_of_an_id_is_an_error(version: str, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(version)
+    manifest = ParserBeton(path).source.head.manifest  # type: ignore[attr-defined]
+    for at in (manifest.id_stops_at + 8 * 2, manifest.ids_at + 10):  # The places stay in order.
+        flip(path, at)
+        dataset = ImageDataset(ParserBeton(path, batch_size=5), fields=("label", "id"))
+        with pytest.raises(CorruptRecordError, match="its ids do not have their checksum"):
+            list(dataset)
+        flip(path, at)
+    ids = [id for _, id in ImageDataset(ParserBeton(path, batch_size=5), fields=("label", "id"))]
+    assert ids[2].removesuffix(".png") == "folder/2"
+
+
+# What is remembered as compared
+
+
+@pytest.mark.parametrize("name", ["raw", "array", "jpg"])
+def test_what_is_damaged_between_two_epochs_is_found_though_the_modification_time_is_restored(
+    name: str, path: Path
+) -> None:
+    parser = ParserBeton(path, batch_size=6, image_key=name if name == "raw" else None)
+    fields = ("image", "label") if name == "raw" else (name, "label")
+    assert sum(len(batch) for batch in parser.batches(fields=fields)) == NUM_EXAMPLES
+    flip(path, places_of(path, name)[7][0] + 3)
+    with pytest.raises(CorruptRecordError, match="sample 7 "):
+        list(parser.batches(epoch=1, fields=fields))
+
+
+def test_a_label_that_is_damaged_between_two_epochs_is_found(path: Path) -> None:
+    parser = ParserBeton(path, batch_size=6)
+    labels = [int(label) for batch in parser.batches(fields=("label",)) for label in batch.label]  # type: ignore[union-attr]
+    assert labels == [number % 10 for number in range(NUM_EXAMPLES)]
+    reader = parser.source.reader  # type: ignore[attr-defined]
+    layout, member = reader.head.layout, reader.rows_of("label")
+    flip(path, layout.metadata_at + (member.ctypes.data - reader.rows.ctypes.data) + 4 * layout.row_type.itemsize)
+    with pytest.raises(CorruptRecordError, match="its metadata does not have its checksum"):
+        list(parser.batches(epoch=1, fields=("label",)))
+
+
+def test_a_file_that_is_opened_anew_is_compared_anew(path: Path) -> None:
+    source = ParserBeton(path).source
+    source.read(ALL, ["raw"])
+    flip(path, places_of(path, "raw")[7][0] + 3)
+    source.close()
+    with pytest.raises(CorruptRecordError, match="sample 7 "):
+        source.read(ALL, ["raw"])
+
+
+def test_jpeg_and_values_of_any_size_are_compared_at_every_read(path: Path) -> None:
+    source = ParserBeton(path).source
+    for name in ("jpg", "text", "facts", "sizes"):
+        source.read(ALL, [name])
+        flip(path, places_of(path, name)[7][0] + 3)
+        with pytest.raises(CorruptRecordError, match=f"sample 7 .* of its field {name!r}"):
+            source.read(ALL, [name])
+
+
+def read_in_child(source: Any, expected: type[Exception] | None) -> None:
+    """Reads everything in a forked process, as the workers of an epoch do."""
+    child = os.fork()
+    if child == 0:
+        try:
+            source.check()
+            source.read(ALL, ["raw", "array"])
+            found = None
+        except Exception as error:
+            found = type(error)
+        os._exit(0 if found is expected else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_forked_workers_of_all_epochs_compare_pixels_once_until_the_file_changes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ParserBeton(path).source
+    read_in_child(source, None)
+    numbers: list[int] = []
+    monkeypatch.setattr(payload_checks.google_crc32c, "value", lambda content: numbers.append(0) or 0)
+    source.read(ALL, ["raw", "array"])
+    assert numbers == []
+    monkeypatch.undo()
+    flip(path, places_of(path, "raw")[7][0] + 3)
+    read_in_child(source, CorruptRecordError)
+    source.check()
+    with pytest.raises(CorruptRecordError, match="sample 7 "):
+        source.read(ALL, ["raw"])
+
+
+# Files of other writers
+
+
+def test_a_file_of_0_2_0_reads_as_ever(old: Path) -> None:
+    parser = ParserBeton(old, batch_size=5, preprocess=EvalPreprocess(size=(6, 5), crop_mode="squash", crop_pct=1.0))
+    assert parser.fingerprint == "63410ce9735b531a11abfe4b6d48325e"  # That of 0.2.0: its states go on.
+    assert parser.class_names == ["a", "b", "c"]
+    fields = ("image", "label", "photo", "score", "text", "facts", "box", "codes")
+    for batch in parser.batches(fields=fields):
+        for place, number in enumerate(batch.index.tolist()):
+            value = {name: values[place] for name, values in batch.features.items()}
+            pixels = (np.arange(6 * 5 * 3) * (number + 1) % 251).astype(np.uint8)
+            assert (batch.image[place] == pixels.reshape(6, 5, 3)).all()
+            assert batch.id[place] == f"folder/{number}.png"
+            assert value["photo"].shape == (4 + number % 4, 5, 3)
+            assert np.abs(value["photo"].astype(int) - 20 * number).max() <= 2
+            assert value["text"] == (b"text" * number if number % 4 else bytes([65 + number]) * 1_500_000)
+            assert (value["score"], value["facts"]) == (number / 8, {"number": number, "name": "ä"})
+            assert (value["box"] == number).all()
+            assert (value["codes"] == np.arange(3) * number).all()
+
+
+@pytest.mark.parametrize("name", ["image", "photo", "text", "facts", "box", "codes"])
+def test_a_flip_on_a_page_of_a_file_of_0_2_0_is_an_error_for_all_on_that_page(name: str, old: Path) -> None:
+    places = places_of(old, name)
+    head = ParserBeton(old).source.head  # type: ignore[attr-defined]
+    pages = [(pointer - head.layout.pages_at) // head.layout.page_size for pointer, _ in places]
+    assert sorted(set(pages)) == [0, 1, 2]
+    for damaged in range(3):
+        start = head.layout.pages_at + damaged * head.layout.page_size
+        flip(old, start + 99)
+        source = ParserBeton(old).source
+        for sample, page in enumerate(pages):
+            index = np.array([sample])
+            if page == damaged and places[sample][1]:
+                with pytest.raises(
+                    CorruptRecordError,
+                    match=rf"sample {sample} \(id folder/{sample}.png\): the {places[sample][1]} bytes of its field "
+                    rf"'{name}' at offset {places[sample][0]} lie on page {page}, at {start}, which does not have its "
+                    rf"checksum: the file is corrupt",
+                ):
+                    source.read(index, [name])
+            else:
+                source.read(index, [name])
+        ParserBeton(old, read=ReadOptions(verify_checksums=False)).source.read(np.arange(12), [name])
+        flip(old, start + 99)
+
+
+def test_files_of_ffcv_have_no_checksums_and_are_read(tmp_path: Path) -> None:
+    path = unpack("regenerated_ffcv_1.0.2.beton.gz", tmp_path)
+    whole = stored_nd(path)
+    flip(path, places_of(path, "nd")[3][0])
+    changed = stored_nd(path)
+    assert (whole != changed).any(axis=(1, 2)).nonzero()[0].tolist() == [3]
+
+
+def stored_nd(path: Path) -> Any:
+    return ParserBeton(path, image_key="raw", target_key="int").source.read(np.arange(12), ["nd"])["nd"]
+
+
+# A file that is cut while it is in use
+
+
+@pytest.mark.parametrize("fields", [("image",), ("array",), ("text",), ("label",), ("id",)])
+def test_a_file_that_is_cut_while_it_is_in_use_is_an_error(fields: tuple[str], path: Path) -> None:
+    parser = ParserBeton(path, batch_size=4, image_key="raw")
+    batches = parser.batches(fields=fields)
+    list(next(batches).id)
+    os.truncate(path, 10_000)
+    with pytest.raises(ShardError, match=r"changed while it was in use: it had \d+ bytes and has 10000"):
+        list(chain.from_iterable(batch.id for batch in batches))

@@ -1,0 +1,62 @@
+"""MappedFile: a file as memory of this process, and errors instead of signals where the file was cut meanwhile."""
+
+import mmap
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ShardError
+from tfds_torch.storage.open_files import Stamp, changed_in_use, difference, stamp_of
+from tfds_torch.storage.shard_errors import shard_status, unreadable
+
+
+class MappedFile:
+    """A mapped file. Threads may share it; a forked process goes on with it.
+
+    The system kills a process that touches mapped memory behind the end of its file. `check_length` before every read
+    finds a file that was cut; one that is cut while memory is copied still ends the process.
+
+    Args:
+        path: of the file.
+        stamp: what the file must be.
+
+    Attributes:
+        memory: uint8 [size], the whole file; it keeps the mapping alive.
+
+    Raises:
+        ShardError: the file is missing, changed, or cannot be mapped.
+    """
+
+    def __init__(self, path: str, stamp: Stamp) -> None:
+        self._path, self._stamp = path, stamp
+        shard_status(path)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        try:
+            changed = difference(stamp, stamp_of(os.fstat(descriptor)))
+            if changed is not None:
+                raise changed_in_use(path, changed)
+            self._map = mmap.mmap(descriptor, stamp[0], access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise ShardError(f"{path} cannot be mapped into memory: {error}.") from error
+        finally:
+            os.close(descriptor)
+        self.memory: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+
+    def check_length(self) -> None:
+        """Raises ShardError where the mapped file is shorter than it was."""
+        size = self._map.size()
+        if size < self._stamp[0]:
+            raise changed_in_use(self._path, f"it had {self._stamp[0]} bytes and has {size}")
+
+    def find(self, content: bytes, start: int, stop: int) -> int:
+        """Returns where content first begins among bytes start..stop-1; -1: nowhere."""
+        return self._map.find(content, start, stop)
+
+    def give_back(self) -> None:
+        """Lets the system count what was read so far as this process's memory no more."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)

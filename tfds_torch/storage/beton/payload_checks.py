@@ -1,0 +1,174 @@
+"""Payloads are compared with their checksums before their values are used."""
+
+import mmap
+from collections.abc import Sequence
+from typing import Protocol
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import CorruptRecordError, ShardError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.beton.allocations import PayloadSizes
+from tfds_torch.storage.beton.head import Head
+from tfds_torch.storage.beton.ids import BetonIds
+from tfds_torch.storage.beton.manifest import PAGES, checksum_of_array
+
+
+class Compared:
+    """Which payloads or pages of a file were found to have their checksums: a byte for each.
+
+    The memory is shared with processes that are forked later, so that the workers of all epochs compare a payload once.
+    Memory of what was never compared is not taken.
+
+    Args:
+        head: of the file.
+
+    Attributes:
+        flags: bool [n].
+    """
+
+    def __init__(self, head: Head) -> None:
+        is_of_pages = head.manifest is not None and head.manifest.version == PAGES
+        num_payloads = len(head.payload_fields) * head.layout.num_samples
+        num_flags = head.manifest.facts.num_pages if head.manifest is not None and is_of_pages else num_payloads
+        self.flags: NDArray[np.bool_] = np.frombuffer(mmap.mmap(-1, max(1, num_flags)), np.bool_)[:num_flags]
+
+
+class PayloadChecks(Protocol):
+    """Compares payloads of one file. Threads and forked processes may share it."""
+
+    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:
+        """Compares payloads that were read, every time.
+
+        Args:
+            name: of a field.
+            index: int64 [n], of samples.
+            payloads: n of them.
+
+        Raises:
+            CorruptRecordError: one does not have its checksum.
+        """
+
+    def compare_mapped(self, name: str, index: Int64Array) -> None:
+        """Compares payloads where they lie in mapped memory, those that were not compared before.
+
+        Args:
+            name: of a field.
+            index: int64 [n], of samples.
+
+        Raises:
+            CorruptRecordError: one does not have its checksum.
+        """
+
+
+class NoChecks:
+    """For files without checksums, and where they are not to be compared."""
+
+    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:
+        """Compares nothing."""
+
+    def compare_mapped(self, name: str, index: Int64Array) -> None:
+        """Compares nothing."""
+
+
+class OwnChecksums:
+    """Each payload has a checksum of its own: manifests of version 2.
+
+    Args:
+        head: of the file.
+        memory: uint8, the whole file.
+        sizes: where the payloads lie.
+        compared: those that were compared before.
+    """
+
+    def __init__(self, head: Head, memory: NDArray[np.uint8], sizes: PayloadSizes, compared: Compared) -> None:
+        self._head, self._memory, self._sizes = head, memory, sizes
+        num_samples, names = head.layout.num_samples, head.payload_fields
+        expected = checksums_of(head, memory).reshape(len(names), num_samples)
+        flags = compared.flags.reshape(len(names), num_samples)
+        self._expected = dict(zip(names, expected, strict=True))
+        self._is_compared = dict(zip(names, flags, strict=True))
+
+    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:
+        """See PayloadChecks."""
+        self._refuse(name, index, np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(index)))
+
+    def compare_mapped(self, name: str, index: Int64Array) -> None:
+        """See PayloadChecks."""
+        is_compared = self._is_compared[name]
+        new = index[~is_compared[index]]
+        if not len(new):
+            return
+        pointers, sizes = self._sizes.pointers(name, new), self._sizes.sizes(name, new)
+        found = (
+            google_crc32c.value(self._memory[pointer : pointer + size].tobytes())
+            for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True)
+        )
+        self._refuse(name, new, np.fromiter(found, np.uint32, len(new)))
+        is_compared[new] = True
+
+    def _refuse(self, name: str, index: Int64Array, found: NDArray[np.uint32]) -> None:
+        is_bad = found != self._expected[name][index]
+        if is_bad.any():
+            sample = index[is_bad][:1]
+            raise _damaged_payload(self._head, self._sizes, name, sample, "do not have their checksum")
+
+
+class PageChecksums:
+    """Each page has a checksum, which is compared when a value of the page is first read: manifests of version 1.
+
+    Args:
+        head: of the file.
+        memory: uint8, the whole file.
+        sizes: where the payloads lie.
+        compared: the pages that were compared before.
+    """
+
+    def __init__(self, head: Head, memory: NDArray[np.uint8], sizes: PayloadSizes, compared: Compared) -> None:
+        self._head, self._memory, self._sizes = head, memory, sizes
+        self._expected, self._is_compared = checksums_of(head, memory), compared.flags
+
+    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:
+        """See PayloadChecks; here they are compared as `compare_mapped` does."""
+        self.compare_mapped(name, index)
+
+    def compare_mapped(self, name: str, index: Int64Array) -> None:
+        """See PayloadChecks."""
+        layout = self._head.layout
+        # A payload of no bytes may lie behind the last page.
+        pages = (self._sizes.pointers(name, index) - layout.pages_at) // layout.page_size
+        has_bytes = self._sizes.sizes(name, index) > 0
+        for page in np.unique(pages[has_bytes]).tolist():
+            if not self._is_compared[page]:
+                self._compare_page(name, index[has_bytes & (pages == page)], page)
+                self._is_compared[page] = True
+
+    def _compare_page(self, name: str, index: Int64Array, page: int) -> None:
+        start = self._head.layout.pages_at + page * self._head.layout.page_size
+        if checksum_of_array(self._memory[start : start + self._head.layout.page_size]) != self._expected[page]:
+            what = f"lie on page {page}, at {start}, which does not have its checksum"
+            raise _damaged_payload(self._head, self._sizes, name, index[:1], what)
+
+
+def checksums_of(head: Head, memory: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """Returns the checksums of a file that has them, uint32 [n], of its payloads or pages."""
+    manifest = head.manifest
+    if manifest is None:
+        return np.empty(0, np.uint32)
+    stop = manifest.checksums_at + manifest.facts.checksums[0]
+    return memory[manifest.checksums_at : stop].view("<u4")
+
+
+def _damaged_payload(head: Head, sizes: PayloadSizes, name: str, sample: Int64Array, what: str) -> CorruptRecordError:
+    """Returns the error for a payload; `what` is a clause without its subject, sample int64 [1]."""
+    (pointer,), (size,) = sizes.pointers(name, sample).tolist(), sizes.sizes(name, sample).tolist()
+    try:
+        id = f" (id {BetonIds(head).names(sample)[0]})"
+    except ShardError:  # They are damaged as well.
+        id = ""
+    return CorruptRecordError(
+        f"{head.path}: sample {sample[0]}{id}: the {size} bytes of its field {name!r} at offset {pointer} {what}: the "
+        f"file is corrupt. Write it again from its dataset."
+    )
