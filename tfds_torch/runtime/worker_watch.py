@@ -20,7 +20,8 @@ _STATES = {
 }
 _HINTS = {
     "SIGKILL": " (out of memory?)",
-    "SIGBUS": " (is /dev/shm full? A container has 64 MB of it unless it is given --shm-size or --ipc=host)",
+    "SIGBUS": " (a file was cut while it was read as memory, such as a decoded cache, a .beton file or an index; or "
+    "/dev/shm is full: a container has 64 MB of it unless it is given --shm-size or --ipc=host)",
     "SIGTERM": " (somebody asked it to end: a job scheduler, or `kill`)",
 }
 

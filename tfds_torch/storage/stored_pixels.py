@@ -1,7 +1,7 @@
 """StoredPixels: images that are stored as pixels, all of one size, where they lie in a mapped file."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 import numpy as np
@@ -20,12 +20,21 @@ class StoredPixels(Sequence[Pixels]):
         starts: int64 [n], where each image begins; the whole image lies inside of memory.
         shape: [H, W, C].
         unit: bytes of which the starts of all images of the file, and their size, are multiples.
+        check: called before and after images are copied, and raises ShardError where their file was cut: the system
+            kills a process that touches memory behind the end of a file. None: the memory is not that of a file.
     """
 
-    __slots__ = ("_memory", "_starts", "_unit", "shape")
+    __slots__ = ("_check", "_memory", "_starts", "_unit", "shape")
 
-    def __init__(self, memory: Pixels, starts: NDArray[np.int64], shape: tuple[int, int, int], unit: int = 1) -> None:
-        self._memory, self._starts, self.shape, self._unit = memory, starts, shape, unit
+    def __init__(
+        self,
+        memory: Pixels,
+        starts: NDArray[np.int64],
+        shape: tuple[int, int, int],
+        unit: int = 1,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self._memory, self._starts, self.shape, self._unit, self._check = memory, starts, shape, unit, check
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -38,9 +47,13 @@ class StoredPixels(Sequence[Pixels]):
 
     def __getitem__(self, place: int | slice) -> "Pixels | StoredPixels":
         if isinstance(place, slice):
-            return StoredPixels(self._memory, self._starts[place], self.shape, self._unit)
-        start = int(self._starts[place])
-        return self._memory[start : start + math.prod(self.shape)].reshape(self.shape).copy()
+            return self.part(place)
+        one: Pixels = self.part(slice(place, place + 1 or None)).copy()[0]
+        return one
+
+    def part(self, place: slice) -> "StoredPixels":
+        """Returns some of them."""
+        return StoredPixels(self._memory, self._starts[place], self.shape, self._unit, self._check)
 
     def __iter__(self) -> Iterator[Pixels]:
         return iter(list(self.copy()))
@@ -52,7 +65,19 @@ class StoredPixels(Sequence[Pixels]):
         return out
 
     def copy_into(self, out: Pixels) -> None:
-        """Copies all of them, each once, into memory uint8 [n, H, W, C] of which every row is contiguous."""
+        """Copies all of them, each once, into memory uint8 [n, H, W, C] of which every row is contiguous.
+
+        Raises:
+            ShardError: their file was cut.
+        """
+        if self._check is None:
+            self._copy_into(out)
+            return
+        self._check()
+        self._copy_into(out)
+        self._check()  # Up to the end of its page, what was cut off reads as zeros.
+
+    def _copy_into(self, out: Pixels) -> None:
         size = math.prod(self.shape)
         if self._unit >= _SMALLEST_UNIT and out.flags["C_CONTIGUOUS"]:
             unit = np.dtype((np.void, self._unit))

@@ -10,7 +10,7 @@ import platformdirs
 from filelock import Timeout
 
 from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
-from tfds_torch.parsers.cache.status import BUILDING, FAILED, CacheStatus, read_status
+from tfds_torch.parsers.cache.status import BUILDING, DAMAGED, FAILED, CacheStatus, read_status
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.own_files import ForeignFileError, check_own_file, check_own_folder, own_lock
 from tfds_torch.storage.beton.format import LARGEST_SIDE
@@ -189,6 +189,7 @@ def _describe(path: Path, *, is_locked: bool = False) -> CacheEntry:
             head = read_head(str(path))
             num_examples = head.layout.num_samples
             dataset = dataset or (head.manifest.facts.name if head.manifest is not None else None)
+            state = "damaged" if status.phase == DAMAGED else state
         except OSError:
             state = "foreign"
         except TfdsTorchError:

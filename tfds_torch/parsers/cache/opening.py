@@ -22,10 +22,12 @@ from tfds_torch.parsers.cache.decoded_cache import MAKE_OWN, SUFFIX, DecodedCach
 from tfds_torch.parsers.cache.progress import CacheProgress
 from tfds_torch.parsers.cache.status import (
     COMPLETE,
+    DAMAGED,
     FAILED,
     LONGEST_SILENCE_S,
     WRITING,
     CacheStatus,
+    note_damage,
     read_status,
     write_status,
 )
@@ -70,8 +72,13 @@ def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache)
     slug = re.sub(r"[^\w.-]+", "_", source.name, flags=re.ASCII)[:_LONGEST_SLUG]
     file_name = f"{slug}-{content.fingerprint[:16]}{SUFFIX}"
     file = _open_or_build(content, split, cache, file_name) if len(source) else None
-    maker = None if cache.max_resolution is None else PixelMaker(cache.max_resolution)
-    return CachedSource(source, image_key, file, names, cache.max_resolution, maker)
+    maker = PixelMaker(cache.max_resolution)
+    return CachedSource(source, image_key, file, names, cache.max_resolution, maker, _note_damage)
+
+
+def _note_damage(path: str, reason: str) -> None:
+    """Lets the next opening of a cache build it again."""
+    note_damage(status_path(Path(path)), reason)
 
 
 def _fingerprint(source: Source, image_key: str, cache: DecodedCache, names: dict[str, str]) -> str:
@@ -111,6 +118,9 @@ def _open(path: Path, content: CacheContent, *, should_warn: bool = True) -> Bet
         manifest = file.head.manifest
         if manifest is None or manifest.facts.fingerprint != content.fingerprint or len(file) != len(source):
             raise CorruptRecordError(f"{path} is another file than was written there.")
+        status = read_status(status_path(path))
+        if status is not None and status.phase == DAMAGED:
+            raise CorruptRecordError(status.reason)
         file.check()
     except FileNotFoundError:
         return None
