@@ -295,11 +295,22 @@ def stored_nd(path: Path) -> Any:
 # A file that is cut while it is in use
 
 
-@pytest.mark.parametrize("fields", [("image",), ("array",), ("text",), ("label",), ("id",)])
+CUT = r"changed while it was in use: it had \d+ bytes and has 10000"
+
+
+@pytest.mark.parametrize("fields", [("array",), ("text",), ("label",), ("id",)])
 def test_a_file_that_is_cut_while_it_is_in_use_is_an_error(fields: tuple[str], path: Path) -> None:
-    parser = ParserBeton(path, batch_size=4, image_key="raw")
-    batches = parser.batches(fields=fields)
+    batches = ParserBeton(path, batch_size=4).batches(fields=fields)
     list(next(batches).id)
     os.truncate(path, 10_000)
-    with pytest.raises(ShardError, match=r"changed while it was in use: it had \d+ bytes and has 10000"):
+    with pytest.raises(ShardError, match=CUT):
         list(chain.from_iterable(batch.id for batch in batches))
+
+
+def test_pixels_that_were_cut_off_before_they_are_copied_are_an_error(path: Path) -> None:
+    parser = ParserBeton(path, batch_size=4, image_key="raw")
+    images = parser.source.read(ALL, ["raw"])["raw"]
+    os.truncate(path, 10_000)
+    for copy in (images.copy, images[3:5].copy, lambda: images[7], lambda: parser.source.read(ALL, ["raw"])):
+        with pytest.raises(ShardError, match=CUT):
+            copy()

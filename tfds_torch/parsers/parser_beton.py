@@ -55,8 +55,8 @@ class ParserBeton(ParserBase):
     stored as pixels of one size go from the mapped file into their batch in one step, and are flipped and cut a batch
     at a time. Parsers can be pickled, and may be used from several processes. The file must not be written to.
 
-    What is read is compared with the checksums that this package writes; files of FFCV itself have none. Images that are
-    stored as pixels of one size, and arrays, are compared when they are first read, anything else at every read.
+    What is read is compared with the checksums that this package writes; files of FFCV itself have none. Images that
+    are stored as pixels of one size, and arrays, are compared when they are first read, anything else at every read.
 
     Args:
         path: of the file.

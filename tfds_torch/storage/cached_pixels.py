@@ -1,6 +1,7 @@
 """CachedPixels: images that a mapped cache may lose between being asked for and being copied."""
 
 from collections.abc import Callable, Iterable
+from typing import overload
 
 from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
@@ -30,9 +31,17 @@ class CachedPixels(StoredPixels):
     def __len__(self) -> int:
         return len(self._index)
 
-    def part(self, place: slice) -> "CachedPixels":
-        """See StoredPixels."""
-        return CachedPixels(self._stored.part(place), self._index[place], self._decode_original)
+    @overload
+    def __getitem__(self, place: int) -> Pixels: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "CachedPixels": ...
+
+    def __getitem__(self, place: int | slice) -> "Pixels | CachedPixels":
+        if isinstance(place, slice):
+            return CachedPixels(self._stored[place], self._index[place], self._decode_original)
+        one: Pixels = self[place : place + 1 or None].copy()[0]
+        return one
 
     def copy_into(self, out: Pixels) -> None:
         """See StoredPixels.

@@ -205,6 +205,7 @@ class CachedSource:
         try:
             found = file.read(index[is_kept], [PIXELS_FIELD])[PIXELS_FIELD]
         except CorruptRecordError as error:
+            rows.reader.copy_rows()  # Raises where it is not an image that is damaged.
             if not rows.leave_out_damaged(index[is_kept]):
                 raise
             self._warn_of_damage(file, error)

@@ -20,8 +20,7 @@ class StoredPixels(Sequence[Pixels]):
         starts: int64 [n], where each image begins; the whole image lies inside of memory.
         shape: [H, W, C].
         unit: bytes of which the starts of all images of the file, and their size, are multiples.
-        check: called before and after images are copied, and raises ShardError where their file was cut: the system
-            kills a process that touches memory behind the end of a file. None: the memory is not that of a file.
+        check: called before and after memory is copied; raises ShardError where the file was cut. None: it cannot be.
     """
 
     __slots__ = ("_check", "_memory", "_starts", "_unit", "shape")
@@ -32,7 +31,7 @@ class StoredPixels(Sequence[Pixels]):
         starts: NDArray[np.int64],
         shape: tuple[int, int, int],
         unit: int = 1,
-        check: Callable[[], None] | None = None,
+        check: Callable[[], object] | None = None,
     ) -> None:
         self._memory, self._starts, self.shape, self._unit, self._check = memory, starts, shape, unit, check
 
@@ -47,13 +46,10 @@ class StoredPixels(Sequence[Pixels]):
 
     def __getitem__(self, place: int | slice) -> "Pixels | StoredPixels":
         if isinstance(place, slice):
-            return self.part(place)
-        one: Pixels = self.part(slice(place, place + 1 or None)).copy()[0]
-        return one
-
-    def part(self, place: slice) -> "StoredPixels":
-        """Returns some of them."""
-        return StoredPixels(self._memory, self._starts[place], self.shape, self._unit, self._check)
+            return StoredPixels(self._memory, self._starts[place], self.shape, self._unit, self._check)
+        self._check_file()
+        start = int(self._starts[place])
+        return self._memory[start : start + math.prod(self.shape)].reshape(self.shape).copy()
 
     def __iter__(self) -> Iterator[Pixels]:
         return iter(list(self.copy()))
@@ -65,28 +61,22 @@ class StoredPixels(Sequence[Pixels]):
         return out
 
     def copy_into(self, out: Pixels) -> None:
-        """Copies all of them, each once, into memory uint8 [n, H, W, C] of which every row is contiguous.
-
-        Raises:
-            ShardError: their file was cut.
-        """
-        if self._check is None:
-            self._copy_into(out)
-            return
-        self._check()
-        self._copy_into(out)
-        self._check()  # Up to the end of its page, what was cut off reads as zeros.
-
-    def _copy_into(self, out: Pixels) -> None:
+        """Copies all of them, each once, into memory uint8 [n, H, W, C] of which every row is contiguous."""
+        self._check_file()
         size = math.prod(self.shape)
         if self._unit >= _SMALLEST_UNIT and out.flags["C_CONTIGUOUS"]:
             unit = np.dtype((np.void, self._unit))
             units = self._memory[: len(self._memory) // self._unit * self._unit].view(unit)
             places = (self._starts // self._unit)[:, None] + np.arange(size // self._unit)
             np.take(units, places, out=out.reshape(len(self), size).view(unit), mode="clip")
-            return
-        images = as_strided(self._memory, (len(self._memory) - size + 1, size), (1, 1), writeable=False)
-        out.reshape(len(self), size)[...] = images[self._starts]
+        else:
+            images = as_strided(self._memory, (len(self._memory) - size + 1, size), (1, 1), writeable=False)
+            out.reshape(len(self), size)[...] = images[self._starts]
+        self._check_file()  # Up to the end of its page, what was cut off meanwhile reads as zeros.
+
+    def _check_file(self) -> None:
+        if self._check is not None:
+            self._check()
 
     def __reduce__(self) -> tuple[object, ...]:
         return list, (list(self),)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.beton.head import Head, damaged
-from tfds_torch.storage.beton.manifest import Manifest, is_whole
+from tfds_torch.storage.beton.manifest import is_whole
 from tfds_torch.storage.beton.mapped_file import MappedFile
 
 _LONGEST_NUMBER = 18  # Digits.
@@ -31,24 +31,40 @@ class BetonIds:
         manifest = head.manifest
         if manifest is None or manifest.facts.ids is None or not self._num_samples:
             return
-        self._map = MappedFile(head.path, head.stamp)
-        self._check(head, manifest)
+        self._head, self._map = head, MappedFile(head.path, head.stamp)
+        self._state = self._map.check()
+        self._compare()
         self._at, num_bytes = manifest.ids_at, manifest.facts.ids[0]
         self._stops = self._map.memory[manifest.id_stops_at : manifest.ids_at].view("<u8")
         if int(self._stops[-1]) != num_bytes or (self._stops[1:] < self._stops[:-1]).any():
             raise damaged(head.path, "the places where its ids end are not in order")
 
-    def _check(self, head: Head, manifest: Manifest) -> None:
+    def _check(self) -> None:
+        """Raises ShardError where the file was cut, CorruptRecordError where its ids were written to."""
+        state = self._map.check()
+        if state != self._state:
+            self._compare()
+            self._state = state
+
+    def _compare(self) -> None:
         """Raises CorruptRecordError where the ids, or the places where they end, do not have their checksum."""
+        manifest = self._head.manifest
+        if manifest is None:
+            return
         for part, at in ((manifest.facts.id_stops, manifest.id_stops_at), (manifest.facts.ids, manifest.ids_at)):
             if part is not None and not is_whole(part, self._map.memory[at : at + part[0]]):
-                raise damaged(head.path, "its ids do not have their checksum")
+                raise damaged(self._head.path, "its ids do not have their checksum")
 
     def names(self, index: Int64Array) -> list[str]:
-        """Returns the ids of samples, int64 [n]; raises ShardError where the file was cut."""
+        """Returns the ids of samples, int64 [n].
+
+        Raises:
+            ShardError: the file was cut.
+            CorruptRecordError: the ids were written to.
+        """
         if self._stops is None:
             return [f"{self._prefix}{number}" for number in index.tolist()]
-        self._map.check_length()
+        self._check()
         stops = self._stops[index].tolist()
         starts = np.where(index > 0, self._stops[index - 1], 0).tolist()
         return [
@@ -63,7 +79,7 @@ class BetonIds:
             is_number = digits != id and digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_NUMBER
             number = int(digits) if is_number else self._num_samples
             return number if number < self._num_samples and str(number) == digits else None
-        self._map.check_length()
+        self._check()
         wanted, end = id.encode("utf-8", "surrogateescape"), self._at + int(self._stops[-1])
         if not wanted:
             return next(iter(np.flatnonzero(np.diff(self._stops, prepend=np.uint64(0)) == 0).tolist()), None)

@@ -153,8 +153,8 @@ def read_tail(tail: bytes) -> Tail | None:
     _, version, text_bytes, num_bytes, text_crc, head_crc = numbers
     if version not in (PAGES, PAYLOADS):
         raise ValueError(
-            f"its manifest is of version {version}, and this package reads the versions {PAGES} and {PAYLOADS} (a later "
-            f"tfds_torch may read it)"
+            f"its manifest is of version {version}, and this package reads versions {PAGES} and {PAYLOADS} (a later "
+            f"one may read it)"
         )
     if text_bytes > LARGEST_FACTS or text_bytes + TAIL_BYTES + len(HEAD_MAGIC) > num_bytes:
         raise ValueError(f"its manifest says that it holds {text_bytes} bytes of facts")

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import weakref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,21 @@ from tfds_torch.errors import ShardError
 from tfds_torch.storage.open_files import Stamp, changed_in_use, difference, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, unreadable
 
+FileState = tuple[int, ...]
+"""Device, number and size of a file, and the times of the last change of its content and of anything else. Whoever
+writes to a file changes the last one, also where the modification time is restored."""
+
+
+def state_of(status: os.stat_result) -> FileState:
+    """Returns the state of a file."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
 
 class MappedFile:
     """A mapped file. Threads may share it; a forked process goes on with it.
 
-    The system kills a process that touches mapped memory behind the end of its file. `check_length` before every read
-    finds a file that was cut; one that is cut while memory is copied still ends the process.
+    The system kills a process that touches mapped memory behind the end of its file. `check` right before memory is
+    copied finds a file that was cut before; one that is cut at the same moment still ends the process.
 
     Args:
         path: of the file.
@@ -35,22 +45,27 @@ class MappedFile:
             descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise unreadable(path, error) from error
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+        changed = difference(stamp, stamp_of(os.fstat(descriptor)))
+        if changed is not None:
+            raise changed_in_use(path, changed)
         try:
-            changed = difference(stamp, stamp_of(os.fstat(descriptor)))
-            if changed is not None:
-                raise changed_in_use(path, changed)
             self._map = mmap.mmap(descriptor, stamp[0], access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise ShardError(f"{path} cannot be mapped into memory: {error}.") from error
-        finally:
-            os.close(descriptor)
         self.memory: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
-    def check_length(self) -> None:
-        """Raises ShardError where the mapped file is shorter than it was."""
-        size = self._map.size()
-        if size < self._stamp[0]:
-            raise changed_in_use(self._path, f"it had {self._stamp[0]} bytes and has {size}")
+    def check(self) -> FileState:
+        """Returns the state of the file; another one than before means that it was written to.
+
+        Raises:
+            ShardError: the file is shorter than it was.
+        """
+        state = state_of(os.fstat(self._descriptor))
+        if state[2] < self._stamp[0]:
+            raise changed_in_use(self._path, f"it had {self._stamp[0]} bytes and has {state[2]}")
+        return state
 
     def find(self, content: bytes, start: int, stop: int) -> int:
         """Returns where content first begins among bytes start..stop-1; -1: nowhere."""

@@ -14,26 +14,35 @@ from tfds_torch.storage.beton.allocations import PayloadSizes
 from tfds_torch.storage.beton.head import Head
 from tfds_torch.storage.beton.ids import BetonIds
 from tfds_torch.storage.beton.manifest import PAGES, checksum_of_array
+from tfds_torch.storage.beton.mapped_file import FileState
 
 
 class Compared:
     """Which payloads or pages of a file were found to have their checksums: a byte for each.
 
     The memory is shared with processes that are forked later, so that the workers of all epochs compare a payload once.
-    Memory of what was never compared is not taken.
+    Memory of what was never compared is not taken. Where it is unpickled, nothing was compared.
 
     Args:
-        head: of the file.
+        number: n, of payloads or pages.
+        state: of the file; what was compared in another one does not count.
 
     Attributes:
         flags: bool [n].
+        state: of the file.
     """
 
-    def __init__(self, head: Head) -> None:
-        is_of_pages = head.manifest is not None and head.manifest.version == PAGES
-        num_payloads = len(head.payload_fields) * head.layout.num_samples
-        num_flags = head.manifest.facts.num_pages if head.manifest is not None and is_of_pages else num_payloads
-        self.flags: NDArray[np.bool_] = np.frombuffer(mmap.mmap(-1, max(1, num_flags)), np.bool_)[:num_flags]
+    def __init__(self, number: int, state: FileState) -> None:
+        self.flags: NDArray[np.bool_] = np.frombuffer(mmap.mmap(-1, max(1, number)), np.bool_)[:number]
+        self.state = state
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Compared, (len(self.flags), self.state)
+
+    @classmethod
+    def nothing(cls, head: Head, state: FileState) -> "Compared":
+        """Returns that nothing of a file in a state of it was compared."""
+        return cls(0 if head.manifest is None else head.manifest.facts.checksums[0] // 4, state)
 
 
 class PayloadChecks(Protocol):
@@ -71,6 +80,20 @@ class NoChecks:
 
     def compare_mapped(self, name: str, index: Int64Array) -> None:
         """Compares nothing."""
+
+
+def payload_checks(head: Head, memory: NDArray[np.uint8], sizes: PayloadSizes, compared: Compared) -> PayloadChecks:
+    """Returns what compares the payloads of a file.
+
+    Args:
+        head: of the file.
+        memory: uint8, the whole file.
+        sizes: where the payloads lie.
+        compared: what was compared before.
+    """
+    if head.manifest is None:
+        return NoChecks()
+    return (PageChecksums if head.manifest.version == PAGES else OwnChecksums)(head, memory, sizes, compared)
 
 
 class OwnChecksums:

@@ -13,16 +13,9 @@ from tfds_torch.storage.beton.fields import BetonArray, BetonCustom, BetonField,
 from tfds_torch.storage.beton.format import JPEG, RAW
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.image_field import BetonImage
-from tfds_torch.storage.beton.manifest import PAGES, is_whole
-from tfds_torch.storage.beton.mapped_file import MappedFile
-from tfds_torch.storage.beton.payload_checks import (
-    Compared,
-    NoChecks,
-    OwnChecksums,
-    PageChecksums,
-    PayloadChecks,
-    checksums_of,
-)
+from tfds_torch.storage.beton.manifest import is_whole
+from tfds_torch.storage.beton.mapped_file import FileState, MappedFile
+from tfds_torch.storage.beton.payload_checks import Compared, NoChecks, PayloadChecks, checksums_of, payload_checks
 from tfds_torch.storage.open_files import OpenFiles
 from tfds_torch.storage.stored_pixels import StoredPixels
 
@@ -32,7 +25,8 @@ class BetonReader:
 
     Opening one checks all pointers of the file, vectorised, and, where there is a manifest, the checksums of metadata,
     table, and of the checksums themselves. Payloads are compared with their checksums when they are read: those that
-    are read into memory of their own every time, those that stay in mapped memory the first time.
+    are read into memory of their own every time, those that stay in mapped memory the first time. A file that was
+    written to since then is checked and compared anew at the next read, whatever its modification time says.
 
     Args:
         head: of the file.
@@ -50,7 +44,13 @@ class BetonReader:
         self._files.read(0, 0, 1)  # Says whether it is still the file whose head was read.
         self._mapped = MappedFile(head.path, head.stamp)
         self.memory: NDArray[np.uint8] = self._mapped.memory
-        layout = head.layout
+        self._verify = verify_checksums
+        self._members = dict(zip(head.fields, head.layout.row_type.names or (), strict=True))
+        self._check(self._mapped.check(), compared)
+
+    def _check(self, state: FileState, compared: Compared | None) -> None:
+        """Checks the parts of the file, in a state of it; what was compared in another one is forgotten."""
+        head, layout = self.head, self.head.layout
         rows = self.memory[layout.metadata_at : layout.metadata_end]
         table = self.memory[head.table_at :]
         if head.manifest is not None:
@@ -63,11 +63,21 @@ class BetonReader:
                     raise damaged(head.path, f"its {what} does not have its checksum")
         self.rows: NDArray[np.void] = rows.view(layout.row_type)
         self._sizes: PayloadSizes = check_allocations(head, self.rows, self.memory)
-        self._members = dict(zip(head.fields, layout.row_type.names or (), strict=True))
         self._raw_shapes = {name: self._raw_shape(name) for name in head.fields}
         self._units = {name: self._unit(name) for name in head.fields}
-        self._checks = self._make_checks(compared) if verify_checksums else NoChecks()
+        self._checks: PayloadChecks = NoChecks()
+        if self._verify:
+            is_same = compared is not None and compared.state == state
+            kept = compared if compared is not None and is_same else Compared.nothing(head, state)
+            self._checks = payload_checks(head, self.memory, self._sizes, kept)
+        self._state = state
         self._mapped.give_back()
+
+    def _check_file(self) -> None:
+        """Raises ShardError where the file was cut; where it was written to, it is checked anew."""
+        state = self._mapped.check()
+        if state != self._state:
+            self._check(state, None)
 
     def read(self, name: str, index: Int64Array) -> Any:
         """Returns n values of a field: an array [n, ...], StoredPixels, or a list.
@@ -81,9 +91,9 @@ class BetonReader:
         Raises:
             ExampleNotFoundError: an index outside the file.
             ShardError: the file was cut.
-            CorruptRecordError: a payload does not have its checksum.
+            CorruptRecordError: a payload does not have its checksum, or the file was written to and is damaged.
         """
-        self._mapped.check_length()
+        self._check_file()
         self.check_index(index)
         field, member = self.head.fields[name], self.rows[self._members[name]]
         if isinstance(field, BetonCustom):
@@ -109,7 +119,7 @@ class BetonReader:
     def compare(self, name: str, index: Int64Array) -> None:
         """Compares payloads of a field with their checksums; see PayloadChecks.compare_mapped."""
         if self.head.fields[name].pointer_at is not None:
-            self._mapped.check_length()
+            self._check_file()
             self._checks.compare_mapped(name, index)
 
     def announce(self, name: str, index: Int64Array) -> None:
@@ -133,7 +143,7 @@ class BetonReader:
             ShardError: the file was cut.
             CorruptRecordError: they do not have their checksum.
         """
-        self._mapped.check_length()
+        self._check_file()
         layout, manifest = self.head.layout, self.head.manifest
         content = self.memory[layout.metadata_at : layout.metadata_end].copy()  # With what lies between its members.
         if manifest is not None and not is_whole(manifest.facts.metadata, content):
@@ -168,7 +178,7 @@ class BetonReader:
         return payloads
 
     def _arrays(self, field: BetonArray, pointers: Int64Array) -> NDArray[Any]:
-        flat = StoredPixels(self.memory, pointers, (1, 1, field.num_bytes)).copy()
+        flat = StoredPixels(self.memory, pointers, (1, 1, field.num_bytes), check=self._mapped.check).copy()
         arrays: NDArray[Any] = flat.reshape(len(pointers), field.num_bytes).view(field.dtype)
         return arrays.reshape(len(pointers), *field.shape)
 
@@ -177,7 +187,7 @@ class BetonReader:
         pointers = self._sizes.pointers(name, index)
         if shape is not None:
             self._checks.compare_mapped(name, index)
-            return StoredPixels(self.memory, pointers, shape, self._units[name], self._mapped.check_length)
+            return StoredPixels(self.memory, pointers, shape, self._units[name], self._mapped.check)
         rows = self.rows[self._members[name]][index]
         found: list[Any] = []
         payloads = self._payloads(name, BetonImage(), index) or []
@@ -185,12 +195,6 @@ class BetonReader:
             is_raw = mode == RAW
             found.append(np.array(np.frombuffer(payload, np.uint8)).reshape(height, width, 3) if is_raw else payload)
         return found
-
-    def _make_checks(self, compared: Compared | None) -> PayloadChecks:
-        if self.head.manifest is None:
-            return NoChecks()
-        make = PageChecksums if self.head.manifest.version == PAGES else OwnChecksums
-        return make(self.head, self.memory, self._sizes, compared or Compared(self.head))
 
     def _raw_shape(self, name: str) -> tuple[int, int, int] | None:
         """Returns [H, W, 3] of images that are all stored as pixels of one size."""

@@ -14,6 +14,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.beton.fields import BetonArray, BetonField, BetonFloat, BetonInt
 from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.ids import BetonIds
+from tfds_torch.storage.beton.mapped_file import FileState, state_of
 from tfds_torch.storage.beton.payload_checks import Compared
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.file_instruction import FileInstruction
@@ -22,9 +23,6 @@ from tfds_torch.storage.open_files import stamp_of
 from tfds_torch.storage.process_lock import ProcessLock
 from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.source import Columns, FieldSpec
-
-_FileState = tuple[int, ...]
-"""Device, number, size, and times of the last change of content and of anything else: no write keeps all of them."""
 
 
 class BetonSource:
@@ -58,20 +56,16 @@ class BetonSource:
         self._path = os.path.abspath(path)
         self._handlers = dict(handlers or {})
         self.verify_checksums = verify_checksums
-        self._state = _state_of(shard_status(self._path))
+        state = state_of(shard_status(self._path))  # First: what is written to later is another state.
         self.head = read_head(self._path, self._handlers)
-        self._compared = Compared(self.head)
+        self._compared = Compared.nothing(self.head, state)  # Here, so that forked workers share it.
         self._reader: BetonReader | None = None
         self._read_last: tuple[str, ...] = ()  # Labels alone must not bring the images into memory.
         self._lock = ProcessLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        in_memory = ("_ids", "_compared")  # Of this process and those that it forks.
-        return {**{name: value for name, value in self.__dict__.items() if name not in in_memory}, "_reader": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._compared = Compared(self.head)
+        kept = {name: value for name, value in self.__dict__.items() if name != "_ids"}  # They lie in mapped memory.
+        return {**kept, "_reader": None}
 
     @property
     def name(self) -> str:
@@ -126,15 +120,9 @@ class BetonSource:
         return BetonSource(self._path, self._handlers, verify_checksums=verify_checksums)
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Checks all pointers of the file, once; afterwards that it has not changed. See `Source`.
-
-        A file that was written to is compared with its checksums anew, whatever its size and modification time say.
-        """
-        status = shard_status(self._path)
-        if self._reader is not None and stamp_of(status) != self.head.stamp:
+        """Checks all pointers of the file, once; afterwards that it has not changed. See `Source`."""
+        if self._reader is not None and stamp_of(shard_status(self._path)) != self.head.stamp:
             self._reopen()
-        elif _state_of(status) != self._state:
-            self._forget(_state_of(status))
         self._opened()
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
@@ -187,7 +175,7 @@ class BetonSource:
     def close(self) -> None:
         """Closes the file; the next read opens it again, and compares it with its checksums anew."""
         reader = self._reader
-        self._forget(self._state)
+        self._forget(self._compared.state)
         if reader is not None:
             reader.close()
 
@@ -216,12 +204,12 @@ class BetonSource:
                 f"nobody writes to."
             )
         self.head = other.head
-        self._forget(other._state)
+        self._forget(other._compared.state)
 
-    def _forget(self, state: _FileState) -> None:
-        """Forgets what was read and compared of the file, whose state is this one now."""
+    def _forget(self, state: FileState) -> None:
+        """Forgets what was read and compared of the file, which is in this state."""
         with self._lock:
-            self._state, self._reader, self._compared = state, None, Compared(self.head)
+            self._reader, self._compared = None, Compared.nothing(self.head, state)
             self.__dict__.pop("_ids", None)
 
     def _name_samples(self, file: Int64Array, record: Int64Array) -> list[str]:
@@ -230,10 +218,6 @@ class BetonSource:
     @cached_property
     def _ids(self) -> BetonIds:
         return BetonIds(self.head)
-
-
-def _state_of(status: os.stat_result) -> _FileState:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _spec_of(field: BetonField) -> FieldSpec:
