@@ -5,6 +5,8 @@ import os
 import pickle
 import random
 import re
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,24 @@ import pytest
 import torch
 
 from parsers.cached_pictures import NUM_EXAMPLES, SIDE, assert_same_batches, read, write_small
-from tfds_torch import DecodedCache, EvalPreprocess, ImageDataset, ParserTfds, TrainPreprocess, create_loader
+from tfds_torch import (
+    DecodedCache,
+    EvalPreprocess,
+    ImageDataset,
+    ParserTfds,
+    ReadOptions,
+    TrainPreprocess,
+    create_loader,
+)
+from tfds_torch.errors import CorruptRecordError, WorkerError
 from tfds_torch.parsers.cache.decoded_cache import list_caches
+from tfds_torch.parsers.reading_names import names_of
+from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.worker_faults import WorkerFaults
+from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.verify import verify
+from tfds_torch.storage.cached_pixels import CachedPixels
 from tfds_torch.storage.cached_source import PIXELS
 
 IMAGE_BYTES = SIDE * SIDE * 3
@@ -103,7 +119,7 @@ def test_a_flipped_bit_is_never_another_pixel_or_label(
 
 
 def test_labels_do_not_change_with_the_file_in_the_midst_of_an_epoch(small: Path, cache: DecodedCache) -> None:
-    parser, path = open_parser(small, cache), None
+    parser = open_parser(small, cache)
     wanted = read(open_parser(small, None))
     source = parser.source
     source.read(ALL[:1], ["label"])
@@ -255,22 +271,79 @@ def test_images_that_were_asked_for_before_a_cut_come_from_the_original_files(
         np.testing.assert_array_equal(pixels, wanted[part])
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("cut", ["empty", "in the images"])
-def test_a_loader_goes_on_where_its_cache_is_cut_in_mid_epoch(
-    cut: str, num_workers: int, small: Path, cache: DecodedCache, capfd: pytest.CaptureFixture[str]
+def test_a_training_process_goes_on_where_its_cache_is_cut_in_mid_epoch(
+    small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parser, wanted = open_parser(small, cache), read(open_parser(small, None))
-    path = path_of(cache)
-    with create_loader(ImageDataset(parser), num_workers=num_workers) as loader:
-        for _ in range(2):
-            batches = iter(loader)
-            found = [next(batches)]
-            os.truncate(path, int(path.stat().st_size * CUTS[cut]))
-            for (images, labels), batch in zip([*found, *batches], wanted, strict=True):
+    """It is cut between two copies of the one thread that copies: nothing is in the midst of reading it."""
+    parser = open_parser(small, cache).with_read(ReadOptions(num_threads=1))
+    path, wanted, copies = path_of(cache), read(open_parser(small, None)), list[int]()
+    copy_into = CachedPixels.copy_into
+
+    def cut_and_copy(self: CachedPixels, out: Any) -> None:
+        copies.append(len(out))
+        if len(copies) == len(wanted) + 2:  # In the second epoch: then nothing is compared with its checksum.
+            os.truncate(path, int(path.stat().st_size * CUTS["in the images"]))
+        copy_into(self, out)
+
+    monkeypatch.setattr(CachedPixels, "copy_into", cut_and_copy)
+    with create_loader(ImageDataset(parser)) as loader:
+        for _ in range(3):
+            for (images, labels), batch in zip(loader, wanted, strict=True):
                 assert torch.equal(images.permute(0, 2, 3, 1), torch.from_numpy(batch.image))
                 assert labels.tolist() == batch.label.tolist()
-    assert "/dev/shm" not in capfd.readouterr().err
+    assert len(wanted) + 2 <= len(copies) <= 2 * len(wanted)  # What had been asked for comes on the same way.
+    (line,) = lines_of(caplog)
+    assert f"decoded from the original files: The shard file {path} changed while it was in use: it had" in line
+
+
+def test_workers_go_on_where_their_cache_is_cut_in_mid_epoch_or_the_error_names_it(
+    small: Path, cache: DecodedCache
+) -> None:
+    """A worker that is in the midst of reading it at that moment is killed by the system."""
+    parser, wanted = open_parser(small, cache), read(open_parser(small, None))
+    path = path_of(cache)
+    with create_loader(ImageDataset(parser), num_workers=2) as loader:
+        batches = iter(loader)
+        found = [next(batches)]
+        os.truncate(path, int(path.stat().st_size * CUTS["in the images"]))
+        said = ""
+        try:
+            found.extend(batches)
+        except WorkerError as error:
+            said = str(error)
+    if said:
+        assert f"was killed by SIGBUS ({path} was cut while it was read: it had " in said
+        assert "/dev/shm" not in said
+        assert "shared memory" not in said
+    else:
+        assert len(found) == len(wanted)
+    for (images, labels), batch in zip(found, wanted, strict=False):
+        assert torch.equal(images.permute(0, 2, 3, 1), torch.from_numpy(batch.image))
+        assert labels.tolist() == batch.label.tolist()
+
+
+def test_a_worker_that_was_killed_by_a_cut_is_told_from_one_without_shared_memory(
+    small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = open_parser(small, cache)
+    path = path_of(cache)
+    monkeypatch.setattr(WorkerOutput, "last_lines", lambda self, worker: "insufficient shared memory (shm)")
+
+    def describe(code: int) -> str:
+        names = names_of(parser, "Loader", "multiprocessing_context")
+        return WorkerFaults(names, StageMetrics(1), WorkerOutput(1), 5.0, False).describe_deaths([(0, 101, code)])
+
+    assert "/dev/shm is full: a container has 64 MB" in describe(-signal.SIGBUS)
+    assert "insufficient shared memory" in describe(-signal.SIGBUS)
+    size = path.stat().st_size
+    os.truncate(path, 100)
+    clause = f"{path} was cut while it was read: it had {size} bytes and has 100"
+    assert describe(-signal.SIGBUS).startswith(f"Worker 0 (pid 101) was killed by SIGBUS ({clause}) ")
+    assert "/dev/shm" not in describe(-signal.SIGBUS)
+    assert "insufficient shared memory" not in describe(-signal.SIGBUS)
+    assert "insufficient shared memory" in describe(-signal.SIGKILL)
+    path.unlink()
+    assert "/dev/shm is full" in describe(-signal.SIGBUS)
 
 
 def test_a_cache_that_was_cut_is_built_again_at_the_next_start(
@@ -289,10 +362,6 @@ def test_a_cache_that_was_cut_is_built_again_at_the_next_start(
 def test_an_image_that_is_damaged_in_the_cache_and_in_the_original_files_is_an_error(
     small: Path, cache: DecodedCache, tmp_path: Path
 ) -> None:
-    import shutil
-
-    from tfds_torch.errors import CorruptRecordError
-
     root = shutil.copytree(small, tmp_path / "data")
     parser = open_parser(root, cache)
     images = parser.source.read(ALL, [PIXELS])[PIXELS]

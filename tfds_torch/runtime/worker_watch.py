@@ -26,14 +26,21 @@ _HINTS = {
 }
 
 
-def describe_exit(exit_code: int) -> str:
-    """Returns how a process ended, as the end of a sentence that begins with its name."""
+def describe_exit(exit_code: int, cut: str | None = None) -> str:
+    """Returns how a process ended, as the end of a sentence that begins with its name.
+
+    Args:
+        exit_code: of the process.
+        cut: which file was cut while it was mapped, as a clause; None: none, as far as known.
+    """
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:
         name = signal.Signals(-exit_code).name
     except ValueError:
         name = f"signal {-exit_code}"
+    if cut is not None and name == "SIGBUS":
+        return f"was killed by SIGBUS ({cut})"
     return f"was killed by {name}{_HINTS.get(name, '')}"
 
 
