@@ -180,7 +180,7 @@ class CachedSource:
         try:
             rows = self._rows_of(file)
             rows.reader.check_index(index)
-            columns = {name: rows.numbers[name][index] for name in fields if name != PIXELS}
+            columns: dict[str, Any] = {name: rows.numbers[name][index] for name in fields if name != PIXELS}
             if PIXELS in fields:
                 columns[PIXELS] = self._read_pixels(file, rows, index)
         except ShardError as error:
