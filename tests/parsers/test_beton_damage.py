@@ -215,21 +215,32 @@ def read_in_child(source: Any, expected: type[Exception] | None) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_forked_workers_of_all_epochs_compare_pixels_once_until_the_file_changes(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forked_workers_of_all_epochs_compare_pixels_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ParserBeton(path).source
     read_in_child(source, None)
     numbers: list[int] = []
-    monkeypatch.setattr(payload_checks.google_crc32c, "value", lambda content: numbers.append(0) or 0)
+    value = payload_checks.google_crc32c.value
+    monkeypatch.setattr(payload_checks.google_crc32c, "value", lambda content: numbers.append(0) or value(content))
     source.read(ALL, ["raw", "array"])
     assert numbers == []
-    monkeypatch.undo()
+    source.close()
+    source.read(ALL, ["raw", "array"])
+    assert len(numbers) == 2 * NUM_EXAMPLES  # A file that is opened anew is compared anew.
+
+
+def test_what_is_damaged_between_two_epochs_is_found_by_newly_forked_workers(path: Path) -> None:
+    source = ParserBeton(path).source
+    read_in_child(source, None)
     flip(path, places_of(path, "raw")[7][0] + 3)
     read_in_child(source, CorruptRecordError)
-    source.check()
-    with pytest.raises(CorruptRecordError, match="sample 7 "):
-        source.read(ALL, ["raw"])
+
+
+def test_an_id_that_is_damaged_between_two_epochs_is_found(path: Path) -> None:
+    parser = ParserBeton(path, batch_size=6)
+    assert [id for batch in parser.batches(fields=()) for id in batch.id] == [f"folder/{n}" for n in ALL]
+    flip(path, parser.source.head.manifest.ids_at + 3)  # type: ignore[attr-defined]
+    with pytest.raises(CorruptRecordError, match="its ids do not have their checksum"):
+        list(next(parser.batches(epoch=1, fields=())).id)
 
 
 # Files of other writers

@@ -24,6 +24,23 @@ METADATA_SPECS = {
 """Fields that every example has, whatever its dataset."""
 METADATA_FIELDS = tuple(METADATA_SPECS)
 
+_STORED = "stored/"
+
+
+def stored_key(name: str) -> str | None:
+    """Returns the key of the stored field that a field `stored/<key>` is; None: the name is not of that form.
+
+    A dataset may store fields with names that a batch uses: `index`, `id` and `valid`, and `image` or `label` where
+    image_key or target_key name others. All parsers give them under this name. A field that is itself stored under a
+    name of that form comes first.
+    """
+    return name.removeprefix(_STORED) if name.startswith(_STORED) and name != _STORED else None
+
+
+def field_name(key: str) -> str:
+    """Returns the name under which a stored field is asked for, of which a batch may have another one."""
+    return f"{_STORED}{key}" if key in METADATA_FIELDS else key
+
 
 @dataclass(frozen=True)
 class ElementSpec:

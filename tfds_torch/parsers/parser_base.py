@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.example_lookup import find_examples
 from tfds_torch.parsers.examples import decode_examples
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, ElementSpec
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, ElementSpec, field_name
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
 from tfds_torch.plan.epoch import EpochPlan, Remainder
@@ -33,6 +34,7 @@ from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.source import Source
 
+_logger = logging.getLogger(__name__)
 _Self = TypeVar("_Self", bound="ParserBase")
 
 
@@ -82,6 +84,7 @@ class ParserBase(ABC):
         self.preprocess = preprocess
         self.image_mode = image_mode
         self.read = read
+        self._reported: set[str] = set()  # Stored fields with names of metadata.
         self._class_map: ClassMap | None = None  # New labels for the target; None: it keeps its own.
 
     def __repr__(self) -> str:
@@ -108,7 +111,7 @@ class ParserBase(ABC):
 
     @abstractmethod
     def _field(self, name: str) -> FieldDecoder:
-        """Returns how a field is decoded that is not a metadata field.
+        """Returns how a field is decoded that is not a metadata field; `stored/<key>` is the stored one of that key.
 
         Raises:
             ConfigError: it does not exist, or `image` or `label` names nothing suitable.
@@ -215,6 +218,21 @@ class ParserBase(ABC):
                 raise ConfigError(f"fields={fields!r}: {name!r} is not a field name.")
             if name not in METADATA_FIELDS:
                 self._field(name)
+        self._report_hidden(fields)
+
+    def _report_hidden(self, fields: Sequence[str]) -> None:
+        """Logs, once, that the dataset stores fields of its own with names of metadata that is asked for."""
+        for name in set(fields) & set(METADATA_FIELDS) & set(self._all_fields) - self._reported:
+            self._reported.add(name)
+            if field_name(name) not in fields:
+                _logger.warning(
+                    "%s stores a field %r of its own. The field %r is what every example has; ask for %r to get the "
+                    "stored one.",
+                    self.dataset_name,
+                    name,
+                    name,
+                    field_name(name),
+                )
 
     # When and where it is read.
 
@@ -365,7 +383,8 @@ class ParserBase(ABC):
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
         """
-        fields = [name for name in DEFAULT_FIELDS if self.has_field(name)] or self._all_fields
+        fields = [name for name in DEFAULT_FIELDS if self.has_field(name)]
+        fields = fields or [field_name(key) for key in self._all_fields]
         if isinstance(key, slice):
             return self.examples_by_index(range(*key.indices(self.num_examples)), fields)
         return self.examples_by_index([key], fields)[0]

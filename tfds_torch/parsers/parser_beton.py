@@ -16,7 +16,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
@@ -128,7 +128,9 @@ class ParserBeton(ParserBase):
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value."""
         fields = {
-            name: FieldSpec((None, None, 3), np.uint8) if isinstance(field, BetonImage) else self._file.specs[name]
+            field_name(name): FieldSpec((None, None, 3), np.uint8)
+            if isinstance(field, BetonImage)
+            else self._file.specs[name]
             for name, field in sorted(self._stored.items())
         }
         return ElementSpec(fields | METADATA_SPECS)
@@ -164,7 +166,7 @@ class ParserBeton(ParserBase):
         return None if names is None else list(names)
 
     def _field(self, name: str) -> FieldDecoder:
-        key = {"image": self.image_key, "label": self.target_key}.get(name, name)
+        key = self._key(name)
         if key is None or key not in self._stored:
             raise ConfigError(self._missing(name, key))
         field = self._stored[key]
@@ -177,6 +179,11 @@ class ParserBeton(ParserBase):
         if isinstance(field, BetonImage):
             return ImageField(key, self.image_mode)
         return JsonField(key) if isinstance(field, BetonJson) else StoredField(key)
+
+    def _key(self, name: str) -> str | None:
+        """Returns the stored field that is behind a field; None: image_key or target_key is None."""
+        key, own = {"image": self.image_key, "label": self.target_key}.get(name, name), stored_key(name)
+        return own if key not in self._stored and own in self._stored else key
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images as JPEG or pixels; see ParserBase."""
@@ -220,7 +227,7 @@ class ParserBeton(ParserBase):
             if not isinstance(self._field(name), ImageField):
                 raise ConfigError(
                     f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
-                    f"{self._stored[name]!r}. Only images go through the same crop."
+                    f"{self._stored[self._key(name) or name]!r}. Only images go through the same crop."
                 )
 
     def _make_class_map(self, class_map: object) -> ClassMap | None:

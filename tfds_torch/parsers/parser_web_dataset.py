@@ -15,7 +15,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.parser import METADATA_FIELDS, METADATA_SPECS, ElementSpec
+from tfds_torch.parsers.parser import METADATA_FIELDS, METADATA_SPECS, ElementSpec, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.web_dataset_fields import (
     SPECS,
@@ -167,6 +167,7 @@ class ParserWebDataset(ParserBase):
         return None if self._names is None else list(self._names)
 
     def _field(self, name: str) -> FieldDecoder:
+        name = self._key(name)
         if name not in self._kinds or not self._tars.has(name):
             raise ConfigError(self._missing(name))
         kind = self._kinds[name]
@@ -183,9 +184,13 @@ class ParserWebDataset(ParserBase):
             return LabelField(name, num_classes)
         return DecodedField(name, _DECODERS[kind]) if kind in _DECODERS else StoredField(name)
 
+    def _key(self, name: str) -> str:
+        return name if name in self._kinds else stored_key(name) or name
+
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images and texts as bytes; see ParserBase."""
-        decoder, kind = self._field(name), self._kinds[name]
+        name, decoder = self._key(name), self._field(name)
+        kind = self._kinds[name]
         if kind == "image":
             return EncodedField(StoredField(name), "image", SPECS[kind])
         if kind == "text":
@@ -223,7 +228,7 @@ class ParserWebDataset(ParserBase):
             if not isinstance(self._field(name), ImageField):
                 raise ConfigError(
                     f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
-                    f"{self._kinds[name]!r}. Only images go through the same crop."
+                    f"{self._kinds[self._key(name)]!r}. Only images go through the same crop."
                 )
 
     def _make_class_map(self, class_map: object) -> ClassMap | None:

@@ -12,12 +12,13 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import pytest
-from storage.beton.made_files import PAGE, unpack, write_images, write_samples
+from storage.beton.made_files import PAGE, places_of, sample_of, unpack, without_manifest, write_images, write_samples
 
 from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
 from tfds_torch.storage.beton import allocations
 from tfds_torch.storage.beton.fields import BetonBytes
 from tfds_torch.storage.beton.head import read_head
+from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.beton.verify import verify
@@ -180,6 +181,57 @@ def test_a_table_in_any_order_is_read_and_its_overlaps_are_noticed(theirs: Path)
         rows[order == 0, 2] += 1
         with changed(theirs, (head.table_at, rows.tobytes())), pytest.raises(CorruptRecordError, match="overlap"):
             BetonSource(theirs).check()
+
+
+def test_a_payload_that_crosses_a_page_is_an_error(tmp_path: Path) -> None:
+    """FFCV reads a page at a time: it would give other bytes for the part on the next page."""
+    path = tmp_path / "a.beton"
+    with BetonWriter(path, {"text": BetonBytes()}, 2, page_size=PAGE) as writer:
+        writer.add((b"a" * (PAGE - 60),))
+        writer.add((b"b" * 100,))
+    without_manifest(path)
+    head = read_head(str(path))
+    second, word = head.layout.pages_at + PAGE, (head.layout.pages_at + PAGE - 50).to_bytes(8, "little")
+    assert places_of(path, "text")[1] == (second, 100)
+    assert read_all(path)["text"][1] == b"b" * 100
+    row_at, table_at = head.layout.metadata_at + head.layout.row_type.itemsize, head.table_at + 24 + 8
+    with (
+        changed(path, (row_at, word), (table_at, word)),
+        pytest.raises(CorruptRecordError, match=rf"row 1 of its allocation table puts 100 bytes .* at {second - 50}"),
+    ):
+        read_all(path)
+
+
+@pytest.mark.usefixtures("slices")
+def test_payloads_that_overlap_are_an_error_wherever_they_lie_in_the_table(tmp_path: Path) -> None:
+    """Only the table knows where a JPEG ends: a longer one would have bytes of the next image."""
+    path = tmp_path / "a.beton"
+    with BetonWriter(path, {"image": BetonImage("jpg")}, 7, page_size=PAGE) as writer:
+        for number in range(7):
+            writer.add((sample_of(number)["image"],))
+    without_manifest(path)
+    head, places = read_head(str(path)), places_of(path, "image")
+    for number, (pointer, size) in enumerate(places[:-1]):
+        assert pointer + size == places[number + 1][0]
+        with (
+            changed(path, (head.table_at + 24 * number + 16, (size + 1).to_bytes(8, "little"))),
+            pytest.raises(CorruptRecordError, match=f"its payloads overlap at {pointer + size}"),
+        ):
+            read_all(path)
+    assert len(read_all(path)["image"]) == 7
+
+
+def test_a_manifest_of_a_later_version_is_refused(ours: Path) -> None:
+    tail_at = read_head(str(ours)).table_at - 44
+    tail = bytearray(ours.read_bytes()[tail_at : tail_at + 40])
+    tail[16] = 3
+    with (
+        changed(ours, (tail_at, bytes(tail) + google_crc32c.value(bytes(tail) + bytes(4)).to_bytes(4, "little"))),
+        pytest.raises(
+            CorruptRecordError, match="its manifest is of version 3, and this package reads versions 1 and 2"
+        ),
+    ):
+        BetonSource(ours)
 
 
 def test_the_memory_of_checking_pointers_grows_by_a_few_bytes_for_each(

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from storage.beton.made_files import PAGE, write_samples
+from storage.beton.made_files import PAGE, flip, places_of, unpack, write_samples
 
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.storage.beton.fields import BetonBytes, BetonJson, Encoded
+from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.verify import verify
 from tfds_torch.storage.beton.writer import BetonWriter
@@ -21,6 +22,43 @@ def test_a_whole_file_is_reported_with_its_counts(tmp_path: Path) -> None:
     assert (report.path, report.num_samples, report.num_pages, report.num_jpeg, report.unchecked) == (
         *(str(tmp_path / "a.beton"), 7, 1, 0, ()),
     )
+
+
+def test_every_byte_of_a_file_of_0_2_0_is_compared(tmp_path: Path) -> None:
+    path = unpack("golden_tfds_torch_0.2.0.beton.gz", tmp_path)
+    assert (verify(path).num_pages, verify(path).num_jpeg) == (3, 6)
+    manifest, layout = read_head(str(path)).manifest, read_head(str(path)).layout
+    assert manifest is not None
+    places = [layout.metadata_end + 5, layout.pages_at, layout.pages_end(2) - 1, layout.pages_end(3) - 1]
+    for at in [*places, *range(manifest.at, path.stat().st_size, 7)]:
+        flip(path, at)
+        with pytest.raises(CorruptRecordError):
+            verify(path)
+        flip(path, at)
+    assert verify(path).num_samples == 12
+
+
+@pytest.mark.parametrize("place", ["metadata_end", "between", "page_end"])
+def test_something_where_nothing_belongs_is_found(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.beton"
+    write_samples(path)
+    layout, (pointer, size) = read_head(str(path)).layout, places_of(path, "text")[0]
+    assert size == 0  # A payload of no bytes takes one, so that no other begins where it does.
+    at = {"metadata_end": layout.metadata_end, "between": pointer, "page_end": layout.pages_end(1) - 1}[place]
+    flip(path, at, 0x80)
+    with pytest.raises(CorruptRecordError, match=r"there is something between \d+ and \d+, where nothing belongs"):
+        verify(path)
+
+
+def test_ids_that_end_at_other_places_are_found(tmp_path: Path) -> None:
+    """In order, so that only their checksum can tell: two samples would have parts of each other's id."""
+    path = tmp_path / "a.beton"
+    write_samples(path)
+    manifest = read_head(str(path)).manifest
+    assert manifest is not None
+    flip(path, manifest.id_stops_at + 8 * 3)
+    with pytest.raises(CorruptRecordError, match="its ids do not have their checksum"):
+        verify(path)
 
 
 def test_pixels_of_jpeg_files_are_said_to_be_unchecked(tmp_path: Path) -> None:

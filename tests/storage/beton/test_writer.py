@@ -123,6 +123,17 @@ def test_a_sample_may_fill_a_page_and_no_more(tmp_path: Path) -> None:
     assert verify(path).num_pages == 2
 
 
+def test_the_rest_of_a_page_is_zero_so_that_the_same_samples_give_the_same_file(tmp_path: Path) -> None:
+    """A page's memory is used over and over: nothing of an earlier sample, or of the process, stays in the file."""
+    for name in ("a", "b"):
+        with BetonWriter(tmp_path / f"{name}.beton", {"text": BetonBytes()}, 2, page_size=PAGE) as writer:
+            writer.add([b"secret" * (PAGE // 6)])
+            writer.add([b"small"])
+    content = (tmp_path / "a.beton").read_bytes()
+    assert content[2 * PAGE : 3 * PAGE] == b"small".ljust(PAGE, b"\0")
+    assert content == (tmp_path / "b.beton").read_bytes()
+
+
 def test_values_of_no_bytes_have_pointers_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "a.beton"
     with BetonWriter(path, {"a": BetonBytes(), "b": BetonBytes()}, 3, page_size=PAGE) as writer:

@@ -8,6 +8,7 @@ import tensorflow_datasets as tfds
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, PositionsField, StoredField
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import stored_key
 from tfds_torch.parsers.tfds.dataset import field_spec
 from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature
 from tfds_torch.parsers.tfds.features import StructuredField
@@ -42,7 +43,7 @@ class DatasetFields:
             raise ConfigError(f"The field {name!r} was asked for, but the parser has {argument}=None.")
         if isinstance(key, tuple):
             return find_binary_fields(key, self.features, self.dataset)[0]
-        found = find_feature(self.features, key)
+        found = find_feature(self.features, key) or find_feature(self.features, stored_key(name) or key)
         if found is None:
             what = {"image": "image feature", "label": "target feature"}.get(name, "feature")
             advice = suggest_targets(self.features) if name == "label" else ""

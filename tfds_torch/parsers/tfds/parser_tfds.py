@@ -16,7 +16,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.cache.opening import open_cached
-from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.dataset import field_spec
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields
@@ -139,7 +139,7 @@ class ParserTfds(ParserBase):
     @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
-        fields = {key: field_spec(connector) for key, connector in sorted(self._dataset.features.items())}
+        fields = {field_name(key): field_spec(connector) for key, connector in sorted(self._dataset.features.items())}
         return ElementSpec(fields | METADATA_SPECS)
 
     def with_read(self, read: ReadOptions) -> "ParserTfds":
