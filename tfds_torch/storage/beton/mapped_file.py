@@ -67,6 +67,10 @@ class MappedFile:
             raise changed_in_use(self._path, f"it had {self._stamp[0]} bytes and has {state[2]}")
         return state
 
+    def read(self, start: int, size: int) -> bytes:
+        """Returns bytes of the file, fewer where it was cut: no signal ends the process."""
+        return os.pread(self._descriptor, size, start)
+
     def find(self, content: bytes, start: int, stop: int) -> int:
         """Returns where content first begins among bytes start..stop-1; -1: nowhere."""
         return self._map.find(content, start, stop)

@@ -69,7 +69,7 @@ class BetonReader:
         if self._verify:
             is_same = compared is not None and compared.state == state
             kept = compared if compared is not None and is_same else Compared.nothing(head, state)
-            self._checks = payload_checks(head, self.memory, self._sizes, kept)
+            self._checks = payload_checks(head, self._mapped, self._sizes, kept)
         self._state = state
         self._mapped.give_back()
 
