@@ -128,6 +128,16 @@ def test_other_examples_take_the_place_of_damaged_ones(name: str, path: Path, ca
     assert caplog.text.count("do not have their checksum") == 2
 
 
+def test_comparing_is_switched_off_and_on_for_a_parser_that_is_there(path: Path) -> None:
+    flip(path, places_of(path, "raw")[7][0] + 3)
+    parser = ParserBeton(path, batch_size=6, image_key="raw")
+    unverified = parser.with_read(ReadOptions(verify_checksums=False))
+    assert sum(len(batch) for batch in unverified.batches()) == NUM_EXAMPLES
+    for verified in (parser, unverified.with_read(ReadOptions())):
+        with pytest.raises(CorruptRecordError, match="sample 7 "):
+            list(verified.batches())
+
+
 def test_rows_table_and_checksums_are_compared_when_a_file_is_opened(path: Path) -> None:
     """Labels, pointers and sizes; each of them would be another value, or be read from another place."""
     head = ParserBeton(path).source.head  # type: ignore[attr-defined]

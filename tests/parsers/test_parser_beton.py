@@ -16,7 +16,7 @@ import torch
 from conformance import Step, check_resumes
 from conftest import ROOT
 from PIL import Image
-from storage.beton.made_files import FIELDS, PAGE, sample_of, unpack, write_images, write_samples
+from storage.beton.made_files import FIELDS, PAGE, sample_of, unpack, without_manifest, write_images, write_samples
 
 from parsers.resuming import ParserLoader
 from tfds_torch import (
@@ -380,13 +380,28 @@ def test_a_damaged_image_is_named_or_replaced(folder: Path, pixels: Any) -> None
             image = jpeg(np.kron(pixels[number], np.ones((4, 4, 1), np.uint8)))
             writer.add((image[: len(image) // 2] if number == 3 else image, number), id=f"image {number}")
     preprocess = EvalPreprocess(size=SIDE)
-    with pytest.raises(
-        CorruptRecordError, match=r"damaged.beton: sample 3 \(id image 3\) .* cannot be decoded\. .*verify"
-    ):
+    cannot = r"damaged.beton: sample 3 \(id image 3\) of damaged.beton cannot be decoded"
+    with pytest.raises(CorruptRecordError, match=f"{cannot}, though its checksum is right: it was written that way"):
         list(ParserBeton(path, batch_size=8, preprocess=preprocess).batches())
+    unverified = ParserBeton(path, batch_size=8, preprocess=preprocess, read=ReadOptions(verify_checksums=False))
+    with pytest.raises(
+        CorruptRecordError, match=rf"{cannot}\. Its checksum was not verified \(verify_checksums=False\)"
+    ):
+        list(unverified.batches())
+    assert "sample 3 (id damaged.beton__3) of damaged.beton cannot be decoded. The file has no checksums" in str(
+        without_checksums(path).undecodable(3, "It is bad.")
+    )
     read = ReadOptions(on_error="replace")
     parser = ParserBeton(path, True, True, 8, preprocess=preprocess, read=read)
     assert Counter(next(iter(parser.batches())).label.tolist()) == Counter([0, 1, 2, 4, 4, 5, 6, 7])
+
+
+def without_checksums(path: Path) -> BetonSource:
+    copy = path.parent / "without" / path.name
+    copy.parent.mkdir()
+    copy.write_bytes(path.read_bytes())
+    without_manifest(copy)
+    return BetonSource(copy)
 
 
 # What cannot work

@@ -65,11 +65,11 @@ class BetonReader:
         self._sizes: PayloadSizes = check_allocations(head, self.rows, self.memory)
         self._raw_shapes = {name: self._raw_shape(name) for name in head.fields}
         self._units = {name: self._unit(name) for name in head.fields}
-        self._checks: PayloadChecks = NoChecks()
-        if self._verify:
-            is_same = compared is not None and compared.state == state
-            kept = compared if compared is not None and is_same else Compared.nothing(head, state)
-            self._checks = payload_checks(head, self._mapped, self._sizes, kept)
+        if compared is None or compared.state != state:
+            compared = Compared.nothing(head, state)
+        self._checks: PayloadChecks = (
+            payload_checks(head, self._mapped, self._sizes, compared) if self._verify else NoChecks()
+        )
         self._state = state
         self._mapped.give_back()
 

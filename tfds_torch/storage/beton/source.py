@@ -167,9 +167,14 @@ class BetonSource:
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
         """Returns the error for a sample whose content cannot be decoded; see `Source`."""
         (name,) = self.ids(np.array([index], np.int64))
+        if self.head.manifest is None:
+            cause = ". The file has no checksums, as those of FFCV itself: it was written that way, or is damaged."
+        elif self.verify_checksums:
+            cause = ", though its checksum is right: it was written that way."
+        else:
+            cause = ". Its checksum was not verified (verify_checksums=False): it was written that way, or is damaged."
         return CorruptRecordError(
-            f"{self._path}: sample {index} (id {name}) of {self.name} cannot be decoded. {reason} Run "
-            f"tfds_torch.storage.beton.verify.verify() on the file: it says whether it is damaged, or was written so."
+            f"{self._path}: sample {index} (id {name}) of {self.name} cannot be decoded{cause} {reason}"
         )
 
     def close(self) -> None:
