@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from foreign_files import OTHER_USER, give_away
 
 from loaders import sources
 from loaders.sources import NUM_ITEMS, Open, Whole, equal, every_kind
@@ -251,8 +252,16 @@ def test_bad_arguments_are_refused_before_anything_starts(arguments: dict[str, A
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     for mode in (0o770, 0o777, 0o1777):
         tmp_path.chmod(mode)
-        with pytest.raises(ConfigError, match=rf"others can write to socket_dir=.* \(mode {mode:o}\)\. Use a folder"):
+        with pytest.raises(
+            ConfigError, match=rf"not this user's own: others can write to it \(mode {mode:o}\)\. Use a"
+        ):
             load(sources.numbers, socket_dir=tmp_path)
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_away(tmp_path, monkeypatch)
+    with pytest.raises(ConfigError, match=rf"it belongs to user {OTHER_USER}, and this process runs as user"):
+        load(sources.numbers, socket_dir=tmp_path)
 
 
 def test_a_folder_whose_path_is_too_long_for_sockets_is_refused(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ def small_picture(number: int) -> bytes:
     return save(image.convert("L") if number % 5 == 0 else image, "PNG", compress_level=1)
 
 
-def write_small(root: Path, num_examples: int = NUM_EXAMPLES, masks: Sequence[bytes] = ()) -> Path:
-    """Writes the dataset `pictures` of small images, whose labels are the examples' indices."""
-    images = [small_picture(number) for number in range(num_examples)]
+def write_small(root: Path, num_examples: int = NUM_EXAMPLES, masks: Sequence[bytes] = (), first: int = 0) -> Path:
+    """Writes the dataset `pictures` of small images from a first one on, whose labels are the examples' indices."""
+    images = [small_picture(number) for number in range(first, first + num_examples)]
     return write_pictures(root, images, masks, SHARDS if num_examples == NUM_EXAMPLES else ())
 
 

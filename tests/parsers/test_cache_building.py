@@ -30,7 +30,7 @@ from tfds_torch.parsers.cache import building, opening, progress
 from tfds_torch.parsers.cache.building import CacheContent, build, estimate
 from tfds_torch.parsers.cache.decoded_cache import clear_caches, list_caches, lock_path, status_path
 from tfds_torch.parsers.cache.progress import CacheProgress
-from tfds_torch.parsers.cache.status import READING, CacheStatus, read_status, write_status
+from tfds_torch.parsers.cache.status import COMPLETE, FAILED, READING, CacheStatus, read_status, write_status
 from tfds_torch.storage.beton.verify import verify
 
 NUM_PROCESSES = 8
@@ -159,6 +159,27 @@ def test_processes_that_wait_for_a_failure_do_not_fail_themselves(
     assert outcomes == [Outcome(False, pixels, words)] * NUM_PROCESSES
     (entry,) = list_caches(cache.folder)
     assert (entry.state, entry.num_examples) == ("failed", None)
+
+
+def test_the_failure_of_another_builder_than_the_one_that_was_waited_for_is_not_its_own(
+    held: Any, small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The builder that is waited for is killed; what it leaves says that another one has failed."""
+    path, status, lock = held
+
+    def look(asked: Path) -> CacheStatus | None:
+        found = read_status(asked)
+        if lock.is_locked:
+            write_status(asked, replace(status, phase=FAILED, reason="there is no more room.", build="another"))
+            lock.release()
+        return found
+
+    monkeypatch.setattr(opening, "read_status", look)
+    monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.05)
+    parser = open_parser(small, cache)
+    assert parser.source.file is not None
+    assert caplog.records == []
+    assert read_status(status_path(path)).phase == COMPLETE
 
 
 def test_a_later_start_tries_again_after_a_failure(
@@ -301,7 +322,7 @@ def test_a_folder_that_cannot_be_written_to_is_a_warning(
     if what == "file":
         folder.write_text("mine")
     else:
-        monkeypatch.setattr(opening.FileLock, "acquire", refuse)
+        monkeypatch.setattr(FileLock, "acquire", refuse)
     parser = open_parser(small, DecodedCache(folder))
     (line,) = [record.getMessage() for record in caplog.records]
     assert f"are decoded from the original files: {folder} cannot be written to: " in line
@@ -331,7 +352,7 @@ def test_a_folder_of_somebody_elses_needs_no_lock_where_the_cache_is_complete(
 
     for name in ("utime", "mkdir"):
         monkeypatch.setattr(os, name, refuse)
-    monkeypatch.setattr(opening.FileLock, "acquire", refuse)
+    monkeypatch.setattr(FileLock, "acquire", refuse)
     assert open_parser(small, cache).source.file is not None
 
 
@@ -350,14 +371,14 @@ def test_the_estimate_is_that_of_the_file_where_images_are_of_one_size(small: Pa
 # Damage and death
 
 
-@pytest.mark.parametrize("harm", ["cut", "empty", "header", "metadata", "of another dataset"])
+@pytest.mark.parametrize("harm", ["cut", "empty", "header", "metadata", "of another dataset", "of as many others"])
 def test_a_damaged_cache_is_built_again_with_a_warning(
     harm: str, small: Path, cache: DecodedCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_parser(small, cache)
     (entry,) = list_caches(cache.folder)
-    if harm == "of another dataset":
-        other = write_small(tmp_path / "other", 61)
+    if harm.startswith("of "):
+        other = write_small(tmp_path / "other", 61 if harm == "of another dataset" else NUM_EXAMPLES, first=100)
         open_parser(other, DecodedCache(tmp_path / "others"))
         (theirs,) = list_caches(tmp_path / "others")
         shutil.copy(theirs.path, entry.path)

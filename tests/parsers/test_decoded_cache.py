@@ -465,4 +465,4 @@ def test_an_image_that_is_larger_than_a_page_comes_from_the_original_files(
     cached, plain = both(write_pictures(tmp_path / "data", images), tmp_path / "cache", batch_size=3)
     assert "1 of 3 images of pictures:1.0.0 (train) cannot be decoded, or are too large" in caplog.text
     assert_same_batches(read(cached), read(plain))
-    assert cached.source._missing.tolist() == [1]
+    assert cached.source._rows.left_out.tolist() == [1]

@@ -30,6 +30,37 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "target.json").read_bytes() == b"new"
 
 
+def test_a_link_that_is_not_followed_is_replaced_by_a_file_of_this_users_own(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"theirs")
+    target.chmod(0o666)
+    for name in ("small", "large"):
+        (tmp_path / name).symlink_to(target)
+    write_whole(tmp_path / "small", b"mine", follows_link=False)
+    file = WholeFile(tmp_path / "large", follows_link=False)
+    file.write(b"mine", 0)
+    file.commit()
+    for name in ("small", "large"):
+        path = tmp_path / name
+        assert (path.is_symlink(), path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (False, b"mine", 0o600)
+    assert target.read_bytes() == b"theirs"
+    assert sorted(os.listdir(tmp_path)) == ["large", "small", "target"]
+
+
+def test_a_link_that_is_named_as_left_behind_is_not_followed_and_a_fifo_not_waited_for(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"theirs")
+    link, fifo = (tmp_path / f".data.bin.{digit * 16}.tmp" for digit in "ab")
+    link.symlink_to(target)
+    os.mkfifo(fifo)
+    with mock.patch("fcntl.flock") as flock:
+        WholeFile(tmp_path / "data.bin").commit()
+    assert link.is_symlink()
+    assert not fifo.exists()
+    assert flock.call_count == 2  # Of the FIFO and of the new file; not of the link's target.
+    assert target.read_bytes() == b"theirs"
+
+
 def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_bytes(b"old")

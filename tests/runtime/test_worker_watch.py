@@ -22,7 +22,11 @@ DEADLINE_S = 30.0
         (3, "ended with exit code 3"),
         (-9, "was killed by SIGKILL (out of memory?)"),
         (-11, "was killed by SIGSEGV"),
-        (-7, "was killed by SIGBUS (is /dev/shm full? A container has 64 MB of it unless it is given --shm-size or "),
+        (
+            -7,
+            "was killed by SIGBUS (a file was cut while it was read as memory, such as a decoded cache, a .beton file "
+            "or an index; or /dev/shm is full: a container has 64 MB of it unless it is given --shm-size or ",
+        ),
         (-99, "was killed by signal 99"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import RunPython
+from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from storage.made_shards import DATASET, MadeSplit, made_records, write_shards
@@ -402,7 +403,7 @@ def test_an_index_in_a_folder_that_may_only_be_read_is_used(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    monkeypatch.setattr(index_cache.FileLock, "acquire", refuse)
+    monkeypatch.setattr(FileLock, "acquire", refuse)
     assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert len(built) == 1
 
@@ -418,7 +419,7 @@ def test_without_a_lock_the_index_stays_in_memory(
     def refuse(*arguments: object, **names: object) -> None:
         raise error
 
-    monkeypatch.setattr(index_cache.FileLock, "acquire", refuse)
+    monkeypatch.setattr(FileLock, "acquire", refuse)
     assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
     assert index_files(cache_home) == []
     ((level, message),) = logged(caplog)

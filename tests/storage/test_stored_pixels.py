@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tfds_torch.errors import ShardError
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 MEMORY = np.random.default_rng(0).integers(0, 256, 8192, dtype=np.uint8)
@@ -41,3 +42,20 @@ def test_pickled_they_are_a_list_of_arrays() -> None:
     images = pickle.loads(pickle.dumps(StoredPixels(MEMORY, np.array([5, 7]), SHAPE)))
     assert isinstance(images, list)
     assert (images[1] == MEMORY[7:103].reshape(SHAPE)).all()
+
+
+@pytest.mark.parametrize("unit", [32, 1])
+@pytest.mark.parametrize("look", [1, 2])
+def test_a_cut_is_found_before_images_are_copied_and_one_meanwhile_afterwards(look: int, unit: int) -> None:
+    looks = []
+
+    def check() -> None:
+        looks.append(0)
+        if len(looks) == look:
+            raise ShardError("it was cut")
+
+    images = StoredPixels(MEMORY, np.array([0, 96]), SHAPE, unit, check)
+    with pytest.raises(ShardError, match="it was cut"):
+        images.copy()
+    assert len(looks) == look
+    assert (images.copy() == StoredPixels(MEMORY, np.array([0, 96]), SHAPE, unit).copy()).all()

@@ -26,6 +26,7 @@ from tfds_torch.loaders.wire import (
     read_header,
     view_buffer,
 )
+from tfds_torch.runtime.own_files import why_foreign
 
 _KEY_BYTES = _SIGNATURE_BYTES = 32
 _LONGEST_ADDRESS = 107  # Of a socket in the file system, Linux.
@@ -62,13 +63,11 @@ def check_socket_folder(folder: Path) -> None:
         raise ConfigError(f"MultiLoader: socket_dir={str(folder)!r} cannot be looked at: {error.strerror}.") from None
     if not stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"MultiLoader: socket_dir={str(folder)!r} is not a folder.")
-    owner_only = "Use a folder of your own (chmod 700), or leave out socket_dir: a private one is made."
-    if found.st_uid not in (os.getuid(), 0):
-        raise ConfigError(f"MultiLoader: socket_dir={str(folder)!r} belongs to another user. {owner_only}")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    clause = why_foreign(found)
+    if clause is not None:
         raise ConfigError(
-            f"MultiLoader: others can write to socket_dir={str(folder)!r} (mode {stat.S_IMODE(found.st_mode):o}). "
-            f"{owner_only}"
+            f"MultiLoader: socket_dir={str(folder)!r} is not this user's own: {clause}. Use a folder of your own "
+            f"(chmod 700), or leave out socket_dir: a private one is made."
         )
 
 

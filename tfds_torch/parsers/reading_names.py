@@ -1,11 +1,14 @@
 """What messages about the workers of a loader over a parser tell."""
 
+import os
 from functools import partial
 
 import numpy as np
 
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.runtime.worker_faults import ReadingNames
+from tfds_torch.storage.beton.source import BetonSource
+from tfds_torch.storage.cached_source import CachedSource
 
 
 def name_of(parser: Parser) -> str:
@@ -25,8 +28,23 @@ def names_of(parser: Parser, loader: str, start_argument: str) -> ReadingNames:
         f"The {loader}'s state_dict() counts what was delivered: load it, here or in a new process, and the next "
         f"iteration goes on after that."
     )
-    return ReadingNames(name_of(parser), next_step, partial(_find_id, parser), start_argument)
+    return ReadingNames(
+        name_of(parser), next_step, partial(_find_id, parser), start_argument, partial(_find_cut, parser)
+    )
 
 
 def _find_id(parser: Parser, index: int) -> str:
     return parser.ids(np.array([index], np.int64))[0]
+
+
+def _find_cut(parser: Parser) -> str | None:
+    source = getattr(parser, "source", None)
+    file = source.file if isinstance(source, CachedSource) else source
+    if not isinstance(file, BetonSource):
+        return None
+    try:
+        size = os.stat(file.head.path).st_size
+    except OSError:
+        return None
+    was = file.head.stamp[0]
+    return f"{file.head.path} was cut while it was read: it had {was} bytes and has {size}" if size < was else None

@@ -12,19 +12,27 @@ from pathlib import Path
 
 _logger = logging.getLogger(__name__)
 _SUFFIX = ".tmp"
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # Of the flags, O_EXCL follows no link.
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, *, follows_link: bool = True) -> None:
     """Puts content in the place of a file; its mode stays, and that of a new file is the user's own.
+
+    Args:
+        path: of the file.
+        content: all of it.
+        follows_link: whether a symbolic link there stays, and its target is replaced. False: whatever is there is
+            replaced by a file that only this user can write to.
 
     Raises:
         OSError: it cannot be written; what was there is still there.
     """
-    path = path.resolve()  # A link stays, and its target is replaced.
+    path = path.resolve() if follows_link else path
     beside = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        beside.write_bytes(content)
-        if path.is_file():
+        with open(os.open(beside, _NEW_FILE, 0o666 if follows_link else 0o600), "wb") as file:
+            file.write(content)
+        if follows_link and path.is_file():
             beside.chmod(stat.S_IMODE(path.stat().st_mode))
         os.replace(beside, path)
     finally:
@@ -42,16 +50,19 @@ class WholeFile:
         path: its place.
         removes_left_behind: whether what lies there of dead writers goes now. Where several machines write, somebody
             else has to see to it: one does not see another's locks on every file system.
+        follows_link: whether a symbolic link there stays, and its target is replaced. False: whatever is there is
+            replaced by a file that only this user can write to.
 
     Raises:
         OSError: nothing can be written there.
     """
 
-    def __init__(self, path: Path, *, removes_left_behind: bool = True) -> None:
-        self.path = path.resolve()  # A link stays, and its target is replaced.
+    def __init__(self, path: Path, *, removes_left_behind: bool = True, follows_link: bool = True) -> None:
+        self.path = path.resolve() if follows_link else path.absolute()
+        self._keeps_mode = follows_link
         if removes_left_behind:
             _remove_left_behind(self.path)
-        self.beside, self.descriptor = _open_beside(self.path)
+        self.beside, self.descriptor = _open_beside(self.path, 0o666 if follows_link else 0o600)
         self._discard = weakref.finalize(self, _discard, self.beside, self.descriptor, os.getpid())
 
     def write(self, content: bytes | bytearray | memoryview, offset: int) -> None:
@@ -81,7 +92,7 @@ class WholeFile:
         Raises:
             OSError: it cannot be put there; what was there is still there.
         """
-        if self.path.is_file():
+        if self._keeps_mode and self.path.is_file():
             os.fchmod(self.descriptor, stat.S_IMODE(self.path.stat().st_mode))
         os.fsync(self.descriptor)
         os.replace(self.beside, self.path)
@@ -105,11 +116,11 @@ def _discard(beside: Path, descriptor: int, owner: int) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _open_beside(path: Path) -> tuple[Path, int]:
-    """Makes a file beside a place, locks it, and returns it with its descriptor."""
+def _open_beside(path: Path, mode: int) -> tuple[Path, int]:
+    """Makes a file of a mode beside a place, locks it, and returns it with its descriptor."""
     while True:
         beside = path.with_name(f"{_prefix(path)}{secrets.token_hex(8)}{_SUFFIX}")
-        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(beside, _NEW_FILE, mode)
         with suppress(OSError):  # Some file systems have no locks: there nothing left behind is removed, either.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
@@ -121,7 +132,7 @@ def _remove_left_behind(path: Path) -> None:
     """Removes what writers of a place left beside it that are dead."""
     for beside in path.parent.glob(f"{glob.escape(_prefix(path))}{'[0-9a-f]' * 16}{_SUFFIX}"):
         with suppress(OSError):
-            descriptor = os.open(beside, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(beside, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 beside.unlink()

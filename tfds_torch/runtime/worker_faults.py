@@ -1,5 +1,6 @@
 """What is said of a loader's workers that died, or of which no batch came."""
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,12 +24,15 @@ class ReadingNames:
         next_step: what the user does after a fault.
         find_id: returns the id of an example, `<shard>__<record>`; None: its examples have none.
         start_argument: of the loader, that says how workers start.
+        find_cut: returns which file was cut while it was mapped, as a clause: its readers are killed by SIGBUS; or
+            None, where none was.
     """
 
     dataset: str
     next_step: str = "Begin the epoch again, with a new iteration."
     find_id: Callable[[int], str] | None = None
     start_argument: str = "multiprocessing_context"
+    find_cut: Callable[[], str | None] | None = None
 
     def example(self, index: int | None) -> str:
         """Returns where an example lies, as the rest of a sentence; empty where it is not known."""
@@ -70,8 +74,14 @@ class WorkerFaults:
         Args:
             dead: number, pid and exit code of each.
         """
-        said = [f"Worker {worker} (pid {pid}) {describe_exit(code)} {self._when(worker)}" for worker, pid, code in dead]
-        wrote = [self._last_lines(worker) for worker, _, _ in dead]
+        cut = self.names.find_cut() if self.names.find_cut is not None else None
+        ends = [describe_exit(code, cut) for _, _, code in dead]
+        said = [
+            f"Worker {worker} (pid {pid}) {end} {self._when(worker)}"
+            for (worker, pid, _), end in zip(dead, ends, strict=True)
+        ]
+        # Torch writes that shared memory is short, whatever a SIGBUS came from.
+        wrote = [self._last_lines(worker) for worker, _, code in dead if cut is None or code != -signal.SIGBUS]
         return " ".join([*said, self.names.next_step]) + "".join(wrote)
 
     def describe_lie(self, worker: int, pid: int, what: str) -> str:

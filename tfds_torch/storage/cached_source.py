@@ -1,7 +1,7 @@
 """CachedSource: a Source some of whose values lie in a `.beton` file as well, decoded."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.beton.source import BetonSource
+from tfds_torch.storage.cached_pixels import CachedPixels
+from tfds_torch.storage.cached_rows import PIXELS_FIELD, CachedRows, read_rows
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.source import Columns, FieldSpec, Source
+from tfds_torch.storage.stored_pixels import StoredPixels
 
 _logger = logging.getLogger(__name__)
 
 PIXELS = "pixels of the image"
 """The stored field under which decoded images are asked for. The encoded ones keep the name of their feature."""
 
-PIXELS_FIELD = "image"
-"""The images' field in the file."""
-
-IS_CACHED = "is_cached"
-"""Field of the file: 0 where an example could not be decoded, and is left to the original files."""
-
 MakePixels = Callable[[bytes], "NDArray[np.uint8]"]
 """Encoded image -> uint8 [h, w, 3], as a cache holds it; raises ValueError where it cannot be decoded."""
+
+NoteDamage = Callable[[str, str], None]
+"""Called with a cache's path and what is wrong with it, so that it is built again; picklable."""
 
 
 class CachedSource:
@@ -35,13 +35,18 @@ class CachedSource:
     What comes does not depend on whether there is a cache: number, order and ids are the original's, and so are all
     values but the images that a cache holds smaller than they are, which are made as small here.
 
+    Numbers are held in this process's memory, compared with their checksum. Of images that are damaged, the original
+    files are read, with one warning; where the file was cut, cannot be read any more, or may have been written by
+    another user, they are read from then on.
+
     Args:
         original: the encoded examples.
         image_key: stored field of the image.
         file: of the cache, as many samples as examples; None: there is none.
         names: stored field of a number -> its field in the file.
         max_resolution: longest side of the images; None: they are as they are.
-        make_pixels: for images that the file lacks; None: they stay encoded.
+        make_pixels: for images that the file lacks.
+        note_damage: lets a damaged cache be built again.
     """
 
     streams: Literal["records", "numbers"] | None = None
@@ -53,20 +58,29 @@ class CachedSource:
         file: BetonSource | None,
         names: Mapping[str, str],
         max_resolution: int | None,
-        make_pixels: MakePixels | None,
+        make_pixels: MakePixels,
+        note_damage: NoteDamage,
     ) -> None:
         self.original, self.image_key, self.file = original, image_key, file
         self._names = dict(names)
-        self._max_resolution, self._make_pixels = max_resolution, make_pixels
-        self._missing: Int64Array | None = None  # Numbers of the examples that the file lacks, in order.
-        self._reads_original = False
+        self._max_resolution, self._make_pixels, self._note_damage = max_resolution, make_pixels, note_damage
+        self._rows: CachedRows | None = None
+        self._reads_original = self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_missing": None, "_reads_original": False}
+        return {**self.__dict__, "_rows": None, "_reads_original": False, "_has_warned": False}
 
     def over(self, original: Source) -> "CachedSource":
         """Returns the same cache over the same examples, read in another way."""
-        return CachedSource(original, self.image_key, self.file, self._names, self._max_resolution, self._make_pixels)
+        return CachedSource(
+            original,
+            self.image_key,
+            self.file,
+            self._names,
+            self._max_resolution,
+            self._make_pixels,
+            self._note_damage,
+        )
 
     @property
     def name(self) -> str:
@@ -163,43 +177,91 @@ class CachedSource:
 
     def _read_cached(self, file: BetonSource, index: Int64Array, fields: Sequence[str]) -> dict[str, Any] | None:
         """Returns values out of the file; None: it cannot be read any more."""
-        places = {name: PIXELS_FIELD if name == PIXELS else self._names[name] for name in fields}
         try:
-            if self._missing is None:
-                flags = file.reader.rows_of(IS_CACHED)
-                self._missing = np.flatnonzero(flags == 0).astype(np.int64)
-            stored = file.read(index, list(places.values()))
+            rows = self._rows_of(file)
+            rows.reader.check_index(index)
+            columns: dict[str, Any] = {name: rows.numbers[name][index] for name in fields if name != PIXELS}
+            if PIXELS in fields:
+                columns[PIXELS] = self._read_pixels(file, rows, index)
         except ShardError as error:
             self._give_up(error)
             return None
-        columns = {name: self._as_declared(name, stored[place]) for name, place in places.items()}
-        if fields and len(self._missing):
-            missing = np.flatnonzero(np.isin(index, self._missing))
-            if len(missing):
-                columns = _with(columns, missing, self._read_original(index[missing], fields))
+        left_out = np.flatnonzero(~rows.are_kept(index))
+        if fields and len(left_out):
+            columns = _with(columns, left_out, self._read_original(index[left_out], fields))
         return columns
 
-    def _as_declared(self, name: str, values: Any) -> Any:
-        return values if name == PIXELS else values.astype(self.original.specs[name].dtype, copy=False)
+    def _rows_of(self, file: BetonSource) -> CachedRows:
+        """Returns what stands in the samples' rows, read once for each time that the file is opened."""
+        rows = self._rows
+        if rows is None or rows.reader is not file.reader:
+            dtypes = {name: self.original.specs[name].dtype for name in self._names}
+            rows = self._rows = read_rows(file, self._names, dtypes)
+        return rows
+
+    def _read_pixels(self, file: BetonSource, rows: CachedRows, index: Int64Array) -> Sequence[Any]:
+        """Returns n images; None in the place of those that are left out, also those that are found damaged."""
+        is_kept = rows.are_kept(index)
+        try:
+            found = file.read(index[is_kept], [PIXELS_FIELD])[PIXELS_FIELD]
+        except CorruptRecordError as error:
+            rows.reader.copy_rows()  # Raises where it is not an image that is damaged.
+            if not rows.leave_out_damaged(index[is_kept]):
+                raise
+            self._warn_of_damage(file, error)
+            is_kept = rows.are_kept(index)
+            found = file.read(index[is_kept], [PIXELS_FIELD])[PIXELS_FIELD]
+        if is_kept.all():
+            return CachedPixels(found, index, self._decode_original) if isinstance(found, StoredPixels) else found
+        images: list[Any] = [None] * len(index)
+        for place, image in zip(np.flatnonzero(is_kept).tolist(), found, strict=True):
+            images[place] = image
+        return images
 
     def _read_original(self, index: Int64Array, fields: Sequence[str]) -> dict[str, Any]:
-        if not self._reads_original and self.file is not None:
-            self.original.check()
-        self._reads_original = True
-        keys = list(dict.fromkeys(self.image_key if name == PIXELS else name for name in fields))
-        columns = self.original.read(index, keys)
+        columns = self._read_encoded(index, [self.image_key if name == PIXELS else name for name in fields])
         found = {name: columns[self.image_key if name == PIXELS else name] for name in fields}
-        if PIXELS in found and self._make_pixels is not None:
+        if PIXELS in found and self._max_resolution is not None:
             found[PIXELS] = [_pixels_of(image, self._make_pixels) for image in found[PIXELS]]
         return found
 
+    def _read_encoded(self, index: Int64Array, keys: Sequence[str]) -> Columns:
+        if not self._reads_original:
+            self.original.check()
+            self._reads_original = True
+        return self.original.read(index, list(dict.fromkeys(keys)))
+
+    def _decode_original(self, index: Int64Array, error: ShardError) -> Iterator["NDArray[np.uint8]"]:
+        """Yields images, uint8 [h, w, 3], of a cache that was cut when they had been asked for already."""
+        self._give_up(error)
+        images = self._read_encoded(index, [self.image_key])[self.image_key]
+        for number, image in zip(index.tolist(), images, strict=True):
+            try:
+                yield self._make_pixels(image)
+            except ValueError as problem:
+                raise self.original.undecodable(number, str(problem)) from None
+
+    def _warn_of_damage(self, file: BetonSource, error: CorruptRecordError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "The decoded cache of %s is damaged: what is damaged is read from the original files, and the next "
+                "start builds it again: %s",
+                self.name,
+                error,
+            )
+        if file.stamps == file.head.stamp:  # Else another one is in its place by now.
+            self._note_damage(file.head.path, str(error))
+
     def _give_up(self, error: ShardError) -> None:
+        if self.file is None:
+            return
+        self.file = None
         _logger.warning(
             "The decoded cache of %s cannot be read any more, and its images are decoded from the original files: %s",
             self.name,
             error,
         )
-        self.file = None
 
 
 def _pixels_of(image: bytes, make_pixels: MakePixels) -> Any:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import platformdirs
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock, Timeout
 
+from tfds_torch.runtime.own_files import ForeignFileError, own_folder, own_lock
 from tfds_torch.storage.index_file import DamagedIndexError, UnusableIndexError
 
 _LONG_WAIT_S = 10.0
@@ -53,11 +54,12 @@ class IndexCache(Generic[_Index]):
         Args:
             is_right: whether an index is that of the shards, where more is known than stamps tell.
         """
-        stored = self._load(say=True)
-        if stored is not None and (is_right is None or is_right(stored)):
-            return stored
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # This package makes the folder, so it may close it: that of a user with umask 002 is open to a group.
+            own_folder(self.path.parent, closes=True)
+            stored = self._load(say=True)
+            if stored is not None and (is_right is None or is_right(stored)):
+                return stored
             lock = self._wait_for_lock()
         except (OSError, NotImplementedError, Timeout) as error:
             _logger.warning(
@@ -65,7 +67,7 @@ class IndexCache(Generic[_Index]):
                 "other.",
                 self.dataset,
                 self.path.parent,
-                error,
+                error.strerror if isinstance(error, ForeignFileError) else error,
             )
             return self.build()
         try:
@@ -86,6 +88,8 @@ class IndexCache(Generic[_Index]):
             level, problem = logging.WARNING, str(error)
         except UnusableIndexError as error:
             level, problem = logging.INFO, str(error)
+        except ForeignFileError as error:
+            level, problem = logging.WARNING, f"it is not this user's own: {error.strerror}"
         except OSError as error:
             level, problem = logging.WARNING, f"it cannot be read: {error.strerror}"
         if say:
@@ -93,15 +97,15 @@ class IndexCache(Generic[_Index]):
         return None
 
     def _wait_for_lock(self) -> BaseFileLock:
-        lock = FileLock(f"{self.path}.lock")
+        lock = own_lock(self.path.with_name(f"{self.path.name}.lock"))
         try:
             lock.acquire(timeout=_LONG_WAIT_S)
         except Timeout:
             _logger.warning(
-                "Another process has been indexing %s for %.0f s: waiting for it (lock %s.lock).",
+                "Another process has been indexing %s for %.0f s: waiting for it (lock %s).",
                 self.dataset,
                 _LONG_WAIT_S,
-                self.path,
+                lock.lock_file,
             )
             lock.acquire(timeout=_LONGEST_WAIT_S)
         return lock

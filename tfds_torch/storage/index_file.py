@@ -16,6 +16,8 @@ from typing import IO
 
 import google_crc32c
 
+from tfds_torch.runtime.own_files import open_own
+
 _HEAD, _TABLE_SIZE = struct.Struct("<8sII"), struct.Struct("<Q")
 _TABLE_START = _HEAD.size + _TABLE_SIZE.size
 _MAGIC, _VERSION = b"tfdsidx\n", 1
@@ -44,10 +46,11 @@ def map_index(path: Path, table: bytes) -> tuple[mmap.mmap, int]:
         FileNotFoundError: there is none.
         UnusableIndexError: it is about other shards, or these have changed.
         DamagedIndexError: it is damaged, or no index file of this version.
+        ForeignFileError: it is not this user's own.
         OSError: it cannot be read.
     """
     # Nothing in the file is believed before its checksum, and nothing is allocated by what it says.
-    with path.open("rb") as file:
+    with open(open_own(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         crc = _check_head(file.read(_HEAD.size))
         if size < _TABLE_START:

@@ -47,7 +47,7 @@ class OpenFiles:
             descriptor = self._descriptor(file)
             try:
                 data = os.pread(descriptor, size, offset)
-                return data if len(data) == size else _read_on(descriptor, data, offset, size)
+                return data if len(data) == size else read_on(descriptor, data, offset, size)
             except OSError as error:
                 raise unreadable(self._paths[file], error, self._remedy) from error
 
@@ -133,7 +133,7 @@ def changed_in_use(path: str, changed: str) -> ShardError:
     )
 
 
-def _read_on(descriptor: int, data: bytes, offset: int, size: int) -> bytes:
+def read_on(descriptor: int, data: bytes, offset: int, size: int) -> bytes:
     """Goes on after a short read, up to the end of the file; the system may stop in the middle."""
     parts = [data]
     while data and (left := size - sum(map(len, parts))):

@@ -20,7 +20,7 @@ class StoredPixels(Sequence[Pixels]):
         starts: int64 [n], where each image begins; the whole image lies inside of memory.
         shape: [H, W, C].
         unit: bytes of which the starts of all images of the file, and their size, are multiples.
-        check: called right before memory is copied; raises ShardError where the file was cut. None: it cannot be.
+        check: called before and after memory is copied; raises ShardError where the file was cut. None: it cannot be.
     """
 
     __slots__ = ("_check", "_memory", "_starts", "_unit", "shape")
@@ -69,9 +69,10 @@ class StoredPixels(Sequence[Pixels]):
             units = self._memory[: len(self._memory) // self._unit * self._unit].view(unit)
             places = (self._starts // self._unit)[:, None] + np.arange(size // self._unit)
             np.take(units, places, out=out.reshape(len(self), size).view(unit), mode="clip")
-            return
-        images = as_strided(self._memory, (len(self._memory) - size + 1, size), (1, 1), writeable=False)
-        out.reshape(len(self), size)[...] = images[self._starts]
+        else:
+            images = as_strided(self._memory, (len(self._memory) - size + 1, size), (1, 1), writeable=False)
+            out.reshape(len(self), size)[...] = images[self._starts]
+        self._check_file()  # Up to the end of its page, what was cut off meanwhile reads as zeros.
 
     def _check_file(self) -> None:
         if self._check is not None:

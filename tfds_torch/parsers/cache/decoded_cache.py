@@ -7,15 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
-from tfds_torch.parsers.cache.status import BUILDING, FAILED, CacheStatus, read_status
+from tfds_torch.parsers.cache.status import BUILDING, DAMAGED, FAILED, CacheStatus, read_status
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.runtime.own_files import ForeignFileError, check_own_file, check_own_folder, own_lock
 from tfds_torch.storage.beton.format import LARGEST_SIDE
 from tfds_torch.storage.beton.head import read_head
 
 SUFFIX = ".beton"
+
+MAKE_OWN = (
+    "Close it to others (chmod go-w) where it is yours, or name another folder: one that does not exist yet is made "
+    "for you alone."
+)
+"""What to do about a folder that is not this user's own."""
 
 CACHED_MODES = ("RGB", "L")
 """Image modes that come out of three channels exactly as the files have them."""
@@ -63,8 +70,8 @@ class CacheEntry:
 
     Attributes:
         path: of its file; the one that it will have, where it is not complete.
-        state: `complete`, `damaged`, `building` (by a process that lives), `failed` (for lack of room, for example), or
-            `unfinished` (its builder is gone).
+        state: `complete`, `damaged`, `foreign` (another user may have written it, or it is a link), `building` (by a
+            process that lives), `failed` (for lack of room, for example), or `unfinished` (its builder is gone).
         dataset: `name/config:version`; None: unknown, as are the following ones.
         split: the split expression that it was first built for.
         max_resolution: longest side in pixels; None also where images are as they are.
@@ -90,9 +97,9 @@ def list_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntry
         folder: as of DecodedCache.
 
     Raises:
-        ConfigError: the folder cannot be read.
+        ConfigError: the folder cannot be read, or is not this user's own.
     """
-    entries = [_describe(path) for path in _cache_paths(DecodedCache(folder).path)]
+    entries = [_describe(path) for path in _cache_paths(DecodedCache(folder))]
     return sorted(entries, key=lambda entry: (entry.dataset or "", entry.split or "", entry.path))
 
 
@@ -108,13 +115,13 @@ def clear_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntr
         What was deleted.
 
     Raises:
-        ConfigError: the folder cannot be read.
+        ConfigError: the folder cannot be read, or is not this user's own.
         ExportError: a file cannot be deleted; those that were deleted before are gone.
     """
     deleted = []
-    for path in _cache_paths(DecodedCache(folder).path):
-        lock = FileLock(lock_path(path))
+    for path in _cache_paths(DecodedCache(folder)):
         try:
+            lock = own_lock(lock_path(path))
             lock.acquire(timeout=0)
         except Timeout:
             continue
@@ -142,12 +149,16 @@ def lock_path(path: Path) -> Path:
     return path.with_suffix(".lock")
 
 
-def _cache_paths(folder: Path) -> list[Path]:
+def _cache_paths(cache: DecodedCache) -> list[Path]:
     """Returns the places of all caches of a folder, whether their files are complete or not."""
+    folder = cache.path.resolve()
     try:
+        check_own_folder(folder, closes=cache.folder is None)
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
+    except ForeignFileError as error:
+        raise ConfigError(f"The folder {folder} is not this user's own: {error.strerror}. {MAKE_OWN}") from None
     except OSError as error:
         raise ConfigError(f"The folder {folder} cannot be read: {error.strerror}.") from None
     stems = {Path(name).stem for name in names if _is_ours(name)}
@@ -170,13 +181,17 @@ def _describe(path: Path, *, is_locked: bool = False) -> CacheEntry:
     status = read_status(status_path(path)) or CacheStatus()
     state, num_examples, last_used, parts = "unfinished", None, None, [status_path(path), *_unfinished(path)]
     dataset = status.dataset
-    if path.exists():
+    if os.path.lexists(path):
         parts.append(path)
-        state, last_used = "complete", path.stat().st_atime
+        state, last_used = "complete", path.lstat().st_atime
         try:
+            check_own_file(path)
             head = read_head(str(path))
             num_examples = head.layout.num_samples
             dataset = dataset or (head.manifest.facts.name if head.manifest is not None else None)
+            state = "damaged" if status.phase == DAMAGED else state
+        except OSError:
+            state = "foreign"
         except TfdsTorchError:
             state = "damaged"
     if state != "complete" and status.phase in BUILDING and not is_locked and _is_held(path):
@@ -196,10 +211,9 @@ def _describe(path: Path, *, is_locked: bool = False) -> CacheEntry:
 
 
 def _is_held(path: Path) -> bool:
-    if not lock_path(path).exists():
-        return False
     try:
-        with FileLock(lock_path(path), timeout=0):
+        check_own_file(lock_path(path))
+        with own_lock(lock_path(path)).acquire(timeout=0):
             return False
     except Timeout:
         return True
@@ -209,5 +223,5 @@ def _is_held(path: Path) -> bool:
 
 def _size(path: Path) -> int:
     with suppress(OSError):
-        return path.stat().st_size
+        return path.lstat().st_size
     return 0

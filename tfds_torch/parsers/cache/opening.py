@@ -14,21 +14,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock, Timeout
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExportError, ShardError
 from tfds_torch.parsers.cache.building import CacheContent, Estimate, PixelMaker, build, estimate, number_fields
-from tfds_torch.parsers.cache.decoded_cache import SUFFIX, DecodedCache, lock_path, status_path
+from tfds_torch.parsers.cache.decoded_cache import MAKE_OWN, SUFFIX, DecodedCache, lock_path, status_path
 from tfds_torch.parsers.cache.progress import CacheProgress
 from tfds_torch.parsers.cache.status import (
     COMPLETE,
+    DAMAGED,
     FAILED,
     LONGEST_SILENCE_S,
     WRITING,
     CacheStatus,
+    note_damage,
     read_status,
     write_status,
 )
+from tfds_torch.runtime.own_files import ForeignFileError, check_own_file, own_folder, own_lock, remove_foreign
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.cached_source import CachedSource
 from tfds_torch.storage.source import Source
@@ -67,12 +70,15 @@ def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache)
     names = number_fields(source.specs)
     content = CacheContent(source, image_key, cache.max_resolution, _fingerprint(source, image_key, cache, names))
     slug = re.sub(r"[^\w.-]+", "_", source.name, flags=re.ASCII)[:_LONGEST_SLUG]
-    path = cache.path / f"{slug}-{content.fingerprint[:16]}{SUFFIX}"
-    file = None
-    if len(source):
-        file = _open(path, content, source) or _Building(content, split, path).open()
-    maker = None if cache.max_resolution is None else PixelMaker(cache.max_resolution)
-    return CachedSource(source, image_key, file, names, cache.max_resolution, maker)
+    file_name = f"{slug}-{content.fingerprint[:16]}{SUFFIX}"
+    file = _open_or_build(content, split, cache, file_name) if len(source) else None
+    maker = PixelMaker(cache.max_resolution)
+    return CachedSource(source, image_key, file, names, cache.max_resolution, maker, _note_damage)
+
+
+def _note_damage(path: str, reason: str) -> None:
+    """Lets the next opening of a cache build it again."""
+    note_damage(status_path(Path(path)), reason)
 
 
 def _fingerprint(source: Source, image_key: str, cache: DecodedCache, names: dict[str, str]) -> str:
@@ -81,23 +87,54 @@ def _fingerprint(source: Source, image_key: str, cache: DecodedCache, names: dic
     return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
 
 
-def _open(path: Path, content: CacheContent, source: Source, *, should_warn: bool = True) -> BetonSource | None:
-    """Returns a cache that is complete; None where there is none, or it is damaged."""
-    if not path.exists():
-        return None
+def _open_or_build(content: CacheContent, split: str, cache: DecodedCache, file_name: str) -> BetonSource | None:
+    """Returns the cache; None, after a warning, where there is none and it cannot be built."""
+    name = f"{content.source.name} ({split})"
     try:
+        path = own_folder(cache.path, closes=cache.folder is None) / file_name
+        return _open(path, content) or _Building(content, split, path).open(name)
+    except _NotBuiltError as error:
+        reason = str(error)
+    except ForeignFileError as error:
+        reason = f"{error.filename} is not this user's own: {error.strerror}. {MAKE_OWN}"
+    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks.
+        reason = f"{cache.path} cannot be written to: {getattr(error, 'strerror', None) or error}."
+    _logger.warning(
+        "There is no decoded cache of %s, and its images are decoded from the original files: %s", name, reason
+    )
+    return None
+
+
+def _open(path: Path, content: CacheContent, *, should_warn: bool = True) -> BetonSource | None:
+    """Returns a cache that is complete; None where there is none, it is damaged, or another user may have written it.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    source = content.source
+    try:
+        check_own_file(path)
         file = BetonSource(path)
         manifest = file.head.manifest
         if manifest is None or manifest.facts.fingerprint != content.fingerprint or len(file) != len(source):
             raise CorruptRecordError(f"{path} is another file than was written there.")
+        status = read_status(status_path(path))
+        if status is not None and status.phase == DAMAGED:
+            raise CorruptRecordError(status.reason)
         file.check()
-    except (ShardError, ConfigError) as error:
-        if should_warn:
-            _logger.warning("The decoded cache of %s is damaged, and is built again: %s", source.name, error)
+    except FileNotFoundError:
         return None
-    with suppress(OSError):  # A folder of somebody else's. The system itself may not note when a file is read.
-        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-    return file
+    except ForeignFileError as error:
+        problem = f"is not this user's own, and is built again: {path}: {error.strerror}."
+    except (ShardError, ConfigError) as error:
+        problem = f"is damaged, and is built again: {error}"
+    else:
+        with suppress(OSError):  # A folder of root's. The system itself may not note when a file is read.
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+        return file
+    if should_warn:
+        _logger.warning("The decoded cache of %s %s", source.name, problem)
+    return None
 
 
 @dataclass(frozen=True)
@@ -108,31 +145,30 @@ class _Building:
     split: str
     path: Path
 
-    def open(self) -> BetonSource | None:
-        """Returns the cache; None, after a warning, where it cannot be built."""
-        source, lock = self.content.source, FileLock(lock_path(self.path))
-        name = f"{source.name} ({self.split})"
-        try:
-            with CacheProgress(name) as progress:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                waited_for = self._take_turn(lock, progress)
-                try:
-                    file = _open(self.path, self.content, source, should_warn=False)
-                    if file is None:
-                        self._check_failure(waited_for)
-                        self._build(progress)
-                        file = _open(self.path, self.content, source)
-                    return file
-                finally:
-                    lock.release()
-        except _NotBuiltError as error:
-            reason = str(error)
-        except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks.
-            reason = f"{self.path.parent} cannot be written to: {getattr(error, 'strerror', None) or error}."
-        _logger.warning(
-            "There is no decoded cache of %s, and its images are decoded from the original files: %s", name, reason
-        )
-        return None
+    def open(self, name: str) -> BetonSource | None:
+        """Returns the cache.
+
+        Args:
+            name: of the dataset and its split, for people.
+
+        Raises:
+            _NotBuiltError: it cannot be built.
+            OSError: nothing can be written there.
+        """
+        with CacheProgress(name) as progress:
+            lock = own_lock(lock_path(self.path))
+            waited_for = self._take_turn(lock, progress)
+            try:
+                file = _open(self.path, self.content, should_warn=False)
+                if file is None:
+                    self._check_failure(waited_for)
+                    for path in (self.path, status_path(self.path)):
+                        remove_foreign(path)
+                    self._build(progress)
+                    file = _open(self.path, self.content)
+                return file
+            finally:
+                lock.release()
 
     def _take_turn(self, lock: BaseFileLock, progress: CacheProgress) -> CacheStatus | None:
         """Takes the lock, which ends with the process that holds it; returns what the latest holder said."""

@@ -6,11 +6,13 @@ import secrets
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-READING, WRITING, COMPLETE, FAILED = "reading", "writing", "complete", "failed"
+from tfds_torch.runtime.own_files import read_own, write_own
+
+READING, WRITING, COMPLETE, FAILED, DAMAGED = "reading", "writing", "complete", "failed", "damaged"
 BUILDING = (READING, WRITING)
 """Phases of a cache that is being built: images are decoded; the file is brought to the disk."""
 
@@ -26,12 +28,12 @@ class CacheStatus:
         dataset: `name/config:version`.
         split: the split expression.
         max_resolution: longest side of the images in pixels; None: as they are.
-        phase: `reading`, `writing`, `complete` or `failed`.
+        phase: `reading`, `writing`, `complete`, `failed`, or `damaged`: a reader found so, and it is built again.
         num_done: examples that are decoded.
         num_examples: of the split.
         beat: counts the times that it was said.
         silence_s: for how long the builder may say nothing, seconds.
-        reason: why it failed.
+        reason: why it failed, or how it is damaged.
         pid: of the builder.
         host: its machine.
         build: a word of this one attempt.
@@ -57,13 +59,18 @@ def write_status(path: Path, status: CacheStatus) -> None:
     In place: who looks at that moment finds nothing that makes sense, and looks again.
     """
     with suppress(OSError):
-        path.write_bytes(json.dumps(asdict(status)).encode())
+        write_own(path, json.dumps(asdict(status)).encode())
+
+
+def note_damage(path: Path, reason: str) -> None:
+    """Says that a complete cache is damaged, where that can be written."""
+    write_status(path, replace(read_status(path) or CacheStatus(), phase=DAMAGED, reason=reason))
 
 
 def read_status(path: Path) -> CacheStatus | None:
-    """Returns what a builder said; None: nothing that makes sense."""
+    """Returns what a builder said; None: nothing that makes sense, or that another user may have written."""
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_own(path))
         return CacheStatus(**{one.name: _checked(values, one.name) for one in fields(CacheStatus)})
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None

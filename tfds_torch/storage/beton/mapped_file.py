@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ShardError
-from tfds_torch.storage.open_files import Stamp, changed_in_use, difference, stamp_of
+from tfds_torch.storage.open_files import Stamp, changed_in_use, difference, read_on, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, unreadable
 
 FileState = tuple[int, ...]
@@ -66,6 +66,18 @@ class MappedFile:
         if state[2] < self._stamp[0]:
             raise changed_in_use(self._path, f"it had {self._stamp[0]} bytes and has {state[2]}")
         return state
+
+    def read(self, start: int, size: int) -> bytes:
+        """Returns bytes of the file, fewer where it was cut: no signal ends the process.
+
+        Raises:
+            ShardError: they cannot be read.
+        """
+        try:
+            data = os.pread(self._descriptor, size, start)
+            return data if len(data) == size else read_on(self._descriptor, data, start, size)
+        except OSError as error:
+            raise unreadable(self._path, error) from error
 
     def find(self, content: bytes, start: int, stop: int) -> int:
         """Returns where content first begins among bytes start..stop-1; -1: nowhere."""

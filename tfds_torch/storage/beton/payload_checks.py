@@ -14,7 +14,7 @@ from tfds_torch.storage.beton.allocations import PayloadSizes
 from tfds_torch.storage.beton.head import Head
 from tfds_torch.storage.beton.ids import BetonIds
 from tfds_torch.storage.beton.manifest import PAGES, checksum_of_array
-from tfds_torch.storage.beton.mapped_file import FileState
+from tfds_torch.storage.beton.mapped_file import FileState, MappedFile
 
 
 class Compared:
@@ -82,18 +82,18 @@ class NoChecks:
         """Compares nothing."""
 
 
-def payload_checks(head: Head, memory: NDArray[np.uint8], sizes: PayloadSizes, compared: Compared) -> PayloadChecks:
+def payload_checks(head: Head, mapped: MappedFile, sizes: PayloadSizes, compared: Compared) -> PayloadChecks:
     """Returns what compares the payloads of a file.
 
     Args:
         head: of the file.
-        memory: uint8, the whole file.
+        mapped: the file.
         sizes: where the payloads lie.
         compared: what was compared before.
     """
     if head.manifest is None:
         return NoChecks()
-    return (PageChecksums if head.manifest.version == PAGES else OwnChecksums)(head, memory, sizes, compared)
+    return (PageChecksums if head.manifest.version == PAGES else OwnChecksums)(head, mapped, sizes, compared)
 
 
 class OwnChecksums:
@@ -101,15 +101,15 @@ class OwnChecksums:
 
     Args:
         head: of the file.
-        memory: uint8, the whole file.
+        mapped: the file.
         sizes: where the payloads lie.
         compared: those that were compared before.
     """
 
-    def __init__(self, head: Head, memory: NDArray[np.uint8], sizes: PayloadSizes, compared: Compared) -> None:
-        self._head, self._memory, self._sizes = head, memory, sizes
+    def __init__(self, head: Head, mapped: MappedFile, sizes: PayloadSizes, compared: Compared) -> None:
+        self._head, self._mapped, self._sizes = head, mapped, sizes
         num_samples, names = head.layout.num_samples, head.payload_fields
-        expected = checksums_of(head, memory).reshape(len(names), num_samples)
+        expected = checksums_of(head, mapped.memory).reshape(len(names), num_samples)
         flags = compared.flags.reshape(len(names), num_samples)
         self._expected = dict(zip(names, expected, strict=True))
         self._is_compared = dict(zip(names, flags, strict=True))
@@ -126,7 +126,7 @@ class OwnChecksums:
             return
         pointers, sizes = self._sizes.pointers(name, new), self._sizes.sizes(name, new)
         found = (
-            google_crc32c.value(self._memory[pointer : pointer + size].tobytes())
+            google_crc32c.value(self._mapped.read(pointer, size))
             for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True)
         )
         self._refuse(name, new, np.fromiter(found, np.uint32, len(new)))
@@ -135,6 +135,7 @@ class OwnChecksums:
     def _refuse(self, name: str, index: Int64Array, found: NDArray[np.uint32]) -> None:
         is_bad = found != self._expected[name][index]
         if is_bad.any():
+            self._mapped.check()  # Raises where the file was cut.
             sample = index[is_bad][:1]
             raise _damaged_payload(self._head, self._sizes, name, sample, "do not have their checksum")
 
@@ -144,14 +145,14 @@ class PageChecksums:
 
     Args:
         head: of the file.
-        memory: uint8, the whole file.
+        mapped: the file.
         sizes: where the payloads lie.
         compared: the pages that were compared before.
     """
 
-    def __init__(self, head: Head, memory: NDArray[np.uint8], sizes: PayloadSizes, compared: Compared) -> None:
-        self._head, self._memory, self._sizes = head, memory, sizes
-        self._expected, self._is_compared = checksums_of(head, memory), compared.flags
+    def __init__(self, head: Head, mapped: MappedFile, sizes: PayloadSizes, compared: Compared) -> None:
+        self._head, self._mapped, self._sizes = head, mapped, sizes
+        self._expected, self._is_compared = checksums_of(head, mapped.memory), compared.flags
 
     def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:
         """See PayloadChecks; here they are compared as `compare_mapped` does."""
@@ -170,7 +171,7 @@ class PageChecksums:
 
     def _compare_page(self, name: str, index: Int64Array, page: int) -> None:
         start = self._head.layout.pages_at + page * self._head.layout.page_size
-        if checksum_of_array(self._memory[start : start + self._head.layout.page_size]) != self._expected[page]:
+        if checksum_of_array(self._mapped.memory[start : start + self._head.layout.page_size]) != self._expected[page]:
             what = f"lie on page {page}, at {start}, which does not have its checksum"
             raise _damaged_payload(self._head, self._sizes, name, index[:1], what)
 

@@ -68,7 +68,7 @@ class BetonReader:
         if compared is None or compared.state != state:
             compared = Compared.nothing(head, state)
         self._checks: PayloadChecks = (
-            payload_checks(head, self.memory, self._sizes, compared) if self._verify else NoChecks()
+            payload_checks(head, self._mapped, self._sizes, compared) if self._verify else NoChecks()
         )
         self._state = state
         self._mapped.give_back()
@@ -94,11 +94,7 @@ class BetonReader:
             CorruptRecordError: a payload does not have its checksum, or the file was written to and is damaged.
         """
         self._check_file()
-        outside = index.view(np.uint64) >= len(self.rows)  # What is negative is huge then.
-        if outside.any():
-            raise ExampleNotFoundError(
-                f"{self.head.path} has no sample {index[outside][0]}: it has {len(self.rows)}, counted from 0."
-            )
+        self.check_index(index)
         field, member = self.head.fields[name], self.rows[self._members[name]]
         if isinstance(field, BetonCustom):
             return field.decode(member[index], self._payloads(name, field, index))
@@ -111,6 +107,14 @@ class BetonReader:
             return self._images(name, index)
         payloads = self._payloads(name, field, index) or []
         return [payload.removesuffix(b"\0") for payload in payloads] if isinstance(field, BetonJson) else payloads
+
+    def check_index(self, index: Int64Array) -> None:
+        """Raises ExampleNotFoundError where int64 [n] has a number that is not a sample's."""
+        outside = index.view(np.uint64) >= len(self.rows)  # What is negative is huge then.
+        if outside.any():
+            raise ExampleNotFoundError(
+                f"{self.head.path} has no sample {index[outside][0]}: it has {len(self.rows)}, counted from 0."
+            )
 
     def compare(self, name: str, index: Int64Array) -> None:
         """Compares payloads of a field with their checksums; see PayloadChecks.compare_mapped."""
@@ -130,6 +134,21 @@ class BetonReader:
     def rows_of(self, name: str) -> NDArray[Any]:
         """Returns what stands in the samples' rows for a field, [n] of its row_type."""
         rows: NDArray[Any] = self.rows[self._members[name]]
+        return rows
+
+    def copy_rows(self) -> NDArray[np.void]:
+        """Returns the rows of all samples, [n] of the layout's row_type, in memory that no write to the file changes.
+
+        Raises:
+            ShardError: the file was cut.
+            CorruptRecordError: they do not have their checksum.
+        """
+        self._check_file()
+        layout, manifest = self.head.layout, self.head.manifest
+        content = self.memory[layout.metadata_at : layout.metadata_end].copy()  # With what lies between its members.
+        if manifest is not None and not is_whole(manifest.facts.metadata, content):
+            raise damaged(self.head.path, "its metadata does not have its checksum")
+        rows: NDArray[np.void] = content.view(layout.row_type)
         return rows
 
     def has_jpeg(self, name: str) -> bool:

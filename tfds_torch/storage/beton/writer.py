@@ -42,6 +42,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         class_names: field -> names of its labels, by number.
         overwrite: whether a file that is there may be replaced.
         take_page: returns 0, 1, 2, ...: each number once, whichever process asks; None: only this process will.
+        follows_link: see `WholeFile`.
 
     Raises:
         ConfigError: an argument that cannot work, or a file that is there already.
@@ -60,6 +61,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         class_names: Mapping[str, Sequence[str]] | None = None,
         overwrite: bool = False,
         take_page: Callable[[], int] | None = None,
+        follows_link: bool = True,
     ) -> None:
         check_target(path, page_size, overwrite)
         self.fields = dict(fields)
@@ -77,7 +79,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         self._take_page = take_page or count().__next__
         self._parts: list[WrittenPart] = []
         self._num_added = 0
-        self._file = self._guarded(lambda: WholeFile(self.path))
+        self._file = self._guarded(lambda: WholeFile(self.path, follows_link=follows_link))
         self._pages = self.page_writer()
         self._is_open = True
 

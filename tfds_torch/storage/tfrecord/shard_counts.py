@@ -13,8 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import platformdirs
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
+from tfds_torch.runtime.own_files import (
+    ForeignFileError,
+    check_own_folder,
+    own_folder,
+    own_lock,
+    read_own,
+    remove_foreign,
+)
 from tfds_torch.runtime.whole_file import write_whole
 from tfds_torch.storage.open_files import stamp_of
 from tfds_torch.storage.shard_errors import wrong_count
@@ -75,8 +83,13 @@ def _cache_file(folder: str) -> Path:
 
 
 def _load(cache: Path) -> _Counts:
+    """Returns the counts that are kept; none where the folder or file is not this user's own, or makes no sense."""
     try:
-        counts = json.loads(cache.read_text())
+        check_own_folder(cache.parent, closes=True)
+        counts = json.loads(read_own(cache))
+    except ForeignFileError as error:
+        _warn(error)
+        return {}
     except (OSError, ValueError, RecursionError):
         return {}
     usable = isinstance(counts, dict) and all(
@@ -89,8 +102,19 @@ def _load(cache: Path) -> _Counts:
 def _store(cache: Path, new: _Counts) -> None:
     """Adds counts to the cache; without a writable cache folder the next process simply scans again."""
     try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{cache}.lock", timeout=_LOCK_TIMEOUT_S):
-            write_whole(cache, json.dumps(_load(cache) | new).encode())
+        own_folder(cache.parent, closes=True)
+        remove_foreign(cache)
+        with own_lock(cache.with_name(f"{cache.name}.lock")).acquire(timeout=_LOCK_TIMEOUT_S):
+            write_whole(cache, json.dumps(_load(cache) | new).encode(), follows_link=False)
+    except ForeignFileError:
+        pass  # `_load` has warned.
     except (OSError, Timeout) as error:
         _logger.info("The counts of shard records could not be cached in %s: %s", cache, error)
+
+
+def _warn(error: ForeignFileError) -> None:
+    _logger.warning(
+        "Shard records are counted again: their counts are kept in %s, which is not this user's own: %s.",
+        error.filename,
+        error.strerror,
+    )
