@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.beton_export import BetonExport, FileRequest
 from tfds_torch.export.field_choice import SKIP, FieldChoice, check_choices
+from tfds_torch.export.own_directories import check_is_not_read
 from tfds_torch.export.plan import SHARDED, ShardSizes
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_source import SampleSource
@@ -131,7 +133,7 @@ def export_dataset(
     check_target(path, page_size, overwrite)
     file_request = FileRequest(*check_choices(fields, names), indices, shuffle_seed, chunk_size, page_size)
     samples = source if isinstance(source, WebDatasetShards) else samples_of(source)
-    _check_is_not_read(samples, path)
+    check_is_not_read(samples, Path(path))
     return BetonExport(samples, path, num_workers).run(file_request, overwrite, progress)
 
 
@@ -195,20 +197,3 @@ def _numbered(source: Any, file_format: str) -> SampleSource:
             f"{advice}."
         )
     return samples
-
-
-def _check_is_not_read(samples: SampleSource, path: str) -> None:
-    """A file that is exported from must not be replaced by its own export."""
-    own = _stat(path)
-    if own is None:
-        return
-    for other in map(_stat, set(samples.paths)):
-        if other is not None and os.path.samestat(own, other):
-            raise ConfigError(f"{path} is what is exported: choose another path for the file that is written.")
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except (OSError, ValueError):  # ValueError: a null character.
-        return None
