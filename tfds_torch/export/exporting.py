@@ -60,7 +60,7 @@ def export_dataset(
     The others are folders of shards. The same call with the same arguments goes on with an export that was killed, and
     writes no complete shard again; its files have the same bytes whatever the number of workers. "webdataset" are tar
     files: original images, integers of the label as text (cls), texts (txt), numbers and arrays with their types (npy),
-    all else as json. Of a map-style dataset, the first, the middle and the last sample tell whether it is still the one
+    all else as json; a field that is named as an extension of its type, such as png, keeps that name. Of a map-style dataset, the first, the middle and the last sample tell whether it is still the one
     whose shards are there: changes of others alone are not seen, and one whose samples are random is never the same.
     "tfrecord" and "array_record" copy the records of a TFDS dataset, in any number of shards, with its metadata: `out`
     is then a version directory, which TFDS and ParserTfds open. Further splits may follow into the same folder.
@@ -91,13 +91,14 @@ def export_dataset(
             instead of processes of this machine. Its workers read the dataset and write to `out` by the same paths, on
             file systems that are mounted there.
         beam_options: flags of its pipeline, such as ["parallelism=8"].
-        overwrite: whether a file, or another export of the same split, may be replaced.
+        overwrite: whether a file, or another export of the same split, may be replaced: when the new one is complete.
+            Other files of the folder stay.
         progress: called in this thread, now and then, with the samples that are done and their number.
 
     Raises:
         ConfigError: an argument that cannot work, or values that cannot be stored.
-        ExportError: a worker raised (with its traceback), died or hung; or the disk is full. A file that was there
-            before is as it was; complete shards stay.
+        ExportError: a worker raised (with its traceback), died or hung; or the disk is full. A file or another export
+            that was there before is as it was; complete shards stay.
     """
     check_format(format)
     check_flag("overwrite", overwrite)
