@@ -60,8 +60,9 @@ def export_dataset(
     The others are folders of shards. The same call with the same arguments goes on with an export that was killed, and
     writes no complete shard again; its files have the same bytes whatever the number of workers. "webdataset" are tar
     files: original images, integers of the label as text (cls), texts (txt), numbers and arrays with their types (npy),
-    all else as json; a field that is named as an extension of its type, such as png, keeps that name. Of a map-style dataset, the first, the middle and the last sample tell whether it is still the one
-    whose shards are there: changes of others alone are not seen, and one whose samples are random is never the same.
+    all else as json; a field that is named as an extension of its type, such as png, keeps that name. Of a map-style
+    dataset, the first, the middle and the last sample tell whether it is still the one whose shards are there: changes
+    of others alone are not seen, and one whose samples are random is never the same.
     "tfrecord" and "array_record" copy the records of a TFDS dataset, in any number of shards, with its metadata: `out`
     is then a version directory, which TFDS and ParserTfds open. Further splits may follow into the same folder.
 
