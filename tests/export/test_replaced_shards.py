@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +24,7 @@ from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.export.shard_jobs import DoneShard
 from tfds_torch.export.shard_request import ShardRequest
 from tfds_torch.export.sharded_export import ShardedExport
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime import whole_folder
 from tfds_torch.runtime.stage_metrics import StageMetrics
@@ -354,6 +356,27 @@ def test_a_folder_that_is_replaced_before_it_is_locked_is_locked_anew(
     with locked_folder(out, 60.0):
         assert len(locked) == 2
         assert locked[1] == out.stat().st_ino != locked[0]
+
+
+@pytest.mark.parametrize("file_format", ["webdataset", "tfrecord"])
+def test_a_reader_opens_a_folder_whose_replacement_was_killed_between_two_renames(
+    exported_root: Path, tmp_path: Path, file_format: str
+) -> None:
+    parser, out = ParserTfds(exported_root, "digits"), tmp_path / "out"
+    export(parser, out, format=file_format, num_shards=2)
+    whole = whole_folder.WholeFolder(out)
+    whole.begin("train")
+    for path in out.iterdir():
+        shutil.copy(path, whole.new)
+    out.rename(whole.old)
+    if file_format == "tfrecord":
+        again: Any = ParserTfds(out, "digits")
+    else:
+        again = ParserWebDataset(f"{out}/digits-train-{{000000..000001}}.tar")
+    assert len(again) == len(parser)
+    verify_shards(out)
+    export(parser, out, format=file_format, num_shards=2)
+    assert os.listdir(tmp_path) == ["out"]
 
 
 def kill_exports(run_python: Callable[..., Any], root: Path, folder: Path, *arguments: str) -> dict[str, int]:
