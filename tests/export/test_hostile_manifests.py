@@ -11,7 +11,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.manifest import read_manifest
 from tfds_torch.export.plan import MOST_SHARDS, ExportPlan, ShardSizes
-from tfds_torch.export.tfds_metadata import read_dataset_name, withdraw_split
+from tfds_torch.export.tfds_metadata import read_dataset_name, write_metadata
 
 PLAN = ExportPlan("webdataset", "list", "all", {"name": "list"}, {}, (0, 2, 4))
 SHARD = {"number": 0, "num_bytes": 1, "crc32c": 2, "content_bytes": 1}
@@ -92,8 +92,8 @@ def test_lines_of_a_log_that_tell_of_no_shard_are_passed_over(tmp_path: Path) ->
     ("change", "read"),
     [
         ({"name": "../../precious"}, read_dataset_name),
-        ({"splits": [3]}, lambda folder: withdraw_split(folder, "train")),
-        ({"splits": "train"}, lambda folder: withdraw_split(folder, "train")),
+        ({"splits": [3]}, lambda folder: write_metadata(folder, folder, PLAN, [2, 2], 9)),
+        ({"splits": "train"}, lambda folder: write_metadata(folder, folder, PLAN, [2, 2], 9)),
     ],
 )
 def test_a_datasets_own_metadata_is_checked_too(

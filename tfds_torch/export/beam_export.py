@@ -27,7 +27,6 @@ from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.beam_pipeline import make_pipeline
 from tfds_torch.export.manifest import Shard
 from tfds_torch.export.plan import ExportPlan
-from tfds_torch.export.refused_writes import KEPT
 from tfds_torch.export.shard_file import write_for_good
 from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.shard_jobs import DoneShard, WriteShards
@@ -127,7 +126,7 @@ class BeamRunner:
                 done.append(DoneShard(shard, is_kept=noted is None))
         if missing:
             raise ExportError(
-                f"The export to {folder.path} failed: {self.name} has ended, and {len(missing)} of {plan.num_shards} "
+                f"The export to {folder.target} failed: {self.name} has ended, and {len(missing)} of {plan.num_shards} "
                 f"shards are not here, such as {missing[0]}. Is the same file system mounted there on every worker? "
                 f"The same command goes on with what is missing."
             )
@@ -135,7 +134,7 @@ class BeamRunner:
 
     def _failure(self, error: Exception, folder: ShardFolder) -> ExportError:
         said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        return ExportError(f"The export to {folder.path} failed on {self.name}: {said[-1]}\n{KEPT}")
+        return ExportError(f"The export to {folder.target} failed on {self.name}: {said[-1]}\n{folder.describe_kept()}")
 
 
 class _WriteShard:

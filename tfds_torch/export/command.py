@@ -27,6 +27,7 @@ from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.runtime.printable import printable
+from tfds_torch.runtime.whole_folder import WholeFolder
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
 from tfds_torch.storage.beton.verify import verify
@@ -64,7 +65,7 @@ def run(flags: argparse.Namespace) -> int:
         return OK
     except KeyboardInterrupt:
         is_written = report is not None or (_identity(flags.out) != was and flags.format not in SHARDED)
-        state = "is written, and was not verified" if is_written else _unwritten(flags.out, flags.format)
+        state = "is written, and was not verified" if is_written else _unwritten(flags)
         errors.print(Text(printable(f"Interrupted: {flags.out} {state}.")), soft_wrap=True)
         return INTERRUPTED
     except TfdsTorchError as error:
@@ -94,11 +95,19 @@ def _identity(path: str) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-def _unwritten(out: str, file_format: str) -> str:
+def _unwritten(flags: argparse.Namespace) -> str:
     """Returns how an export is left that was interrupted."""
-    if file_format in SHARDED and _identity(out) is not None:
-        return "has the shards that were complete, which stay: the same command goes on with the others"
-    return "is as it was"
+    if flags.format not in SHARDED or _identity(flags.out) is None:
+        return "is as it was"
+    whole = WholeFolder(Path(flags.out))
+    if whole.is_put():
+        return "is written, and what it replaces is not yet removed: the next export to it does that"
+    if flags.overwrite and whole.note_of(whole.new):
+        return (
+            f"is as it was; the new shards that were complete stay in {whole.new}: the same command goes on with the "
+            f"others"
+        )
+    return "has the shards that were complete, which stay: the same command goes on with the others"
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.beton_export import BetonExport, FileRequest
 from tfds_torch.export.field_choice import SKIP, FieldChoice, check_choices
+from tfds_torch.export.own_directories import check_is_not_read
 from tfds_torch.export.plan import SHARDED, ShardSizes
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_source import SampleSource
@@ -58,8 +60,9 @@ def export_dataset(
     The others are folders of shards. The same call with the same arguments goes on with an export that was killed, and
     writes no complete shard again; its files have the same bytes whatever the number of workers. "webdataset" are tar
     files: original images, integers of the label as text (cls), texts (txt), numbers and arrays with their types (npy),
-    all else as json. Of a map-style dataset, the first, the middle and the last sample tell whether it is still the one
-    whose shards are there: changes of others alone are not seen, and one whose samples are random is never the same.
+    all else as json; a field that is named as an extension of its type, such as png, keeps that name. Of a map-style
+    dataset, the first, the middle and the last sample tell whether it is still the one whose shards are there: changes
+    of others alone are not seen, and one whose samples are random is never the same.
     "tfrecord" and "array_record" copy the records of a TFDS dataset, in any number of shards, with its metadata: `out`
     is then a version directory, which TFDS and ParserTfds open. Further splits may follow into the same folder.
 
@@ -89,13 +92,14 @@ def export_dataset(
             instead of processes of this machine. Its workers read the dataset and write to `out` by the same paths, on
             file systems that are mounted there.
         beam_options: flags of its pipeline, such as ["parallelism=8"].
-        overwrite: whether a file, or another export of the same split, may be replaced.
+        overwrite: whether a file, or another export of the same split, may be replaced: when the new one is complete.
+            Other files of the folder stay.
         progress: called in this thread, now and then, with the samples that are done and their number.
 
     Raises:
         ConfigError: an argument that cannot work, or values that cannot be stored.
-        ExportError: a worker raised (with its traceback), died or hung; or the disk is full. A file that was there
-            before is as it was; complete shards stay.
+        ExportError: a worker raised (with its traceback), died or hung; or the disk is full. A file or another export
+            that was there before is as it was; complete shards stay.
     """
     check_format(format)
     check_flag("overwrite", overwrite)
@@ -131,7 +135,7 @@ def export_dataset(
     check_target(path, page_size, overwrite)
     file_request = FileRequest(*check_choices(fields, names), indices, shuffle_seed, chunk_size, page_size)
     samples = source if isinstance(source, WebDatasetShards) else samples_of(source)
-    _check_is_not_read(samples, path)
+    check_is_not_read(samples, Path(path))
     return BetonExport(samples, path, num_workers).run(file_request, overwrite, progress)
 
 
@@ -195,20 +199,3 @@ def _numbered(source: Any, file_format: str) -> SampleSource:
             f"{advice}."
         )
     return samples
-
-
-def _check_is_not_read(samples: SampleSource, path: str) -> None:
-    """A file that is exported from must not be replaced by its own export."""
-    own = _stat(path)
-    if own is None:
-        return
-    for other in map(_stat, set(samples.paths)):
-        if other is not None and os.path.samestat(own, other):
-            raise ConfigError(f"{path} is what is exported: choose another path for the file that is written.")
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except (OSError, ValueError):  # ValueError: a null character.
-        return None

@@ -46,14 +46,21 @@ def manifests_in(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if path.name.startswith(PREFIX) and path.name.endswith(_SUFFIX)]
 
 
-def write_manifest(path: Path, plan: ExportPlan, shards: Sequence[Shard] | None) -> None:
-    """Writes a plan, and its shards; None: the export is not complete.
+def write_manifest(path: Path, plan: ExportPlan, shards: Sequence[Shard] | None, metadata: Sequence[str] = ()) -> None:
+    """Writes a plan, its shards, and the names of its other files.
+
+    Args:
+        path: of the manifest.
+        plan: of the export.
+        shards: all of them; None: the export is not complete.
+        metadata: names of TFDS's metadata that the export writes.
 
     Raises:
         OSError: it cannot be written; what was there is still there.
     """
     told = None if shards is None else [{"file": plan.file_name(shard.number), **asdict(shard)} for shard in shards]
-    write_for_good(path, json.dumps({"plan": plan.to_dict(), "shards": told}, indent=1).encode())
+    content = {"plan": plan.to_dict(), "shards": told, "metadata": list(metadata)}
+    write_for_good(path, json.dumps(content, indent=1).encode())
 
 
 def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
@@ -72,13 +79,32 @@ def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
             raise ValueError(f"it does not tell of {plan.num_shards:,} shards in order")
         plan.to_dict()  # What is nested too deeply is told here, and not where plans are compared.
     except (OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"{path} cannot be read as the manifest of an export ({type(error).__name__}: {error}): choose another "
-            f"folder, or remove this one."
-        ) from None
+        raise _damaged(path, error) from None
     return plan, shards
+
+
+def read_metadata_names(path: Path) -> list[str] | None:
+    """Returns the names of TFDS's metadata that an export writes; None: an older version wrote the manifest.
+
+    Raises:
+        ConfigError: it cannot be read, or is damaged.
+    """
+    try:
+        names = json.loads(path.read_bytes()).get("metadata")
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise TypeError("metadata is not a list of names")
+    except (OSError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(path, error) from None
+    return names
 
 
 def shard_of(values: Mapping[str, Any]) -> Shard:
     """Returns a shard from its attributes; raises whatever values of other kinds raise."""
     return Shard(*(int(values[name]) for name in ("number", "num_bytes", "crc32c", "content_bytes")))
+
+
+def _damaged(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot be read as the manifest of an export ({type(error).__name__}: {error}): choose another folder, "
+        f"or remove this one."
+    )

@@ -13,7 +13,7 @@ KEPT = "The shards that are complete stay: the same command goes on with the oth
 
 
 def describe_refusal(
-    error: OSError, path: Path, plan: ExportPlan, done: Sequence[Shard], mean_bytes: int
+    error: OSError, path: Path, plan: ExportPlan, done: Sequence[Shard], mean_bytes: int, kept: str = KEPT
 ) -> ExportError:
     """Returns the error of an export.
 
@@ -23,6 +23,7 @@ def describe_refusal(
         plan: what was to be written.
         done: shards that are complete.
         mean_bytes: of an example, where none is; 0: not known.
+        kept: what stays, and how to go on.
     """
     what = f"The export to {path} failed: {error.strerror or error}."
     if error.errno == errno.EFBIG:
@@ -31,14 +32,14 @@ def describe_refusal(
             f"and give the same command again, or write elsewhere, or smaller shards (--max-count, with --overwrite)."
         )
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return ExportError(f"{what} {KEPT}")
+        return ExportError(f"{what} {kept}")
     num_done = sum(len(plan.places(shard.number)) for shard in done)
     num_left = plan.num_examples - num_done
     mean = sum(shard.num_bytes for shard in done) // num_done if num_done else mean_bytes
     needed = f"About {mean * num_left:,} bytes are needed" if mean else "Room is needed"
     return ExportError(
         f"{what} {needed} for {num_left:,} of {plan.num_examples:,} examples, and {_free_bytes(path)} are free: make "
-        f"room, or write elsewhere. {KEPT}"
+        f"room, or write elsewhere. {kept}"
     )
 
 

@@ -7,10 +7,8 @@ file of a network file system may overwrite each other.
 """
 
 import errno
-import fcntl
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -18,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 
 from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.folder_lock import locked_folder
 from tfds_torch.export.manifest import (
     PREFIX,
     Shard,
@@ -27,10 +26,12 @@ from tfds_torch.export.manifest import (
     shard_of,
     write_manifest,
 )
+from tfds_torch.export.own_files import OwnFiles, own_files_in
 from tfds_torch.export.plan import ExportPlan, split_label
+from tfds_torch.export.refused_writes import KEPT
 from tfds_torch.export.shard_file import read_file, told_refusals, write_for_good
-from tfds_torch.export.tfds_metadata import withdraw_split
 from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.whole_folder import WholeFolder, settle_folder
 
 _SUFFIXES_OF_FILES = (".tar", ".beton", ".tfrecord", ".array_record")
 _WAIT_S = 5.0
@@ -44,23 +45,47 @@ class ShardFolder:
         path: of the folder, which need not be there yet.
         split: as the plan calls it.
         is_shared: whether several machines write to it.
+
+    Attributes:
+        path: the same.
+        target: where the shards will be, for messages: another path than `path` while they replace others.
     """
 
     def __init__(self, path: Path, split: str, is_shared: bool = False) -> None:
-        self.path = path = path.absolute() if is_shared else path
+        self.path = self.target = path = path.absolute() if is_shared else path
         self.manifest = path / manifest_name(split)
         self._log = path / f".{PREFIX}{split}.log"
         self._split, self._is_shared = split, is_shared
 
-    def check(self, plan: ExportPlan, overwrite: bool) -> None:
+    def beside(self, new: Path) -> "ShardFolder":
+        """Returns a folder whose shards will replace those of this one."""
+        folder = ShardFolder(new, self._split, self._is_shared)
+        folder.target = self.path
+        return folder
+
+    def describe_kept(self) -> str:
+        """Returns what stays when an export fails, and how to go on."""
+        if self.target == self.path:
+            return KEPT
+        return (
+            f"What was there before is as it was. New shards that are complete stay in {self.path}: the same command "
+            f"goes on with the others."
+        )
+
+    def check(self, plan: ExportPlan, overwrite: bool, metadata: Sequence[str] = ()) -> None:
         """Raises ConfigError where the plan's shards cannot be written there; changes nothing.
 
         Args:
             plan: what is to be written.
             overwrite: whether another export of the same split may be replaced.
+            metadata: names of TFDS's metadata that is written, too.
         """
         try:
             self._check(plan, overwrite)
+            if self.path.exists():
+                self.check_names(plan, metadata)
+                if self.holds_another(plan):
+                    WholeFolder(self.path).check()
         except OSError as error:
             raise ConfigError(
                 f"{self.path} cannot be looked into: {error.strerror}. Choose another folder, or allow it."
@@ -106,24 +131,51 @@ class ShardFolder:
                     f"{plan.source.get('name')} as {plan.format}."
                 )
 
-    def begin(self, plan: ExportPlan) -> dict[int, Shard]:
+    def check_names(self, plan: ExportPlan, metadata: Sequence[str]) -> None:
+        """Raises ConfigError where the plan would write over a file that is not of an export; changes nothing.
+
+        Args:
+            plan: what is to be written.
+            metadata: names of TFDS's metadata that is written, too.
+
+        Raises:
+            OSError: the folder cannot be looked into.
+        """
+        names = os.listdir(self.path)
+        if found := OwnFiles(plan, metadata).conflicts(names, own_files_in(self.path)):
+            raise ConfigError(
+                f"{self.path / found[0]} is not of an export, and this one would write over it. Move it, or choose "
+                f"another folder. Nothing was written."
+            )
+
+    def holds_another(self, plan: ExportPlan) -> bool:
+        """Whether there is an export of the same split by another plan; it is not changed in its place, but replaced.
+
+        Raises:
+            ConfigError: its manifest cannot be read.
+        """
+        return self.manifest.exists() and bool(plan.differences(read_manifest(self.manifest)[0]))
+
+    def begin(self, plan: ExportPlan, metadata: Sequence[str] = ()) -> dict[int, Shard]:
         """Makes the folder the plan's, and returns the shards that were told to be complete; the caller has the lock.
+
+        Args:
+            plan: what is to be written; the folder does not hold another one of the split.
+            metadata: names of TFDS's metadata that is written, too.
 
         Raises:
             OSError: it cannot be written to.
         """
-        self.remove_unfinished()
+        self.remove_unfinished(plan, metadata)
         if self.manifest.exists():
-            other, shards = read_manifest(self.manifest)
-            if not plan.differences(other):
-                told = {shard.number: shard for shard in shards} | self._told()
-                if notes := list(self._notes()):  # Those of this export will be told from older ones.
-                    write_for_good(self._log, b"".join(map(_line, told.values())))
-                    _remove(notes)
-                return told
-            self._clear(other)
+            _, shards = read_manifest(self.manifest)
+            told = {shard.number: shard for shard in shards} | self._told()
+            if notes := list(self._notes()):  # Those of this export will be told from older ones.
+                write_for_good(self._log, b"".join(map(_line, told.values())))
+                _remove(notes)
+            return told
         self._forget()
-        write_manifest(self.manifest, plan, None)
+        write_manifest(self.manifest, plan, None, metadata)
         return {}
 
     @told_refusals()
@@ -174,21 +226,22 @@ class ShardFolder:
         found = read_file(path, metrics)
         return found is not None and (found.num_bytes, found.crc32c) == (shard.num_bytes, shard.crc32c)
 
-    def complete(self, plan: ExportPlan, shards: Sequence[Shard]) -> None:
+    def complete(self, plan: ExportPlan, shards: Sequence[Shard], metadata: Sequence[str] = ()) -> None:
         """Writes what all shards hold.
 
         Raises:
             OSError: it cannot be written.
         """
-        write_manifest(self.manifest, plan, shards)
+        write_manifest(self.manifest, plan, shards, metadata)
         self._forget()
 
-    def remove_unfinished(self) -> None:
-        """Removes what processes that were ended have left of their shards; the caller has the lock."""
-        for pattern in (f".*.{'[0-9a-f]' * 16}.tmp", f".{PREFIX}{self._split}-*.job"):
-            for left in self.path.glob(pattern):
+    def remove_unfinished(self, plan: ExportPlan, metadata: Sequence[str] = ()) -> None:
+        """Removes what processes that were ended have left of an export's files; the caller has the lock."""
+        own = OwnFiles(plan, metadata)
+        for name in os.listdir(self.path):
+            if own.is_unfinished(name):
                 with suppress(OSError):
-                    left.unlink()
+                    (self.path / name).unlink()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -199,20 +252,8 @@ class ShardFolder:
         Raises:
             ExportError: another export writes there, or it cannot be made.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ExportError(f"The folder {self.path} cannot be made: {error.strerror}.") from error
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        deadline = time.monotonic() + _WAIT_S
-        try:
-            while not _lock(descriptor):
-                if time.monotonic() >= deadline:
-                    raise ExportError(f"Another export writes to {self.path}: let it end, or choose another folder.")
-                time.sleep(0.05)
+        with locked_folder(self.path, _WAIT_S):
             yield
-        finally:
-            os.close(descriptor)
 
     def _told(self) -> dict[int, Shard]:
         lines = (_read_lines(path) for path in (self._log, *self._notes()))
@@ -227,12 +268,6 @@ class ShardFolder:
     def _forget(self) -> None:
         _remove((self._log, *self._notes()))
 
-    def _clear(self, other: ExportPlan) -> None:
-        """Removes the shards of an export that is replaced; first what promises them."""
-        withdraw_split(self.path, other.split)
-        for name in {other.file_name(shard) for shard in range(other.num_shards)}:
-            (self.path / name).unlink(missing_ok=True)
-
 
 def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> None:
     """Reads shards of a folder again, and holds them against their checksums.
@@ -245,6 +280,7 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> Non
         ExportError: a shard is missing or is not what was written, or an export is not complete.
         ConfigError: the folder has no such export, or a damaged manifest.
     """
+    settle_folder(path)
     try:
         there = manifests_in(Path(path))
     except (OSError, ValueError) as error:
@@ -282,13 +318,3 @@ def _read_lines(path: Path) -> Iterator[Shard]:
             # Cut by a full disk, or by the end of the machine.
             with suppress(ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 yield shard_of(json.loads(line))
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # Some file systems have no locks.
-        return True
-    return True

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.manifest import Shard
 from tfds_torch.export.member_names import check_key, check_room, longest_key
+from tfds_torch.export.own_directories import check_is_not_read
 from tfds_torch.export.plan import ExportPlan, safe_name, split_label
 from tfds_torch.export.refused_writes import KEPT, describe_refusal
+from tfds_torch.export.replacement import Replacement
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import ExampleNames, SampleSource, count_samples
@@ -30,11 +32,12 @@ from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.shard_jobs import ChooseMembers, DigestSamples, DoneShard, MeasureExamples, WriteShards
 from tfds_torch.export.shard_request import ShardRequest
 from tfds_torch.export.tar_members import Member, choose_members
-from tfds_torch.export.tfds_metadata import read_dataset_name, write_metadata
+from tfds_torch.export.tfds_metadata import metadata_names, read_dataset_name, write_metadata
 from tfds_torch.export.workers import Job, Workers
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.array_record import writer as array_record
 from tfds_torch.storage.record_source import RecordSource
 
@@ -55,6 +58,7 @@ class ShardedExport:
     def __init__(self, samples: SampleSource, path: str, num_workers: int, beam: BeamRunner | None = None) -> None:
         self._samples, self._path, self._num_workers, self._beam = samples, Path(path), num_workers, beam
         self._any_parser = samples.parser if isinstance(samples, ParserSamples) else None
+        self._kept = KEPT
 
     def run(self, request: ShardRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
         """Writes all shards that are not there yet, and what belongs to them.
@@ -70,17 +74,17 @@ class ShardedExport:
             raise ConfigError(f"{self._samples.name} has no examples to be exported as {request.format}.")
         content = self._content(request, order)
         plan = self._plan(request, order, content)
+        metadata = self._metadata_names(plan)
         folder = ShardFolder(self._path, plan.split, is_shared=self._beam is not None)
-        folder.check(plan, overwrite)
+        settle_folder(self._path)
+        folder.check(plan, overwrite, metadata)
         try:
             with folder.locked():
-                folder.check(plan, overwrite)  # Another export may have ended just now.
-                done, num_workers = self._write(plan, content, folder, progress)
-                shards = [one.shard for one in done]
-                self._write_metadata(plan, shards)
-                folder.complete(plan, shards)
+                folder.check(plan, overwrite, metadata)  # Another export may have ended just now.
+                done, num_workers = self._write_all(plan, content, folder, metadata, progress)
         except OSError as error:
-            raise describe_refusal(error, self._path, plan, [], self._mean_bytes) from error
+            raise describe_refusal(error, self._path, plan, [], self._mean_bytes, self._kept) from error
+        shards = [one.shard for one in done]
         return ExportReport(
             path=os.fspath(self._path),
             format=plan.format,
@@ -212,17 +216,45 @@ class ShardedExport:
                     sizes[places.start : places.stop] = found
         return sizes
 
+    def _write_all(
+        self,
+        plan: ExportPlan,
+        content: ShardContent,
+        target: ShardFolder,
+        metadata: Sequence[str],
+        progress: Progress | None,
+    ) -> tuple[list[DoneShard], int]:
+        """Writes the shards and what belongs to them; returns the same as `_write`."""
+        replacement = Replacement(target, plan, metadata)
+        with replacement.written() as folder:
+            self._kept = folder.describe_kept()
+            complete = folder.begin(plan, metadata)
+            try:
+                done, num_workers = self._write(plan, content, folder, complete, progress)
+            finally:
+                folder.remove_unfinished(plan, metadata)
+            shards = [one.shard for one in done]
+            replacement.carry_over(folder)
+            if metadata and self._parser is not None:
+                lengths = [len(plan.places(shard.number)) for shard in shards]
+                num_bytes = sum(shard.content_bytes for shard in shards)
+                write_metadata(self._parser.data_dir, folder.path, plan, lengths, num_bytes)
+            folder.complete(plan, shards, metadata)
+            replacement.put(folder)
+        return done, num_workers
+
     def _write(
-        self, plan: ExportPlan, content: ShardContent, folder: ShardFolder, progress: Progress | None
+        self,
+        plan: ExportPlan,
+        content: ShardContent,
+        folder: ShardFolder,
+        complete: dict[int, Shard],
+        progress: Progress | None,
     ) -> tuple[list[DoneShard], int]:
         """Returns all shards, in order, and how many processes wrote them; 0: those of Beam."""
-        complete = folder.begin(plan)
         job = WriteShards(plan, content, folder, complete)
         if self._beam is not None:
-            try:
-                return self._beam.write(job, plan, folder, complete, progress), 0
-            finally:
-                folder.remove_unfinished()
+            return self._beam.write(job, plan, folder, complete, progress), 0
         done: dict[int, DoneShard] = {}
         refused: OSError | None = None
         num_workers, told = min(self._num_workers, plan.num_shards), -1
@@ -235,46 +267,38 @@ class ShardedExport:
                 told = now
                 progress(now, plan.num_examples)
 
-        try:
-            with workers:
-                for answer in workers.run(range(plan.num_shards), 1, look):
-                    if isinstance(answer, DoneShard):
-                        done[answer.shard.number] = answer
-                    elif isinstance(answer, OSError):
-                        refused = answer
-                        break
-                look()
-        finally:
-            folder.remove_unfinished()
+        with workers:
+            for answer in workers.run(range(plan.num_shards), 1, look):
+                if isinstance(answer, DoneShard):
+                    done[answer.shard.number] = answer
+                elif isinstance(answer, OSError):
+                    refused = answer
+                    break
+            look()
         if refused is not None:
             written = [one.shard for one in done.values()]
-            raise describe_refusal(refused, self._path, plan, written, self._mean_bytes) from refused
+            raise describe_refusal(refused, self._path, plan, written, self._mean_bytes, self._kept) from refused
         return [done[number] for number in range(plan.num_shards)], num_workers
 
-    def _write_metadata(self, plan: ExportPlan, shards: list[Shard]) -> None:
-        if plan.format == "webdataset" or self._parser is None:
-            return
-        lengths = [len(plan.places(shard.number)) for shard in shards]
-        num_bytes = sum(shard.content_bytes for shard in shards)
-        write_metadata(self._parser.data_dir, self._path, plan, lengths, num_bytes)
+    def _metadata_names(self, plan: ExportPlan) -> list[str]:
+        """Returns the names of the files that TFDS keeps beside the shards."""
+        return [] if plan.format == "webdataset" or self._parser is None else metadata_names(self._parser.data_dir)
 
     @property
     def _mean_bytes(self) -> int:
         return 0 if self._any_parser is None else self._any_parser.mean_example_bytes
 
     def _check_places(self) -> None:
-        """A folder that is exported from must not be written to, and must be on this machine."""
+        """What is exported must be on this machine, and is never written to."""
         parser = self._any_parser
         if parser is not None and parser.source.obstacle is not None:
             raise ConfigError(
                 f"{self._samples.name} cannot be exported: {parser.source.obstacle}. Copy it to this machine."
             )
-        own = os.path.realpath(self._path)
-        if own in {os.path.dirname(os.path.realpath(path)) for path in set(self._samples.paths)}:
-            raise ConfigError(f"{self._path} is what is exported: choose another folder for the shards.")
+        check_is_not_read(self._samples, self._path, is_folder=True)
 
     def _workers(self, num_workers: int, job: Job) -> Workers:
-        names = ExampleNames(self._samples.name, KEPT, self._samples.describe)
+        names = ExampleNames(self._samples.name, self._kept, self._samples.describe)
         return Workers(num_workers, job, names, f"The export to {self._path} failed.")
 
 

@@ -25,9 +25,16 @@ _SIGNATURES = {
     b"BM": "bmp",
 }
 """Of images that readers of tars decode."""
+_IMAGES = (*_SIGNATURES.values(), "webp")
 _KINDS_OF_ARRAYS = "biufc"
+_BY_NAME = ("png", "json")
+"""Names of fields that say which of several kinds a value becomes: pixels an image, a number JSON."""
+_MOST_SHOWN = 60
+"""Letters of a value, in messages."""
 _WITHOUT_NAME = {"image": "image", "label": "cls"}
 """Fields whose members have an extension alone, where they are stored in this way."""
+_SAME = {"jpeg": "jpg"}
+"""Extensions of the same values."""
 _SEVERAL = {"image": "jpg, png, ... as it was", "value": "npy of arrays, json of other values"}
 """What is told of kinds of which a value says the extension."""
 
@@ -38,7 +45,8 @@ class Member:
 
     Attributes:
         key: of a sample that is a mapping; position in one that is a sequence.
-        name: of the field, in the member's extension; empty: there is none.
+        name: of the field, in the member's extension; empty: there is none. A name that is the extension of its values
+            is not repeated: `png`, and not `png.png`.
         kind: how values are stored: image, cls, txt, json, npy, bin; value: an array as npy, all else as json.
         dtype: of arrays; None: their own.
     """
@@ -62,12 +70,22 @@ class Member:
             extension, content = _ENCODERS[self.kind](value, self.dtype)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"Field {self.key!r}: {error}") from None
-        return f"{self.name}.{extension}" if self.name else extension, content
+        return self._named(extension), content
 
     def describe(self) -> str:
         """Returns the extension, as far as it does not depend on the value."""
-        extension = _SEVERAL.get(self.kind, self.kind)
-        return f"{self.name}.{extension}" if self.name else extension
+        return self.name if self.is_extension else self._named(_SEVERAL.get(self.kind, self.kind))
+
+    @property
+    def is_extension(self) -> bool:
+        """Whether the field is named as an extension of its kind of values."""
+        extensions = _IMAGES if self.kind == "image" else (self.kind,)
+        return _extension_in(self.name) in extensions
+
+    def _named(self, extension: str) -> str:
+        if not self.name:
+            return extension
+        return self.name if _extension_in(self.name) == extension else f"{self.name}.{extension}"
 
 
 def choose_members(
@@ -102,15 +120,25 @@ def choose_members(
                     f"{what} names {name!r}, which is not a field: there are {there}."
                     f"{did_you_mean(name, map(str, keys))}"
                 )
-    members, refused = list[Member](), list[str]()
+    chosen, members, refused = list[Member](), list[Member](), list[str]()
     for name, key in keys.items():
         if name in skipped:
             continue
         try:
-            kind, dtype = _kind_of_value(name, values[name]) if known is None else _kind_of_spec(name, known[name])
-            members.append(_named(Member(key, names.get(name, str(name)), kind, dtype), members))
+            new = names.get(name, str(name))
+            is_class = name == "label" or new.lower() == "cls"
+            if known is None:
+                kind, dtype = _kind_of_value(new.lower() if new.lower() in _BY_NAME else name, values[name], is_class)
+            else:
+                kind, dtype = _kind_of_spec(known[name], is_class)
+            chosen.append(Member(key, new, kind, dtype))
         except CannotStoreError as error:
             refused.append(f"{name!r}: {error}")
+    for member in chosen:
+        try:
+            members.append(_named(member, chosen, members))
+        except CannotStoreError as error:
+            refused.append(f"{member.key!r}: {error}")
     if refused:
         raise ConfigError(
             f"Nothing was written: of the fields, {len(refused)} cannot be stored in a tar file.\n  "
@@ -123,8 +151,10 @@ def choose_members(
     return tuple(members)
 
 
-def _named(member: Member, there: Sequence[Member]) -> Member:
-    has_none = _WITHOUT_NAME.get(member.name) == member.kind
+def _named(member: Member, every: Sequence[Member], there: Sequence[Member]) -> Member:
+    # Of the fields `image` and `png`, the latter has the extension without a name.
+    is_taken = any(other.kind == member.kind and other.is_extension for other in every)
+    has_none = _WITHOUT_NAME.get(member.name) == member.kind and not is_taken
     named = Member(member.key, "" if has_none else safe_name(member.name), member.kind, member.dtype)
     if not has_none and not named.name:
         raise CannotStoreError("its name is empty")
@@ -136,7 +166,7 @@ def _named(member: Member, there: Sequence[Member]) -> Member:
     return named
 
 
-def _kind_of_spec(name: str, known: EncodedField | ConfigError) -> tuple[str, Any]:
+def _kind_of_spec(known: EncodedField | ConfigError, is_class: bool) -> tuple[str, Any]:
     if isinstance(known, ConfigError):
         raise CannotStoreError(str(known))
     if known.kind != "value":
@@ -150,7 +180,7 @@ def _kind_of_spec(name: str, known: EncodedField | ConfigError) -> tuple[str, An
     kind = np.dtype(spec.dtype).kind
     if kind in "OSU":
         return ("json" if spec.shape else "bin"), None
-    if name == "label" and not spec.shape and kind in "iu":
+    if is_class and not spec.shape and kind in "iu":
         return "cls", None
     if spec.shape.count(None) > 1:
         return "json", None
@@ -158,7 +188,7 @@ def _kind_of_spec(name: str, known: EncodedField | ConfigError) -> tuple[str, An
     return "npy", np.dtype(spec.dtype)
 
 
-def _kind_of_value(name: str, value: Any) -> tuple[str, Any]:
+def _kind_of_value(name: str, value: Any, is_class: bool) -> tuple[str, Any]:
     if isinstance(value, Image.Image):
         return "image", None
     if isinstance(value, bytes | bytearray):
@@ -166,9 +196,9 @@ def _kind_of_value(name: str, value: Any) -> tuple[str, Any]:
     if is_tensor(value):
         value = _array_of(value)
     if isinstance(value, np.ndarray | np.generic):
-        if name == "label" and not value.shape and value.dtype.kind in "iu":
+        if is_class and not value.shape and value.dtype.kind in "iu":
             return "cls", None
-        if value.dtype == np.uint8 and name == "image" and _has_pixels(value):
+        if value.dtype == np.uint8 and name in ("image", "png") and _has_pixels(value):
             return "image", None
         if value.dtype.kind in "OSU":
             return "json", None
@@ -176,8 +206,11 @@ def _kind_of_value(name: str, value: Any) -> tuple[str, Any]:
         return "npy", None
     if isinstance(value, str):
         return "txt", None
-    if name == "label" and isinstance(value, int) and not isinstance(value, bool):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_class and is_number and isinstance(value, int):
         return "cls", None
+    if is_number and name != "json":
+        return "npy", None
     if value is None or isinstance(value, bool | int | float | list | tuple | Mapping):
         return "json", None
     raise CannotStoreError(f"{type(value).__name__} is nothing that a tar file of WebDataset holds")
@@ -197,6 +230,11 @@ def _check_dtype(dtype: "np.dtype[Any]") -> None:
 
 def _has_pixels(value: Any) -> bool:
     return value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (1, 3, 4))
+
+
+def _extension_in(name: str) -> str:
+    """Returns the extension that a field's name is; readers do not tell upper from lower case."""
+    return _SAME.get(name.lower(), name.lower())
 
 
 def _extension_of(image: bytes) -> str | None:
@@ -254,9 +292,16 @@ def _encode_json(value: Any, dtype: Any) -> tuple[str, bytes]:
 
 def _encode_array(value: Any, dtype: Any) -> tuple[str, bytes]:
     array = np.asarray(value, dtype)
+    if array.dtype.kind not in _KINDS_OF_ARRAYS:
+        raise TypeError(f"{_shown(value)} is not a number, or an array of numbers, of at most 64 bits.")
     file = io.BytesIO()
     np.lib.format.write_array(file, array, allow_pickle=False)
     return "npy", file.getvalue()
+
+
+def _shown(value: Any) -> str:
+    said = repr(value)
+    return said if len(said) <= _MOST_SHOWN else f"{said[:_MOST_SHOWN]}..."
 
 
 def _encode_value(value: Any, dtype: Any) -> tuple[str, bytes]:

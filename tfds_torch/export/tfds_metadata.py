@@ -15,6 +15,8 @@ from tfds_torch.export.shard_file import write_for_good
 _INFO, _FEATURES = "dataset_info.json", "features.json"
 _OTHERS = ("*.labels.txt", "*.vocab", "*.subwords", "metadata.json")
 """What features keep in files of their own: names of classes, vocabularies; and the dataset's metadata."""
+METADATA_FORMS = (_INFO, _FEATURES, *_OTHERS)
+"""Of names of files that are written beside shards."""
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
@@ -31,6 +33,12 @@ def read_dataset_name(version_dir: Path) -> str:
             f"files by. Change it there, or use format='webdataset' or 'beton'."
         )
     return name
+
+
+def metadata_names(version_dir: Path) -> list[str]:
+    """Returns the names of the files that `write_metadata` writes for a dataset, `dataset_info.json` first."""
+    found = [version_dir / _FEATURES, *(path for form in _OTHERS for path in sorted(version_dir.glob(form)))]
+    return [_INFO, *(path.name for path in found if path.is_file())]
 
 
 def write_metadata(
@@ -50,37 +58,18 @@ def write_metadata(
         ConfigError: the dataset's own metadata cannot be read.
     """
     info = _read_info(version_dir)
-    others = [split for split in _splits_there(folder) if split.get("name") != plan.split]
-    own = {
+    splits = {str(split.get("name")): split for split in _splits_there(folder)}
+    splits[plan.split] = {
         "filepathTemplate": _TEMPLATE,
         "name": plan.split,
         "numBytes": str(num_bytes),
         "shardLengths": list(map(str, shard_lengths)),
     }
-    info |= {"fileFormat": plan.format, "splits": [*others, own]}
-    for path in [version_dir / _FEATURES, *(path for form in _OTHERS for path in sorted(version_dir.glob(form)))]:
-        if path.is_file():
-            write_for_good(folder / path.name, path.read_bytes())
+    info |= {"fileFormat": plan.format, "splits": list(splits.values())}
+    for name in metadata_names(version_dir)[1:]:
+        write_for_good(folder / name, (version_dir / name).read_bytes())
     # Last: without it, the folder is not a dataset yet.
-    write_for_good(folder / _INFO, _encode(info))
-
-
-def withdraw_split(folder: Path, split: str) -> None:
-    """Takes a split, whose shards will be removed, out of a folder's metadata; of its last one nothing stays.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path = folder / _INFO
-    if not path.exists():
-        return
-    others = [one for one in _splits_there(folder) if one.get("name") != split]
-    if others:
-        write_for_good(path, _encode(_read_info(folder) | {"splits": others}))
-        return
-    path.unlink()
-    for stale in [folder / _FEATURES, *(path for form in _OTHERS for path in folder.glob(form))]:
-        stale.unlink(missing_ok=True)
+    write_for_good(folder / _INFO, json.dumps(info, indent=2, ensure_ascii=False).encode())
 
 
 def _splits_there(folder: Path) -> list[dict[str, Any]]:
@@ -99,7 +88,3 @@ def _read_info(version_dir: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from None
     return info
-
-
-def _encode(info: dict[str, Any]) -> bytes:
-    return json.dumps(info, indent=2, ensure_ascii=False).encode()

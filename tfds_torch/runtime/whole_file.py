@@ -4,6 +4,7 @@ import fcntl
 import glob
 import logging
 import os
+import re
 import secrets
 import stat
 import weakref
@@ -13,6 +14,9 @@ from pathlib import Path
 _logger = logging.getLogger(__name__)
 _SUFFIX = ".tmp"
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # Of the flags, O_EXCL follows no link.
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
+MOST_LETTERS = 50
+"""Of a file's name that the name of its temporary file repeats."""
 
 
 def write_whole(path: Path, content: bytes, *, follows_link: bool = True) -> None:
@@ -101,7 +105,7 @@ class WholeFile:
         if not syncs_folder:
             return
         try:
-            _fsync_folder(self.path.parent)
+            fsync_folder(self.path.parent)
         except OSError as error:  # It is in place and whole; only a power failure could still undo that.
             _logger.warning("%s is written, but its folder could not be synced to the disk: %s.", self.path, error)
 
@@ -140,11 +144,22 @@ def _remove_left_behind(path: Path) -> None:
                 os.close(descriptor)
 
 
+def name_of_temporary(temporary: str) -> str | None:
+    """Returns the name, cut to MOST_LETTERS, of the WholeFile whose temporary file has a name; None: it is not one."""
+    found = _TEMPORARY.fullmatch(temporary)
+    return None if found is None else found[1]
+
+
 def _prefix(path: Path) -> str:
-    return f".{path.name[:50]}."
+    return f".{path.name[:MOST_LETTERS]}."
 
 
-def _fsync_folder(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
+    """Writes the names of a folder to the disk.
+
+    Raises:
+        OSError: they cannot be written.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -17,6 +17,7 @@ from tfds_torch.parsers.tfds.dataset_names import describe_not_found
 from tfds_torch.parsers.tfds.features_json import find_version_dir, open_directory
 from tfds_torch.parsers.tfds.targets import check_class_names
 from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.source import source_type
 
@@ -148,4 +149,5 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 
 def _is_version_directory(path: str | os.PathLike[str]) -> bool:
+    settle_folder(path)  # An export may have been killed while it replaced the folder.
     return os.path.isfile(os.path.join(path, "dataset_info.json"))  # Unlike Path's, quiet where one may not look.

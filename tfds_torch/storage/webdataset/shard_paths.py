@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, unreadable
 from tfds_torch.storage.webdataset.tar_header import TAR_REMEDY
@@ -56,6 +57,8 @@ def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
     """
     for path in paths:
         try:
+            if not os.path.lexists(path):
+                settle_folder(os.path.dirname(path))  # An export may have been killed while it replaced the folder.
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             raise ShardError(f"There is no file {path!r}.{_remedy(path)}") from None
