@@ -29,6 +29,7 @@ from tfds_torch.torch_data.loading.worker import WorkerContext
 from tfds_torch.torch_data.own_iteration import is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
+from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 _RANKS_TIMEOUT_S = 60.0
 
@@ -202,13 +203,13 @@ class Loader(Iterable[Any]):
         return iteration
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come, of an ImageDataset; else of a sampler or dataset that has epochs.
+        """Fixes the epoch of the iterations to come: of the dataset, those within it, and a sampler that has epochs.
 
         Raises:
             ConfigError: epoch is not an integer >= 0.
         """
         epoch = check_integer("set_epoch: epoch", epoch, 0)
-        for owner in (self.dataset, self.options.sampler):
+        for owner in (*unwrap(self.dataset), self.options.sampler):
             if callable(getattr(owner, "set_epoch", None)):
                 owner.set_epoch(epoch)
 
