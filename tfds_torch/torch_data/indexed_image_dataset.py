@@ -13,6 +13,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.arguments import check_single_examples
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.worker_watch import end_with_parent
 from tfds_torch.torch_data.example_epochs import ExampleEpochs
 from tfds_torch.torch_data.fields import check_field_names, make_tuples
@@ -142,6 +143,10 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             ShardError: a shard is missing or damaged.
         """
         return self.parser.filenames(basename, absolute)
+
+    def __getstate__(self) -> dict[str, Any]:
+        check_functions({name: getattr(self, name) for name in ("transform", "target_transform")})
+        return self.__dict__
 
 
 def _value(example: Example, field: str, images: Collection[str]) -> Any:

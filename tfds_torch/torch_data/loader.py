@@ -24,6 +24,7 @@ from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign, warn_of_memory
 from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.loading.source import BatchSource
+from tfds_torch.torch_data.loading.start_errors import unpicklable_is_named
 from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
 from tfds_torch.torch_data.loading.worker import WorkerContext
 from tfds_torch.torch_data.own_iteration import is_position
@@ -49,6 +50,7 @@ def create_loader(
     batch_size: int | None = None,
     shuffle: bool = False,
     sampler: Any = None,
+    batch_sampler: Any = None,
     drop_last: bool = False,
     collate_fn: Callable[[Any], Any] | None = None,
     worker_init_fn: Callable[[int], None] | None = None,
@@ -76,6 +78,8 @@ def create_loader(
         batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
         shuffle: whether a map-style dataset is shuffled anew in every epoch; an ImageDataset's parser plans its order.
         sampler: as in torch's DataLoader, for a map-style dataset.
+        batch_sampler: as in torch's DataLoader, for a map-style dataset: the indices of every batch, in place of
+            batch_size, shuffle, sampler and drop_last.
         drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
         collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
             gets what the dataset yields.
@@ -104,6 +108,7 @@ def create_loader(
         batch_size=batch_size,
         shuffle=shuffle,
         sampler=sampler,
+        batch_sampler=batch_sampler,
         drop_last=drop_last,
         collate_fn=collate_fn,
         worker_init_fn=worker_init_fn,
@@ -162,7 +167,7 @@ class Loader(Iterable[Any]):
 
     @property
     def batch_size(self) -> int | None:
-        """Examples of a batch; None: the dataset's items come as they are."""
+        """Examples of a batch; None: the dataset's items come as they are, or a batch sampler deals them out."""
         return self._setup.batch_size
 
     @property
@@ -209,7 +214,9 @@ class Loader(Iterable[Any]):
             ConfigError: epoch is not an integer >= 0.
         """
         epoch = check_integer("set_epoch: epoch", epoch, 0)
-        for owner in (*unwrap(self.dataset), self.options.sampler):
+        batch_sampler = self.options.batch_sampler
+        samplers = (self.options.sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
+        for owner in (*unwrap(self.dataset), *samplers):
             if callable(getattr(owner, "set_epoch", None)):
                 owner.set_epoch(epoch)
 
@@ -291,7 +298,8 @@ class Loader(Iterable[Any]):
             self._metrics.use(context.metrics)
             _write_start(context, 0, began)
             loader = self._setup.torch_loader(self.dataset, context, self.num_workers)
-            source = self._source = BatchSource(loader, context, self._names(), self.options.timeout_s)
+            with unpicklable_is_named(self.dataset, self.options, loader):
+                source = self._source = BatchSource(loader, context, self._names(), self.options.timeout_s)
         else:
             _write_start(context, source.num_begun, began)
         try:
@@ -349,7 +357,7 @@ class Loader(Iterable[Any]):
         if not isinstance(self.dataset, ImageDataset):
             raise ConfigError(
                 f"A Loader has a state over an ImageDataset only: {self._name} does not say which examples come after "
-                f"which. Keep the state of its sampler, or read it as an ImageDataset."
+                f"which. Keep the state of its sampler or batch sampler, or read it as an ImageDataset."
             )
         return self.dataset
 
