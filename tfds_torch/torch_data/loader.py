@@ -21,8 +21,9 @@ from tfds_torch.runtime.loader_stats import LoaderStats
 from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign, warn_of_memory
+from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
 from tfds_torch.torch_data.loading.options import LoaderOptions
+from tfds_torch.torch_data.loading.reported_length import CountedBatches, reported_length
 from tfds_torch.torch_data.loading.source import BatchSource
 from tfds_torch.torch_data.loading.start_errors import unpicklable_is_named
 from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
@@ -162,6 +163,7 @@ class Loader(Iterable[Any]):
         if options.has_device_stage:
             self._on_device(())  # What cannot work is said now.
         warn_of_foreign(dataset, options, self.num_workers)
+        self._has_ranks = warn_of_ranks(dataset, options)
         warn_of_memory(dataset, self.num_workers, options.prefetch_batches)
         close_at_exit(self)
 
@@ -190,10 +192,12 @@ class Loader(Iterable[Any]):
             raise ConfigError("This Loader is closed: make a new one.")
         if (earlier := self._iteration()) is not None:
             earlier.replace()
+        if not self._has_ranks:  # torch.distributed may have been initialised meanwhile.
+            self._has_ranks = warn_of_ranks(self.dataset, self.options, stacklevel=3)
         self._check_ranks()
         began = self._begin_epoch()
         source = self._begin_source(began)
-        batches = source.batches()
+        batches = self._counted(source)
         num_expected = None if began is None else began.num_batches - began.batches_delivered
         iteration = LoaderIteration(
             iter(self._on_device(batches)) if self.options.has_device_stage else batches,
@@ -308,6 +312,14 @@ class Loader(Iterable[Any]):
             self._end_source(source, can_go_on=False)
             raise
         return source
+
+    def _counted(self, source: BatchSource) -> Iterator[Any]:
+        """Returns the batches of a source; those of an IterableDataset with a length are held against that."""
+        batches, length = source.batches(), None if self._is_ours else reported_length(self.dataset)
+        if length is None:
+            return batches
+        setup = self._setup
+        return CountedBatches(batches, source.examples, setup.is_collated, self._name, length, self.num_workers)
 
     def _end_source(self, source: BatchSource, can_go_on: bool) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""

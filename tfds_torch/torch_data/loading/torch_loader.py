@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, default_collate, default_convert
+from torch.utils.data import DataLoader, default_convert
 
 from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
 from tfds_torch.plan.world import World
@@ -15,6 +15,7 @@ from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.dataset_check import check_dataset
+from tfds_torch.torch_data.loading.default_collation import DefaultCollation
 from tfds_torch.torch_data.loading.iterables import is_iterable
 from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.loading.sending import SendingCollate
@@ -116,7 +117,7 @@ class TorchLoaderSetup:
 
     def _default_collate(self, dataset: Any) -> Callable[[Any], Any] | None:
         if self.is_collated:
-            return default_collate
+            return DefaultCollation(dataset)
         return None if isinstance(dataset, ImageDataset) else default_convert
 
 
