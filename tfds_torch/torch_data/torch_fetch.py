@@ -46,7 +46,8 @@ def find_iteration() -> object | None:
 
     It is torch's fetcher, which every process that reads makes anew for every iteration.
     """
-    return _find_fetcher()[0]
+    iteration: object | None = _find_fetcher()[0]
+    return iteration
 
 
 def _find_fetcher() -> tuple[Any, Any]:
