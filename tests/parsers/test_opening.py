@@ -1,5 +1,6 @@
 """Finding a dataset: by name, config, version or directory; its files' names; and preparing it."""
 
+import errno
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from tfds_fixtures import BUILD_LOG, NUM_TRAIN, SPLITS, Datasets, Ledger, has_tensorflow
 from zygote import torch_zygote
 
@@ -184,3 +186,30 @@ def test_download_loads_no_tensorflow_into_the_process_that_asks(
     downloads: tuple[Path, list[tuple[str, int, bool]]],
 ) -> None:
     assert [result[2] for result in downloads[1]] == [False] * 3
+
+
+def assert_download_is_refused(root: Path, reason: str) -> None:
+    with pytest.raises(DatasetNotFoundError) as caught:
+        ParserTfds(root, "mnist", download=True)
+    begin = f"download=True: 'mnist' is not prepared under {root}, and cannot be prepared there: {reason} ({root}"
+    assert str(caught.value).startswith(begin)
+    assert str(caught.value).endswith(
+        "Give a root that can be written to; or prepare it on another disk (tfds build mnist --data_dir=...), and open "
+        "it there or copy it here."
+    )
+
+
+def test_a_download_to_where_no_folder_can_be_made_is_an_error_with_the_path(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert_download_is_refused(tmp_path / "file" / "data", "Not a directory")
+    assert_download_is_refused(Path("/proc/data"), "No such file or directory")
+
+
+def test_a_download_to_a_read_only_disk_is_an_error_with_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(lock: Any, *arguments: Any, **options: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", lock.lock_file)
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)  # Permissions do not hold for root.
+    assert_download_is_refused(tmp_path, "Read-only file system")

@@ -256,6 +256,11 @@ def test_masks_go_through_the_same_crop(folder: Path, pixels: Any) -> None:
     parser = ParserBeton(folder / "masks.beton", True, True, 10, preprocess=preprocess)
     for batch in parser.batches(fields=("image", "mask")):
         assert (batch.image == np.stack(batch.features["mask"])).all()
+    dataset = IndexedImageDataset(parser, fields=("image", "mask"))
+    for number in range(20):
+        image, mask = dataset[number]
+        assert image.shape == mask.shape == (3, SIDE, SIDE)
+        assert torch.equal(image, mask)
 
 
 # Promises

@@ -5,6 +5,7 @@ import sys
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch.utils.data import (
 )
 
 import tfds_torch
-from tfds_torch import ImageDataset, IndexedImageDataset, ParserTfds
+from tfds_torch import EvalPreprocess, ImageDataset, IndexedImageDataset, ParserTfds, TrainPreprocess, create_loader
 from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from torch_data import reading
@@ -33,6 +34,7 @@ from torch_data.conftest import NUM_PHOTOS
 
 slow = pytest.mark.slow
 LEDGER = ("index", "label", "valid", "id")
+TRAIN = TrainPreprocess(size=32)
 
 
 @pytest.fixture
@@ -214,6 +216,137 @@ def test_errors_of_workers_keep_their_type(dataset: IndexedImageDataset) -> None
     loader = DataLoader(dataset, sampler=[NUM_PHOTOS], num_workers=1)  # type: ignore[arg-type]
     with pytest.raises(ExampleNotFoundError, match="there is no example 61"):
         list(loader)
+
+
+# Preprocessed images
+
+
+def preprocessing(data_root: Path, preprocess: Any = TRAIN, fields: Sequence[str] = ("image", "index")) -> Any:
+    parser = ParserTfds(data_root, "photos", is_training=True, batch_size=8, preprocess=preprocess, repeats=2)
+    return IndexedImageDataset(parser, fields=fields)
+
+
+@pytest.fixture(scope="module")
+def crops(data_root: Path) -> list[dict[int, torch.Tensor]]:
+    """The images of the first pass of three epochs, by their index, as ImageDataset's whole batches have them."""
+    dataset, found = ImageDataset(preprocessing(data_root).parser, fields=("image", "index")), []
+    for epoch in range(3):
+        dataset.set_epoch(epoch)
+        batches = [(images.clone(), index.tolist()) for images, index in dataset]
+        rows = [pair for images, index in batches for pair in zip(index, images, strict=True)][:NUM_PHOTOS]
+        assert len(dict(rows)) == NUM_PHOTOS
+        found.append(dict(rows))
+    return found
+
+
+def epochs_of(loader: Any, crops: list[dict[int, torch.Tensor]]) -> set[int]:
+    """Returns the epochs whose crops a loader's images are."""
+    found = set()
+    for images, index in loader:
+        for image, number in zip(images, index.tolist(), strict=True):
+            (epoch,) = [epoch for epoch, crop in enumerate(crops) if torch.equal(crop[number], image)]
+            found.add(epoch)
+    return found
+
+
+def test_a_preprocessed_example_is_that_of_the_whole_batches(data_root: Path, crops: list[Any]) -> None:
+    dataset = preprocessing(data_root, fields=("image", "label", "id"))
+    for epoch in (2, 0):
+        dataset.set_epoch(epoch)
+        for number, (image, label, name) in zip((5, 60, 5), dataset.__getitems__([5, 60, 5]), strict=True):
+            assert (image.dtype, image.shape) == (torch.uint8, (3, 32, 32))
+            assert torch.equal(image, crops[epoch][number])
+            assert (label, name) == (dataset.parser[number].label, dataset.parser[number].id)
+        assert torch.equal(dataset["photos-train.tfrecord-00000-of-00008__3"][0], crops[epoch][3])
+    assert not torch.equal(crops[0][5], crops[2][5])
+    assert dataset.parser[5].image.shape == np.asarray(IndexedImageDataset(plain(data_root))[5][0]).shape
+
+
+def plain(data_root: Path) -> ParserTfds:
+    return ParserTfds(data_root, "photos")
+
+
+def test_evaluation_is_that_of_the_whole_batches(data_root: Path) -> None:
+    preprocess = EvalPreprocess(size=32, interpolation="bicubic")
+    parser = ParserTfds(data_root, "photos", batch_size=64, image_mode="L", preprocess=preprocess)
+    ((images, labels),) = ImageDataset(parser)
+    ((ours, our_labels),) = DataLoader(IndexedImageDataset(parser), 64)
+    assert torch.equal(ours, images)
+    assert torch.equal(our_labels, labels)
+
+
+LOADERS: dict[str, Callable[..., Any]] = {
+    "torch's": partial(DataLoader, batch_size=8),
+    "torch's, fork": partial(DataLoader, batch_size=8, num_workers=2, multiprocessing_context="fork"),
+    "torch's, fork, persistent": partial(
+        DataLoader, batch_size=8, num_workers=2, multiprocessing_context="fork", persistent_workers=True
+    ),
+    "torch's, spawn": partial(DataLoader, batch_size=8, num_workers=2, multiprocessing_context="spawn"),
+    "torch's, spawn, persistent": partial(
+        DataLoader, batch_size=8, num_workers=2, multiprocessing_context="spawn", persistent_workers=True
+    ),
+    "torch's, forkserver": partial(DataLoader, batch_size=8, num_workers=2, multiprocessing_context="forkserver"),
+    "ours": partial(create_loader, batch_size=8),
+    "ours, fork": partial(create_loader, batch_size=8, num_workers=2, multiprocessing_context="fork"),
+    "ours, spawn": partial(create_loader, batch_size=8, num_workers=2, multiprocessing_context="spawn"),
+}
+LOADER_PARAMETERS = [
+    pytest.param(name, marks=slow if "spawn" in name or "forkserver" in name else ()) for name in LOADERS
+]
+
+
+@pytest.mark.parametrize("name", LOADER_PARAMETERS)
+def test_every_iteration_has_other_crops_until_an_epoch_is_set(name: str, data_root: Path, crops: list[Any]) -> None:
+    dataset = preprocessing(data_root)
+    part, _ = random_split(dataset, [30, NUM_PHOTOS - 30], generator())
+    loader = LOADERS[name](part)
+    for epoch in range(3):
+        assert epochs_of(loader, crops) == {epoch}
+    dataset.set_epoch(1)  # It reaches workers that already run.
+    assert epochs_of(loader, crops) == {1}
+    assert epochs_of(loader, crops) == {1}
+    getattr(loader, "close", lambda: None)()
+
+
+def test_a_loader_sets_the_epoch_of_the_dataset_within_a_subset(data_root: Path, crops: list[Any]) -> None:
+    loader = create_loader(Subset(preprocessing(data_root), range(20)), batch_size=8)
+    loader.set_epoch(2)
+    assert epochs_of(loader, crops) == {2}
+
+
+def test_the_crops_of_ranks_belong_to_the_same_epoch(data_root: Path, crops: list[Any]) -> None:
+    for rank in range(2):
+        dataset = preprocessing(data_root)
+        loader = DataLoader(dataset, 8, sampler=DistributedSampler(dataset, 2, rank))
+        assert [epochs_of(loader, crops) for _ in range(2)] == [{0}, {1}]
+
+
+def test_loaders_that_take_turns_keep_their_epochs(data_root: Path, crops: list[Any]) -> None:
+    dataset = preprocessing(data_root)
+    first, second = iter(DataLoader(dataset, 8)), iter(DataLoader(dataset, 8))
+    found = [(epochs_of([one], crops), epochs_of([two], crops)) for one, two in zip(first, second, strict=True)]
+    assert found == [({0}, {1})] * len(found)
+
+
+def test_a_transform_gets_the_preprocessed_image(data_root: Path) -> None:
+    dataset = IndexedImageDataset(preprocessing(data_root).parser, transform=torch.Tensor.float)
+    assert dataset[0][0].dtype == torch.float32
+
+
+def test_a_copy_of_a_preprocessing_dataset_goes_on_for_itself(data_root: Path, crops: list[Any]) -> None:
+    dataset = preprocessing(data_root)
+    dataset.set_epoch(1)
+    copy = pickle.loads(pickle.dumps(dataset))
+    dataset.set_epoch(2)
+    assert torch.equal(copy[4][0], crops[1][4])
+
+
+def test_what_single_examples_cannot_do_is_refused(data_root: Path) -> None:
+    with pytest.raises(ConfigError, match=r"photos:1.0.0: single examples cannot go through .*map_fn is a tensorflow"):
+        preprocessing(data_root, TrainPreprocess(size=32, map_fn="reading:size_of"))
+    for dataset in (preprocessing(data_root), IndexedImageDataset(plain(data_root))):
+        with pytest.raises(ConfigError, match=r"^set_epoch: epoch=-1 must be an integer >= 0"):
+            dataset.set_epoch(-1)
 
 
 # Lives of whole programs

@@ -186,18 +186,29 @@ def test_an_epoch_that_was_broken_off_is_over_and_one_that_is_set_begins(numbere
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 7}, "batch_size=7, and the parser of numbered:1.0.0 plans batch_size=6. Leave it out here"),
+        ({"batch_size": 7}, "the parser of numbered:1.0.0 plans batch_size=6. Leave it out here"),
+        ({"batch_size": 7}, "give the parser the one that is wanted: ParserTfds(..., batch_size=7)."),
         ({"shuffle": True}, "shuffle=True is not for an ImageDataset, whose order and last batch its parser plans"),
+        ({"shuffle": True}, "Leave shuffle out here. ParserTfds(..., shuffle=True), the default in training, shuffles"),
         ({"sampler": [1]}, "sampler=[1] is not for an ImageDataset"),
+        ({"sampler": [1], "shuffle": True}, "Leave shuffle out here."),
+        ({"sampler": [1]}, "needs create_loader(IndexedImageDataset(parser), sampler=...); a part of the examples is"),
+        ({"batch_sampler": [[1]]}, "needs create_loader(IndexedImageDataset(parser), batch_sampler=...); a part of"),
         ({"drop_last": True, "batch_size": 6}, "drop_last=True is not for an ImageDataset"),
+        ({"drop_last": True}, "Leave drop_last out here. ParserTfds(..., remainder='drop') leaves out the short last"),
     ],
 )
-def test_what_the_parser_plans_cannot_be_said_again(
+def test_what_the_parser_plans_is_refused_with_the_parsers_argument(
     arguments: dict[str, Any], message: str, numbered_root: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         create_loader(dataset_of(numbered_root), **arguments)
     assert message in str(caught.value)
+
+
+def test_the_remainder_that_the_error_names_drops_the_short_last_batch(numbered_root: str) -> None:
+    loader = create_loader(dataset_of(numbered_root, is_training=False, remainder="drop"))
+    assert [len(batch[0]) for batch in loader] == [6] * (NUM_EXAMPLES // 6)
 
 
 def test_the_parsers_batch_size_may_be_said_again(numbered_root: str) -> None:

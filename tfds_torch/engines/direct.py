@@ -11,8 +11,10 @@ from tfds_torch.engines.assembly import Assembly
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.decoding import ChunkDecoder
 from tfds_torch.engines.replacing import Replacement
-from tfds_torch.engines.request import Content, Decoded, EncodedChunk, ReadRequest, SampleOrder
+from tfds_torch.engines.request import Content, Decoded, EncodedChunk, ReadContext, ReadRequest, SampleOrder
 from tfds_torch.errors import TfdsTorchError
+from tfds_torch.images.batch_buffer import ArrayBuffer
+from tfds_torch.images.buffer_rows import BufferRows
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.storage.source import Source
@@ -121,31 +123,45 @@ def end_of_chunk(start: int, num_examples: int, batch_size: int, chunk_size: int
 
 
 def read_examples(
-    source: Source, content: Content, index: Int64Array, num_threads: int, chunk_size: int
+    source: Source,
+    content: Content,
+    keys: Int64Array,
+    num_threads: int,
+    chunk_size: int,
+    *,
+    seed: int = 0,
+    context: ReadContext = ReadContext(),
 ) -> Iterator[tuple[Int64Array, Decoded]]:
     """Yields examples in the order asked: their indices, int64 [n], and field -> n values, some of them at a time.
 
     Args:
         source: of the split.
-        content: what is decoded; images are arrays of their own.
-        index: int64 [n], in any order, also several times the same.
+        content: what is decoded; without a preprocess, images are arrays of their own.
+        keys: int64 [n], sample keys in any order, also several times the same; of the first pass, they are indices.
         num_threads: that decode.
         chunk_size: examples that are read and decoded at a time.
+        seed: of random numbers.
+        context: what the run supplies.
 
     Raises:
         ShardError: a file is missing, or holds another number of examples than promised.
         CorruptRecordError: an example is damaged.
     """
     source.check()
-    decoder = ChunkDecoder(source, content)
+    decoder = ChunkDecoder(source, content, seed, context.metrics)
+    make_buffer = context.make_buffer or ArrayBuffer
 
-    def read(part: Int64Array) -> EncodedChunk:
-        return EncodedChunk(0, part, source.read(part, content.keys) if content.keys else {})
+    def read(part: Int64Array) -> tuple[Int64Array, Decoded]:
+        index = part % len(source)
+        chunk = EncodedChunk(0, part, source.read(index, content.keys) if content.keys else {})
+        if content.image is None:
+            return index, decoder.decode(chunk, [])
+        buffer = make_buffer((len(part), *decoder.row_shape(chunk, 0)))
+        return index, decoder.decode(chunk, [BufferRows(buffer, 0, len(part))]) | {"image": buffer.images}
 
-    parts: Sequence[Int64Array] = [index[at : at + chunk_size] for at in range(0, len(index), chunk_size)]
+    parts: Sequence[Int64Array] = [keys[at : at + chunk_size] for at in range(0, len(keys), chunk_size)]
     if num_threads == 1 or len(parts) == 1:
-        for part in parts:
-            yield part, decoder.decode(read(part), [])
+        yield from map(read, parts)
         return
     with ThreadPoolExecutor(num_threads, "tfds_torch-decode") as threads:
-        yield from zip(parts, threads.map(lambda part: decoder.decode(read(part), []), parts), strict=True)
+        yield from threads.map(read, parts)

@@ -3,7 +3,7 @@
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
-from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
+from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 
 
 def check_arguments(
@@ -40,4 +40,13 @@ def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str
         raise ConfigError(
             f"The fill {levels} of the preprocess has {len(levels)} grey levels, and image_mode "
             f"{image_mode!r} has {channels} channels: give one level, or one for each."
+        )
+
+
+def check_single_examples(dataset_name: str, preprocess: Preprocess | None) -> None:
+    """Raises ConfigError for a preprocess that single examples cannot go through."""
+    if preprocess is not None and preprocess.map_fn is not None:
+        raise ConfigError(
+            f"{dataset_name}: single examples cannot go through {preprocess!r}: its map_fn is a tensorflow function "
+            f"of whole batches. Read them with ImageDataset; or leave out the map_fn: parser.with_preprocess(...)."
         )

@@ -8,7 +8,7 @@ import numpy as np
 from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_examples
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.request import Content
+from tfds_torch.engines.request import Content, ReadContext
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.source import Source
@@ -17,29 +17,38 @@ _CHUNK_BYTES = 3 * 2**19  # Encoded; what is decoded at a time, and so held in m
 
 
 def decode_examples(
-    source: Source, content: Content, class_map: ClassMap | None, read: ReadOptions, index: Int64Array
+    source: Source,
+    content: Content,
+    class_map: ClassMap | None,
+    read: ReadOptions,
+    keys: Int64Array,
+    *,
+    seed: int = 0,
+    context: ReadContext = ReadContext(),
 ) -> list[Example]:
     """Returns examples in the order asked for; those of a call are fetched together.
 
     Args:
         source: of the split.
-        content: what is decoded; images are arrays of their own.
+        content: what is decoded; without a preprocess, images are arrays of their own.
         class_map: new labels for the target; None: it keeps its own.
         read: how many threads decode.
-        index: int64 [n], in any order, also several times the same.
+        keys: int64 [n], sample keys in any order, also several times the same; of the first pass, they are indices.
+        seed: of random numbers.
+        context: what the run supplies.
 
     Raises:
         ConfigError: the class map lacks a label.
         ShardError: a file is missing, or holds another number of examples than promised.
         CorruptRecordError: a record or an image is damaged.
     """
-    if not len(index):
+    if not len(keys):
         return []
     chunk_size = max(1, _CHUNK_BYTES // max(1, source.mean_example_bytes))
-    num_threads = 1 if len(index) <= chunk_size else read.threads_of_worker(1)
+    num_threads = 1 if len(keys) <= chunk_size else read.threads_of_worker(1)
     return [
         example
-        for part, decoded in read_examples(source, content, index, num_threads, chunk_size)
+        for part, decoded in read_examples(source, content, keys, num_threads, chunk_size, seed=seed, context=context)
         for example in _examples(source, content, class_map, part, dict(decoded))
     ]
 

@@ -21,6 +21,7 @@ from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.arguments import check_single_examples
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.example_lookup import find_examples
 from tfds_torch.parsers.examples import decode_examples
@@ -402,19 +403,28 @@ class ParserBase(ABC):
         ]
 
     def examples_by_index(
-        self, indices_or_ids: Iterable[int | str], fields: Sequence[str] = DEFAULT_FIELDS
+        self,
+        indices_or_ids: Iterable[int | str],
+        fields: Sequence[str] = DEFAULT_FIELDS,
+        *,
+        epoch: int | None = None,
+        context: ReadContext = ReadContext(),
     ) -> list[Example]:
-        """Returns examples in the order asked for, fetched together and decoded in this process, whole.
+        """Returns examples in the order asked for, fetched together and decoded in this process.
 
-        They are what `batches` yields without a preprocess, example by example.
+        They are what `batches` yields, example by example: without a preprocess, or with it where an epoch is given.
 
         Args:
             indices_or_ids: indices (negative ones count from the end) and TFDS ids, `<shard file>__<record>` (of an
                 image folder: the path below its root), in any mix and order; also several times the same.
             fields: what to decode: `image`, `label`, and any feature of the dataset.
+            epoch: whose crops the images get: those of the first pass of that epoch; None: images are whole, whatever
+                the preprocess.
+            context: what the run supplies: the memory of preprocessed images, and metrics.
 
         Raises:
-            ConfigError: a field that does not exist, something that is not an index or id, or remote files.
+            ConfigError: a field that does not exist, something that is not an index or id, or remote files; or an
+                epoch, and a preprocess with a map_fn.
             ExampleNotFoundError: there is no such example.
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
@@ -423,9 +433,12 @@ class ParserBase(ABC):
             raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
         self.check_fields(fields)
         self._check_can_fetch()
-        index = find_examples(self._source, self.split, indices_or_ids)
-        content = self._content(fields, in_buffers=False, is_preprocessed=False)
-        return decode_examples(self._source, content, self._class_map, self.read, index)
+        keys = find_examples(self._source, self.split, indices_or_ids)
+        if epoch is not None:
+            check_single_examples(self.dataset_name, self.preprocess)
+            keys = keys + check_integer("epoch", epoch, 0) * max(1, self.repeats) * self.num_examples
+        content = self._content(fields, in_buffers=False, is_preprocessed=epoch is not None)
+        return decode_examples(self._source, content, self._class_map, self.read, keys, seed=self.seed, context=context)
 
     def encoded_names(self) -> list[str]:
         """Returns the fields of an example as it is stored: image and label first, then the dataset's other ones."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.torch_data.device_copy import DeviceCopy, StageTimes, device_copy, find_device
 from tfds_torch.torch_data.nested import with_tensors
@@ -47,8 +49,8 @@ class DevicePrefetcher(Iterable[Any]):
             CUDA copy that is not through when the iteration ends is left out.
 
     Raises:
-        ConfigError: a device that is not here, mean or std that cannot be meant, another dtype, or a negative
-            prefetch_batches. A batch without images of so many channels is reported when it comes.
+        ConfigError: a parser instead of batches, a device that is not here, mean or std that cannot be meant, another
+            dtype, or a negative prefetch_batches. A batch without images of so many channels is reported when it comes.
     """
 
     def __init__(
@@ -63,6 +65,11 @@ class DevicePrefetcher(Iterable[Any]):
         prefetch_batches: int = 2,
         metrics: StageTimes | None = None,
     ) -> None:
+        if isinstance(batches, Parser):
+            raise ConfigError(
+                f"DevicePrefetcher: {batches!r} is a parser, whose single examples would come one by one. Use "
+                f"create_loader(ImageDataset(parser), device=...)."
+            )
         self.batches = batches
         self.device = find_device(device)
         self.prefetch_batches = check_integer("prefetch_batches", prefetch_batches, 0)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
@@ -15,7 +16,7 @@ from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
 from tfds_torch.runtime.stage_metrics import StageMetrics
 
 Column = tuple[str, Iterable[Any]]
-"""A field, and its values, one per example: pixels uint8 [H, W, C], a label, or any other value."""
+"""A field, and its values, one per example: pixels uint8 [H, W, C], a tensor of them, a label, or any other value."""
 
 
 def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
@@ -62,7 +63,7 @@ def make_tuples(
 
     Args:
         columns: the fields, in the order in which they are wanted.
-        transform: called with the PIL image; its result takes the image's place.
+        transform: called with the PIL image, or the tensor; its result takes the image's place.
         target_transform: called with the label.
     """
     return zip(*(_convert(name, values, transform, target_transform) for name, values in columns), strict=True)
@@ -97,8 +98,10 @@ def _convert(
     return iter(values)
 
 
-def _to_pil(pixels: NDArray[np.uint8]) -> Image.Image:
-    """Returns an image of pixels uint8 [H, W, C], C in 1, 3, 4."""
+def _to_pil(pixels: NDArray[np.uint8] | Tensor) -> Image.Image | Tensor:
+    """Returns an image of pixels uint8 [H, W, C], C in 1, 3, 4; a tensor as it is."""
+    if isinstance(pixels, Tensor):
+        return pixels
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.utils.data
 
@@ -22,6 +22,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.allocator import keep_freed_memory
 from tfds_torch.runtime.machine_share import num_local_ranks
 from tfds_torch.runtime.one_thread import OneThreadIterator
+from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_watch import end_with_parent
@@ -284,6 +285,10 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """
         return self.parser.filenames(basename, absolute)
 
+    def __getitem__(self, index: object) -> NoReturn:
+        """Raises ConfigError: examples come in the order that the parser plans."""
+        raise no_numbers(f"Example {index!r} was asked for")
+
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         self._refuse_second_shards()
         worker = torch.utils.data.get_worker_info()
@@ -378,7 +383,21 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:  # A worker of spawn does not know what Accelerate does here.
             self._refuse_second_shards()
+        check_functions({name: getattr(self, name) for name in ("transform", "target_transform")})
         return self.__dict__
+
+
+def no_numbers(asked: str) -> ConfigError:
+    """Returns the error for whatever asks an ImageDataset for an example by its number.
+
+    Args:
+        asked: what does.
+    """
+    return ConfigError(
+        f"{asked}, and an ImageDataset has no examples by number: it yields them in the order that its parser plans. "
+        f"Subset, random_split and samplers work with IndexedImageDataset(parser). For a part of the examples give the "
+        f"parser a part of the split, such as split='train[:80%]' and split='train[80%:]'."
+    )
 
 
 def _num_local_ranks(environ: Mapping[str, str]) -> int | None:

@@ -1,28 +1,43 @@
 """IndexedImageDataset: a parser's examples as a torch map-style Dataset."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+import torch
 import torch.utils.data
 
 from tfds_torch.engines.batch import Example
+from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.arguments import check_single_examples
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.worker_watch import end_with_parent
+from tfds_torch.torch_data.example_epochs import ExampleEpochs
 from tfds_torch.torch_data.fields import check_field_names, make_tuples
+from tfds_torch.torch_data.tensor_buffer import make_own_buffer
+
+_IN_TENSORS = ReadContext(make_buffer=make_own_buffer)
 
 
 class IndexedParser(Parser, Protocol):
     """A parser whose examples can be fetched one by one."""
 
     def examples_by_index(
-        self, indices_or_ids: Iterable[int | str], fields: Sequence[str] = DEFAULT_FIELDS
+        self,
+        indices_or_ids: Iterable[int | str],
+        fields: Sequence[str] = DEFAULT_FIELDS,
+        *,
+        epoch: int | None = None,
+        context: ReadContext = ReadContext(),
     ) -> list[Example]:
-        """Returns examples, decoded."""
+        """Returns examples, decoded; preprocessed where an epoch is given."""
 
 
 class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
-    """Any example by its index, `(PIL.Image, int)` unless told otherwise: for samplers of your own.
+    """Any example by its index, for samplers of your own: `(PIL.Image, int)`, or preprocessed images as tensors.
 
     `DataLoader(dataset, batch_size=B, sampler=WeightedRandomSampler(...), num_workers=W)`, `Subset`, `random_split`,
     `DistributedSampler`: whatever works with a map-style dataset. A batch's examples are fetched together.
@@ -30,19 +45,29 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
     Where no sampler is needed, `ImageDataset` in read mode `index` is the better choice: it shuffles globally, resumes
     anywhere, deals examples to ranks and workers, and decodes ahead in threads.
 
-    PIL images have no default collation: end `transform` with a conversion to tensors, or give the loader a
-    `collate_fn`. Examples are decoded where they are asked for, without tensorflow. Workers may be started by fork,
-    spawn or forkserver, also after that; threads may share a dataset.
+    Without a preprocess, images are whole. PIL images have no default collation: end `transform` with a conversion to
+    tensors, or give the loader a `collate_fn`. Where the parser has a preprocess, an image is uint8 [C, H, W], the very
+    one that the whole batches of ImageDataset have of that example in that epoch.
+
+    Random crops are new ones in every epoch. Every iteration of a loader is the next epoch, until `set_epoch` fixes
+    it: `create_loader`, or torch's DataLoader, with workers or without. Two loaders that share a dataset (`Subset`,
+    `random_split`) share the count; where their epochs must not depend on each other, or something else than torch's
+    loaders asks for examples, call `set_epoch`.
+
+    Examples are decoded where they are asked for, without tensorflow. Workers may be started by fork, spawn or
+    forkserver, also after that; threads may share a dataset.
 
     Args:
         parser: where the examples come from; its batch size, shuffle and remainder play no part.
-        transform: called with the PIL image; its result takes the image's place.
+        transform: called with the PIL image, or with the preprocessed one; its result takes the image's place.
         target_transform: called with the label (0-based int).
         fields: what an example consists of, in this order: `image`, `label`, `index` (int), `id` (str,
-            `<shard>__<record>`), `valid` (always True), or any feature of the dataset.
+            `<shard>__<record>`), `valid` (always True), or any feature of the dataset. Images that go through the same
+            crop (the preprocess's `also`) are tensors, too.
 
     Raises:
-        ConfigError: a field that does not exist, no fields, or a parser that has no random access.
+        ConfigError: a field that does not exist, no fields, a parser that has no random access, or whose preprocess has
+            a map_fn, which works on whole batches.
     """
 
     def __init__(
@@ -61,6 +86,22 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         self.transform = transform
         self.target_transform = target_transform
         self.fields = check_field_names(parser, fields)
+        self._epochs: ExampleEpochs | None = None
+        if parser.preprocess is not None:
+            check_single_examples(parser.dataset_name, parser.preprocess)
+            self._epochs = ExampleEpochs()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fixes the epoch, and so the random crops, of the iterations to come, also in workers that already run.
+
+        It has no effect where the parser has no preprocess.
+
+        Raises:
+            ConfigError: epoch is not an integer >= 0.
+        """
+        epoch = check_integer("set_epoch: epoch", epoch, 0)
+        if self._epochs is not None:
+            self._epochs.set_epoch(epoch)
 
     def __len__(self) -> int:
         """Examples of the split."""
@@ -79,8 +120,15 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         """Returns a batch's examples, fetched together; torch's loaders call it."""
         if torch.utils.data.get_worker_info() is not None:
             end_with_parent()
-        examples = self.parser.examples_by_index(indices, self.fields)
-        columns = [(field, [_value(example, field) for example in examples]) for field in self.fields]
+        images: Collection[str] = ()
+        if self._epochs is None or self.parser.preprocess is None:
+            examples = self.parser.examples_by_index(indices, self.fields)
+        else:
+            images = ("image", *self.parser.preprocess.also)
+            examples = self.parser.examples_by_index(
+                indices, self.fields, epoch=self._epochs.current(), context=_IN_TENSORS
+            )
+        columns = [(name, [_value(example, name, images) for example in examples]) for name in self.fields]
         return list(make_tuples(columns, self.transform, self.target_transform))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
@@ -96,10 +144,17 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         """
         return self.parser.filenames(basename, absolute)
 
+    def __getstate__(self) -> dict[str, Any]:
+        check_functions({name: getattr(self, name) for name in ("transform", "target_transform")})
+        return self.__dict__
 
-def _value(example: Example, field: str) -> Any:
+
+def _value(example: Example, field: str, images: Collection[str]) -> Any:
+    """Returns a field of an example; the preprocessed images as tensors uint8 [C, H, W]."""
     if field == "valid":
         return True
     if field in ("index", "id", "image"):
         return getattr(example, field)
+    if field in images:
+        return torch.from_numpy(np.ascontiguousarray(example.features[field])).permute(2, 0, 1)
     return example.label if field == "label" and field not in example.features else example.features[field]

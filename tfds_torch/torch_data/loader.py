@@ -21,14 +21,17 @@ from tfds_torch.runtime.loader_stats import LoaderStats
 from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign, warn_of_memory
+from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
 from tfds_torch.torch_data.loading.options import LoaderOptions
+from tfds_torch.torch_data.loading.reported_length import CountedBatches, reported_length
 from tfds_torch.torch_data.loading.source import BatchSource
+from tfds_torch.torch_data.loading.start_errors import unpicklable_is_named
 from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
 from tfds_torch.torch_data.loading.worker import WorkerContext
 from tfds_torch.torch_data.own_iteration import is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
+from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 _RANKS_TIMEOUT_S = 60.0
 
@@ -48,6 +51,7 @@ def create_loader(
     batch_size: int | None = None,
     shuffle: bool = False,
     sampler: Any = None,
+    batch_sampler: Any = None,
     drop_last: bool = False,
     collate_fn: Callable[[Any], Any] | None = None,
     worker_init_fn: Callable[[int], None] | None = None,
@@ -75,6 +79,8 @@ def create_loader(
         batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
         shuffle: whether a map-style dataset is shuffled anew in every epoch; an ImageDataset's parser plans its order.
         sampler: as in torch's DataLoader, for a map-style dataset.
+        batch_sampler: as in torch's DataLoader, for a map-style dataset: the indices of every batch, in place of
+            batch_size, shuffle, sampler and drop_last.
         drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
         collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
             gets what the dataset yields.
@@ -103,6 +109,7 @@ def create_loader(
         batch_size=batch_size,
         shuffle=shuffle,
         sampler=sampler,
+        batch_sampler=batch_sampler,
         drop_last=drop_last,
         collate_fn=collate_fn,
         worker_init_fn=worker_init_fn,
@@ -156,12 +163,13 @@ class Loader(Iterable[Any]):
         if options.has_device_stage:
             self._on_device(())  # What cannot work is said now.
         warn_of_foreign(dataset, options, self.num_workers)
+        self._has_ranks = warn_of_ranks(dataset, options)
         warn_of_memory(dataset, self.num_workers, options.prefetch_batches)
         close_at_exit(self)
 
     @property
     def batch_size(self) -> int | None:
-        """Examples of a batch; None: the dataset's items come as they are."""
+        """Examples of a batch; None: the dataset's items come as they are, or a batch sampler deals them out."""
         return self._setup.batch_size
 
     @property
@@ -184,10 +192,12 @@ class Loader(Iterable[Any]):
             raise ConfigError("This Loader is closed: make a new one.")
         if (earlier := self._iteration()) is not None:
             earlier.replace()
+        if not self._has_ranks:  # torch.distributed may have been initialised meanwhile.
+            self._has_ranks = warn_of_ranks(self.dataset, self.options, stacklevel=3)
         self._check_ranks()
         began = self._begin_epoch()
         source = self._begin_source(began)
-        batches = source.batches()
+        batches = self._counted(source)
         num_expected = None if began is None else began.num_batches - began.batches_delivered
         iteration = LoaderIteration(
             iter(self._on_device(batches)) if self.options.has_device_stage else batches,
@@ -202,13 +212,15 @@ class Loader(Iterable[Any]):
         return iteration
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come, of an ImageDataset; else of a sampler or dataset that has epochs.
+        """Fixes the epoch of the iterations to come: of the dataset, those within it, and a sampler that has epochs.
 
         Raises:
             ConfigError: epoch is not an integer >= 0.
         """
         epoch = check_integer("set_epoch: epoch", epoch, 0)
-        for owner in (self.dataset, self.options.sampler):
+        batch_sampler = self.options.batch_sampler
+        samplers = (self.options.sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
+        for owner in (*unwrap(self.dataset), *samplers):
             if callable(getattr(owner, "set_epoch", None)):
                 owner.set_epoch(epoch)
 
@@ -290,7 +302,8 @@ class Loader(Iterable[Any]):
             self._metrics.use(context.metrics)
             _write_start(context, 0, began)
             loader = self._setup.torch_loader(self.dataset, context, self.num_workers)
-            source = self._source = BatchSource(loader, context, self._names(), self.options.timeout_s)
+            with unpicklable_is_named(self.dataset, self.options, loader):
+                source = self._source = BatchSource(loader, context, self._names(), self.options.timeout_s)
         else:
             _write_start(context, source.num_begun, began)
         try:
@@ -299,6 +312,14 @@ class Loader(Iterable[Any]):
             self._end_source(source, can_go_on=False)
             raise
         return source
+
+    def _counted(self, source: BatchSource) -> Iterator[Any]:
+        """Returns the batches of a source; those of an IterableDataset with a length are held against that."""
+        batches, length = source.batches(), None if self._is_ours else reported_length(self.dataset)
+        if length is None:
+            return batches
+        setup = self._setup
+        return CountedBatches(batches, source.examples, setup.is_collated, self._name, length, self.num_workers)
 
     def _end_source(self, source: BatchSource, can_go_on: bool) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""
@@ -348,7 +369,7 @@ class Loader(Iterable[Any]):
         if not isinstance(self.dataset, ImageDataset):
             raise ConfigError(
                 f"A Loader has a state over an ImageDataset only: {self._name} does not say which examples come after "
-                f"which. Keep the state of its sampler, or read it as an ImageDataset."
+                f"which. Keep the state of its sampler or batch sampler, or read it as an ImageDataset."
             )
         return self.dataset
 

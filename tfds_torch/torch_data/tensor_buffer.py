@@ -78,12 +78,18 @@ class TensorBuffers:
         # Threads write into it that know nothing of the caller's `torch.inference_mode()`.
         with torch.inference_mode(False):
             if torch.utils.data.get_worker_info() is None:
-                return TensorBuffer(torch.from_numpy(_own_memory.take(shape)))
+                return make_own_buffer(shape)
             slot = None if self._slots is None else self._slots.take(math.prod(shape))
             return TensorBuffer(_empty_shared(shape) if slot is None else torch.from_numpy(slot.reshape(shape)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorBuffers, ()  # Memory is shared by inheritance only.
+
+
+def make_own_buffer(shape: tuple[int, int, int, int]) -> TensorBuffer:
+    """Returns a buffer of [B, H, W, C] in this process's own memory, which is used over and over."""
+    with torch.inference_mode(False):
+        return TensorBuffer(torch.from_numpy(_own_memory.take(shape)))
 
 
 _own_memory = ReusedMemory()

@@ -31,18 +31,35 @@ def find_fetch() -> Fetch | None:
 
     A dataset that is iterated has no other way to know: the caller's frames are looked at.
     """
+    fetcher, asked = _find_fetcher()
+    if fetcher is None:
+        return None
+    if not fetcher.auto_collation:
+        return Fetch(None, False, fetcher.dataset)
+    if not isinstance(asked, list):
+        return None
+    return Fetch(len(asked), fetcher.collate_fn is default_collate, fetcher.dataset)
+
+
+def find_iteration() -> object | None:
+    """Returns an object that stands for the iteration of the DataLoader whose `next` is under way; None: there is none.
+
+    It is torch's fetcher, which every process that reads makes anew for every iteration.
+    """
+    iteration: object | None = _find_fetcher()[0]
+    return iteration
+
+
+def _find_fetcher() -> tuple[Any, Any]:
+    """Returns torch's fetcher, and what it is asked for; None and None: there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        fetcher: Any = frame.f_locals.get("self")
-        if frame.f_code.co_name == "fetch" and hasattr(fetcher, "auto_collation") and hasattr(fetcher, "collate_fn"):
-            asked = frame.f_locals.get("possibly_batched_index")
-            if not fetcher.auto_collation:
-                return Fetch(None, False, fetcher.dataset)
-            if not isinstance(asked, list):
-                return None
-            return Fetch(len(asked), fetcher.collate_fn is default_collate, fetcher.dataset)
+        if frame.f_code.co_name == "fetch":
+            fetcher = frame.f_locals.get("self")
+            if hasattr(fetcher, "auto_collation") and hasattr(fetcher, "collate_fn"):
+                return fetcher, frame.f_locals.get("possibly_batched_index")
         frame = frame.f_back
-    return None
+    return None, None
 
 
 def no_collation(loader: str) -> ConfigError:

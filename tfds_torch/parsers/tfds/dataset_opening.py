@@ -121,16 +121,31 @@ def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | 
 
 
 def _prepare(root: str | None, name: str, registered_name: str) -> None:
-    """Downloads and builds a dataset, in one process however many ask for it at the same time."""
+    """Downloads and builds a dataset, in one process however many ask for it at the same time.
+
+    Raises:
+        DatasetNotFoundError: nothing can be written under the root.
+    """
     if registered_name not in registered_names():
         return  # Said with the nearest names by the caller.
     data_dir = _data_dir(root)
-    data_dir.mkdir(parents=True, exist_ok=True)
     module = tfds.builder_cls(registered_name).__module__
     lock_name = "".join(letter if letter.isalnum() else "_" for letter in name)
     _logger.warning("Preparing %s under %s, or waiting for the process that does.", name, data_dir)
-    with FileLock(data_dir / f".{lock_name}.prepare.lock"):
+    lock = FileLock(data_dir / f".{lock_name}.prepare.lock")
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise DatasetNotFoundError(
+            f"download=True: {name!r} is not prepared under {data_dir}, and cannot be prepared there: "
+            f"{error.strerror or error} ({error.filename or data_dir}). Give a root that can be written to; or prepare "
+            f"it on another disk (tfds build {name} --data_dir=...), and open it there or copy it here."
+        ) from error
+    try:
         fresh_process.call(_download_and_prepare, module, name, str(data_dir))
+    finally:
+        lock.release()
 
 
 def _download_and_prepare(module: str, name: str, data_dir: str) -> None:

@@ -4,6 +4,7 @@ import inspect
 import logging
 import os
 import warnings
+from types import CodeType
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -15,11 +16,18 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.machine_share import choose_workers, num_local_ranks, usable_cores
 from tfds_torch.runtime.memory_limits import available_bytes, memory_limit
 from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 from tfds_torch.torch_data.loading.iterables import is_plain_iterable
 from tfds_torch.torch_data.loading.options import LoaderOptions
-from tfds_torch.torch_data.wrapped_datasets import find_layer
+from tfds_torch.torch_data.rank_world import find_rank
+from tfds_torch.torch_data.wrapped_datasets import find_layer, unwrap
 
 _logger = logging.getLogger(__name__)
+
+_WORKER_NAMES = frozenset({"get_worker_info"})
+_RANK_NAMES = frozenset(
+    ("get_rank", "get_world_size", "rank", "world_size", "num_replicas", "World", "RANK", "WORLD_SIZE")
+)
 
 _TENSORFLOW_BYTES = 400 * 2**20
 _TORCH_BYTES = 250 * 2**20
@@ -41,7 +49,7 @@ def warn_of_foreign(dataset: Any, options: LoaderOptions, num_workers: int) -> N
     if find_layer(dataset, ImageDataset) is not None:
         return
     name = type(dataset).__name__
-    is_shared_out = options.worker_init_fn is not None or _asks_for_worker(type(dataset))
+    is_shared_out = options.worker_init_fn is not None or _mentions(dataset, _WORKER_NAMES)
     if isinstance(dataset, IterableDataset) and num_workers > 1 and not is_shared_out:
         _warn(
             f"Each of the {num_workers} workers reads all of {name}, so that every example comes {num_workers} times: "
@@ -53,6 +61,41 @@ def warn_of_foreign(dataset: Any, options: LoaderOptions, num_workers: int) -> N
             f"The training process reads {name} for itself, between its steps: nothing is fetched while it computes. "
             f"Use num_workers=1 or more, or 'auto'."
         )
+
+
+def warn_of_ranks(dataset: Any, options: LoaderOptions, stacklevel: int = 4) -> bool:
+    """Warns where every rank would read all of a dataset that is not ours; returns whether there are several ranks.
+
+    Args:
+        dataset: of the loader.
+        options: of the loader; a sampler or batch sampler of the user's is taken to deal it out.
+        stacklevel: as in `warnings.warn`.
+    """
+    try:
+        world = find_rank(os.environ)
+    except ConfigError:  # An ImageDataset reports it.
+        return False
+    is_dealt_out = options.sampler is not None or options.batch_sampler is not None or is_plain_iterable(dataset)
+    if world.num_replicas == 1 or is_dealt_out or find_layer(dataset, ImageDataset) is not None:
+        return world.num_replicas > 1
+    if _mentions(dataset, _RANK_NAMES, options.worker_init_fn):
+        return True
+    step, name = world.num_replicas, type(dataset).__name__
+    begin = f"This is rank {world.rank} of {world.num_replicas}, and each of them reads all of {name}"
+    if isinstance(dataset, IterableDataset):
+        advice = (
+            f"nothing in its code asks for the rank. Let its __iter__ yield this rank's share (with "
+            f"rank = torch.distributed.get_rank(), the items rank, rank + {step}, rank + {2 * step}, ...), and divide "
+            f"that among the workers (torch.utils.data.get_worker_info())."
+        )
+    else:
+        ours = " Or read it with ImageDataset, which does so." if find_layer(dataset, IndexedImageDataset) else ""
+        advice = (
+            f"deal it out with sampler=torch.utils.data.DistributedSampler(dataset), and call loader.set_epoch(epoch) "
+            f"before every epoch.{ours} If it is this rank's share already, give a sampler of its order."
+        )
+    warnings.warn(f"{begin}: {advice}", UserWarning, stacklevel=stacklevel)
+    return True
 
 
 def worker_bytes(dataset: Any, num_workers: int, prefetch_batches: int) -> tuple[int, str]:
@@ -96,15 +139,36 @@ def warn_of_memory(dataset: Any, num_workers: int, prefetch_batches: int) -> Non
     )
 
 
-def _asks_for_worker(kind: type) -> bool:
-    """Whether a class's code mentions torch's worker info; True for code that cannot be looked at."""
-    for base in kind.__mro__:
-        if base.__module__.startswith("torch."):
+def _mentions(dataset: Any, names: frozenset[str], function: Any = None) -> bool:
+    """Whether a dataset or one within it has an attribute of one of these names, or code that uses one.
+
+    Args:
+        dataset: of the loader.
+        names: what is looked for.
+        function: whose code is looked at, too; None: there is none.
+    """
+    layers = list(unwrap(dataset))
+    members = [member for layer in layers for member in _members_of(type(layer))]
+    return any(names & set(getattr(layer, "__dict__", {})) for layer in layers) or any(
+        _code_mentions(member, names) for member in (*members, function)
+    )
+
+
+def _members_of(kind: type) -> list[Any]:
+    """Returns the members of a class and its bases, without torch's."""
+    bases = [base for base in kind.__mro__ if not base.__module__.startswith("torch.")]
+    return [member for base in bases for member in vars(base).values()]
+
+
+def _code_mentions(function: Any, names: frozenset[str]) -> bool:
+    codes = [getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)]
+    while codes:
+        code = codes.pop()
+        if code is None:
             continue
-        for member in vars(base).values():
-            code = getattr(inspect.unwrap(member) if callable(member) else member, "__code__", None)
-            if code is not None and "get_worker_info" in code.co_names:
-                return True
+        if names & {*code.co_names, *(value for value in code.co_consts if isinstance(value, str))}:
+            return True
+        codes += [value for value in code.co_consts if isinstance(value, CodeType)]  # Functions within it.
     return False
 
 

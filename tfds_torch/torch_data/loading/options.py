@@ -32,6 +32,7 @@ class LoaderOptions:
     batch_size: int | None = None
     shuffle: bool = False
     sampler: Any = None
+    batch_sampler: Any = None
     drop_last: bool = False
     collate_fn: Callable[[Any], Any] | None = None
     worker_init_fn: Callable[[int], None] | None = None
@@ -88,10 +89,11 @@ class LoaderOptions:
             )
         if self.sampler is not None and not isinstance(self.sampler, Iterable):
             raise ConfigError(f"create_loader: sampler={self.sampler!r} must be a Sampler, or other indices in order.")
-        if self.sampler is not None and self.shuffle:
-            raise ConfigError("create_loader: sampler= and shuffle=True exclude each other: the sampler is the order.")
-        if self.drop_last and self.batch_size is None:
-            raise ConfigError("create_loader: drop_last=True needs batch_size: without it there are no short batches.")
+        if self.batch_sampler is not None and not isinstance(self.batch_sampler, Iterable):
+            raise ConfigError(
+                f"create_loader: batch_sampler={self.batch_sampler!r} must be a BatchSampler, or other lists of "
+                f"indices in order."
+            )
         methods = get_all_start_methods()
         context = self.multiprocessing_context
         if not isinstance(context, BaseContext | None) and context not in methods:
