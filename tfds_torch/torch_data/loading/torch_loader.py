@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from tfds_torch.runtime.iteration_starts import IterationStarts
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
+from tfds_torch.runtime.worker_process import with_reports
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.iterables import is_iterable, is_plain_iterable
 from tfds_torch.torch_data.loading.options import LoaderOptions
@@ -108,7 +111,7 @@ class TorchLoaderSetup:
             of_workers = {
                 "prefetch_factor": options.prefetch_batches,
                 "persistent_workers": options.persistent_workers,
-                "multiprocessing_context": options.multiprocessing_context,
+                "multiprocessing_context": _start_context(options.multiprocessing_context, context.output, num_workers),
                 "worker_init_fn": WorkerStart(context, options.worker_init_fn),
             }
         return DataLoader(
@@ -127,6 +130,12 @@ class TorchLoaderSetup:
         if self.is_collated:
             return default_collate
         return None if isinstance(dataset, ImageDataset) else default_convert
+
+
+def _start_context(asked: Any, output: WorkerOutput, num_workers: int) -> BaseContext:
+    """Returns the context of multiprocessing in which workers start."""
+    context = asked if isinstance(asked, BaseContext) else get_context(asked)
+    return with_reports(context, output, num_workers)
 
 
 def _planned_batch_size(dataset: ImageDataset, options: LoaderOptions) -> int:
