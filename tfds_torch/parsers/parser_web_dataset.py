@@ -20,6 +20,7 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.web_dataset_fields import (
     SPECS,
     DecodedField,
+    Kind,
     LabelField,
     decode_array,
     decode_json,
@@ -38,6 +39,7 @@ SPLIT = "all"
 DEFAULT_EXTENSIONS: Mapping[str, str] = MappingProxyType({"image": "jpg;jpeg;png", "label": "cls"})
 """Field -> extensions, where nothing else is asked for."""
 
+_MOST_SHOWN, _SHOWN_CHARACTERS = 20, 100
 _DECODERS = {"json": decode_json, "array": decode_array, "text": decode_text}
 
 
@@ -53,10 +55,11 @@ class ParserWebDataset(ParserBase):
 
     Args:
         urls: paths of tars on this machine: one text, with braces as in "train-{000..099}.tar"; or a list of paths.
-        fields: name -> extension, or several with ";" between: a sample's first one is taken. The last part of an
-            extension says how it is decoded: `jpg jpeg png webp gif bmp` as an image, `cls` as an integer, `txt` as a
-            text, `json` and `npy` as such; all others are bytes. `image` and `label` are what batches have of that
-            name.
+        fields: name -> extension, or several with ";" between: a sample's first one is taken; or a sequence of names,
+            each of which is an extension, or `image` or `label`. The last part of an extension says how it is decoded:
+            `jpg jpeg png webp gif bmp` as an image, `cls` as an integer, `txt` as a text, `json` and `npy` as such; all
+            others (`mp ten cbor npz txt.gz`) are bytes. `image` and `label` are what batches have of that name. What
+            has no name here can be asked for by its extension: `ImageDataset(parser, fields=("image", "mp"))`.
         class_names: of the labels; None: they have no names.
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
@@ -79,7 +82,7 @@ class ParserWebDataset(ParserBase):
     def __init__(
         self,
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        fields: Mapping[str, str] = DEFAULT_EXTENSIONS,
+        fields: Mapping[str, str] | Sequence[str] = DEFAULT_EXTENSIONS,
         class_names: Sequence[str] | None = None,
         shuffle: bool | None = None,
         is_training: bool = False,
@@ -95,7 +98,7 @@ class ParserWebDataset(ParserBase):
     ) -> None:
         check_arguments(is_training, batch_size, shuffle, image_mode, read)
         self._names = _check_class_names(class_names)
-        _check_fields(fields)
+        fields = _check_fields(fields)
         self._tars: WebDatasetSource = source_type("webdataset")(urls, fields)
         self._kinds = {name: kind_of(name, found) for name, found in self._tars.alternatives.items()}
         super().__init__(
@@ -113,7 +116,9 @@ class ParserWebDataset(ParserBase):
         )
         self.image_key = "image" if "image" in fields else None
         self.target_key = "label" if "label" in fields else None
-        if fields is not DEFAULT_EXTENSIONS and self.num_examples:
+        if self.num_examples and fields is DEFAULT_EXTENSIONS and not self._all_fields:
+            raise ConfigError(self._nothing_usual())
+        if self.num_examples and fields is not DEFAULT_EXTENSIONS:
             for name in fields:
                 self._field(name)
         self._check_preprocess()
@@ -136,6 +141,11 @@ class ParserWebDataset(ParserBase):
         """Extensions in the tars that are of no field."""
         taken = {one for names in self._tars.alternatives.values() for one in names}
         return tuple(one for one in self._tars.index.extensions if one not in taken)
+
+    @property
+    def num_skipped(self) -> int:
+        """Files in the tars that belong to no sample, such as those that tar tools leave."""
+        return self._tars.num_skipped
 
     @property
     def element_spec(self) -> ElementSpec:
@@ -166,12 +176,24 @@ class ParserWebDataset(ParserBase):
     def _stored_class_names(self) -> list[str] | None:
         return None if self._names is None else list(self._names)
 
-    def _field(self, name: str) -> FieldDecoder:
-        if name not in self._kinds or not self._tars.has(name):
+    def _kind_of(self, name: str) -> Kind:
+        """Returns what a field is; an extension that is of no field can be asked for by its own name.
+
+        Raises:
+            ConfigError: the samples do not have it.
+            ShardError: some of them do not have it.
+        """
+        found = self._tars.alternatives_of(name)
+        if found and name not in self._kinds:
+            self._tars.check_field(name)
+        if not found or not self._tars.has(name):
             raise ConfigError(self._missing(name))
-        kind = self._kinds[name]
+        return self._kinds.get(name) or kind_of(name, found)
+
+    def _field(self, name: str) -> FieldDecoder:
+        kind = self._kind_of(name)
         if name == "image" and kind != "image":
-            extensions = ";".join(self._tars.alternatives[name])
+            extensions = ";".join(self._tars.alternatives_of(name))
             raise ConfigError(
                 f"{self.dataset_name}: the field 'image' is {extensions!r}, which is not an image. Use another name "
                 f"for it in fields=."
@@ -185,7 +207,7 @@ class ParserWebDataset(ParserBase):
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images and texts as bytes; see ParserBase."""
-        decoder, kind = self._field(name), self._kinds[name]
+        decoder, kind = self._field(name), self._kind_of(name)
         if kind == "image":
             return EncodedField(StoredField(name), "image", SPECS[kind])
         if kind == "text":
@@ -200,12 +222,22 @@ class ParserWebDataset(ParserBase):
     def _all_fields(self) -> Sequence[str]:
         return [name for name in self._kinds if self._tars.has(name)]
 
+    def _nothing_usual(self) -> str:
+        """Returns the message for samples that have none of the usual fields."""
+        there = self._tars.index.extensions
+        wanted = " or ".join(f".{one}" for names in self._tars.alternatives.values() for one in names)
+        return (
+            f"{self.dataset_name}: no sample has a member {wanted}, which are read where fields= does not say otherwise. "
+            f"The extensions in the tars are {_shown(there)}: name those that you want, as in fields={there[:1]!r} or "
+            f"fields={{'image': {there[0]!r}}}. All but images, cls, txt, json and npy are bytes."
+        )
+
     def _missing(self, name: str) -> str:
-        there = ", ".join(repr(one) for one in self._tars.index.extensions)
+        there = _shown(self._tars.index.extensions)
         if name not in self._kinds:
             return (
                 f"{self.dataset_name}: there is no field {name!r}: fields= names {', '.join(self._kinds)}, and the "
-                f"extensions in the tars are {there}.{did_you_mean(name, self._kinds)}"
+                f"extensions in the tars, which can be asked for as well, are {there}.{did_you_mean(name, self._kinds)}"
             )
         wanted = self._tars.alternatives[name]
         return (
@@ -223,7 +255,7 @@ class ParserWebDataset(ParserBase):
             if not isinstance(self._field(name), ImageField):
                 raise ConfigError(
                     f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
-                    f"{self._kinds[name]!r}. Only images go through the same crop."
+                    f"{self._kind_of(name)!r}. Only images go through the same crop."
                 )
 
     def _make_class_map(self, class_map: object) -> ClassMap | None:
@@ -249,11 +281,27 @@ def _check_class_names(class_names: object) -> tuple[str, ...] | None:
     return names
 
 
-def _check_fields(fields: object) -> None:
-    if not isinstance(fields, Mapping) or not fields or not all(isinstance(name, str) and name for name in fields):
+def _check_fields(fields: Any) -> Mapping[str, str]:
+    """Returns name -> extensions.
+
+    Raises:
+        ConfigError: fields is something else.
+    """
+    named: Any = fields
+    if isinstance(fields, Sequence) and not isinstance(fields, str):
+        named = {name: DEFAULT_EXTENSIONS.get(name, name) if isinstance(name, str) else "" for name in fields}
+    if not isinstance(named, Mapping) or not named or not all(isinstance(name, str) and name for name in named):
         raise ConfigError(
-            f"fields={fields!r} must map names to extensions, such as {{'image': 'jpg;jpeg;png', 'label': 'cls'}}."
+            f"fields={fields!r} must map names to extensions, such as {{'image': 'jpg;jpeg;png', 'label': 'cls'}}, or "
+            f"be a list of extensions, such as ['image', 'label', 'txt']."
         )
-    taken = sorted(set(fields) & set(METADATA_FIELDS))
+    taken = sorted(set(named) & set(METADATA_FIELDS))
     if taken:
         raise ConfigError(f"fields names {taken[0]!r}, which every batch has already. Use another name for it.")
+    return named
+
+
+def _shown(extensions: Sequence[str]) -> str:
+    """Returns extensions for messages: keys with dots make many of them."""
+    shown = ", ".join(repr(one[:_SHOWN_CHARACTERS]) for one in extensions[:_MOST_SHOWN])
+    return f"{shown}, ... ({len(extensions):,} of them)" if len(extensions) > _MOST_SHOWN else shown
