@@ -330,8 +330,8 @@ def unusual(tmp_path: Path) -> Path:
 def test_samples_without_image_and_label_are_an_error_that_names_what_is_there(unusual: Path) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"a\.tar: no sample has a member \.jpg or \.jpeg or \.png or \.cls, .*The extensions in the tars are 'cbor', "
-        r"'mp', 'npz', 'ten', 'txt\.gz': name those that you want",
+        match=r"a\.tar: no sample has a member \.jpg or \.jpeg or \.png or \.cls, .*The extensions in the tars are "
+        r"'cbor', 'mp', 'npz', 'ten', 'txt\.gz': name those that you want",
     ):
         ParserWebDataset(unusual)
 
@@ -340,7 +340,11 @@ def test_samples_without_image_and_label_are_an_error_that_names_what_is_there(u
 def test_unknown_extensions_are_bytes_as_webdataset_yields_them(unusual: Path, fields: Any) -> None:
     parser = ParserWebDataset(unusual, fields, batch_size=4)
     theirs = samples_of([unusual])
-    rows = [row for batch in parser.batches(fields=tuple(UNUSUAL)) for row in zip(*(batch.features[name] for name in UNUSUAL), strict=True)]
+    rows = [
+        row
+        for batch in parser.batches(fields=tuple(UNUSUAL))
+        for row in zip(*(batch.features[name] for name in UNUSUAL), strict=True)
+    ]
     assert rows == [tuple(sample[name] for name in UNUSUAL) for sample in theirs]
     dataset = ImageDataset(ParserWebDataset(unusual, ["mp"]), fields=("ten", "mp"))
     assert list(dataset) == [(UNUSUAL["ten"], UNUSUAL["mp"])] * 6
@@ -368,8 +372,8 @@ def test_files_that_tar_tools_leave_are_skipped_and_counted(
     assert (list(batch.id), batch.label.tolist()) == (["1", "a/2"], [1, 2])
     (told,) = (record.getMessage() for record in caplog.records)
     assert told == (
-        "a.tar: 16 files are skipped, because they belong to no sample (such as 'README', '.DS_Store', '._1.png'). Names "
-        "are <key>.<extension>."
+        "a.tar: 16 files are skipped, because they belong to no sample (such as 'README', '.DS_Store', '._1.png'). "
+        "Names are <key>.<extension>."
     )
     top = [name for name in JUNK if "/" not in name and name != "2."]  # Of the others it makes samples.
     theirs = samples_of([write_tar(tmp_path / "b.tar", [*((name, b"junk") for name in top), *samples])])

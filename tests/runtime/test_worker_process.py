@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tfds_torch.errors import WorkerError
-from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_process import with_reports
+from tfds_torch.runtime.worker_process import NOT_LOADED, with_reports
 
 slow = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def loop(loader: str, method: str, data: str) -> str:
 def test_a_script_without_its_guard_is_told_the_line_to_add(
     loader: str, method: str, size: str, tmp_path: Path
 ) -> None:
-    """Under spawn, a message larger than a pipe kept the parent waiting for ever; under forkserver it broke the pipe."""
+    """A message larger than a pipe kept the parent waiting for ever under spawn; under forkserver it broke the pipe."""
     data = "list(range(100))" if size == "small" else "[bytes(1000) for _ in range(1000)]"
     done = run(f"from tfds_torch import *\n{loop(loader, method, data)}", tmp_path)
     assert done.returncode == 1
@@ -78,14 +78,18 @@ def test_a_name_below_the_guard_is_named_with_what_to_do(loader: str, method: st
 def test_a_script_from_standard_input_is_refused_at_once(tmp_path: Path) -> None:
     done = run(f"from tfds_torch import *\n{loop('MultiLoader', 'spawn', 'list(range(3))')}", tmp_path, from_stdin=True)
     error = done.stderr.partition("tfds_torch.errors.ConfigError: ")[2]
-    assert error.startswith("Workers cannot be started: a worker that is not forked imports the script anew, and '<stdin>'")
+    assert error.startswith(
+        "Workers cannot be started: a worker that is not forked imports the script anew, and '<stdin>'"
+    )
     assert "Save the script as a file" in error
 
 
 def test_a_name_that_was_typed_in_is_named_with_what_to_do(tmp_path: Path) -> None:
     """`python -c`, as a notebook, has a main module without a file: nothing of it is found."""
     script = f"from tfds_torch import *\nclass Numbers(list):\n    pass\n{loop('MultiLoader', 'spawn', 'Numbers([1])')}"
-    done = run(f"import subprocess, sys\nsys.exit(subprocess.run([sys.executable, '-c', {script!r}]).returncode)", tmp_path)
+    done = run(
+        f"import subprocess, sys\nsys.exit(subprocess.run([sys.executable, '-c', {script!r}]).returncode)", tmp_path
+    )
     assert "could not begin: it does not find 'Numbers' in the main module." in done.stderr
     assert "finds nothing of a notebook" in done.stderr
 
@@ -108,6 +112,22 @@ def test_what_another_library_starts_in_a_script_without_guard_is_explained(tmp_
     error = done.stderr.partition("tfds_torch.errors.WorkerError: ")[2]
     assert "ended with exit code 1 before it had begun: what it wrote to standard error says why. Where that" in error
     assert f"\n\n    {GUARD}\n\n" in error
+
+
+def test_work_that_cannot_be_unpickled_is_told_with_its_traceback() -> None:
+    output = WorkerOutput(1)
+    file = output.duplicate(0)
+    assert file is not None
+    os.write(file, b"Traceback ...\nModuleNotFoundError: No module named 'mine'")
+    os.close(file)
+    told = WorkerFaults(ReadingNames("digits"), StageMetrics(1), output, 5.0, True).describe_deaths(
+        [(0, 7, NOT_LOADED)]
+    )
+    assert told.startswith(
+        "Worker 0 (pid 7) could not begin: it cannot unpickle the dataset, or a function that it was"
+    )
+    assert "Define what it needs in a module that it can import, or start workers with multiproc" in told
+    assert told.endswith("ModuleNotFoundError: No module named 'mine'")
 
 
 def test_a_worker_that_has_not_begun_in_time_may_be_importing_the_script() -> None:

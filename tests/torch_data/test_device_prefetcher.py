@@ -635,7 +635,10 @@ def test_arrays_stay_as_they_are_where_nothing_is_to_be_normalised(device: str) 
     ("images", "message"),
     [
         (np.zeros((2, 3, 8, 3), np.uint8), r"\[2, 3, 8, 3\], which may be \[B, H, W, C\] or .*permute\(0, 3, 1, 2\)"),
-        (np.zeros((2, 8, 8, 4), np.uint8), r"\[2, 8, 8, 4\], which is neither \[B, H, W, 3\] nor \[B, 3, H, W\]: give a"),
+        (
+            np.zeros((2, 8, 8, 4), np.uint8),
+            r"\[2, 8, 8, 4\], which is neither \[B, H, W, 3\] nor \[B, 3, H, W\]: give a",
+        ),
         (np.full((2, 8, 8, 3), 200.0), r"images of float64 must go from 0 to 1, and these go from 200 to 200"),
         (np.full((2, 8, 8, 3), -0.5, np.float32), r"must go from 0 to 1, and these go from -0\.5 .*normalised already"),
         (np.full((2, 8, 8, 3), np.nan, np.float32), r"must go from 0 to 1, and these go from nan to nan"),

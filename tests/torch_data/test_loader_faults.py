@@ -110,9 +110,9 @@ def test_a_worker_that_dies_is_a_worker_error_at_once_and_the_next_epoch_is_whol
 
 def test_a_worker_that_dies_within_a_message_is_noticed_without_a_time_limit() -> None:
     """The training process waits for the rest of it, which never comes."""
-    with create_loader(HalfMessage(), 2, timeout_s=None, multiprocessing_context="fork") as loader:
-        with pytest.raises(WorkerError, match=r"^Worker 0 \(pid \d+\) was killed by SIGKILL \(out of memory\?\)"):
-            next(iter(loader))
+    expected = pytest.raises(WorkerError, match=r"^Worker 0 \(pid \d+\) was killed by SIGKILL \(out of memory\?\)")
+    with create_loader(HalfMessage(), 2, timeout_s=None, multiprocessing_context="fork") as loader, expected:
+        next(iter(loader))
 
 
 def test_a_worker_that_was_asked_to_end_is_not_said_to_have_finished(run_life: RunLife) -> None:

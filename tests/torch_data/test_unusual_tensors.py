@@ -157,6 +157,6 @@ def test_nested_tensors_pass_the_device_stage() -> None:
 def test_a_tensor_that_cannot_leave_its_worker_is_refused_with_what_to_do(
     make: Callable[[], Tensor], message: str
 ) -> None:
-    with create_loader(Refused(make), 1, multiprocessing_context="fork", timeout_s=100) as loader:
-        with pytest.raises(ConfigError, match=message):
-            list(loader)
+    loader = create_loader(Refused(make), 1, multiprocessing_context="fork", timeout_s=100)
+    with loader, pytest.raises(ConfigError, match=message):
+        list(loader)

@@ -13,7 +13,8 @@ ended it, is null or empty.
     error           null, or {type, message}
     machine         python, platform, num_cores, packages {name: version}
     dataset         name, split, data_dir, is_fake, num_examples, num_shards, num_skipped_files (of tars;
-                    null: of other formats), class_names, fingerprint, mean_example_bytes, features {key: {dtype, shape} or nested}, image_sizes of num_images images
+                    null: of other formats), class_names, fingerprint, mean_example_bytes,
+                    features {key: {dtype, shape} or nested}, image_sizes of num_images images
     plan            is_training, shuffle, seed, remainder, read_mode (index, files or examples), batch_size,
                     num_batches, num_replicas, num_workers (0: a rank reads by itself), pipelines [{rank, worker,
                     num_batches, num_examples, num_fill, num_available}] of epoch 0

@@ -227,9 +227,10 @@ class ParserWebDataset(ParserBase):
         there = self._tars.index.extensions
         wanted = " or ".join(f".{one}" for names in self._tars.alternatives.values() for one in names)
         return (
-            f"{self.dataset_name}: no sample has a member {wanted}, which are read where fields= does not say otherwise. "
-            f"The extensions in the tars are {_shown(there)}: name those that you want, as in fields={there[:1]!r} or "
-            f"fields={{'image': {there[0]!r}}}. All but images, cls, txt, json and npy are bytes."
+            f"{self.dataset_name}: no sample has a member {wanted}, which are read where fields= does not say "
+            f"otherwise. The extensions in the tars are {_shown(there)}: name those that you want, as in "
+            f"fields={list(there[:1])!r} or fields={{'image': {there[0]!r}}}. All but images, cls, txt, json and npy are "
+            f"bytes."
         )
 
     def _missing(self, name: str) -> str:

@@ -79,7 +79,8 @@ class WorkerFaults:
     def _describe_unable(self, dead: Sequence[tuple[int, int, int]]) -> str:
         """Returns the message for workers that could not begin, as all of their kind; empty: they were able to."""
         for worker, pid, code in dead:
-            if not self.can_import_only or self.metrics.pid(worker) is not None or code not in (MISSING_GUARD, NOT_LOADED):
+            has_begun = self.metrics.pid(worker) is not None
+            if has_begun or not self.can_import_only or code not in (MISSING_GUARD, NOT_LOADED):
                 continue
             who, argument = f"Worker {worker} (pid {pid}) could not begin", self.names.start_argument
             if code == MISSING_GUARD:
@@ -87,12 +88,15 @@ class WorkerFaults:
             wrote = self._last_lines(worker)
             missing = _MISSING_NAME.search(wrote)
             if missing is None:
-                return f"{who}: it cannot unpickle the dataset, or a function that it was given.{wrote}"
+                return (
+                    f"{who}: it cannot unpickle the dataset, or a function that it was given. Define what it needs in "
+                    f"a module that it can import, or start workers with {argument}='fork'.{wrote}"
+                )
             return (
                 f"{who}: it does not find {missing[1]!r} in the main module. A worker that is not forked imports the "
                 f"script anew, without what lies below `{GUARD}`, and finds nothing of a notebook or of a script from "
-                f"standard input. Define {missing[1]!r} above that line or, best, in a module that you import; or start "
-                f"workers with {argument}='fork'.{wrote}"
+                f"standard input. Define {missing[1]!r} above that line or, best, in a module that you import; or "
+                f"start workers with {argument}='fork'.{wrote}"
             )
         return ""
 

@@ -118,7 +118,7 @@ class _Reporting(process.BaseProcess):
             found = work.load()
         except Exception:
             found = _report_not_loaded, (file, traceback.format_exc()), {}
-        self._target, self._args, self._kwargs = found  # type: ignore[attr-defined]
+        self._target, self._args, self._kwargs = found
 
 
 class _SpawnProcess(_Reporting, contexts.SpawnProcess):
@@ -196,9 +196,10 @@ def _end_unguarded() -> None:
     """Ends this process, which imports the main module of its parent, and was about to start workers itself."""
     main = sys.modules.get("__mp_main__") or sys.modules["__main__"]
     script = getattr(main, "__file__", None) or "the script"
-    print(f"{script} starts workers whenever it is imported. {describe_guard()}", file=sys.stderr, flush=True)
-    sys.stdout.flush()
+    sys.stderr.write(f"{script} starts workers whenever it is imported. {describe_guard()}\n")
     with suppress(Exception):
+        sys.stderr.flush()
+        sys.stdout.flush()
         util._run_finalizers(0)  # type: ignore[attr-defined] # Semaphores that were made for the workers.
     os._exit(MISSING_GUARD)  # Neither the script may go on, nor may a fork server turn this into another exit code.
 

@@ -20,9 +20,9 @@ class DevicePrefetcher(Iterable[Any]):
     All tensors of a batch are moved, and numpy arrays of numbers as tensors, in nested dictionaries, lists, tuples and
     named tuples; everything else stays as it is. Its images are its first tensor that is uint8 with four dimensions,
     [B, C, H, W]: with `mean` and `std` they become `(image / 255 - mean) / std`, with a `dtype` alone only their type
-    changes. For `mean` and `std` the images may also be a numpy array, such as a Feeder's: [B, H, W, C] or [B, C, H, W],
-    by which axis has as many channels as there are values; and floats from 0 to 1, where nothing is uint8. They come as
-    a tensor [B, C, H, W].
+    changes. For `mean` and `std` the images may also be a numpy array, such as a Feeder's: [B, H, W, C] or [B, C, H,
+    W], by which axis has as many channels as there are values; and floats from 0 to 1, where nothing is uint8. They
+    come as a tensor [B, C, H, W].
 
     On CUDA, `prefetch_batches` batches are taken from the source and copied ahead of the one that the loop has, on a
     stream of their own. A batch may be used by work on the stream that is current when it is yielded. On other devices

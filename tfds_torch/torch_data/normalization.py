@@ -24,9 +24,9 @@ class Normalization:
     """What is done to the images of a batch: its first tensor that is uint8 with four dimensions, [B, C, H, W].
 
     With mean and std the result is `(image / 255 - mean) / std`, computed as one expression `image * scale + bias` in
-    float32 at least. The images may then also be a numpy array, [B, H, W, C] or [B, C, H, W], by its number of channels;
-    and, where nothing is uint8, floats from 0 to 1, which are not divided by 255. With a dtype alone the numbers stay 0
-    to 255; without any, they stay uint8.
+    float32 at least. The images may then also be a numpy array, [B, H, W, C] or [B, C, H, W], by its number of
+    channels; and, where nothing is uint8, floats from 0 to 1, which are not divided by 255. With a dtype alone the
+    numbers stay 0 to 255; without any, they stay uint8.
 
     Attributes:
         mean: of each channel, where images go from 0 to 1; None with a std: 0.
@@ -99,20 +99,20 @@ class Normalization:
         found = list(tensors(batch))
         if not self.is_scaling:
             return next((tensor for tensor in found if tensor.dtype == torch.uint8 and tensor.ndim == 4), None)
-        image = _first_images(found)
+        image: Tensor | None = _first_images(found)
         if image is None:
             shapes = ", ".join(f"{str(tensor.dtype).partition('.')[2]} {_shape_of(tensor)}" for tensor in found)
             raise ConfigError(
-                f"mean={self.mean}, std={self.std}: the batch has no uint8 tensor [B, C, H, W] to apply them to, nor one "
-                f"of floats, nor an array [B, H, W, C]; it holds {shapes or 'no tensors'}. Leave mean and std out, or "
-                f"give batches of uint8 images."
+                f"mean={self.mean}, std={self.std}: the batch has no uint8 tensor [B, C, H, W] to apply them to, nor "
+                f"one of floats, nor an array [B, H, W, C]; it holds {shapes or 'no tensors'}. Leave mean and std out, "
+                f"or give batches of uint8 images."
             )
         if image.shape[1] != self._num_channels:
             is_last = image.shape[3] == self._num_channels
             hint = ": give one for every channel" if not is_last else ": call .permute(0, 3, 1, 2) on it"
             raise ConfigError(
-                f"mean={self.mean}, std={self.std}: {self._num_channels} values for images of {image.shape[1]} channels, "
-                f"{list(image.shape)} as [B, C, H, W]{hint}."
+                f"mean={self.mean}, std={self.std}: {self._num_channels} values for images of {image.shape[1]} "
+                f"channels, {list(image.shape)} as [B, C, H, W]{hint}."
             )
         return image
 

@@ -28,8 +28,9 @@ _logger = logging.getLogger(__name__)
 class WebDatasetSource:
     """A `Source` of tars. Building it maps their index, which is built where there is none; see `open_index`.
 
-    Values are the bytes of members. An extension that is of no field can be read by its own name. A sample's id is its key; where two tars hold the same key, it is `<tar>/<key>` for
-    all samples, with the tar's path below the folder of them all.
+    Values are the bytes of members. An extension that is of no field can be read by its own name. A sample's id is its
+    key; where two tars hold the same key, it is `<tar>/<key>` for all samples, with the tar's path below the folder of
+    them all.
 
     Args:
         urls: of the tars, as `shard_paths` takes them.
@@ -251,9 +252,9 @@ class WebDatasetSource:
         such_as = ", ".join(self.index.skipped)
         if not len(self):
             raise ShardError(
-                f"{self.name} has no samples: the names of all its files ({number}, such as {such_as}) lack an extension "
-                f"or begin with a dot. Names are <key>.<extension>, such as '0017.jpg' and '0017.cls': write the tars "
-                f"again with such names."
+                f"{self.name} has no samples: the names of all its files ({number}, such as {such_as}) lack an "
+                f"extension or begin with a dot. Names are <key>.<extension>, such as '0017.jpg' and '0017.cls': write "
+                f"the tars again with such names."
             )
         _logger.warning(
             "%s: %d files are skipped, because they belong to no sample (such as %s). Names are <key>.<extension>.",
