@@ -139,6 +139,14 @@ def test_a_collate_function_makes_nested_batches() -> None:
     assert [[len(row) for row in batch.unbind()] for batch in batches] == [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
+def test_nested_images_are_not_taken_for_a_batch_of_one_size() -> None:
+    images = nested(rows=[torch.ones(3, 8, 9, dtype=torch.uint8), torch.ones(3, 7, 2, dtype=torch.uint8)])
+    (moved,) = DevicePrefetcher([images], "cpu")
+    assert_same(moved, images)
+    with pytest.raises(ConfigError, match=r"it holds uint8 of several sizes\."):
+        list(DevicePrefetcher([images], "cpu", mean=(0.5,) * 3, std=(0.5,) * 3))
+
+
 def test_nested_tensors_pass_the_device_stage() -> None:
     batch = {"x": nested(), "image": torch.full((2, 3, 4, 4), 255, dtype=torch.uint8)}
     (moved,) = DevicePrefetcher([batch], "cpu", mean=(0.5,) * 3, std=(0.5,) * 3)

@@ -77,7 +77,7 @@ def take_image_apart(image: Image.Image, path: str) -> WireImage:
     return WireImage(description, [one for one in pieces if one])
 
 
-def put_image_together(description: Any, content: bytes) -> Image.Image:
+def put_image_together(description: Any, content: bytes | memoryview) -> Image.Image:
     """Returns an image that was sent.
 
     Args:
@@ -89,17 +89,17 @@ def put_image_together(description: Any, content: bytes) -> Image.Image:
     """
     mode, width, height, palette, sizes, transparency = _checked(description)
     pixels, colours, *info = _pieces(sizes, content)
-    if len(pixels or b"") != height * -(-width * _BITS[mode] // 8) or pixels is None:
+    if pixels is None or len(pixels) != height * -(-width * _BITS[mode] // 8):
         raise MalformedMessage("an image has other pixels than its size")
     try:
         image = Image.frombytes(mode, (width, height), pixels)
         if palette is not None:
             if mode not in ("P", "PA") or not colours or len(colours) > _MOST_COLOURS * _PALETTES[palette]:
                 raise MalformedMessage("an image has a palette that is not one")
-            image.putpalette(colours, palette)
+            image.putpalette(bytes(colours), palette)
     except (ValueError, OSError, SystemError, OverflowError) as error:
         raise MalformedMessage(f"an image is not one: {type(error).__name__}") from None
-    image.info = {name: one for name, one in zip(_KEPT, info, strict=True) if one is not None}
+    image.info = {name: bytes(one) for name, one in zip(_KEPT, info, strict=True) if one is not None}
     if transparency is not None:
         image.info["transparency"] = tuple(transparency) if isinstance(transparency, list) else transparency
     return image
@@ -144,9 +144,9 @@ def _is_transparency(value: Any) -> bool:
     return is_colour and all(type(one) is int and 0 <= one < 1 << 16 for one in value)
 
 
-def _pieces(sizes: Sequence[int], content: bytes) -> list[bytes | None]:
-    pieces: list[bytes | None] = []
-    start = 0
+def _pieces(sizes: Sequence[int], content: bytes | memoryview) -> list[memoryview | None]:
+    pieces: list[memoryview | None] = []
+    content, start = memoryview(content), 0
     for size in sizes:
         pieces.append(None if size < 0 else content[start : start + size])
         start += max(0, size)

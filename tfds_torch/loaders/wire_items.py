@@ -206,9 +206,9 @@ class ItemReader:
         sizes = [size_of_image(description) for description in descriptions]
         if sum(sizes) != buffer.size:
             raise MalformedMessage("images have other content than their descriptions")
-        images, start = [], 0
+        images, content, start = [], memoryview(buffer), 0
         for description, size in zip(descriptions, sizes, strict=True):
-            images.append(put_image_together(description, buffer[start : start + size].tobytes()))
+            images.append(put_image_together(description, content[start : start + size]))
             start += size
         return images
 

@@ -229,8 +229,8 @@ class ParserWebDataset(ParserBase):
         return (
             f"{self.dataset_name}: no sample has a member {wanted}, which are read where fields= does not say "
             f"otherwise. The extensions in the tars are {_shown(there)}: name those that you want, as in "
-            f"fields={list(there[:1])!r} or fields={{'image': {there[0]!r}}}. All but images, cls, txt, json and npy are "
-            f"bytes."
+            f"fields={list(there[:1])!r} or fields={{'image': {there[0]!r}}}. All but images, cls, txt, json and npy "
+            f"are bytes."
         )
 
     def _missing(self, name: str) -> str:

@@ -98,7 +98,7 @@ class Normalization:
         """
         found = list(tensors(batch))
         if not self.is_scaling:
-            return next((tensor for tensor in found if tensor.dtype == torch.uint8 and tensor.ndim == 4), None)
+            return next(filter(_is_of_bytes, found), None)
         image: Tensor | None = _first_images(found)
         if image is None:
             shapes = ", ".join(f"{str(tensor.dtype).partition('.')[2]} {_shape_of(tensor)}" for tensor in found)
@@ -178,9 +178,21 @@ class Normalization:
 
 def _first_images(found: Iterable[Any]) -> Any:
     """Returns the first tensor or array that is uint8 with four dimensions, else the first of floats; None: neither."""
-    four = [one for one in found if one.ndim == 4 and not (isinstance(one, Tensor) and one.is_nested)]
-    of_bytes = (one for one in four if one.dtype in (torch.uint8, np.uint8))
-    return next(of_bytes, next((one for one in four if _is_float(one)), None))
+    rest = []
+    for one in found:
+        if _is_of_bytes(one):
+            return one
+        rest.append(one)
+    return next((one for one in rest if one.ndim == 4 and _is_float(one) and not _is_nested(one)), None)
+
+
+def _is_of_bytes(image: Any) -> bool:
+    of_bytes = torch.uint8 if isinstance(image, Tensor) else np.uint8
+    return bool(image.ndim == 4 and image.dtype == of_bytes and not _is_nested(image))
+
+
+def _is_nested(image: Any) -> bool:
+    return isinstance(image, Tensor) and image.is_nested
 
 
 def _is_float(image: Any) -> bool:
@@ -188,7 +200,7 @@ def _is_float(image: Any) -> bool:
 
 
 def _shape_of(tensor: Tensor) -> str:
-    return "of several sizes" if tensor.is_nested else str(list(tensor.shape))
+    return "of several sizes" if _is_nested(tensor) else str(list(tensor.shape))
 
 
 def _numbers(name: str, values: Any) -> tuple[float, ...] | None:

@@ -24,7 +24,7 @@ def split_name(name: bytes) -> tuple[bytes, bytes] | None:
     """
     folder, slash, base = name.rpartition(b"/")
     stem, _, extension = base.partition(b".")
-    if not stem or not extension or _OF_A_TOOL.match(name):
+    if not stem or not extension or (b"__MACOSX/" in name and _OF_A_TOOL.match(name)):
         return None
     # As text: bytes know the lower case of ASCII alone.
     lower = extension.lower() if extension.isascii() else text_of(extension).lower().encode("utf-8", "surrogateescape")
