@@ -110,7 +110,7 @@ def test_what_another_library_starts_in_a_script_without_guard_is_explained(tmp_
     guarded = f"{GUARD}\n    for batch in MultiLoader([1], 1, start_method='spawn'): pass\n"
     done = run(f"from tfds_torch import *\n{guarded}\n{other}", tmp_path)
     error = done.stderr.partition("tfds_torch.errors.WorkerError: ")[2]
-    assert "ended with exit code 1 before it had begun: what it wrote to standard error says why. Where that" in error
+    assert "ended with exit code 1 before it had begun: what it wrote to standard error says why." in error
     assert f"\n\n    {GUARD}\n\n" in error
 
 

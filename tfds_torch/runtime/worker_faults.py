@@ -74,7 +74,16 @@ class WorkerFaults:
             return unable
         said = [f"Worker {worker} (pid {pid}) {describe_exit(code)} {self._when(worker)}" for worker, pid, code in dead]
         wrote = [self._last_lines(worker) for worker, _, _ in dead]
-        return " ".join([*said, self.names.next_step]) + "".join(wrote)
+        return " ".join([*said, self.names.next_step, *self._hints(dead)]) + "".join(wrote)
+
+    def _hints(self, dead: Sequence[tuple[int, int, int]]) -> list[str]:
+        """Returns what to do where a worker ended before it had begun, for a reason that is not known here."""
+        if not self.can_import_only or all(self.metrics.pid(worker) is not None for worker, _, _ in dead):
+            return []
+        return [
+            "Where standard error says 'An attempt has been made to start a new process before the current process has "
+            f"finished its bootstrapping phase': {describe_guard(self.names.start_argument)}"
+        ]
 
     def _describe_unable(self, dead: Sequence[tuple[int, int, int]]) -> str:
         """Returns the message for workers that could not begin, as all of their kind; empty: they were able to."""
@@ -173,13 +182,7 @@ class WorkerFaults:
 
     def _when(self, worker: int) -> str:
         if self.metrics.pid(worker) is None:
-            hint = ""
-            if self.can_import_only:
-                hint = (
-                    " Where that is 'An attempt has been made to start a new process before the current process has "
-                    f"finished its bootstrapping phase': {describe_guard(self.names.start_argument)}"
-                )
-            return f"before it had begun: what it wrote to standard error says why.{hint}"
+            return "before it had begun: what it wrote to standard error says why."
         return f"while it read {self._place_of(worker)}."
 
     def _place_of(self, worker: int) -> str:
