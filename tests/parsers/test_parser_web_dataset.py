@@ -285,6 +285,8 @@ def test_processes_without_torch_deliver_the_same(urls: str) -> None:
         ({"fields": {"x": "png;cls"}}, r"mixes kinds of values: .png is 'image', .cls is 'label'"),
         ({"fields": {}}, r"fields=\{\} must map names to extensions"),
         ({"fields": "jpg"}, r"fields='jpg' must map names to extensions"),
+        ({"fields": ["image", ["cls"]]}, r"must map names to extensions, .*, or be a list of extensions"),
+        ({"fields": ["image", "pgn"]}, r"no sample has a member \.pgn.*Did you mean 'png'\?"),
         ({"fields": {"image": 3}}, r"fields\['image'\]=3 must be an extension"),
         ({"fields": {"id": "txt"}}, r"fields names 'id', which every batch has already"),
         ({"class_names": "cat"}, r"class_names='cat' must be a sequence of different texts"),

@@ -206,7 +206,7 @@ class ItemReader:
         sizes = [size_of_image(description) for description in descriptions]
         if sum(sizes) != buffer.size:
             raise MalformedMessage("images have other content than their descriptions")
-        images, content, start = [], memoryview(buffer), 0
+        images, content, start = [], buffer.data, 0
         for description, size in zip(descriptions, sizes, strict=True):
             images.append(put_image_together(description, content[start : start + size]))
             start += size

@@ -4,7 +4,6 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,10 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.parser import METADATA_FIELDS, METADATA_SPECS, ElementSpec
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.web_dataset_fields import (
+    DEFAULT_EXTENSIONS,
     SPECS,
     DecodedField,
     Kind,
@@ -26,6 +26,8 @@ from tfds_torch.parsers.web_dataset_fields import (
     decode_json,
     decode_text,
     kind_of,
+    name_fields,
+    show_extensions,
 )
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
@@ -36,10 +38,6 @@ from tfds_torch.storage.webdataset.source import WebDatasetSource
 SPLIT = "all"
 """The split of tars, for messages and states: they are one."""
 
-DEFAULT_EXTENSIONS: Mapping[str, str] = MappingProxyType({"image": "jpg;jpeg;png", "label": "cls"})
-"""Field -> extensions, where nothing else is asked for."""
-
-_MOST_SHOWN, _SHOWN_CHARACTERS = 20, 100
 _DECODERS = {"json": decode_json, "array": decode_array, "text": decode_text}
 
 
@@ -98,7 +96,7 @@ class ParserWebDataset(ParserBase):
     ) -> None:
         check_arguments(is_training, batch_size, shuffle, image_mode, read)
         self._names = _check_class_names(class_names)
-        fields = _check_fields(fields)
+        fields = name_fields(fields)
         self._tars: WebDatasetSource = source_type("webdataset")(urls, fields)
         self._kinds = {name: kind_of(name, found) for name, found in self._tars.alternatives.items()}
         super().__init__(
@@ -228,13 +226,13 @@ class ParserWebDataset(ParserBase):
         wanted = " or ".join(f".{one}" for names in self._tars.alternatives.values() for one in names)
         return (
             f"{self.dataset_name}: no sample has a member {wanted}, which are read where fields= does not say "
-            f"otherwise. The extensions in the tars are {_shown(there)}: name those that you want, as in "
+            f"otherwise. The extensions in the tars are {show_extensions(there)}: name those that you want, as in "
             f"fields={list(there[:1])!r} or fields={{'image': {there[0]!r}}}. All but images, cls, txt, json and npy "
             f"are bytes."
         )
 
     def _missing(self, name: str) -> str:
-        there = _shown(self._tars.index.extensions)
+        there = show_extensions(self._tars.index.extensions)
         if name not in self._kinds:
             return (
                 f"{self.dataset_name}: there is no field {name!r}: fields= names {', '.join(self._kinds)}, and the "
@@ -280,29 +278,3 @@ def _check_class_names(class_names: object) -> tuple[str, ...] | None:
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ConfigError(f"class_names={class_names!r} must be a sequence of different texts, one for each label.")
     return names
-
-
-def _check_fields(fields: Any) -> Mapping[str, str]:
-    """Returns name -> extensions.
-
-    Raises:
-        ConfigError: fields is something else.
-    """
-    named: Any = fields
-    if isinstance(fields, Sequence) and not isinstance(fields, str):
-        named = {name: DEFAULT_EXTENSIONS.get(name, name) if isinstance(name, str) else "" for name in fields}
-    if not isinstance(named, Mapping) or not named or not all(isinstance(name, str) and name for name in named):
-        raise ConfigError(
-            f"fields={fields!r} must map names to extensions, such as {{'image': 'jpg;jpeg;png', 'label': 'cls'}}, or "
-            f"be a list of extensions, such as ['image', 'label', 'txt']."
-        )
-    taken = sorted(set(named) & set(METADATA_FIELDS))
-    if taken:
-        raise ConfigError(f"fields names {taken[0]!r}, which every batch has already. Use another name for it.")
-    return named
-
-
-def _shown(extensions: Sequence[str]) -> str:
-    """Returns extensions for messages: keys with dots make many of them."""
-    shown = ", ".join(repr(one[:_SHOWN_CHARACTERS]) for one in extensions[:_MOST_SHOWN])
-    return f"{shown}, ... ({len(extensions):,} of them)" if len(extensions) > _MOST_SHOWN else shown

@@ -1,6 +1,5 @@
 """WebDatasetSource: the samples of WebDataset's tars as a Source."""
 
-import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -20,9 +19,8 @@ from tfds_torch.storage.webdataset.index_opening import open_index
 from tfds_torch.storage.webdataset.reader import TarReader
 from tfds_torch.storage.webdataset.sample_names import bytes_of, text_of
 from tfds_torch.storage.webdataset.shard_paths import look_at, shard_paths
+from tfds_torch.storage.webdataset.skipped_files import report_skipped
 from tfds_torch.storage.webdataset.tar_index import TarIndex
-
-_logger = logging.getLogger(__name__)
 
 
 class WebDatasetSource:
@@ -56,7 +54,7 @@ class WebDatasetSource:
         self._read_last: tuple[str, ...] = ()
         self._lock = ProcessLock()
         self._digest = self.index.digest
-        self._report_skipped()
+        report_skipped(self.index, self.name)
         for name in fields:
             self.check_field(name)
 
@@ -239,27 +237,6 @@ class WebDatasetSource:
         if rows is None:
             rows = self._members[name] = self.index.members_of(alternatives)
         return rows
-
-    def _report_skipped(self) -> None:
-        """Logs how many files belong to no sample.
-
-        Raises:
-            ShardError: all of them.
-        """
-        number = sum(self.index.num_skipped)
-        if not number:
-            return
-        such_as = ", ".join(self.index.skipped)
-        if not len(self):
-            raise ShardError(
-                f"{self.name} has no samples: the names of all its files ({number}, such as {such_as}) lack an "
-                f"extension or begin with a dot. Names are <key>.<extension>, such as '0017.jpg' and '0017.cls': write "
-                f"the tars again with such names."
-            )
-        _logger.warning(
-            "%s: %d files are skipped, because they belong to no sample (such as %s). Names are <key>.<extension>.",
-            *(self.name, number, such_as),
-        )
 
     def check_field(self, name: str) -> None:
         """Raises ShardError for a field that some samples have, and others lack."""
