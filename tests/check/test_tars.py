@@ -1,5 +1,6 @@
 """WebDataset's tars under `python -m tfds_torch.check`, and Python's tarfile, which they are held against."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,21 @@ def test_tars_are_checked(urls: str, capsys: pytest.CaptureFixture[str]) -> None
     assert "Python's tarfile promises 18 examples per pass" in printed
     assert "kept the index is the tars'" in printed
     assert "All 10 promises kept." in printed
+
+
+def test_files_of_tar_tools_are_reported_and_break_no_promise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["README", ".DS_Store", *(f"a/{kind}{n}.{name}" for n in range(5) for kind in ("", "._")
+             for name in ("png", "cls"))]  # fmt: skip
+    content = {"png": save(photograph(), "PNG"), "cls": b"1"}
+    path = write_tar(tmp_path / "a.tar", [(name, content.get(name.rpartition(".")[2], b"junk")) for name in names])
+    report = tmp_path / "report.json"
+    assert check(path, "--json", str(report)) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "12 files of no sample, such as tar tools leave them" in printed
+    assert "All 10 promises kept." in printed
+    assert json.loads(report.read_text())["dataset"]["num_skipped_files"] == 12
 
 
 def test_pixels_of_another_sample_break_a_promise(

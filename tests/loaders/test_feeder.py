@@ -484,7 +484,8 @@ WRONG = [
     ({"shutdown": "x"}, "shutdown='x' must be a function, or None"),
     ({"timeout_s": 0}, "timeout_s=0 must be a number of seconds > 0"),
     ({"timeout_s": float("inf")}, "timeout_s=inf must be a number of seconds > 0"),
-    ({"timeout_s": "9"}, "timeout_s='9' must be a number of seconds > 0"),
+    ({"timeout_s": "9"}, r"timeout_s='9' must be a number of seconds > 0, or None \(for ever\)"),
+    ({"timeout_s": True}, "timeout_s=True must be a number of seconds > 0"),
     ({"at_end": "cylce"}, "at_end='cylce' must be 'stop' or 'cycle'. Did you mean 'cycle'?"),
     ({"last": "kept"}, "last='kept' must be 'keep' or 'drop'. Did you mean 'keep'?"),
 ]

@@ -271,6 +271,39 @@ def test_a_batch_that_does_not_come_in_time_is_a_stall_error_that_names_who_is_s
     assert rows_of([batch]) == list(range(4))
 
 
+def test_a_source_without_a_time_limit_is_waited_for_and_warned_of() -> None:
+    gate = Gate()
+
+    class LetThrough(logging.Handler):
+        """Lets a chunk through when it was warned twice that there is none."""
+
+        num_warnings = 0
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.num_warnings += "data input is slow: (still) no data" in record.getMessage()
+            if self.num_warnings == 2:
+                gate.let(*chunks_of([4]), StopIteration())
+
+    logger, handler = logging.getLogger("tfds_torch"), LetThrough()
+    logger.addHandler(handler)
+    try:
+        with Feeder(limits=FeedLimits(slow_s=0.01)) as feeder:
+            feeder.add_source("train", gate, ["x", "y"], 4, num_threads=1, timeout_s=None)
+            feeder.start()
+            assert rows_of([next(iter(feeder.batches("train")))]) == list(range(4))
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_a_fetcher_that_fails_is_noticed_at_once_without_a_time_limit(feeder: Feeder) -> None:
+    gate = Gate()
+    feeder.add_source("train", gate, ["x", "y"], 4, num_threads=1, timeout_s=None)
+    feeder.start()
+    gate.let(ValueError("no such file"))
+    with pytest.raises(WorkerError, match=r"^Source 'train', worker \d+ failed: ValueError: no such file"):
+        next(iter(feeder.batches("train")))
+
+
 # Starting and stopping
 
 

@@ -108,6 +108,15 @@ def test_the_next_iteration_after_a_death_is_whole() -> None:
         assert list(loader) == list(range(NUM_ITEMS))
 
 
+def test_a_worker_that_dies_is_noticed_at_once_without_a_time_limit() -> None:
+    with MultiLoader(sources.numbers, 2, timeout_s=None) as loader:
+        iteration = iter(loader)
+        assert next(iteration) == 0
+        os.kill(loader.worker_pids[1], signal.SIGKILL)
+        with pytest.raises(WorkerError, match=r"^Worker 1 \(pid \d+\) was killed by SIGKILL"):
+            list(iteration)
+
+
 def test_a_persistent_worker_that_died_between_epochs_is_replaced() -> None:
     with MultiLoader(sources.numbers, 2, persistent_workers=True, timeout_s=60.0) as loader:
         assert list(loader) == list(range(NUM_ITEMS))
@@ -138,8 +147,8 @@ def test_what_a_spawned_worker_cannot_import_is_told_with_its_remedy(run_parent:
         " next(iter(MultiLoader(Hidden(), 1, start_method='spawn')))"
     )
     _, told = process.communicate(timeout=60)
-    assert "before it had begun: what it wrote to standard error says why" in told
-    assert "need start_method='fork', or a module" in told
+    assert "could not begin: it does not find 'Hidden' in the main module." in told
+    assert "in a module that you import; or start workers with start_method='fork'" in told
 
 
 def test_what_fails_before_the_first_item_is_raised_as_well() -> None:

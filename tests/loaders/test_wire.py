@@ -96,7 +96,7 @@ def test_a_message_that_was_changed_is_malformed_or_still_harmless(item: Any, da
 
 JSON = st.recursive(
     st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.sampled_from("abdlnrstuBLT")
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.sampled_from("abdilnrstuBILT")
     ),
     lambda inner: st.lists(inner, max_size=5),
     max_leaves=30,

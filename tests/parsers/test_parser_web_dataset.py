@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +16,7 @@ from conformance import Step, check_resumes
 from conftest import RunPython
 from encoded_images import photograph
 from PIL import Image
-from storage.webdataset.made_tars import write_samples, write_tar
+from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 
 from parsers.resuming import ParserLoader
 from tfds_torch import (
@@ -284,6 +285,8 @@ def test_processes_without_torch_deliver_the_same(urls: str) -> None:
         ({"fields": {"x": "png;cls"}}, r"mixes kinds of values: .png is 'image', .cls is 'label'"),
         ({"fields": {}}, r"fields=\{\} must map names to extensions"),
         ({"fields": "jpg"}, r"fields='jpg' must map names to extensions"),
+        ({"fields": ["image", ["cls"]]}, r"must map names to extensions, .*, or be a list of extensions"),
+        ({"fields": ["image", "pgn"]}, r"no sample has a member \.pgn.*Did you mean 'png'\?"),
         ({"fields": {"image": 3}}, r"fields\['image'\]=3 must be an extension"),
         ({"fields": {"id": "txt"}}, r"fields names 'id', which every batch has already"),
         ({"class_names": "cat"}, r"class_names='cat' must be a sequence of different texts"),
@@ -307,12 +310,83 @@ def test_arguments_that_cannot_work_are_said(arguments: dict[str, Any], said: st
         ParserWebDataset(urls, **arguments)
 
 
-def test_a_field_that_was_not_named_is_said_with_what_is_there(urls: str) -> None:
+def test_an_extension_that_was_not_named_is_read_by_its_own_name(urls: str) -> None:
     parser = ParserWebDataset(urls)
+    came = [text for batch in parser.batches(fields=("txt",)) for text in batch.features["txt"]]
+    named = ParserWebDataset(urls, fields=FIELDS).batches(fields=("text",))
+    assert came == [text for batch in named for text in batch.features["text"]]
+    assert len(set(came)) > 1
+    with pytest.raises(ConfigError, match=r"no field 'tx': fields= names image, label, and the extensions in the tars"):
+        list(parser.batches(fields=("tx",)))
+
+
+UNUSUAL = {"mp": b"\x81\xa1a\x01", "ten": b"tensors", "txt.gz": b"\x1f\x8b", "cbor": b"\xa0", "npz": b"PK"}
+
+
+@pytest.fixture
+def unusual(tmp_path: Path) -> Path:
+    """A tar as WebDataset's own tests have it: neither images nor labels."""
+    return write_samples(tmp_path / "a.tar", [{"__key__": f"{number}", **UNUSUAL} for number in range(6)])
+
+
+def test_samples_without_image_and_label_are_an_error_that_names_what_is_there(unusual: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"no field 'txt': fields= names image, label, and the extensions in the tars"
+        ConfigError,
+        match=r"a\.tar: no sample has a member \.jpg or \.jpeg or \.png or \.cls, .*The extensions in the tars are "
+        r"'cbor', 'mp', 'npz', 'ten', 'txt\.gz': name those that you want",
     ):
-        list(parser.batches(fields=("txt",)))
+        ParserWebDataset(unusual)
+
+
+@pytest.mark.parametrize("fields", [tuple(UNUSUAL), {name: name for name in UNUSUAL}])
+def test_unknown_extensions_are_bytes_as_webdataset_yields_them(unusual: Path, fields: Any) -> None:
+    parser = ParserWebDataset(unusual, fields, batch_size=4)
+    theirs = samples_of([unusual])
+    rows = [
+        row
+        for batch in parser.batches(fields=tuple(UNUSUAL))
+        for row in zip(*(batch.features[name] for name in UNUSUAL), strict=True)
+    ]
+    assert rows == [tuple(sample[name] for name in UNUSUAL) for sample in theirs]
+    dataset = ImageDataset(ParserWebDataset(unusual, ["mp"]), fields=("ten", "mp"))
+    assert list(dataset) == [(UNUSUAL["ten"], UNUSUAL["mp"])] * 6
+
+
+def test_an_extension_that_some_samples_lack_is_named_when_it_is_asked_for(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("1.cls", b"1"), ("2.cls", b"1"), ("2.mp", b"x")])
+    parser = ParserWebDataset(path)
+    with pytest.raises(ShardError, match=r"sample '1' has no member \.mp for the field 'mp', as 1 other samples"):
+        parser.check_fields(["mp"])
+
+
+JUNK = ["README", ".DS_Store", "._1.png", "__MACOSX/._1.png", "a/.DS_Store", "a/._1.png", "a/LICENSE", "2."]
+
+
+@pytest.mark.parametrize("tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_files_that_tar_tools_leave_are_skipped_and_counted(
+    tmp_path: Path, tar_format: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    samples = [("1.png", png(pixels_of(1))), ("1.cls", b"1"), ("a/2.png", png(pixels_of(2))), ("a/2.cls", b"2")]
+    files = [*((name, b"junk") for name in JUNK), *samples[:2], *((name, b"more") for name in JUNK), *samples[2:]]
+    path = write_tar(tmp_path / "a.tar", files, tar_format, mtime=1.5)  # PAX writes that into a header of its own.
+    parser = ParserWebDataset(path, batch_size=2)
+    (batch,) = parser.batches()
+    assert (list(batch.id), batch.label.tolist()) == (["1", "a/2"], [1, 2])
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert told == (
+        "a.tar: 16 files are skipped, because they belong to no sample (such as 'README', '.DS_Store', '._1.png'). "
+        "Names are <key>.<extension>."
+    )
+    top = [name for name in JUNK if "/" not in name and name != "2."]  # Of the others it makes samples.
+    theirs = samples_of([write_tar(tmp_path / "b.tar", [*((name, b"junk") for name in top), *samples])])
+    assert [sample["__key__"] for sample in theirs] == list(batch.id)
+    assert [set(sample) - {"__key__"} for sample in theirs] == [{"png", "cls"}] * 2
+
+
+def test_tars_whose_files_all_belong_to_no_sample_are_an_error(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("n01440764_1", b"x"), ("n01440764_2", b"x")])
+    with pytest.raises(ShardError, match=r"a\.tar has no samples: .*\(2, such as 'n01440764_1', .*<key>\.<extension>"):
+        ParserWebDataset(path)
 
 
 def test_images_without_labels_are_read_with_the_usual_fields(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections import namedtuple
 from collections.abc import Iterator
@@ -75,6 +76,20 @@ def harm(how: str) -> None:
         time.sleep(0.5)
     else:
         raise_error(how)
+
+
+class HalfMessage(Batches):
+    """Worker 0 dies in the middle of a message: it has sent its length, and a part of it."""
+
+    def act(self, number: int) -> None:
+        """Sends the beginning of a message on the pipe of torch's worker loop, and dies."""
+        frame = sys._getframe()
+        while "data_queue" not in frame.f_locals:
+            assert frame.f_back is not None
+            frame = frame.f_back
+        if number == 0:
+            os.write(frame.f_locals["data_queue"]._writer.fileno(), (1000).to_bytes(4, "big") + b"begun")
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class TwoArgumentsError(Exception):

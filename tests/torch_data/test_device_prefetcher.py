@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tfds_torch import Feeder
 from tfds_torch.errors import ConfigError
 from tfds_torch.torch_data import device_copy
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
@@ -573,3 +574,82 @@ def test_arrays_of_numbers_go_to_the_device_as_tensors_and_nothing_else_does() -
 def test_images_that_come_as_an_array_are_normalised() -> None:
     (moved,) = DevicePrefetcher([np.full((2, 3, 4, 4), 255, np.uint8)], "cpu", mean=(0.5,) * 3, std=(0.5,) * 3)
     torch.testing.assert_close(moved, torch.ones(2, 3, 4, 4))
+
+
+# Arrays of images, as a Feeder has them.
+
+
+def normalised(nhwc: np.ndarray[Any, Any], mean: Any, std: Any) -> Tensor:
+    """Returns what torch makes of images [B, H, W, C]: [B, C, H, W]."""
+    image = torch.from_numpy(nhwc.astype(np.float64)).permute(0, 3, 1, 2) / (255 if nhwc.dtype == np.uint8 else 1)
+    mean, std = (torch.tensor(values, dtype=torch.float64).view(-1, 1, 1) for values in (mean, std))
+    return (image - mean) / std
+
+
+@pytest.mark.parametrize("num_channels", [1, 3, 4])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float16, np.float64])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_arrays_of_images_are_normalised_with_their_channels_last_or_first(
+    device: str, num_channels: int, dtype: Any, is_last: bool
+) -> None:
+    mean, std = (0.5, 0.4, 0.3, 0.2)[:num_channels], (0.2, 0.3, 0.4, 0.5)[:num_channels]
+    random = np.random.default_rng(5)
+    images = random.integers(0, 256, (2, 8, 6, num_channels)).astype(dtype)
+    images = images if dtype == np.uint8 else images / dtype(255)
+    given = images if is_last else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    kept = given.copy()
+    batch = {"label": np.arange(2), "image": given, "name": ["a", "b"]}
+    (moved,) = DevicePrefetcher([batch], device, mean=mean, std=std)
+    assert (moved["image"].dtype, tuple(moved["image"].shape)) == (torch.float32, (2, num_channels, 8, 6))
+    assert moved["image"].is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(moved["image"].double().cpu(), normalised(images, mean, std), rtol=1e-5, atol=1e-5)
+    assert moved["label"].tolist() == [0, 1]
+    np.testing.assert_array_equal(given, kept)
+
+
+def test_the_batches_of_a_feeder_are_normalised(device: str) -> None:
+    images = np.random.default_rng(6).integers(0, 256, (24, 8, 8, 3), np.uint8)
+    with Feeder() as feeder:
+        chunks = [(images[start : start + 6], np.arange(start, start + 6)) for start in range(0, 24, 6)]
+        feeder.add_source("train", chunks, ["image", "label"], 8)
+        feeder.start()
+        moved = list(DevicePrefetcher(feeder.batches("train"), device, mean=MEAN, std=STD))
+        found = torch.cat([batch["image"] for batch in moved])
+    torch.testing.assert_close(found.double().cpu(), normalised(images, MEAN, STD), rtol=1e-5, atol=1e-5)
+    assert torch.cat([batch["label"] for batch in moved]).tolist() == list(range(24))
+
+
+def test_uint8_images_come_before_arrays_of_floats(device: str) -> None:
+    floats, image = np.full((2, 4, 4, 3), 7.0, np.float32), image_of([0, 128, 255])
+    (moved,) = DevicePrefetcher([(floats, image)], device, mean=(0, 0, 0), std=(1, 1, 1))
+    assert moved[0].tolist() == floats.tolist()
+    assert moved[1][0, :, 0, 0].tolist() == pytest.approx([0, 128 / 255, 1])
+
+
+def test_arrays_stay_as_they_are_where_nothing_is_to_be_normalised(device: str) -> None:
+    (moved,) = DevicePrefetcher([np.zeros((2, 8, 6, 3), np.uint8)], device)
+    assert tuple(moved.shape) == (2, 8, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((2, 3, 8, 3), np.uint8), r"\[2, 3, 8, 3\], which may be \[B, H, W, C\] or .*permute\(0, 3, 1, 2\)"),
+        (
+            np.zeros((2, 8, 8, 4), np.uint8),
+            r"\[2, 8, 8, 4\], which is neither \[B, H, W, 3\] nor \[B, 3, H, W\]: give a",
+        ),
+        (np.full((2, 8, 8, 3), 200.0), r"images of float64 must go from 0 to 1, and these go from 200 to 200"),
+        (np.full((2, 8, 8, 3), -0.5, np.float32), r"must go from 0 to 1, and these go from -0\.5 .*normalised already"),
+        (np.full((2, 8, 8, 3), np.nan, np.float32), r"must go from 0 to 1, and these go from nan to nan"),
+        (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), r"images of 8 channels, .*: call \.permute\(0, 3, 1, 2\) on it"),
+    ],
+)
+def test_images_that_cannot_be_meant_are_an_error_after_the_batches_before_them(
+    device: str, images: Any, message: str
+) -> None:
+    iteration = iter(DevicePrefetcher([image_of([1, 2, 3]), images], device, mean=MEAN, std=STD))
+    next(iteration)
+    with pytest.raises(ConfigError, match=message):
+        next(iteration)
+    assert next(iteration, None) is None

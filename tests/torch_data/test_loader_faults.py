@@ -15,6 +15,7 @@ import pytest
 from torch.utils.data import DataLoader
 from zygote import Script, last_line_of, torch_zygote
 
+from tfds_torch import create_loader
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ReadingNames
@@ -23,7 +24,7 @@ from tfds_torch.torch_data.loading.processes import LoaderProcesses
 from tfds_torch.torch_data.loading.source import BatchSource
 from tfds_torch.torch_data.loading.worker import WorkerContext
 from torch_data import loader_lives
-from torch_data.loader_datasets import NUM_BATCHES
+from torch_data.loader_datasets import NUM_BATCHES, HalfMessage
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 GRACE_S = 30.0
@@ -107,6 +108,13 @@ def test_a_worker_that_dies_is_a_worker_error_at_once_and_the_next_epoch_is_whol
     assert life["tensorflow"] is False
 
 
+def test_a_worker_that_dies_within_a_message_is_noticed_without_a_time_limit() -> None:
+    """The training process waits for the rest of it, which never comes."""
+    expected = pytest.raises(WorkerError, match=r"^Worker 0 \(pid \d+\) was killed by SIGKILL \(out of memory\?\)")
+    with create_loader(HalfMessage(), 1, timeout_s=None, multiprocessing_context="fork") as loader, expected:
+        next(iter(loader))
+
+
 def test_a_worker_that_was_asked_to_end_is_not_said_to_have_finished(run_life: RunLife) -> None:
     life = run_life(loader_lives.terminate_a_worker)
     assert life["error"] == "WorkerError"
@@ -136,11 +144,11 @@ def test_a_connection_that_breaks_is_told_as_the_death_behind_it() -> None:
     source.begin()
     source._processes, source._iterator = Dying(), Breaking()  # type: ignore[assignment]
     source._faults.can_import_only = True
-    with pytest.raises(WorkerError, match=r"^Worker 1 \(pid 4321\) ended with exit code 1 .* Begin again\.$") as caught:
+    with pytest.raises(WorkerError, match=r"^Worker 1 \(pid 4321\) ended with exit code 1 .* Begin again\. ") as caught:
         source.next_batch()
     source._processes = None
     assert isinstance(caught.value.__cause__, ConnectionResetError)
-    assert "multiprocessing_context='fork', or a module" in str(caught.value)  # It had not begun.
+    assert str(caught.value).endswith("Or start workers with multiprocessing_context='fork'.")  # It had not begun.
 
 
 def test_an_end_that_torch_does_not_name_is_waited_for() -> None:

@@ -12,8 +12,9 @@ ended it, is null or empty.
     is_interrupted  whether Ctrl-C ended it: `promises` and `epochs` then tell of what had come until then
     error           null, or {type, message}
     machine         python, platform, num_cores, packages {name: version}
-    dataset         name, split, data_dir, is_fake, num_examples, num_shards, class_names, fingerprint,
-                    mean_example_bytes, features {key: {dtype, shape} or nested}, image_sizes of num_images images
+    dataset         name, split, data_dir, is_fake, num_examples, num_shards, num_skipped_files (of tars;
+                    null: of other formats), class_names, fingerprint, mean_example_bytes,
+                    features {key: {dtype, shape} or nested}, image_sizes of num_images images
     plan            is_training, shuffle, seed, remainder, read_mode (index, files or examples), batch_size,
                     num_batches, num_replicas, num_workers (0: a rank reads by itself), pipelines [{rank, worker,
                     num_batches, num_examples, num_fill, num_available}] of epoch 0
@@ -51,7 +52,7 @@ import tfds_torch
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
-from tfds_torch.check.reference import CheckedParser, reference_of
+from tfds_torch.check.reference import CheckedParser, num_skipped_files, reference_of
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.runtime.machine_share import num_cores
 from tfds_torch.storage.source import FieldSpec
@@ -116,6 +117,7 @@ def _dataset(findings: Findings, parser: CheckedParser) -> dict[str, Any]:
         "is_fake": findings.is_fake,
         "num_examples": parser.num_examples,
         "num_shards": parser.num_shards,
+        "num_skipped_files": num_skipped_files(parser),
         "class_names": parser.class_names,
         "fingerprint": parser.fingerprint,
         "mean_example_bytes": parser.mean_example_bytes,

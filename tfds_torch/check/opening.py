@@ -11,10 +11,11 @@ from tfds_torch.check.reference import CheckedParser
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
 from tfds_torch.parsers.config import Config
 from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.parsers.parser_web_dataset import DEFAULT_EXTENSIONS, ParserWebDataset
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.dataset_names import base_name
 from tfds_torch.parsers.tfds.dataset_opening import registered_names
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.web_dataset_fields import DEFAULT_EXTENSIONS
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.storage.webdataset.shard_paths import expand_braces, look_at, shard_paths
 

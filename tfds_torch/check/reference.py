@@ -72,6 +72,11 @@ def reference_of(parser: CheckedParser) -> Reference:
     return _FolderReference(parser) if is_image_folder(parser.data_dir) else _TfdsReference(parser)
 
 
+def num_skipped_files(parser: CheckedParser) -> int | None:
+    """Returns how many files of tars belong to no sample; None: the dataset does not lie in tars."""
+    return parser.num_skipped if isinstance(parser, ParserWebDataset) else None
+
+
 class _TfdsReference:
     promised_by = "dataset_info.json"
 

@@ -14,7 +14,7 @@ from tfds_torch.check.expectation import Expectation, PipelineCounts
 from tfds_torch.check.figures import plural
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
-from tfds_torch.check.reference import CheckedParser, reference_of
+from tfds_torch.check.reference import CheckedParser, num_skipped_files, reference_of
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import Promise
 from tfds_torch.parsers.parser import METADATA_FIELDS
@@ -40,6 +40,9 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
     table.add_row("split", plain(f"{parser.split}: {plural(parser.num_examples, 'example')} in {shards}"))
     place = reference_of(parser).place
     table.add_row("file" if place.is_file() else "directory", plain(str(place)))
+    skipped = num_skipped_files(parser)
+    if skipped:
+        table.add_row("skipped", f"{plural(skipped, 'file')} of no sample, such as tar tools leave them")
     names = parser.class_names
     if names:
         more = f" ... ({len(names)} classes)" if len(names) > _MOST_CLASSES else f" ({len(names)} classes)"

@@ -104,7 +104,7 @@ def _samples_of(path: Path, tar: tarfile.TarFile) -> list[TarSample]:
         name = item.name
         folder, slash, base = name.rpartition("/")
         stem, _, extension = base.partition(".")
-        if not item.isreg() or _METADATA.match(name):
+        if not item.isreg() or _METADATA.match(name) or "__MACOSX" in folder.split("/") or not stem or not extension:
             continue
         if not found or found[-1].key != folder + slash + stem:
             members = {}

@@ -44,7 +44,7 @@ class FeedOptions:
     rebatch: bool = True
     init: Callable[[], Any] | None = None
     shutdown: Callable[[], Any] | None = None
-    timeout_s: float = 600.0
+    timeout_s: float | None = 600.0
     at_end: str = "stop"
     last: str = "keep"
 
@@ -59,7 +59,7 @@ class FeedOptions:
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"{self._where}: {name}={getattr(self, name)!r} must be a function, or None.")
         check_flag(f"{self._where}: rebatch", self.rebatch)
-        check_seconds(f"{self._where}: timeout_s", self.timeout_s, can_be_none=False)
+        check_seconds(f"{self._where}: timeout_s", self.timeout_s, can_be_none=True)
         check_choice(f"{self._where}: at_end", self.at_end, ("stop", "cycle"))
         check_choice(f"{self._where}: last", self.last, ("keep", "drop"))
 

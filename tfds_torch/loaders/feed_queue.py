@@ -276,7 +276,7 @@ class FeedQueue:
     def _look_at_wait(self, asked_at: float) -> str | None:
         """Returns what is to be said of a training loop that waits; None: nothing."""
         now, name, timeout_s = self._clock(), self.options.name, self.options.timeout_s
-        if now - asked_at >= timeout_s:
+        if timeout_s is not None and now - asked_at >= timeout_s:
             self._metrics.add_waiting(now - asked_at)
             raise StallError(
                 f"Source {name!r}: no batch came within timeout_s={timeout_s:g} s; "
@@ -289,8 +289,9 @@ class FeedQueue:
 
     def _wait_s(self, asked_at: float) -> float:
         """Returns how long a training loop may wait until it looks again."""
-        now = self._clock()
-        return min(asked_at + self.options.timeout_s - now, self._watch.slow_in_s(asked_at, now))
+        now, timeout_s = self._clock(), self.options.timeout_s
+        slow_in_s = self._watch.slow_in_s(asked_at, now)
+        return slow_in_s if timeout_s is None else min(asked_at + timeout_s - now, slow_in_s)
 
     def _describe_supply(self, now: float) -> str:
         rows = f"{self._rows.num_rows} rows of {self.batch_size} are there"

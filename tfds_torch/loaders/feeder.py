@@ -29,7 +29,7 @@ class Feeder:
     as they come. Several loops over one source share its batches as they ask.
 
     What fails in a fetcher is raised at once in every loop over its source, with source and worker; so is a batch that
-    does not come within `timeout_s`. Nothing waits for ever.
+    does not come within `timeout_s`. Nothing waits for ever, unless `timeout_s=None` asks for it.
 
     Any thread may call any method. The threads end by `stop`, by `close` or the end of a `with` block, when the Feeder
     is dropped, and at exit. A forked process has none of them, and its copy of a Feeder is refused there.
@@ -63,7 +63,7 @@ class Feeder:
         rebatch: bool = True,
         init: Callable[[], Any] | None = None,
         shutdown: Callable[[], Any] | None = None,
-        timeout_s: float = 600.0,
+        timeout_s: float | None = 600.0,
         at_end: str = "stop",
         last: str = "keep",
     ) -> None:
@@ -85,7 +85,7 @@ class Feeder:
             rebatch: whether batches have exactly batch_size rows; else every chunk is a batch, as it is.
             init: called without arguments by `start`, before the threads (functools.partial binds some).
             shutdown: called once when the threads have ended.
-            timeout_s: how long a loop waits for a batch, seconds.
+            timeout_s: how long a loop waits for a batch, seconds; None: for ever. Warnings come all the same.
             at_end: "stop": iterations end with the data; "cycle": it begins again, without a border between passes.
             last: "keep": the last batch may be short; "drop": it is left out.
 

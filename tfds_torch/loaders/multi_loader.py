@@ -30,9 +30,12 @@ class MultiLoader(Iterable[Any]):
 
     Every `for` is an epoch. Over a Parser, items are `Batch` in numpy, in the parser's order, the same for any number
     of workers; `len`, `set_epoch`, `state_dict` and `load_state_dict` are those of `Loader`. Over another source the
-    items are what the workers yield: dicts, tuples and lists of numpy arrays, numbers, str, bytes and None, nested,
-    also with arrays of different shapes in a list. They arrive with their types; arrays are C-contiguous. Nothing that
-    is received is unpickled.
+    items are what the workers yield: dicts, tuples and lists of numpy arrays, PIL images, numbers, str, bytes and None,
+    nested, also with arrays of different shapes in a list. They arrive with their types; arrays are C-contiguous. An
+    image arrives as a plain `PIL.Image.Image` with its mode, pixels and palette; of its `info`, transparency, EXIF data
+    and ICC profile come with it. A torch tensor on the CPU arrives as a numpy array; one that no array is equal to
+    (bfloat16, sparse, nested, quantized, with a gradient, on another device) is a ConfigError. Nothing that is received
+    is unpickled.
 
     A worker that dies is a WorkerError within seconds, an item that does not come a StallError after `timeout_s`; both
     name the worker. What fails in a worker is raised here, with its own type where that needs no import. Workers draw

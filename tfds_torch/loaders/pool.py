@@ -13,6 +13,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import Transport
 from tfds_torch.loaders.wire import MalformedMessage
 from tfds_torch.loaders.worker import BEGIN, END, MORE, ORDER, PoolContext, work
+from tfds_torch.runtime.worker_process import with_reports
 from tfds_torch.runtime.worker_start import interrupts_held
 
 GRACE_S = 1.0
@@ -53,6 +54,7 @@ class WorkerPool:
         self._owner = os.getpid()
         self._processes: list[Any] = []
         self._orders: list[Connection] = []
+        self._start_context = with_reports(get_context(method), context.output, self.num_workers)
         self.is_open = True
         try:
             with interrupts_held(method):
@@ -65,7 +67,7 @@ class WorkerPool:
             raise
 
     def _start(self, worker: int) -> None:
-        start = get_context(self.method)
+        start = self._start_context
         theirs, ours = start.Pipe(duplex=False)
         self._orders.append(ours)
         outlet = self.transport.outlet(worker, start)

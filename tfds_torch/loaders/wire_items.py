@@ -1,4 +1,4 @@
-"""Items of a loader as JSON and arrays, and back: dicts, tuples and lists of arrays, numbers, text and bytes.
+"""Items of a loader as JSON and arrays, and back: dicts, tuples and lists of arrays, images, numbers, text and bytes.
 
 A node of the JSON stands for a value: null, true, false, numbers and short text for themselves; any other value is a
 list whose first entry is its tag. Long lists of one type become columns: one array for all of their values.
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.wire import MOST_BYTES, MalformedMessage, Part, allowed
+from tfds_torch.loaders.wire_images import is_image, put_image_together, size_of_image, take_image_apart
+from tfds_torch.loaders.wire_tensors import is_tensor, tensor_to_array
 
 _SHORT_TEXT, _LEAST_COLUMN, _MOST_DEPTH = 512, 8, 32
 _INT64 = np.iinfo(np.int64)
 _BYTES = np.dtype("|u1")
 _KINDS_OF_NUMBERS = {int: "<i8", float: "<f8", bool: "|b1"}
-_ALLOWED = "dicts, tuples and lists of numpy arrays, numbers, str, bytes and None"
+_ALLOWED = "dicts, tuples and lists of numpy arrays, PIL images, torch tensors on the CPU, numbers, str, bytes and None"
 
 
 class ItemWriter:
@@ -52,6 +54,11 @@ class ItemWriter:
             return ["s", self._add_array(np.asarray(value), path)]
         if isinstance(value, np.memmap):
             return ["a", self._add_array(value.view(np.ndarray), path)]
+        if is_image(value):
+            description, pieces = take_image_apart(value, path)
+            return ["i", description, self._add_pieces(_BYTES, [np.frombuffer(one, np.uint8) for one in pieces])]
+        if is_tensor(type(value)):
+            return ["a", self._add_array(tensor_to_array(value, path), path)]
         raise ConfigError(f"{path} is a {type(value).__module__}.{type(value).__qualname__}: {_remedy(value)}")
 
     def _write_text(self, value: str, path: str) -> Any:
@@ -97,10 +104,17 @@ class ItemWriter:
             encoded = [_encode_text(one) if kind is str else np.frombuffer(one, np.uint8) for one in values]
             sizes = np.array([len(one) for one in encoded], "<i8")
             return ["L" if kind is str else "B", self._add(sizes), self._add_pieces(_BYTES, encoded)]
+        if is_tensor(kind):
+            values = [tensor_to_array(one, f"{path}[{number}]") for number, one in enumerate(values)]
+            kind = np.ndarray
         if kind is np.ndarray and len({(one.dtype, one.ndim) for one in values}) == 1:
             self._check_dtype(values[0], path)
             shapes = np.array([one.shape for one in values], "<i8").reshape(len(values), values[0].ndim)
             return ["r", self._add(shapes), self._add_pieces(values[0].dtype, values)]
+        if is_image(values[0]):
+            images = [take_image_apart(one, f"{path}[{number}]") for number, one in enumerate(values)]
+            pieces = [np.frombuffer(one, np.uint8) for image in images for one in image.pieces]
+            return ["I", [image.description for image in images], self._add_pieces(_BYTES, pieces)]
         return None
 
     def _add_array(self, value: NDArray[Any], path: str) -> int:
@@ -160,6 +174,8 @@ class ItemReader:
             return tuple(self._read_column(rest[0]))
         if tag in _LEAVES and len(rest) == 1:
             return self._read_leaf(tag, self._buffer(rest[0]))
+        if tag == "i" and len(rest) == 2:
+            return self._read_images(rest[:1], rest[1])[0]
         return self._read_column(node)
 
     def _read_entries(self, tag: str, entries: list[Any], depth: int) -> Any:
@@ -183,7 +199,22 @@ class ItemReader:
             raise MalformedMessage("text or bytes are of another dtype")
         return buffer.tobytes() if tag == "b" else _decode_text(buffer.tobytes())
 
+    def _read_images(self, descriptions: Any, number: Any) -> list[Any]:
+        buffer = self._buffer(number)
+        if not isinstance(descriptions, list) or buffer.dtype != _BYTES or buffer.ndim != 1:
+            raise MalformedMessage("images have no descriptions, or no bytes")
+        sizes = [size_of_image(description) for description in descriptions]
+        if sum(sizes) != buffer.size:
+            raise MalformedMessage("images have other content than their descriptions")
+        images, content, start = [], buffer.data, 0
+        for description, size in zip(descriptions, sizes, strict=True):
+            images.append(put_image_together(description, content[start : start + size]))
+            start += size
+        return images
+
     def _read_column(self, node: Any) -> list[Any]:
+        if isinstance(node, list) and len(node) == 3 and node[0] == "I":
+            return self._read_images(node[1], node[2])
         if not isinstance(node, list) or not node or not all(type(number) is int for number in node[1:]):
             raise MalformedMessage("a column is none")
         buffers = [self._buffer(number) for number in node[1:]]
@@ -252,8 +283,6 @@ def _check_used(num_used: int, content: NDArray[Any]) -> None:
 
 
 def _remedy(value: Any) -> str:
-    if type(value).__module__.partition(".")[0] == "torch":
-        return "a MultiLoader is for loops without torch. Yield `.numpy()` of it, or use tfds_torch.create_loader."
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return "a named tuple's type does not travel. Yield `._asdict()` of it, or `tuple(...)`."
     return f"a MultiLoader carries {_ALLOWED}. Convert it."

@@ -13,6 +13,7 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.fast_resize import FastArrayBuffer
+from tfds_torch.loaders.wire_tensors import is_tensor
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, stored_name
 from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.world import World
@@ -216,7 +217,8 @@ def count_examples(item: Any) -> int:
     if isinstance(item, Batch):
         return len(item)
     values = list(item.values()) if isinstance(item, dict) else item if isinstance(item, list | tuple) else [item]
-    sizes = [len(value) for value in values if isinstance(value, np.ndarray) and value.ndim]
+    arrays = [value for value in values if isinstance(value, np.ndarray) or is_tensor(type(value))]
+    sizes = [array.shape[0] for array in arrays if array.ndim]
     sizes = sizes or [len(value) for value in values if isinstance(value, list)]
     return sizes[0] if sizes else 1
 

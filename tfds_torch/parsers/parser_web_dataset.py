@@ -4,7 +4,6 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,20 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.arguments import check_arguments, check_preprocess
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.parser import METADATA_FIELDS, METADATA_SPECS, ElementSpec, stored_key
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.web_dataset_fields import (
+    DEFAULT_EXTENSIONS,
     SPECS,
     DecodedField,
+    Kind,
     LabelField,
     decode_array,
     decode_json,
     decode_text,
     kind_of,
+    name_fields,
+    show_extensions,
 )
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
@@ -34,9 +37,6 @@ from tfds_torch.storage.webdataset.source import WebDatasetSource
 
 SPLIT = "all"
 """The split of tars, for messages and states: they are one."""
-
-DEFAULT_EXTENSIONS: Mapping[str, str] = MappingProxyType({"image": "jpg;jpeg;png", "label": "cls"})
-"""Field -> extensions, where nothing else is asked for."""
 
 _DECODERS = {"json": decode_json, "array": decode_array, "text": decode_text}
 
@@ -53,10 +53,11 @@ class ParserWebDataset(ParserBase):
 
     Args:
         urls: paths of tars on this machine: one text, with braces as in "train-{000..099}.tar"; or a list of paths.
-        fields: name -> extension, or several with ";" between: a sample's first one is taken. The last part of an
-            extension says how it is decoded: `jpg jpeg png webp gif bmp` as an image, `cls` as an integer, `txt` as a
-            text, `json` and `npy` as such; all others are bytes. `image` and `label` are what batches have of that
-            name.
+        fields: name -> extension, or several with ";" between: a sample's first one is taken; or a sequence of names,
+            each of which is an extension, or `image` or `label`. The last part of an extension says how it is decoded:
+            `jpg jpeg png webp gif bmp` as an image, `cls` as an integer, `txt` as a text, `json` and `npy` as such; all
+            others (`mp ten cbor npz txt.gz`) are bytes. `image` and `label` are what batches have of that name. What
+            has no name here can be asked for by its extension: `ImageDataset(parser, fields=("image", "mp"))`.
         class_names: of the labels; None: they have no names.
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
@@ -79,7 +80,7 @@ class ParserWebDataset(ParserBase):
     def __init__(
         self,
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        fields: Mapping[str, str] = DEFAULT_EXTENSIONS,
+        fields: Mapping[str, str] | Sequence[str] = DEFAULT_EXTENSIONS,
         class_names: Sequence[str] | None = None,
         shuffle: bool | None = None,
         is_training: bool = False,
@@ -95,7 +96,7 @@ class ParserWebDataset(ParserBase):
     ) -> None:
         check_arguments(is_training, batch_size, shuffle, image_mode, read)
         self._names = _check_class_names(class_names)
-        _check_fields(fields)
+        fields = name_fields(fields)
         self._tars: WebDatasetSource = source_type("webdataset")(urls, fields)
         self._kinds = {name: kind_of(name, found) for name, found in self._tars.alternatives.items()}
         super().__init__(
@@ -113,7 +114,9 @@ class ParserWebDataset(ParserBase):
         )
         self.image_key = "image" if "image" in fields else None
         self.target_key = "label" if "label" in fields else None
-        if fields is not DEFAULT_EXTENSIONS and self.num_examples:
+        if self.num_examples and fields is DEFAULT_EXTENSIONS and not self._all_fields:
+            raise ConfigError(self._nothing_usual())
+        if self.num_examples and fields is not DEFAULT_EXTENSIONS:
             for name in fields:
                 self._field(name)
         self._check_preprocess()
@@ -136,6 +139,11 @@ class ParserWebDataset(ParserBase):
         """Extensions in the tars that are of no field."""
         taken = {one for names in self._tars.alternatives.values() for one in names}
         return tuple(one for one in self._tars.index.extensions if one not in taken)
+
+    @property
+    def num_skipped(self) -> int:
+        """Files in the tars that belong to no sample, such as those that tar tools leave."""
+        return self._tars.num_skipped
 
     @property
     def element_spec(self) -> ElementSpec:
@@ -166,13 +174,25 @@ class ParserWebDataset(ParserBase):
     def _stored_class_names(self) -> list[str] | None:
         return None if self._names is None else list(self._names)
 
+    def _kind_of(self, name: str) -> Kind:
+        """Returns what a field is; an extension that is of no field can be asked for by its own name.
+
+        Raises:
+            ConfigError: the samples do not have it.
+            ShardError: some of them do not have it.
+        """
+        found = self._tars.alternatives_of(name)
+        if found and name not in self._kinds:
+            self._tars.check_field(name)
+        if not found or not self._tars.has(name):
+            raise ConfigError(self._missing(name))
+        return self._kinds.get(name) or kind_of(name, found)
+
     def _field(self, name: str) -> FieldDecoder:
         name = self._key(name)
-        if name not in self._kinds or not self._tars.has(name):
-            raise ConfigError(self._missing(name))
-        kind = self._kinds[name]
+        kind = self._kind_of(name)
         if name == "image" and kind != "image":
-            extensions = ";".join(self._tars.alternatives[name])
+            extensions = ";".join(self._tars.alternatives_of(name))
             raise ConfigError(
                 f"{self.dataset_name}: the field 'image' is {extensions!r}, which is not an image. Use another name "
                 f"for it in fields=."
@@ -189,8 +209,8 @@ class ParserWebDataset(ParserBase):
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images and texts as bytes; see ParserBase."""
-        name, decoder = self._key(name), self._field(name)
-        kind = self._kinds[name]
+        name = self._key(name)
+        decoder, kind = self._field(name), self._kind_of(name)
         if kind == "image":
             return EncodedField(StoredField(name), "image", SPECS[kind])
         if kind == "text":
@@ -205,12 +225,23 @@ class ParserWebDataset(ParserBase):
     def _all_fields(self) -> Sequence[str]:
         return [name for name in self._kinds if self._tars.has(name)]
 
+    def _nothing_usual(self) -> str:
+        """Returns the message for samples that have none of the usual fields."""
+        there = self._tars.index.extensions
+        wanted = " or ".join(f".{one}" for names in self._tars.alternatives.values() for one in names)
+        return (
+            f"{self.dataset_name}: no sample has a member {wanted}, which are read where fields= does not say "
+            f"otherwise. The extensions in the tars are {show_extensions(there)}: name those that you want, as in "
+            f"fields={list(there[:1])!r} or fields={{'image': {there[0]!r}}}. All but images, cls, txt, json and npy "
+            f"are bytes."
+        )
+
     def _missing(self, name: str) -> str:
-        there = ", ".join(repr(one) for one in self._tars.index.extensions)
+        there = show_extensions(self._tars.index.extensions)
         if name not in self._kinds:
             return (
                 f"{self.dataset_name}: there is no field {name!r}: fields= names {', '.join(self._kinds)}, and the "
-                f"extensions in the tars are {there}.{did_you_mean(name, self._kinds)}"
+                f"extensions in the tars, which can be asked for as well, are {there}.{did_you_mean(name, self._kinds)}"
             )
         wanted = self._tars.alternatives[name]
         return (
@@ -228,7 +259,7 @@ class ParserWebDataset(ParserBase):
             if not isinstance(self._field(name), ImageField):
                 raise ConfigError(
                     f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
-                    f"{self._kinds[self._key(name)]!r}. Only images go through the same crop."
+                    f"{self._kind_of(self._key(name))!r}. Only images go through the same crop."
                 )
 
     def _make_class_map(self, class_map: object) -> ClassMap | None:
@@ -252,13 +283,3 @@ def _check_class_names(class_names: object) -> tuple[str, ...] | None:
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ConfigError(f"class_names={class_names!r} must be a sequence of different texts, one for each label.")
     return names
-
-
-def _check_fields(fields: object) -> None:
-    if not isinstance(fields, Mapping) or not fields or not all(isinstance(name, str) and name for name in fields):
-        raise ConfigError(
-            f"fields={fields!r} must map names to extensions, such as {{'image': 'jpg;jpeg;png', 'label': 'cls'}}."
-        )
-    taken = sorted(set(fields) & set(METADATA_FIELDS))
-    if taken:
-        raise ConfigError(f"fields names {taken[0]!r}, which every batch has already. Use another name for it.")

@@ -4,14 +4,16 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.storage.source import Columns, FieldSpec
 
 Kind = Literal["image", "label", "text", "json", "array", "bytes"]
@@ -25,7 +27,11 @@ _KINDS: dict[str, Kind] = {
 }
 _INTEGER = re.compile(rb"\s*[+-]?[0-9]{1,19}\s*")
 _SHOWN_BYTES = 40
+_MOST_SHOWN, _SHOWN_CHARACTERS = 20, 100
 _NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+DEFAULT_EXTENSIONS: Mapping[str, str] = MappingProxyType({"image": "jpg;jpeg;png", "label": "cls"})
+"""Field -> extensions, where nothing else is asked for."""
 
 SPECS: dict[Kind, FieldSpec] = {
     "image": FieldSpec((None, None, 3), np.uint8),
@@ -53,6 +59,32 @@ def kind_of(name: str, extensions: Sequence[str]) -> Kind:
         shown = ", ".join(f".{extension} is {kind!r}" for extension, kind in kinds.items())
         raise ConfigError(f"fields[{name!r}]={';'.join(extensions)!r} mixes kinds of values: {shown}. Name one kind.")
     return next(iter(kinds.values()))
+
+
+def name_fields(fields: Any) -> Mapping[str, str]:
+    """Returns name -> extensions, of `fields` as `ParserWebDataset` takes them.
+
+    Raises:
+        ConfigError: fields is something else.
+    """
+    named: Any = fields
+    if isinstance(fields, Sequence) and not isinstance(fields, str) and all(isinstance(name, str) for name in fields):
+        named = {name: DEFAULT_EXTENSIONS.get(name, name) for name in fields}
+    if not isinstance(named, Mapping) or not named or not all(isinstance(name, str) and name for name in named):
+        raise ConfigError(
+            f"fields={fields!r} must map names to extensions, such as {{'image': 'jpg;jpeg;png', 'label': 'cls'}}, or "
+            f"be a list of extensions, such as ['image', 'label', 'txt']."
+        )
+    taken = sorted(set(named) & set(METADATA_FIELDS))
+    if taken:
+        raise ConfigError(f"fields names {taken[0]!r}, which every batch has already. Use another name for it.")
+    return named
+
+
+def show_extensions(extensions: Sequence[str]) -> str:
+    """Returns extensions for messages: keys with dots make many of them."""
+    shown = ", ".join(repr(one[:_SHOWN_CHARACTERS]) for one in extensions[:_MOST_SHOWN])
+    return f"{shown}, ... ({len(extensions):,} of them)" if len(extensions) > _MOST_SHOWN else shown
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,16 @@
 """What is said of a loader's workers that died, or of which no batch came."""
 
+import re
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
+from tfds_torch.runtime.worker_process import GUARD, MISSING_GUARD, NOT_LOADED, describe_guard
 from tfds_torch.runtime.worker_watch import describe_exit, process_state
 
-_IMPORT_HINT = (
-    ' ("Can\'t get attribute": a worker that is spawned finds only what it can import; functions and classes of a '
-    "notebook need {}='fork', or a module)"
-)
+_MISSING_NAME = re.compile(r"Can't get attribute '([^']{1,200})' on <module '__(?:mp_)?main__'")
 _STOPPED = "Tt"
 
 
@@ -74,6 +73,9 @@ class WorkerFaults:
         Args:
             dead: number, pid and exit code of each.
         """
+        unable = self._describe_unable(dead)
+        if unable:
+            return unable
         cut = self.names.find_cut() if self.names.find_cut is not None else None
         ends = [describe_exit(code, cut) for _, _, code in dead]
         said = [
@@ -82,7 +84,40 @@ class WorkerFaults:
         ]
         # Torch writes that shared memory is short, whatever a SIGBUS came from.
         wrote = [self._last_lines(worker) for worker, _, code in dead if cut is None or code != -signal.SIGBUS]
-        return " ".join([*said, self.names.next_step]) + "".join(wrote)
+        return " ".join([*said, self.names.next_step, *self._hints(dead)]) + "".join(wrote)
+
+    def _hints(self, dead: Sequence[tuple[int, int, int]]) -> list[str]:
+        """Returns what to do where a worker ended before it had begun, for a reason that is not known here."""
+        if not self.can_import_only or all(self.metrics.pid(worker) is not None for worker, _, _ in dead):
+            return []
+        return [
+            "Where standard error says 'An attempt has been made to start a new process before the current process has "
+            f"finished its bootstrapping phase': {describe_guard(self.names.start_argument)}"
+        ]
+
+    def _describe_unable(self, dead: Sequence[tuple[int, int, int]]) -> str:
+        """Returns the message for workers that could not begin, as all of their kind; empty: they were able to."""
+        for worker, pid, code in dead:
+            has_begun = self.metrics.pid(worker) is not None
+            if has_begun or not self.can_import_only or code not in (MISSING_GUARD, NOT_LOADED):
+                continue
+            who, argument = f"Worker {worker} (pid {pid}) could not begin", self.names.start_argument
+            if code == MISSING_GUARD:
+                return f"{who}: the script starts workers whenever it is imported. {describe_guard(argument)}"
+            wrote = self._last_lines(worker)
+            missing = _MISSING_NAME.search(wrote)
+            if missing is None:
+                return (
+                    f"{who}: it cannot unpickle the dataset, or a function that it was given. Define what it needs in "
+                    f"a module that it can import, or start workers with {argument}='fork'.{wrote}"
+                )
+            return (
+                f"{who}: it does not find {missing[1]!r} in the main module. A worker that is not forked imports the "
+                f"script anew, without what lies below `{GUARD}`, and finds nothing of a notebook or of a script from "
+                f"standard input. Define {missing[1]!r} above that line or, best, in a module that you import; or "
+                f"start workers with {argument}='fork'.{wrote}"
+            )
+        return ""
 
     def describe_lie(self, worker: int, pid: int, what: str) -> str:
         """Returns what is said of a worker that breaks the rules of its messages.
@@ -112,7 +147,10 @@ class WorkerFaults:
         said = f"{self._no_batch()} Worker {worker} (pid {pids[worker]}), "
         said += f"{'whose turn it is' if worker == at_work[0] else 'for which all wait'}, is {state} ({letter})"
         if self.metrics.pid(worker) is None:
-            return f"{said} and has not begun to read {self.names.dataset}. {self.names.next_step}"
+            hint = ""
+            if self.can_import_only:
+                hint = f" It may still import the script. {describe_guard(self.names.start_argument)}"
+            return f"{said} and has not begun to read {self.names.dataset}. {self.names.next_step}{hint}"
         said += f" and reads {self._place_of(worker)}. {self.names.next_step} "
         if letter in _STOPPED:
             return f"{said}A stopped process cannot tell its stack; SIGCONT lets it go on."
@@ -150,12 +188,11 @@ class WorkerFaults:
         return f"\nThe last that worker {worker} wrote to standard error:\n{lines}" if lines else ""
 
     def _no_batch(self) -> str:
-        return f"No batch came within timeout_s={self.timeout_s:g} s."
+        return "No batch came." if self.timeout_s is None else f"No batch came within timeout_s={self.timeout_s:g} s."
 
     def _when(self, worker: int) -> str:
         if self.metrics.pid(worker) is None:
-            hint = _IMPORT_HINT.format(self.names.start_argument) if self.can_import_only else ""
-            return f"before it had begun: what it wrote to standard error says why{hint}."
+            return "before it had begun: what it wrote to standard error says why."
         return f"while it read {self._place_of(worker)}."
 
     def _place_of(self, worker: int) -> str:

@@ -43,6 +43,10 @@ class WorkerOutput:
         faulthandler.register(_stack_signal(), file=file, all_threads=True, chain=False)
         sys.stderr = _CopiedStream(sys.stderr, file)
 
+    def duplicate(self, worker: int) -> int | None:
+        """Returns a new descriptor of a worker's file, which the caller closes; None: there is none."""
+        return os.dup(self._files[worker]) if self._files else None
+
     def last_lines(self, worker: int, most: int = 20) -> str:
         """Returns the last lines that a worker has written, empty where there are none; of a crash, the first ones."""
         if not self._files:

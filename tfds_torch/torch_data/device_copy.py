@@ -198,7 +198,7 @@ class CudaCopy:
         if tensor.is_cuda:
             tensor.record_stream(self._stream)
             return tensor
-        return tensor.pin_memory() if tensor.layout == torch.strided else tensor
+        return tensor.pin_memory() if tensor.layout == torch.strided and not tensor.is_nested else tensor
 
     def _report(self) -> None:
         """Tells the metrics about the copies that are through."""

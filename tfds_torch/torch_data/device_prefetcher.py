@@ -2,7 +2,7 @@
 
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from types import TracebackType
 from typing import Any
 
@@ -22,7 +22,9 @@ class DevicePrefetcher(Iterable[Any]):
     All tensors of a batch are moved, and numpy arrays of numbers as tensors, in nested dictionaries, lists, tuples and
     named tuples; everything else stays as it is. Its images are its first tensor that is uint8 with four dimensions,
     [B, C, H, W]: with `mean` and `std` they become `(image / 255 - mean) / std`, with a `dtype` alone only their type
-    changes.
+    changes. For `mean` and `std` the images may also be a numpy array, such as a Feeder's: [B, H, W, C] or [B, C, H,
+    W], by which axis has as many channels as there are values; and floats from 0 to 1, where nothing is uint8. They
+    come as a tensor [B, C, H, W].
 
     On CUDA, `prefetch_batches` batches are taken from the source and copied ahead of the one that the loop has, on a
     stream of their own. A batch may be used by work on the stream that is current when it is yielded. On other devices
@@ -79,7 +81,7 @@ class DevicePrefetcher(Iterable[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         copy = device_copy(self.device, self._normalization, self.prefetch_batches, self._metrics)
-        iteration = _Iteration(copy, iter(self.batches))
+        iteration = _Iteration(copy, iter(self.batches), self._normalization.arrange)
         self._running.add(iteration)
         return iteration
 
@@ -110,8 +112,8 @@ class DevicePrefetcher(Iterable[Any]):
 class _Iteration(Iterator[Any]):
     """One iteration: what was sent and not yet received, and what the source raised."""
 
-    def __init__(self, copy: DeviceCopy, source: Iterator[Any]) -> None:
-        self._copy = copy
+    def __init__(self, copy: DeviceCopy, source: Iterator[Any], arrange: Callable[[Any], Any]) -> None:
+        self._copy, self._arrange = copy, arrange
         self._source: Iterator[Any] | None = source
         self._num_ahead = 0
         self._sent: deque[Any] = deque()
@@ -141,7 +143,7 @@ class _Iteration(Iterator[Any]):
         try:
             if self._sent:  # As good as never waits: what was sent latest was sent before the loop's latest step.
                 self._copy.settle(self._sent[-1])
-            self._sent.append(self._copy.send(with_tensors(next(source))))
+            self._sent.append(self._copy.send(with_tensors(self._arrange(next(source)))))
         except StopIteration:
             self._close_source()
         except Exception as error:  # Comes after the batches before it.

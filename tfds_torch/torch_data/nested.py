@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -68,3 +69,20 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from tensors(item)
+
+
+def tensors_and_arrays(value: Any) -> Iterator[Tensor | NDArray[Any]]:
+    """Yields the tensors and the numpy arrays of a batch, in the order of `tensors`."""
+    if isinstance(value, Tensor | np.ndarray):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_and_arrays(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_and_arrays(item)
+
+
+def replace_value(value: Any, old: object, new: Any) -> Any:
+    """Returns a batch of the same structure and types with a new object in the place of an old one."""
+    return new if value is old else _map_items(value, lambda item: replace_value(item, old, new))

@@ -1,16 +1,18 @@
 """Images of whole batches, from 8-bit numbers to what a model takes, where they lie: one pass, no copy between."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import did_you_mean
-from tfds_torch.torch_data.nested import tensors
+from tfds_torch.torch_data.nested import replace_value, tensors, tensors_and_arrays, with_tensors
 
 _DTYPES = {
     str(dtype).partition(".")[2]: dtype for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -22,7 +24,9 @@ class Normalization:
     """What is done to the images of a batch: its first tensor that is uint8 with four dimensions, [B, C, H, W].
 
     With mean and std the result is `(image / 255 - mean) / std`, computed as one expression `image * scale + bias` in
-    float32 at least. With a dtype alone the numbers stay 0 to 255; without any, they stay uint8.
+    float32 at least. The images may then also be a numpy array, [B, H, W, C] or [B, C, H, W], by its number of
+    channels; and, where nothing is uint8, floats from 0 to 1, which are not divided by 255. With a dtype alone the
+    numbers stay 0 to 255; without any, they stay uint8.
 
     Attributes:
         mean: of each channel, where images go from 0 to 1; None with a std: 0.
@@ -65,29 +69,87 @@ class Normalization:
         """Whether numbers change, rather than their type and place only."""
         return self.mean is not None or self.std is not None
 
+    def arrange(self, batch: Any) -> Any:
+        """Returns a batch whose images are a tensor [B, C, H, W], where mean and std are to be applied to an array.
+
+        Args:
+            batch: as it comes; what holds no images is left as it is, for `find_image`.
+
+        Raises:
+            ConfigError: an array has other channels, or may be read in both ways; floats do not go from 0 to 1.
+        """
+        if not self.is_scaling:
+            return batch
+        image = _first_images(tensors_and_arrays(batch))
+        if image is None:
+            return batch
+        if _is_float(image):
+            self._check_range(image)
+        return batch if isinstance(image, Tensor) else replace_value(batch, image, self._channels_first(image))
+
     def find_image(self, batch: Any) -> Tensor | None:
         """Returns the tensor of a batch that holds its images, or None.
+
+        Args:
+            batch: that was arranged.
 
         Raises:
             ConfigError: there is none, or one of other channels, where mean and std are to be applied.
         """
         found = list(tensors(batch))
-        image = next((tensor for tensor in found if tensor.dtype == torch.uint8 and tensor.ndim == 4), None)
         if not self.is_scaling:
-            return image
+            return next(filter(_is_of_bytes, found), None)
+        image: Tensor | None = _first_images(found)
         if image is None:
-            shapes = ", ".join(f"{str(tensor.dtype).partition('.')[2]} {list(tensor.shape)}" for tensor in found)
+            shapes = ", ".join(f"{str(tensor.dtype).partition('.')[2]} {_shape_of(tensor)}" for tensor in found)
             raise ConfigError(
-                f"mean={self.mean}, std={self.std}: the batch has no uint8 tensor [B, C, H, W] to apply them to; it "
-                f"holds {shapes or 'no tensors'}. Leave mean and std out, or give batches of uint8 images."
+                f"mean={self.mean}, std={self.std}: the batch has no uint8 tensor [B, C, H, W] to apply them to, nor "
+                f"one of floats, nor an array [B, H, W, C]; it holds {shapes or 'no tensors'}. Leave mean and std out, "
+                f"or give batches of uint8 images."
             )
-        num_channels = len(self.mean or self.std or ())
-        if image.shape[1] != num_channels:
+        if image.shape[1] != self._num_channels:
+            is_last = image.shape[3] == self._num_channels
+            hint = ": give one for every channel" if not is_last else ": call .permute(0, 3, 1, 2) on it"
             raise ConfigError(
-                f"mean={self.mean}, std={self.std}: {num_channels} values for images of {image.shape[1]} channels, "
-                f"{list(image.shape)} as [B, C, H, W]: give one for every channel."
+                f"mean={self.mean}, std={self.std}: {self._num_channels} values for images of {image.shape[1]} "
+                f"channels, {list(image.shape)} as [B, C, H, W]{hint}."
             )
         return image
+
+    @property
+    def _num_channels(self) -> int:
+        return len(self.mean or self.std or ())
+
+    def _channels_first(self, array: NDArray[Any]) -> Any:
+        """Returns an array of images as a tensor [B, C, H, W], in its memory where that may be written to."""
+        number, shape = self._num_channels, list(array.shape)
+        is_first, is_last = shape[1] == number, shape[3] == number
+        if is_first and is_last:
+            reason = (
+                "which may be [B, H, W, C] or [B, C, H, W]. Give a torch tensor [B, C, H, W], as in "
+                "torch.from_numpy(images).permute(0, 3, 1, 2)"
+            )
+        else:
+            reason = f"which is neither [B, H, W, {number}] nor [B, {number}, H, W]: give a value for every channel"
+        if is_first == is_last:
+            raise ConfigError(
+                f"mean={self.mean}, std={self.std}: {number} values for an array of images of shape {shape}, {reason}."
+            )
+        tensor = with_tensors(array)
+        return tensor.permute(0, 3, 1, 2) if is_last and isinstance(tensor, Tensor) else tensor
+
+    def _check_range(self, image: Any) -> None:
+        """Raises ConfigError for floats on the CPU that do not go from 0 to 1."""
+        is_elsewhere = isinstance(image, Tensor) and image.device.type != "cpu"  # It would have to be waited for.
+        if is_elsewhere or not math.prod(image.shape):
+            return
+        least, most = float(image.min()), float(image.max())
+        if not (least >= 0 and most <= 1):
+            raise ConfigError(
+                f"mean={self.mean}, std={self.std}: images of {str(image.dtype).removeprefix('torch.')} must go from 0 "
+                f"to 1, and these go from {least:g} to {most:g}. Divide images of 0 to 255 by 255, or give them as "
+                f"uint8; leave mean and std out where images are normalised already."
+            )
 
     def on(self, device: torch.device) -> Callable[[Tensor], Tensor]:
         """Returns the function that normalises images [B, C, H, W] of a device, on that device."""
@@ -95,21 +157,50 @@ class Normalization:
         if not self.is_scaling:
             return lambda image: image.to(dtype=self.dtype or image.dtype, memory_format=layout)
         dtype = self.dtype or torch.float32
-        scale, bias = self._scale_and_bias(torch.float64 if dtype == torch.float64 else torch.float32).to(device)
+        exact = torch.float64 if dtype == torch.float64 else torch.float32
+        of_bytes, of_floats = (self._scale_and_bias(exact, most).to(device) for most in (255, 1))
 
         def normalize(image: Tensor) -> Tensor:
+            scale, bias = of_floats if image.is_floating_point() else of_bytes
             result = torch.empty_like(image, dtype=dtype, memory_format=layout)
             # One kernel on a GPU: it widens 8 bits as it reads them, and rounds to the result's type as it writes.
             return torch.addcmul(bias, image, scale, out=result)
 
         return normalize
 
-    def _scale_and_bias(self, dtype: torch.dtype) -> Tensor:
-        """Returns what images are multiplied by, and what is added then: [2, 1, C, 1, 1]."""
-        num_channels = len(self.mean or self.std or ())
+    def _scale_and_bias(self, dtype: torch.dtype, most: int) -> Tensor:
+        """Returns what images of 0 to `most` are multiplied by, and what is added then: [2, 1, C, 1, 1]."""
+        num_channels = self._num_channels
         mean, std = self.mean or (0.0,) * num_channels, self.std or (1.0,) * num_channels
-        pair = [[1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]]
+        pair = [[1 / (most * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]]
         return torch.tensor(pair, dtype=dtype).view(2, 1, num_channels, 1, 1)
+
+
+def _first_images(found: Iterable[Any]) -> Any:
+    """Returns the first tensor or array that is uint8 with four dimensions, else the first of floats; None: neither."""
+    rest = []
+    for one in found:
+        if _is_of_bytes(one):
+            return one
+        rest.append(one)
+    return next((one for one in rest if one.ndim == 4 and _is_float(one) and not _is_nested(one)), None)
+
+
+def _is_of_bytes(image: Any) -> bool:
+    of_bytes = torch.uint8 if isinstance(image, Tensor) else np.uint8
+    return bool(image.ndim == 4 and image.dtype == of_bytes and not _is_nested(image))
+
+
+def _is_nested(image: Any) -> bool:
+    return isinstance(image, Tensor) and image.is_nested
+
+
+def _is_float(image: Any) -> bool:
+    return bool(image.is_floating_point() if isinstance(image, Tensor) else image.dtype.kind == "f")
+
+
+def _shape_of(tensor: Tensor) -> str:
+    return "of several sizes" if _is_nested(tensor) else str(list(tensor.shape))
 
 
 def _numbers(name: str, values: Any) -> tuple[float, ...] | None:

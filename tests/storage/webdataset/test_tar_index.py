@@ -169,7 +169,7 @@ def test_distinct_keys_of_many_samples_take_little_memory(tmp_path: Path, cache_
     keys = np.frombuffer(b"".join(b"%09d" % n for n in range(num_samples)), np.uint8)
     stops = np.arange(1, num_samples + 1) * 9
     rest = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint16)
-    index = TarIndex((num_samples,), (), True, "", np.zeros(num_samples + 1, np.int64), stops, *rest, keys)
+    index = TarIndex((num_samples,), (), True, (0,), (), "", np.zeros(num_samples + 1, np.int64), stops, *rest, keys)
     tracemalloc.start()
     try:
         with mock.patch.object(index_building, "_KEYS_AT_ONCE", 1000):
@@ -201,19 +201,21 @@ def test_two_members_of_the_same_extension_are_an_error(tmp_path: Path, cache_ho
         index_of(path)
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("README", "no extension"), ("a.b/README", "no extension"), ("x.", "no extension"),
-    (".hidden", "no name in front of its first dot"), ("a/._1.jpg", "no name in front of its first dot"),
-])  # fmt: skip
-def test_a_member_that_belongs_to_no_sample_is_named(name: str, said: str, tmp_path: Path, cache_home: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), (name, b"y")])
-    with pytest.raises(ShardError, match=re.escape(f"{path}: the member {name.encode()!r} has {said}")):
-        index_of(path)
+@pytest.mark.parametrize(
+    "name", ["README", "a.b/README", "x.", ".hidden", "a/._1.jpg", "__MACOSX/x.jpg", "a/__MACOSX/x.jpg", "x" * 300]
+)
+def test_a_member_that_belongs_to_no_sample_is_skipped_and_counted(name: str, tmp_path: Path, cache_home: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), (name, b"y"), ("1.cls", b"1")], tarfile.GNU_FORMAT)
+    for _ in range(2):  # Built, and read again.
+        index = index_of(path, write_tar(tmp_path / "b.tar", [("2.jpg", b"x")]))
+        assert (index.counts, index.num_skipped) == ((1, 1), (1, 0))
+        (shown,) = index.skipped
+        assert shown == repr(name) if len(name) < 100 else len(shown) <= 103
 
 
 def test_of_several_bad_tars_one_is_named_and_nothing_is_kept(tmp_path: Path, cache_home: Path) -> None:
-    bad = [write_tar(tmp_path / f"{n}.tar", [("README", b"x")]) for n in range(2)]
-    with pytest.raises(ShardError, match=r"/[01]\.tar: the member b'README' has no extension"):
+    bad = [write_tar(tmp_path / f"{n}.tar", [("1.jpg", b"x"), ("1.jpg", b"y")]) for n in range(2)]
+    with pytest.raises(ShardError, match=r"/[01]\.tar: the sample '1' has two members 'jpg'"):
         index_of(write_tar(tmp_path / "good.tar", []), *bad)
     assert list((cache_home / "tfds_torch" / "record_index").glob("*.index")) == []
 
@@ -346,6 +348,10 @@ HOSTILE: dict[str, Callable[[bytearray, int], object]] = {
     "counts of one tar": head(counts=[9]),
     "no extensions": head(extensions=[]),
     "no counts": head(counts=None),
+    "other skipped": head(num_skipped=[0]),
+    "negative skipped": head(num_skipped=[0, -1]),
+    "skipped of a text": head(num_skipped="ab"),
+    "skipped names that are numbers": head(skipped=[1]),
     "nothing": lambda content, at: content.__delitem__(slice(at, None)),
 }  # fmt: skip
 

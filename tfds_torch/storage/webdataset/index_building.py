@@ -13,12 +13,13 @@ import numpy as np
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_scans import Advance
-from tfds_torch.storage.webdataset.sample_names import is_metadata, split_name, text_of
+from tfds_torch.storage.webdataset.sample_names import is_metadata, show_name, split_name, text_of
 from tfds_torch.storage.webdataset.tar_index import TarIndex
 from tfds_torch.storage.webdataset.tar_members import find_members
 
 _MOST_EXTENSIONS = 2**16
 _KEYS_AT_ONCE = 2**16
+_MOST_SHOWN = 3
 
 
 def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = None) -> TarIndex:
@@ -37,10 +38,17 @@ def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = No
     crcs, extensions, keys = array("I"), array("H"), bytearray()
     numbers: dict[bytes, int] = {}
     current, held = b"", set[int]()
+    num_skipped, skipped = 0, list[str]()
     for member in find_members(path, advance, stamp):
         if is_metadata(member.name):
             continue
-        key, extension = split_name(member.name, path)
+        found = split_name(member.name)
+        if found is None:
+            num_skipped += 1
+            if len(skipped) < _MOST_SHOWN:
+                skipped.append(show_name(member.name))
+            continue
+        key, extension = found
         number = numbers.setdefault(extension, len(numbers))
         if key != current or not first:
             current, held = key, set()
@@ -67,6 +75,8 @@ def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = No
         counts=(len(stops),),
         extensions=tuple(map(text_of, numbers)),
         has_distinct_keys=True,
+        num_skipped=(num_skipped,),
+        skipped=tuple(skipped),
         digest="",
         first=np.frombuffer(first, np.int64),
         key_stops=np.frombuffer(stops, np.int64),
@@ -105,7 +115,10 @@ def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
         "keys": np.concatenate([tar.keys for tar in tars]),
     }
     counts = tuple(tar.counts[0] for tar in tars)
-    index = TarIndex(counts, extensions, True, _digest(counts, extensions, joined), **joined)
+    num_skipped = tuple(tar.num_skipped[0] for tar in tars)
+    skipped = tuple(name for tar in tars for name in tar.skipped)[:_MOST_SHOWN]
+    digest = _digest(counts, extensions, joined)
+    index = TarIndex(counts, extensions, True, num_skipped, skipped, digest, **joined)
     _check_borders(index, paths)
     # Those of one tar were found to be distinct when it was scanned.
     return index if len(tars) == 1 else replace(index, has_distinct_keys=_find_repeated_key(index) is None)

@@ -22,7 +22,7 @@ from tfds_torch.storage.webdataset.tar_header import BLOCK_BYTES
 from tfds_torch.storage.webdataset.tar_index import TarIndex
 
 _HEAD_SIZE = struct.Struct("<Q")
-_FORMAT = "webdataset 1"
+_FORMAT = "webdataset 2"
 _ARRAYS = {
     "first": "<i8",
     "key_stops": "<i8",
@@ -72,6 +72,8 @@ def _pieces(index: TarIndex) -> Iterator[bytes]:
             "counts": index.counts,
             "extensions": index.extensions,
             "has_distinct_keys": index.has_distinct_keys,
+            "num_skipped": index.num_skipped,
+            "skipped": index.skipped,
             "digest": index.digest,
             "num_members": len(index.offset),
             "num_key_bytes": len(index.keys),
@@ -113,12 +115,17 @@ def _parse(content: mmap.mmap, start: int) -> TarIndex:
         at += arrays[name].nbytes
     if at != len(content):
         raise ValueError
-    return TarIndex(counts, tuple(head["extensions"]), head["has_distinct_keys"], head["digest"], **arrays)
+    skipped = tuple(head["num_skipped"]), tuple(head["skipped"])
+    return TarIndex(counts, tuple(head["extensions"]), head["has_distinct_keys"], *skipped, head["digest"], **arrays)
 
 
 def _is_sound(index: TarIndex, tar_sizes: Sequence[int]) -> bool:
     """Whether all positions lie inside of what they point into."""
     if len(index.counts) != len(tar_sizes) or int(index.first[0]) != 0 or int(index.first[-1]) != len(index.offset):
+        return False
+    if len(index.num_skipped) != len(tar_sizes) or not all(type(one) is int and one >= 0 for one in index.num_skipped):
+        return False
+    if not all(isinstance(name, str) for name in index.skipped):
         return False
     rising = bool((np.diff(index.first) > 0).all() and (np.diff(index.key_stops, prepend=0) > 0).all())
     if not rising or (len(index) and int(index.key_stops[-1]) != len(index.keys)):

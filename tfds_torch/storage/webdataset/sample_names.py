@@ -2,9 +2,9 @@
 
 import re
 
-from tfds_torch.errors import ShardError
-
 _OF_THE_TAR = re.compile(rb"__[^/]*__($|/)")
+_OF_A_TOOL = re.compile(rb"(.*/)?__MACOSX/")
+_SHOWN = 100
 
 
 def is_metadata(name: bytes) -> bool:
@@ -12,27 +12,29 @@ def is_metadata(name: bytes) -> bool:
     return _OF_THE_TAR.match(name) is not None
 
 
-def split_name(name: bytes, path: str) -> tuple[bytes, bytes]:
+def split_name(name: bytes) -> tuple[bytes, bytes] | None:
     """Returns key and extension of a member: up to the first dot of its last part, and behind it, in lower case.
 
     Args:
         name: of the member, such as `train/0017.seg.png`: key `train/0017`, extension `seg.png`.
-        path: of its tar, for messages.
 
-    Raises:
-        ShardError: it has no extension, or nothing in front of it.
+    Returns:
+        None: it belongs to no sample: its name has no extension (`README`) or nothing in front of it (`.DS_Store`,
+        macOS's `._0017.png`), or lies in macOS's `__MACOSX`. WebDataset skips those outside of folders.
     """
     folder, slash, base = name.rpartition(b"/")
     stem, _, extension = base.partition(b".")
-    if not stem or not extension:
-        raise ShardError(
-            f"{path}: the member {name!r} has no {'extension' if stem else 'name in front of its first dot'}, so that "
-            f"it belongs to no sample. Names are <key>.<extension>, such as '0017.jpg' and '0017.cls'; leave the "
-            f"member out of the tar (tar --exclude)."
-        )
+    if not stem or not extension or (b"__MACOSX/" in name and _OF_A_TOOL.match(name)):
+        return None
     # As text: bytes know the lower case of ASCII alone.
     lower = extension.lower() if extension.isascii() else text_of(extension).lower().encode("utf-8", "surrogateescape")
     return folder + slash + stem, lower
+
+
+def show_name(name: bytes) -> str:
+    """Returns a member's name for messages, cut where it is long."""
+    text = repr(text_of(name))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def text_of(name: bytes) -> str:

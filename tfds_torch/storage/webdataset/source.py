@@ -19,14 +19,16 @@ from tfds_torch.storage.webdataset.index_opening import open_index
 from tfds_torch.storage.webdataset.reader import TarReader
 from tfds_torch.storage.webdataset.sample_names import bytes_of, text_of
 from tfds_torch.storage.webdataset.shard_paths import look_at, shard_paths
+from tfds_torch.storage.webdataset.skipped_files import report_skipped
 from tfds_torch.storage.webdataset.tar_index import TarIndex
 
 
 class WebDatasetSource:
     """A `Source` of tars. Building it maps their index, which is built where there is none; see `open_index`.
 
-    Values are the bytes of members. A sample's id is its key; where two tars hold the same key, it is `<tar>/<key>` for
-    all samples, with the tar's path below the folder of them all.
+    Values are the bytes of members. An extension that is of no field can be read by its own name. A sample's id is its
+    key; where two tars hold the same key, it is `<tar>/<key>` for all samples, with the tar's path below the folder of
+    them all.
 
     Args:
         urls: of the tars, as `shard_paths` takes them.
@@ -52,8 +54,9 @@ class WebDatasetSource:
         self._read_last: tuple[str, ...] = ()
         self._lock = ProcessLock()
         self._digest = self.index.digest
+        report_skipped(self.index, self.name)
         for name in fields:
-            self._check_field(name)
+            self.check_field(name)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_index": None, "_members": {}, "_reader": None}
@@ -109,6 +112,15 @@ class WebDatasetSource:
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def num_skipped(self) -> int:
+        """Files that belong to no sample, such as those that tar tools leave."""
+        return sum(self.index.num_skipped)
+
+    def alternatives_of(self, name: str) -> tuple[str, ...]:
+        """Returns the extensions of a field: those that it was given, else itself where it is one; empty: neither."""
+        return self.alternatives.get(name) or ((name,) if name in self.index.extensions else ())
+
     def has(self, name: str) -> bool:
         """Whether the samples have a field."""
         return bool(len(self)) and bool(self._members_of(name)[0] >= 0)
@@ -133,7 +145,7 @@ class WebDatasetSource:
         members = [self._members_of(name)[index] for name in fields]
         for name in fields:
             if len(self) and not self.has(name):
-                wanted = " or ".join(f".{one}" for one in self.alternatives[name])
+                wanted = " or ".join(f".{one}" for one in self.alternatives_of(name))
                 raise ConfigError(
                     f"{self.name}: no sample has the field {name!r}, a member {wanted}. "
                     f"Read fields that are there: {', '.join(self.specs) or 'none'}."
@@ -218,21 +230,22 @@ class WebDatasetSource:
 
     def _members_of(self, name: str) -> Int64Array:
         """Returns int64 [N]: of each sample the member of a field, or -1."""
-        if name not in self.alternatives:
+        alternatives = self.alternatives_of(name)
+        if not alternatives:
             raise ConfigError(f"{self.name} has no field {name!r}: its fields are {', '.join(self.alternatives)}.")
         rows = self._members.get(name)
         if rows is None:
-            rows = self._members[name] = self.index.members_of(self.alternatives[name])
+            rows = self._members[name] = self.index.members_of(alternatives)
         return rows
 
-    def _check_field(self, name: str) -> None:
+    def check_field(self, name: str) -> None:
         """Raises ShardError for a field that some samples have, and others lack."""
-        rows = self._members_of(name)
+        rows, alternatives = self._members_of(name), self.alternatives_of(name)
         without = np.flatnonzero(rows < 0)
         if not 0 < len(without) < len(rows):
             return
-        index, wanted = int(without[0]), " or ".join(f".{one}" for one in self.alternatives[name])
-        known = ";".join(self.alternatives[name])
+        index, wanted = int(without[0]), " or ".join(f".{one}" for one in alternatives)
+        known = ";".join(alternatives)
         held = slice(*self.index.first[index : index + 2].tolist())
         has = ", ".join(repr(self.index.extensions[one]) for one in self.index.extension[held].tolist())
         raise ShardError(

@@ -17,6 +17,8 @@ class TarIndex:
         counts: samples of each tar.
         extensions: of the members, each once.
         has_distinct_keys: whether no key is in two tars.
+        num_skipped: files of each tar that belong to no sample.
+        skipped: names of a few of these, for messages.
         digest: of keys, extensions and sizes: equal where number n means the same sample.
         first: int64 [N + 1], first member of each sample, and M.
         key_stops: int64 [N], where each key ends in `keys`.
@@ -30,6 +32,8 @@ class TarIndex:
     counts: tuple[int, ...]
     extensions: tuple[str, ...]
     has_distinct_keys: bool
+    num_skipped: tuple[int, ...]
+    skipped: tuple[str, ...]
     digest: str
     first: Int64Array
     key_stops: Int64Array

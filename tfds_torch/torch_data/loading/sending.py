@@ -15,7 +15,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tfds_torch.errors import WorkerError
+from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.slot_packing import SlotPacking
@@ -134,7 +134,12 @@ class _Packing:
         self._slots = None if slots is None else SlotPacking(slots)
 
     def refer(self, tensor: Tensor) -> Any:
-        """Returns what stands for a tensor in a message: where it lies, or a copy of it; or the tensor itself."""
+        """Returns what stands for a tensor in a message: where it lies, or a copy of it; or the tensor itself.
+
+        Raises:
+            ConfigError: it cannot leave its process.
+        """
+        _check_can_leave(tensor)
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
         packing = self._slots
@@ -205,8 +210,26 @@ def _is_plain(tensor: Tensor) -> bool:
         type(tensor) is Tensor
         and tensor.device.type == "cpu"
         and tensor.layout is torch.strided
-        and not (tensor.requires_grad or tensor.is_quantized)
+        and not (tensor.requires_grad or tensor.is_nested)
     )
+
+
+def _check_can_leave(tensor: Tensor) -> None:
+    """Raises ConfigError for a tensor that torch cannot hand to another process."""
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise ConfigError(
+            "A batch holds a tensor with a history of autograd (requires_grad, made by an operation), which cannot "
+            "leave its worker. Call .detach() on it, or compute it in the training process."
+        )
+    if tensor.is_quantized:
+        raise ConfigError(
+            "A batch holds a quantized tensor, which torch hands to another process without its scale. Yield "
+            ".dequantize() of it, or .int_repr() beside its scale and zero point."
+        )
+    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        raise ConfigError(
+            "A batch holds a tensor of layout torch._mkldnn, which cannot leave its worker. Call .to_dense() on it."
+        )
 
 
 class _Inline:
@@ -243,6 +266,6 @@ def describe_full_memory() -> str:
 
 def count_examples(batch: Any) -> int:
     """Returns B of a batch that a dataset made: the size of its first tensor, or of its first list; else 1."""
-    of_tensors = (tensor.shape[0] for tensor in tensors(batch) if tensor.ndim)
+    of_tensors = (tensor.size(0) for tensor in tensors(batch) if tensor.ndim)  # Nested ones have no shape.
     of_lists = (len(entry) for entry in batch if isinstance(entry, list)) if isinstance(batch, tuple | list) else ()
     return next(chain(of_tensors, of_lists), 1)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from tfds_torch.runtime.iteration_starts import IterationStarts
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
+from tfds_torch.runtime.worker_process import with_reports
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.dataset_check import check_dataset
 from tfds_torch.torch_data.loading.default_collation import DefaultCollation
@@ -91,7 +94,7 @@ class TorchLoaderSetup:
             of_workers = {
                 "prefetch_factor": options.prefetch_batches,
                 "persistent_workers": options.persistent_workers,
-                "multiprocessing_context": options.multiprocessing_context,
+                "multiprocessing_context": _start_context(options.multiprocessing_context, context.output, num_workers),
                 "worker_init_fn": WorkerStart(context, options.worker_init_fn),
             }
         return DataLoader(
@@ -119,6 +122,12 @@ class TorchLoaderSetup:
         if self.is_collated:
             return DefaultCollation(dataset)
         return None if isinstance(dataset, ImageDataset) else default_convert
+
+
+def _start_context(asked: Any, output: WorkerOutput, num_workers: int) -> BaseContext:
+    """Returns the context of multiprocessing in which workers start."""
+    context = asked if isinstance(asked, BaseContext) else get_context(asked)
+    return with_reports(context, output, num_workers)
 
 
 def _make_slots(dataset: Any, num_workers: int, prefetch_batches: int) -> SharedSlots | None:

@@ -1,0 +1,155 @@
+"""PIL images as a description and bytes, and back: mode, size, pixels, palette, and what decides how they look.
+
+Of `info`, transparency, EXIF data (which holds the orientation) and the ICC profile travel; the rest stays behind. An
+image arrives as a plain `PIL.Image.Image` with memory of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.wire import MalformedMessage
+
+_BITS = {
+    "1": 1,
+    **dict.fromkeys(("L", "P"), 8),
+    **dict.fromkeys(("LA", "La", "PA", "I;16", "I;16L", "I;16B"), 16),
+    **dict.fromkeys(("RGB", "YCbCr", "LAB", "HSV"), 24),
+    **dict.fromkeys(("RGBA", "RGBX", "RGBa", "CMYK", "I", "F"), 32),
+}
+"""Mode -> bits of a pixel, as `Image.tobytes` writes it; a row is filled up to a whole byte."""
+_MOST_PIXELS, _LONGEST_SIDE = 1 << 28, 1 << 20  # Pillow takes memory for rows, also of images without pixels.
+_PALETTES = {"RGB": 3, "RGBA": 4}
+_MOST_COLOURS = 256
+_KEPT = ("transparency", "exif", "icc_profile")
+"""What travels of `info`: bytes; transparency also as a number, or a few of them."""
+
+
+class WireImage(NamedTuple):
+    """An image, taken apart.
+
+    Attributes:
+        description: JSON: mode, width, height, mode of the palette, sizes of the pieces in bytes (-1: there is none),
+            and the transparency, where it is a number or a list of numbers.
+        pieces: pixels, palette, and the bytes of `info`.
+    """
+
+    description: list[Any]
+    pieces: list[bytes]
+
+
+def is_image(value: Any) -> bool:
+    """Whether a value is a PIL image."""
+    return isinstance(value, Image.Image)
+
+
+def take_image_apart(image: Image.Image, path: str) -> WireImage:
+    """Returns an image as it travels.
+
+    Args:
+        image: which may not have been read yet.
+        path: where it lies, for messages.
+
+    Raises:
+        ConfigError: it is of a mode that does not travel, or too large.
+        OSError: its file cannot be decoded.
+    """
+    if image.mode not in _BITS:
+        raise ConfigError(
+            f"{path} is a PIL image of mode {image.mode!r}: a MultiLoader carries the modes {', '.join(_BITS)}. "
+            f"Convert it."
+        )
+    if not _is_size(*image.size):
+        raise ConfigError(
+            f"{path} is a PIL image of {image.width} x {image.height} pixels: a MultiLoader carries at most "
+            f"{_MOST_PIXELS:,}, and {_LONGEST_SIDE:,} of a side. Make it smaller."
+        )
+    pixels = image.tobytes()
+    palette = None if image.palette is None else image.palette.mode
+    colours = bytes(image.getpalette(None) or ()) if palette in _PALETTES else b""
+    info = [image.info.get(name) for name in _KEPT]
+    transparency = info[0] if _is_transparency(info[0]) else None
+    pieces = [pixels, colours, *(one if isinstance(one, bytes) else None for one in info)]
+    sizes = [-1 if one is None else len(one) for one in pieces]
+    description = [image.mode, *image.size, palette if colours else None, sizes, transparency]
+    return WireImage(description, [one for one in pieces if one])
+
+
+def put_image_together(description: Any, content: bytes | memoryview) -> Image.Image:
+    """Returns an image that was sent.
+
+    Args:
+        description: of it.
+        content: its pieces, one after the other.
+
+    Raises:
+        MalformedMessage: they do not fit each other, or are not an image.
+    """
+    mode, width, height, palette, sizes, transparency = _checked(description)
+    pixels, colours, *info = _pieces(sizes, content)
+    if pixels is None or len(pixels) != height * -(-width * _BITS[mode] // 8):
+        raise MalformedMessage("an image has other pixels than its size")
+    try:
+        image = Image.frombytes(mode, (width, height), pixels)
+        if palette is not None:
+            if mode not in ("P", "PA") or not colours or len(colours) > _MOST_COLOURS * _PALETTES[palette]:
+                raise MalformedMessage("an image has a palette that is not one")
+            image.putpalette(bytes(colours), palette)
+    except (ValueError, OSError, SystemError, OverflowError) as error:
+        raise MalformedMessage(f"an image is not one: {type(error).__name__}") from None
+    image.info = {name: bytes(one) for name, one in zip(_KEPT, info, strict=True) if one is not None}
+    if transparency is not None:
+        image.info["transparency"] = tuple(transparency) if isinstance(transparency, list) else transparency
+    return image
+
+
+def size_of_image(description: Any) -> int:
+    """Returns how many bytes an image has, by its description.
+
+    Raises:
+        MalformedMessage: it is not one.
+    """
+    return sum(size for size in _checked(description)[4] if size > 0)
+
+
+def _checked(description: Any) -> list[Any]:
+    if not isinstance(description, list) or len(description) != 6:
+        raise MalformedMessage("an image has no description")
+    mode, width, height, palette, sizes, transparency = description
+    if not isinstance(mode, str) or mode not in _BITS or not _is_size(width, height):
+        raise MalformedMessage("an image has a mode or a size that is not one")
+    if palette is not None and (not isinstance(palette, str) or palette not in _PALETTES):
+        raise MalformedMessage("an image has a palette of an unknown mode")
+    if not isinstance(sizes, list) or len(sizes) != 2 + len(_KEPT):
+        raise MalformedMessage("an image has other pieces")
+    if not all(type(size) is int and size >= -1 for size in sizes):
+        raise MalformedMessage("a piece of an image has a size that is not one")
+    if transparency is not None and not _is_transparency(transparency):
+        raise MalformedMessage("an image has a transparency that is not one")
+    return description
+
+
+def _is_size(width: Any, height: Any) -> bool:
+    sides = (width, height)
+    return all(type(side) is int and 0 <= side <= _LONGEST_SIDE for side in sides) and width * height <= _MOST_PIXELS
+
+
+def _is_transparency(value: Any) -> bool:
+    """Whether it is a number, or a few of them: those of a colour."""
+    if type(value) is int:
+        return 0 <= value < 1 << 16
+    is_colour = isinstance(value, list | tuple) and len(value) in (3, 4)
+    return is_colour and all(type(one) is int and 0 <= one < 1 << 16 for one in value)
+
+
+def _pieces(sizes: Sequence[int], content: bytes | memoryview) -> list[memoryview | None]:
+    pieces: list[memoryview | None] = []
+    content, start = memoryview(content), 0
+    for size in sizes:
+        pieces.append(None if size < 0 else content[start : start + size])
+        start += max(0, size)
+    if start != len(content):
+        raise MalformedMessage("an image has other content than its pieces")
+    return pieces

@@ -1,0 +1,212 @@
+"""Worker processes that are spawned or come from a fork server, and report why they could not begin.
+
+Such a process imports the script that starts it, and then unpickles its work. Both may fail before any code of the
+worker runs: the script may start workers itself whenever it is imported, and the work may name what the process does
+not find. multiprocessing's own processes leave a traceback on standard error then, and a parent that sends more than a
+pipe takes waits for ever (spawn), or gets a BrokenPipeError (forkserver).
+"""
+
+import copy
+import mmap
+import os
+import pickle
+import sys
+import traceback
+from contextlib import suppress
+from multiprocessing import context as contexts
+from multiprocessing import process, reduction, spawn, util
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.runtime.worker_output import WorkerOutput
+
+MISSING_GUARD, NOT_LOADED = 94, 95
+"""Exit codes: the main module starts workers whenever it is imported; the work cannot be unpickled."""
+
+GUARD = 'if __name__ == "__main__":'
+"""The line below which a script starts workers."""
+
+_MOST_INLINE_BYTES = 1 << 15  # Less than a pipe takes at once.
+
+
+def with_reports(context: contexts.BaseContext, output: WorkerOutput, num_workers: int) -> contexts.BaseContext:
+    """Returns a context of multiprocessing whose processes report why they could not begin.
+
+    Its processes are the workers 0, 1, ... of a loader, in the order in which they are made. A context that forks, or
+    that has processes of its own, is returned as it is.
+
+    Args:
+        context: how processes start.
+        output: what a worker writes to.
+        num_workers: of the loader.
+    """
+    if isinstance(context, contexts.DefaultContext):
+        context = context.get_context(context.get_start_method())
+    kind = _REPORTING.get(context.Process)  # type: ignore[attr-defined]
+    if kind is None:
+        return context
+    reporting = copy.copy(context)
+    reporting.Process = _Maker(kind, output, num_workers)  # type: ignore[attr-defined]
+    return reporting
+
+
+class _Maker:
+    """Makes processes: what a context's class `Process` does."""
+
+    def __init__(self, kind: type["_Reporting"], output: WorkerOutput, num_workers: int) -> None:
+        self._kind, self._output, self._num_workers = kind, output, num_workers
+        self._num_made = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> "_Reporting":
+        made = self._kind(*args, **kwargs)
+        made.bind(self._output, self._num_made % self._num_workers)
+        self._num_made += 1
+        return made
+
+
+class _Reporting(process.BaseProcess):
+    """A process whose work travels apart from itself, so that what is wrong with the work is reported."""
+
+    _output: WorkerOutput
+    _worker: int
+    _travelling: "tuple[_Pickled, _File | None] | None" = None
+
+    def bind(self, output: WorkerOutput, worker: int) -> None:
+        """Lets it report as a worker of that number."""
+        self._output, self._worker = output, worker
+
+    def start(self) -> None:
+        """Starts the process.
+
+        Raises:
+            ConfigError: the script is not a file, and so the process could not import it.
+            WorkerError: the fork server has ended, which imports the script too.
+        """
+        if getattr(process.current_process(), "_inheriting", False):
+            _end_unguarded()
+        script = spawn.get_preparation_data("worker").get("init_main_from_path")
+        if script is not None and not os.path.exists(script):
+            raise ConfigError(
+                f"Workers cannot be started: a worker that is not forked imports the script anew, and "
+                f"{os.path.basename(script)!r} is not a file. Save the script as a file, with the lines that make and "
+                f"read loaders below `{GUARD}`; or start workers by fork."
+            )
+        try:
+            super().start()
+        except (EOFError, ConnectionError) as error:
+            raise WorkerError(
+                f"A worker cannot be started: the process that starts workers ended ({type(error).__name__}), most "
+                f"likely while it imported this script. {describe_guard()}"
+            ) from error
+        finally:
+            self._travelling = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        work = [state.pop(name) for name in ("_target", "_args", "_kwargs")]
+        file = state.pop("_output").duplicate(state.pop("_worker"))
+        # Kept until the process has started: its files must be open until then.
+        self._travelling = _Pickled(ForkingPickler.dumps(work)), None if file is None else _File(file)
+        return {**state, "_travelling": self._travelling}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        work, file = state["_travelling"]
+        self._travelling = None
+        try:
+            found = work.load()
+        except Exception:
+            found = _report_not_loaded, (file, traceback.format_exc()), {}
+        self._target, self._args, self._kwargs = found
+
+
+class _SpawnProcess(_Reporting, contexts.SpawnProcess):
+    """As multiprocessing's, with reports."""
+
+
+_REPORTING: dict[Any, type[_Reporting]] = {contexts.SpawnProcess: _SpawnProcess}
+
+with suppress(AttributeError):  # Not on Windows.
+
+    class _ForkServerProcess(_Reporting, contexts.ForkServerProcess):
+        """As multiprocessing's, with reports."""
+
+    _REPORTING[contexts.ForkServerProcess] = _ForkServerProcess
+
+
+class _File:
+    """A file descriptor that travels to a new process, and is closed with this object.
+
+    Args:
+        number: the descriptor.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __getstate__(self) -> Any:
+        return reduction.DupFd(self.number)
+
+    def __setstate__(self, state: Any) -> None:
+        self.number = state.detach()
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+class _Pickled:
+    """Pickled bytes on their way to a new process: within its message, or, if there are many, in a memfd.
+
+    Args:
+        content: the bytes.
+    """
+
+    def __init__(self, content: memoryview) -> None:
+        self._content: bytes | _File
+        if len(content) <= _MOST_INLINE_BYTES or not hasattr(os, "memfd_create"):
+            self._content = bytes(content)
+            return
+        self._content = _File(os.memfd_create("work"))
+        with open(self._content.number, "wb", closefd=False) as file:
+            file.write(content)
+
+    def load(self) -> Any:
+        """Returns what was pickled, in the new process."""
+        if isinstance(self._content, bytes):
+            return pickle.loads(self._content)  # noqa: S301 (from our own parent)
+        with mmap.mmap(self._content.number, 0, access=mmap.ACCESS_READ) as content:
+            return pickle.loads(content)  # noqa: S301 (from our own parent)
+
+
+def describe_guard(argument: str | None = None) -> str:
+    """Returns what to do about a script that starts workers whenever it is imported.
+
+    Args:
+        argument: of the loader, by which workers can be forked; None: there is none.
+    """
+    other = "" if argument is None else f" Or start workers with {argument}='fork'."
+    return (
+        f"A worker that is not forked imports the script anew: put the lines of the script that make and read loaders "
+        f"below the line\n\n    {GUARD}\n\nand leave imports, functions and classes above it.{other}"
+    )
+
+
+def _end_unguarded() -> None:
+    """Ends this process, which imports the main module of its parent, and was about to start workers itself."""
+    main = sys.modules.get("__mp_main__") or sys.modules["__main__"]
+    script = getattr(main, "__file__", None) or "the script"
+    sys.stderr.write(f"{script} starts workers whenever it is imported. {describe_guard()}\n")
+    with suppress(Exception):
+        sys.stderr.flush()
+        sys.stdout.flush()
+        util._run_finalizers(0)  # type: ignore[attr-defined] # Semaphores that were made for the workers.
+    os._exit(MISSING_GUARD)  # Neither the script may go on, nor may a fork server turn this into another exit code.
+
+
+def _report_not_loaded(file: "_File | None", trace: str) -> None:
+    """What a process does whose work cannot be unpickled."""
+    if file is not None:
+        os.write(file.number, trace.encode(errors="replace"))
+    sys.stderr.write(trace)
+    sys.exit(NOT_LOADED)
