@@ -301,6 +301,21 @@ def test_what_a_loop_leaves_goes_to_the_next_one_in_its_order(feeder: Feeder, nu
     assert rows == list(range(60))
 
 
+@pytest.mark.parametrize("last_left", [0, 1])
+def test_what_two_loops_leave_goes_to_the_next_one_in_its_order(feeder: Feeder, last_left: int) -> None:
+    feeder.add_source("train", chunks_of([1] * 60), ["x", "y"], 2)
+    for num_taken in range(12):
+        feeder.start()
+        loops = [iter(feeder.batches("train")) for _ in range(2)]
+        taken = rows_of([next(loops[number % 2]) for number in range(num_taken)])
+        loops[1 - last_left].close()
+        loops[last_left].close()
+        rest = rows_of(feeder.batches("train"))
+        assert rest == sorted(set(range(60)) - set(taken))
+        assert len(taken) == 2 * num_taken
+        feeder.stop()
+
+
 def test_what_a_loop_leaves_goes_to_another_that_waits(feeder: Feeder) -> None:
     gate = Gate()
     feeder.add_source("train", gate, ["x", "y"], 1, num_threads=1)

@@ -401,6 +401,16 @@ def test_a_stream_continues_in_the_same_world_only(
 
 
 @pytest.mark.parametrize("read_mode", ["files", "examples"])
+@pytest.mark.parametrize("batches_delivered", [1, 2, training_plan().num_batches])
+def test_a_stream_needs_as_many_workers_from_its_first_batch_on(read_mode: str, batches_delivered: int) -> None:
+    stored = state_of(training_plan(), read_mode, batches_delivered=batches_delivered)
+    assert message_of(stored.check_fits, state_of(training_plan(num_workers=3), read_mode)) == (
+        f"The state does not fit this dataset. num_workers: 2 in the state, 3 here. Read mode '{read_mode}' goes on in "
+        f"the same world only; 'index' in others too."
+    )
+
+
+@pytest.mark.parametrize("read_mode", ["files", "examples"])
 def test_a_streams_workers_do_not_matter_before_its_first_batch_or_when_unknown(read_mode: str) -> None:
     here = state_of(training_plan(num_workers=3), read_mode)
     state_of(training_plan(), read_mode, batches_delivered=0).check_fits(here)
