@@ -151,6 +151,17 @@ def test_a_wrapped_or_repeated_example_has_the_crop_of_a_later_pass() -> None:
         assert judged.kept is is_kept, changes
 
 
+def test_of_several_passes_the_one_that_is_close_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where another one is nearer on average, and far off in one place."""
+    distances = [Distance(0.1, 30.0, must_be_equal=False), Distance(0.9, 45.0, must_be_equal=False)]
+    monkeypatch.setattr("tfds_torch.check.pixels.measure", lambda came, encoded, preprocess, key, seed: distances[key])
+    two = plan(num_examples=1, batch_size=2)
+    judged = judge_pixels({0: np.zeros((1, 1, 3), np.uint8)}, ENCODED, IDS, TrainPreprocess(20), two)
+    assert isinstance(judged, Promise)
+    assert judged.kept
+    assert judged.detail.endswith("the others within 0.90 grey levels on average and 45 dB")
+
+
 def test_what_pillow_cannot_read_is_told() -> None:
     judged = judge_pixels({0: np.zeros((3, 3, 3), np.uint8)}, {0: b"none"}, IDS, None, plan())
     assert isinstance(judged, Promise)

@@ -359,7 +359,8 @@ def test_another_global_batch_names_both_and_what_would_do(num_replicas: int, ba
 
 
 def test_of_many_numbers_of_ranks_the_eight_nearest_are_named() -> None:
-    found = message_of(state_of(training_plan(1, 5040)).check_fits, state_of(training_plan(11, 3)))
+    stored, here = (state_of(plan, batches_delivered=0) for plan in (training_plan(1, 5040), training_plan(11, 3)))
+    found = message_of(stored.check_fits, here)
     assert found.endswith("these numbers of ranks continue it: 6, 7, 8, 9, 10, 12, 14, 15.")
 
 
