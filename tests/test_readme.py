@@ -67,8 +67,8 @@ def test_figures_of_digits_are_those_of_the_demo() -> None:
     for words in (
         f"a dataset of {train.num_examples + test.num_examples:,} handwritten digits",
         f"`train` has {train.num_examples:,} of the digits, and `test` the other {test.num_examples}.",
-        f"In batches of 32 they are {plan.num_batches} batches. The last one has {num_own} digits of this epoch and the "
-        f"first {32 - num_own} of the next epoch",
+        f"In batches of 32 they are {plan.num_batches} batches.",
+        f"The last one has {num_own} digits of this epoch and the first {32 - num_own} of the next epoch",
         f"these {32 - num_own} come twice",
         f"equal numbers of batches {plan.num_batches} on every rank",
         f"{32 - num_own} twice (allowed {32 - num_own})",

@@ -660,6 +660,39 @@ def test_a_plan_that_wraps_around_to_one_example_only() -> None:
     assert ONCE in broken(judge(with_received_shares(case, received), received))
 
 
+def test_a_plan_in_which_a_wrapped_example_takes_the_place_of_another_one() -> None:
+    """Each of the seven that fill the last batch may come once more. Here one of them comes twice more, one not."""
+    case = Case((41,), num_replicas=2, num_epochs=1)
+    counts = Counter(entry.id for rank in case.received() for entry in rank.entries)
+    wrapped = sorted(id for id, number in counts.items() if number == 2)
+    assert len(wrapped) == 7
+
+    def edit(batches: Batches) -> None:
+        everywhere = [(batch, at) for rank in range(2) for batch in batches[rank, 0] for at in range(len(batch))]
+        batch, at = next((batch, at) for batch, at in everywhere if batch[at].id == wrapped[0])
+        batch[at] = case.entry(case.ids.index(wrapped[1]))
+
+    received = edited(case, edit)
+    counts = play(case.expectation(), received).counts[0]
+    assert (counts.missing.number, counts.twice.number, counts.most_often) == (0, 7, (2, wrapped[1]))
+    assert f"twice: {wrapped[1]}" in judge(with_received_shares(case, received), received)[ONCE].detail
+
+
+def test_more_than_the_wrapped_few_come_twice() -> None:
+    detail = judge(TRAINING.expectation(), edited(TRAINING, lambda batches: batches[0, 0].append(batches[0, 0][0])))
+    assert not detail[ONCE].kept
+    assert "0 missing (allowed 0), 11 twice (allowed 7); twice: " in detail[ONCE].detail
+
+
+def test_where_nothing_is_left_over_no_example_is_allowed_to_come_twice() -> None:
+    case = GOOD["training, wrap, nothing left over"]
+    promise = judge(case.expectation(), case.received())[ONCE]
+    assert (promise.name, promise.detail) == (
+        "every example exactly once",
+        "0 missing (allowed 0), 0 twice (allowed 0)",
+    )
+
+
 # Any change at all.
 
 

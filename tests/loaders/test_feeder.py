@@ -74,6 +74,18 @@ def test_without_rebatching_chunks_come_as_they_are(feeder: Feeder) -> None:
     assert all(batch["x"] is chunk[0] for batch, chunk in zip(batches, chunks, strict=True))
 
 
+def test_without_rebatching_a_chunk_of_one_row_comes_at_once(feeder: Feeder) -> None:
+    gate = Gate()
+    feeder.add_source("train", gate, ["x", "y"], 5, num_threads=1, rebatch=False)
+    feeder.start()
+    iteration = iter(feeder.batches("train"))
+    for chunk in chunks_of([1, 1]):
+        gate.let(chunk)
+        assert next(iteration)["x"] is chunk[0]  # Nothing else is there.
+    gate.let(StopIteration())
+    assert list(iteration) == []
+
+
 @pytest.mark.parametrize("chunk", [{"x": np.arange(3), "y": np.arange(3)}, (np.arange(3), np.arange(3))])
 def test_chunks_may_be_dictionaries_or_tuples(feeder: Feeder, chunk: Any) -> None:
     feeder.add_source("train", [chunk], ["x", "y"], 2)

@@ -165,6 +165,24 @@ def test_an_error_comes_at_once_also_where_batches_are_ready_and_loops_wait(feed
         list(first)
 
 
+def test_the_first_error_of_several_fetchers_is_the_one_that_every_loop_gets(feeder: Feeder) -> None:
+    has_first = threading.Event()
+
+    def fetch(worker: int, batch_size: int) -> Any:
+        if worker:
+            assert has_first.wait(PATIENCE_S)
+        raise ValueError(f"error of worker {worker}")
+
+    feeder.add_source("train", fetch, ["x"], 2, num_threads=2)
+    feeder.start()
+    with pytest.raises(WorkerError, match="error of worker 0"):
+        next(iter(feeder.batches("train")))
+    has_first.set()
+    assert none_left()
+    with pytest.raises(WorkerError, match="error of worker 0"):
+        next(iter(feeder.batches("train")))
+
+
 def test_a_failed_source_can_be_started_again(feeder: Feeder) -> None:
     answers = iter([None, GOOD])
     feeder.add_source("train", lambda worker, batch_size: next(answers), ["x", "y"], 4, num_threads=1)

@@ -26,6 +26,8 @@ def test_a_position_knows_where_to_begin() -> None:
     assert (POSITION.start_batch, POSITION.next_batch) == (10, 11)
     ended = replace(POSITION, worker=2, batches=3, examples=0)
     assert (ended.start_batch, ended.next_batch) == (13, 15)
+    beyond = replace(ended, began_at=state_of(PLAN, 5))  # Of the rounds of three, the last one is not whole.
+    assert (beyond.start_batch, beyond.next_batch) == (13, 16)
 
 
 @pytest.mark.parametrize("worker", [0, 1, 2])
