@@ -166,20 +166,22 @@ def test_an_error_comes_at_once_also_where_batches_are_ready_and_loops_wait(feed
 
 
 def test_the_first_error_of_several_fetchers_is_the_one_that_every_loop_gets(feeder: Feeder) -> None:
-    has_first = threading.Event()
+    numbers, has_second, has_first_error = count(), threading.Event(), threading.Event()
 
     def fetch(worker: int, batch_size: int) -> Any:
-        if worker:
-            assert has_first.wait(PATIENCE_S)
-        raise ValueError(f"error of worker {worker}")
+        number = next(numbers)
+        if number:
+            has_second.set()
+        assert (has_first_error if number else has_second).wait(PATIENCE_S)
+        raise ValueError(f"error number {number}")
 
     feeder.add_source("train", fetch, ["x"], 2, num_threads=2)
     feeder.start()
-    with pytest.raises(WorkerError, match="error of worker 0"):
+    with pytest.raises(WorkerError, match="error number 0"):
         next(iter(feeder.batches("train")))
-    has_first.set()
+    has_first_error.set()
     assert none_left()
-    with pytest.raises(WorkerError, match="error of worker 0"):
+    with pytest.raises(WorkerError, match="error number 0"):
         next(iter(feeder.batches("train")))
 
 
