@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
