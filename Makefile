@@ -8,6 +8,9 @@ INSTALLED_BENCH := $(VENV)/.installed-bench
 # Each process keeps one of two cores busy, about. Neighbours, which share what they build, stay in one process, and
 # the one that is through first takes tests from the other.
 IN_TWO := -n 2 --dist worksteal
+# Options of pip for torch and torchvision, which must come from one build: TORCH_OPTIONS="--index-url ..." names the index
+# of a build. Without them, both come from pip's own index.
+TORCH_OPTIONS ?=
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -19,12 +22,15 @@ help: ## list the targets
 $(INSTALLED_CORE): pyproject.toml constraints.txt
 	@echo "Installing tfds_torch into $(VENV) (minutes, once)"
 	@$(PYTHON) -m venv $(VENV)
+	@$(if $(TORCH_OPTIONS),$(INSTALL) --no-deps $(TORCH_OPTIONS) torch torchvision)
 	@$(INSTALL) -e .
 	@touch $@
 
 $(INSTALLED): $(INSTALLED_CORE)
 	@echo "Installing what the tests need (minutes, once)"
 	@$(INSTALL) -e '.[dev]'
+	@$(BIN)/python -W ignore -c "import torchvision" 2>/dev/null || echo "torchvision cannot be imported beside this torch:" \
+		"the tests declare its operators. docs/install.md says how both come from one build (TORCH_OPTIONS)"
 	@touch $@
 
 # Beam wants older versions of what others want newer: here they come before what is installed above.

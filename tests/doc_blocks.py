@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torchvision_build
 from zygote import Script, forked_instead_of_fresh, torch_zygote
 
 from tfds_torch import demo
@@ -17,12 +18,6 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "console", "text", "toml", "bash"}
 _FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-_TORCHVISION = """
-# Lightning and transformers import torchvision, whose operators cannot be loaded everywhere.
-import builtins
-from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
-builtins.held = declare_torchvision_operators()
-"""
 _MODULE = """
 import os, runpy, sys
 sys.stdout = os.fdopen(os.dup(1), "w")  # Of this process, rather than of the one that it was forked from.
@@ -110,8 +105,7 @@ class Reader:
         with forked_instead_of_fresh():
             demo.prepare_fake("food101", num_examples=64, root=home / "tensorflow_datasets", progress=False)
         site = home / "site"
-        site.mkdir()
-        (site / "sitecustomize.py").write_text(_TORCHVISION)
+        torchvision_build.write_startup(site)  # Lightning and transformers import it.
         paths = [str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]
         told = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
         self.environment = {

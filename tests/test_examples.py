@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+import torchvision_build
 from nbclient import NotebookClient
 
 from tfds_torch import demo
@@ -19,13 +20,6 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 TRAIN, TRAIN_DDP = str(EXAMPLES / "train.py"), str(EXAMPLES / "train_ddp.py")
 TRAIN_TIMM, NOTEBOOK = EXAMPLES / "train_timm.sh", EXAMPLES / "finetune_notebook.ipynb"
 EPOCHS = "5"  # Room for a busy machine: a signal may come some epochs late.
-
-# Where torchvision's operators cannot be loaded, timm cannot be imported without this.
-DECLARE = """
-from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
-
-held = declare_torchvision_operators()
-"""
 
 # timm's train.py has many more options than the script that stands for it here.
 STAND_IN = """
@@ -105,8 +99,7 @@ def test_train_ddp_evaluates_every_example_once_on_two_ranks(run_python):
 @pytest.fixture
 def timm_environment(tmp_path, root):
     """An environment in which timm can be imported, and one thread trains."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(DECLARE)
+    torchvision_build.write_startup(tmp_path / "site")
     paths = [str(tmp_path / "site"), str(root)]
     programs = [str(Path(sys.executable).parent), os.environ["PATH"]]
     return {"PYTHONPATH": os.pathsep.join(paths), "PATH": os.pathsep.join(programs), "OMP_NUM_THREADS": "1"}

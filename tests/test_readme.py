@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 from doc_blocks import ROOT, THE_TWELVE_LINES, Reader, blocks_of
+from zygote import forked_instead_of_fresh
+
+from tfds_torch import ParserTfds, World, demo
 
 README = (ROOT / "README.md").read_text()
 
@@ -49,6 +52,31 @@ def test_figures_of_speed_are_those_of_the_reports() -> None:
     assert [
         figure for figure in figures if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,]\d)", reports)
     ] == []
+
+
+def test_figures_of_digits_are_those_of_the_demo() -> None:
+    with forked_instead_of_fresh():
+        root = demo.prepare("digits", progress=False)
+    train, test = (
+        ParserTfds(root, "digits", split, is_training=split == "train", batch_size=32) for split in ("train", "test")
+    )
+    plan = train.plan(World())
+    in_last = plan.batch(0, plan.num_batches - 1)
+    num_own = int((in_last.pass_number == 0).sum())
+    told = " ".join(README.partition("## Try it in two commands")[2].split())
+    for words in (
+        f"a dataset of {train.num_examples + test.num_examples:,} handwritten digits",
+        f"`train` has {train.num_examples:,} of the digits, and `test` the other {test.num_examples}.",
+        f"In batches of 32 they are {plan.num_batches} batches.",
+        f"The last one has {num_own} digits of this epoch and the first {32 - num_own} of the next epoch",
+        f"these {32 - num_own} come twice",
+        f"equal numbers of batches {plan.num_batches} on every rank",
+        f"{32 - num_own} twice (allowed {32 - num_own})",
+        f"({32 - num_own} of {train.num_examples:,} in batches of 32)",
+    ):
+        assert words in told
+    following = plan.batch(1, 0).index[: 32 - num_own]
+    assert in_last.index[num_own:].tolist() == following.tolist()
 
 
 def test_every_room_is_on_the_map() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from picture_fixtures import ENCODINGS, photograph
 
-from tfds_torch.check.pixels import PIXELS_PROMISE, judge_pixels, measure
+from tfds_torch.check.pixels import PIXELS_PROMISE, Distance, judge_pixels, measure
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess, height_and_width
@@ -75,6 +75,38 @@ def test_a_resized_image_that_is_a_little_off_is_told() -> None:
         assert not measure(pixels, encoded, TrainPreprocess(50), 1, SEED).is_close
 
 
+@pytest.mark.parametrize(("num_spots", "is_close"), [(1, True), (20, False)])
+def test_a_resized_image_that_is_far_off_in_few_places_is_told(num_spots: int, is_close: bool) -> None:
+    """Of 9,000 values, one that is 120 levels off leaves 46 dB, and 20 leave 33; their mean stays below one level."""
+    encoded = ENCODINGS["png rgb"](photograph("china", (180, 120)))
+    came = transform(encoded, TrainPreprocess((50, 60)), 1)
+    spots = came.reshape(-1)[: num_spots * 400 : 400]
+    spots[...] = np.where(spots < 128, spots + 120, spots - 120)
+    distance = measure(came, encoded, TrainPreprocess((50, 60)), 1, SEED)
+    assert distance.mean < 0.5
+    assert distance.psnr == pytest.approx(10 * np.log10(255**2 * 9000 / (num_spots * 120**2)), abs=1.0)
+    assert distance.is_close is is_close
+
+
+@pytest.mark.parametrize(
+    ("mean", "psnr", "is_close", "is_equal"),
+    [
+        (0.0, float("inf"), True, True),
+        (1.0, 40.0, True, False),
+        (1.01, 40.0, False, False),
+        (1.0, 39.9, False, False),
+        (0.001, 39.9, False, False),
+        (0.001, 90.0, True, False),
+        (float("inf"), 0.0, False, False),
+    ],
+)
+def test_an_image_is_close_within_one_grey_level_and_40_db(
+    mean: float, psnr: float, is_close: bool, is_equal: bool
+) -> None:
+    assert Distance(mean, psnr, must_be_equal=False).is_close is is_close
+    assert Distance(mean, psnr, must_be_equal=True).is_close is is_equal
+
+
 ENCODED = {index: ENCODINGS["png rgb"](photograph("china", (40 + index, 30))) for index in range(3)}
 IDS = {index: f"x__{index}" for index in range(9)}
 
@@ -117,6 +149,17 @@ def test_a_wrapped_or_repeated_example_has_the_crop_of_a_later_pass() -> None:
         judged = judge_pixels(later, ENCODED, IDS, TrainPreprocess(20), plan(**changes))
         assert isinstance(judged, Promise)
         assert judged.kept is is_kept, changes
+
+
+def test_of_several_passes_the_one_that_is_close_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where another one is nearer on average, and far off in one place."""
+    distances = [Distance(0.1, 30.0, must_be_equal=False), Distance(0.9, 45.0, must_be_equal=False)]
+    monkeypatch.setattr("tfds_torch.check.pixels.measure", lambda came, encoded, preprocess, key, seed: distances[key])
+    two = plan(num_examples=1, batch_size=2)
+    judged = judge_pixels({0: np.zeros((1, 1, 3), np.uint8)}, ENCODED, IDS, TrainPreprocess(20), two)
+    assert isinstance(judged, Promise)
+    assert judged.kept
+    assert judged.detail.endswith("the others within 0.90 grey levels on average and 45 dB")
 
 
 def test_what_pillow_cannot_read_is_told() -> None:

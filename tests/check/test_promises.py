@@ -2,8 +2,10 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +14,12 @@ from hypothesis import strategies as st
 
 from check.played_ledger import Entry, ListedIds, RankEpoch, play, share_of
 from check.played_ledger import judge_received as judge
-from tfds_torch.check.expectation import Expectation
+from tfds_torch.check.expectation import Expectation, Share, count_pipelines, expect, pipeline_shares
 from tfds_torch.check.verdict import Promise
-from tfds_torch.plan.assignment import ShardRange, deal_examples, deal_files
+from tfds_torch.plan.assignment import Assignment, ShardRange, deal_examples, deal_files
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
 from tfds_torch.plan.world import World
+from tfds_torch.storage.file_instruction import FileInstruction
 
 EQUAL, FULL, IDS, ONCE, PADDING, SHARE, ORDER = range(7)
 """Positions of the promises in what `judge` returns."""
@@ -36,6 +39,7 @@ class Case:
     is_training: bool = True
     remainder: Remainder | None = None
     repeats: int = 1
+    shuffle: bool | None = None  # None: as in training or evaluation.
 
     def plan(self, rank: int = 0, worker: int = 0) -> EpochPlan:
         world = World(rank, self.num_replicas, worker, self.num_workers)
@@ -46,7 +50,7 @@ class Case:
             remainder=self.remainder or EpochPlan.default_remainder(self.is_training, world),
             is_training=self.is_training,
             repeats=self.repeats,
-            shuffle=self.is_training,
+            shuffle=self.is_training if self.shuffle is None else self.shuffle,
         )
 
     @property
@@ -64,21 +68,7 @@ class Case:
         return [starts[s.file] + i for s in stretches for i in range(s.start, s.stop)]
 
     def expectation(self) -> Expectation:
-        shares: dict[tuple[int, int], list[tuple[int, bool]]] = {}
-        is_padding = self.plan().remainder is Remainder.PAD
-        num_unread = num_repeated = 0
-        for epoch in range(self.num_epochs):
-            excess = []
-            for rank in range(self.num_replicas):
-                for worker in range(self.num_workers):
-                    valid, fill, available = self.stretches(rank, worker, epoch)
-                    rows = [(i, True) for i in valid] + [(i, not is_padding) for i in fill]
-                    shares.setdefault((rank, epoch), []).extend(rows)
-                    excess.append(available - len(valid))
-            num_unread = max(num_unread, sum(n for n in excess if n > 0))
-            num_repeated = max(num_repeated, -sum(n for n in excess if n < 0))
-        ids, share = ListedIds(self.ids), share_of(shares)
-        return Expectation(self.plan(), self.mode, ids, self.num_epochs, share, num_unread, num_repeated)
+        return expect(PlannedParser(self), self.num_replicas, self.num_workers, self.num_epochs)
 
     def received(self) -> list[RankEpoch]:
         return [self._receive(rank, epoch) for rank in range(self.num_replicas) for epoch in range(self.num_epochs)]
@@ -100,6 +90,39 @@ class Case:
 
     def entry(self, index: int, valid: bool = True) -> Entry:
         return Entry(self.ids[index], index, valid, index % NUM_CLASSES if valid else PAD_LABEL)
+
+
+class PlannedParser:
+    """What `expect` asks of a parser, of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        starts = accumulate(case.lengths, initial=0)
+        self.files = [
+            FileInstruction(f"{file}", 0, length, first, length)
+            for file, (first, length) in enumerate(zip(starts, case.lengths, strict=False))
+        ]
+
+    def plan(self, world: World) -> EpochPlan:
+        return replace(self.case.plan(), world=world)
+
+    def read_mode(self, world: World) -> str:
+        return self.case.mode
+
+    def assignment(self, world: World, epoch: int = 0) -> Assignment:
+        deal = deal_files if self.case.mode == "files" else deal_examples
+        return deal(self.plan(world), self.case.lengths, epoch)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def listed_ids() -> Iterator[None]:
+    """The ids are those of a case, and not those of files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "tfds_torch.check.expectation.reference_of",
+            lambda parser: SimpleNamespace(ids=lambda: ListedIds(parser.case.ids)),
+        )
+        yield
 
 
 GOOD = {
@@ -179,6 +202,62 @@ def test_the_figures_of_an_epoch(name: str, figures: tuple[object, ...]) -> None
         counts.num_valid,
         counts.num_padded,
     )
+
+
+@pytest.mark.parametrize("num_epochs", [1, 3])
+def test_uneven_files_leave_out_and_repeat_what_their_pipelines_have_too_much_and_too_little(num_epochs: int) -> None:
+    """7 batches a rank: 4 of worker 0, 3 of worker 1. Pipeline 0 is dealt the first and the fifth file."""
+    case = Case((9, 12, 10, 10, 11), 2, 2, 4, num_epochs, mode="files", shuffle=False)
+    expected = case.expectation()
+    has, reads = (9 + 11, 12, 10, 10), (16, 12, 16, 12)
+    assert (expected.num_unread, expected.num_repeated) == (20 - 16, (16 - 10) + (12 - 10))
+    counts = count_pipelines(PlannedParser(case), expected)
+    assert [(one.rank, one.worker) for one in counts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [(one.num_available, one.num_examples, one.num_fill) for one in counts] == [
+        (available, read, 0) for available, read in zip(has, reads, strict=True)
+    ]
+    assert [one.num_batches for one in counts] == [4, 3, 4, 3]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.integers(1, 30), min_size=6, max_size=12).map(tuple),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(1, 3),
+)
+def test_uneven_files_are_allowed_what_they_need_in_every_epoch(
+    lengths: tuple[int, ...], num_replicas: int, num_workers: int, num_epochs: int
+) -> None:
+    case = Case(lengths, num_replicas, num_workers, num_epochs=num_epochs, mode="files")
+    expected = case.expectation()
+    assert {ONCE, SHARE} & broken(judge(expected, case.received())) == set()
+    unread, repeated = [], []
+    for epoch in range(num_epochs):
+        pipelines = [case.stretches(*place, epoch) for place in np.ndindex(num_replicas, num_workers)]
+        unread.append(sum(max(0, available - len(valid)) for valid, _, available in pipelines))
+        repeated.append(sum(max(0, len(valid) - available) for valid, _, available in pipelines))
+    assert (expected.num_unread, expected.num_repeated) == (max(unread), max(repeated))
+
+
+@pytest.mark.parametrize("name", ["evaluation, pad", "training, wrap", "training, files"])
+def test_the_shares_of_pipelines_are_together_those_of_their_ranks(name: str) -> None:
+    case = GOOD[name]
+    expected, parser = case.expectation(), PlannedParser(case)
+    shares = list(pipeline_shares(parser, expected))
+    assert [len(share.index) for share in shares] == [
+        one.num_examples + one.num_fill for one in count_pipelines(parser, expected)
+    ]
+    for rank in range(case.num_replicas):
+        own = shares[rank * case.num_workers : (rank + 1) * case.num_workers]
+        whole = expected.share(rank, 0)
+        assert rows_of(whole) == [row for share in own for row in rows_of(share)]
+        came = case.received()[rank * case.num_epochs].entries
+        assert Counter(rows_of(whole)) == Counter((entry.index, entry.valid) for entry in came)
+
+
+def rows_of(share: Share) -> list[tuple[int, bool]]:
+    return list(zip(share.index.tolist(), share.valid.tolist(), strict=True))
 
 
 def test_the_detail_gives_the_figures_of_uneven_files() -> None:
@@ -579,6 +658,39 @@ def test_a_plan_that_wraps_around_to_one_example_only() -> None:
     received = edited(case, edit)
     assert not play(case.expectation(), received).counts[0].missing
     assert ONCE in broken(judge(with_received_shares(case, received), received))
+
+
+def test_a_plan_in_which_a_wrapped_example_takes_the_place_of_another_one() -> None:
+    """Each of the seven that fill the last batch may come once more. Here one of them comes twice more, one not."""
+    case = Case((41,), num_replicas=2, num_epochs=1)
+    counts = Counter(entry.id for rank in case.received() for entry in rank.entries)
+    wrapped = sorted(id for id, number in counts.items() if number == 2)
+    assert len(wrapped) == 7
+
+    def edit(batches: Batches) -> None:
+        everywhere = [(batch, at) for rank in range(2) for batch in batches[rank, 0] for at in range(len(batch))]
+        batch, at = next((batch, at) for batch, at in everywhere if batch[at].id == wrapped[0])
+        batch[at] = case.entry(case.ids.index(wrapped[1]))
+
+    received = edited(case, edit)
+    counts = play(case.expectation(), received).counts[0]
+    assert (counts.missing.number, counts.twice.number, counts.most_often) == (0, 7, (2, wrapped[1]))
+    assert f"twice: {wrapped[1]}" in judge(with_received_shares(case, received), received)[ONCE].detail
+
+
+def test_more_than_the_wrapped_few_come_twice() -> None:
+    detail = judge(TRAINING.expectation(), edited(TRAINING, lambda batches: batches[0, 0].append(batches[0, 0][0])))
+    assert not detail[ONCE].kept
+    assert "0 missing (allowed 0), 11 twice (allowed 7); twice: " in detail[ONCE].detail
+
+
+def test_where_nothing_is_left_over_no_example_is_allowed_to_come_twice() -> None:
+    case = GOOD["training, wrap, nothing left over"]
+    promise = judge(case.expectation(), case.received())[ONCE]
+    assert (promise.name, promise.detail) == (
+        "every example exactly once",
+        "0 missing (allowed 0), 0 twice (allowed 0)",
+    )
 
 
 # Any change at all.

@@ -93,6 +93,24 @@ def test_batches_are_known_by_the_ids_of_their_valid_examples() -> None:
         check_shares(partial(batches, False), 2)
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        (np.array([1, 2]), np.array([1, 3])),
+        (np.array([[1, 2]]), np.array([[1], [2]])),
+        (np.array([1, 2], np.int32), np.array([1, 2], np.float32).view(np.uint32)),
+        (np.zeros(4, np.uint8), np.zeros(4, np.int8)),
+        ([1, 2], [2, 1]),
+        (b"1", "1"),
+    ],
+    ids=["content", "shape", "dtype of equal size", "dtype of equal bytes", "order", "kind"],
+)
+def test_items_without_ids_are_known_by_their_content(items: tuple[Any, Any]) -> None:
+    check_shares(lambda world: iter([items[world.worker]]), 2)
+    with pytest.raises(ConfigError, match=r"gives 1 of its 1 items to more than one worker"):
+        check_shares(lambda world: iter([items[0]]), 2)
+
+
 def test_an_endless_source_is_read_as_far_as_asked() -> None:
     assert list(check_shares(sources.endless, 2, most_items=5).values()) == [5, 5]
 

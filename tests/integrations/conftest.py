@@ -6,11 +6,18 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
+import torchvision_build
 from torch_data.conftest import data_root, in_reader, no_ranks
 
 from integrations import forked_ranks
 
 __all__ = ["data_root", "in_reader", "no_ranks"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _torchvision() -> None:
+    """Finds out in this process whether torchvision can be imported, once for all that tests start."""
+    torchvision_build.needs_declarations()
 
 
 @pytest.fixture(scope="session")

@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed
+import torchvision_build
 from torch_data.forked import run_forked
 
-from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
-
 _DEADLINE_S = 60.0
-_OPERATORS = declare_torchvision_operators()  # Lightning imports torchvision, through its metrics.
+_OPERATORS = torchvision_build.declare_where_needed()  # Lightning imports torchvision, through its metrics.
 
 
 def serve(connection: Connection) -> None:

@@ -13,15 +13,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, errors
-from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
-
-OPERATORS = declare_torchvision_operators()  # Lightning imports torchvision, through its metrics.
-import lightning  # noqa: E402
 
 if __name__ == "__main__":
     # As a script, this folder is on the path; the package of the tests is one up. Spawned workers inherit the path.
     sys.path[0] = str(Path(__file__).parents[1])
 
+import torchvision_build
+
+OPERATORS = torchvision_build.declare_where_needed()  # Lightning imports torchvision, through its metrics.
+import lightning  # noqa: E402
 from torch_data.reading import LEDGER, rows_of  # noqa: E402
 
 BATCH_SIZE, NUM_EPOCHS, SEED = 8, 2, 7

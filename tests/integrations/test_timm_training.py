@@ -9,21 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torchvision_build
 
 SCRIPT = Path(__file__).with_name("timm_train.py")
 NUM_TRAIN = 300
 
-# Before timm is imported, in the training process and in spawned workers.
-DECLARE = """
-from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
-
-held = declare_torchvision_operators()
-"""
-
 
 def train(root: Path, data: Path, folder: Path, num_replicas: int, *options: str) -> list[dict[str, Any]]:
     """Returns what every rank printed."""
-    (folder / "sitecustomize.py").write_text(DECLARE)
+    torchvision_build.write_startup(folder)  # Before timm is imported, in the training process and in spawned workers.
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     environment = {

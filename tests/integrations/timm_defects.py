@@ -19,12 +19,12 @@ import numpy as np
 import psutil
 import torch
 import torch.distributed
+import torchvision_build
 from tfds_fixtures import write_numbered
 from torch.utils.data import DataLoader, get_worker_info
 from torch_data.forked import run_forked
 
 from tfds_torch import ImageDataset, ParserTfds, errors
-from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.images.decoding import ImageDecoder
 from tfds_torch.plan.epoch import PAD_LABEL
@@ -307,7 +307,7 @@ MEASUREMENTS: dict[Callable[..., Any], int] = {
 def measure_all(reader: str, root: str, functions: Sequence[Callable[..., Any]]) -> dict[str, list[Any]]:
     """Returns name of the measurement -> what every rank returned, or its error as a text. Loads tensorflow."""
     multiprocessing.set_start_method("fork", force=True)  # timm's loader takes Python's default.
-    declared = declare_torchvision_operators()
+    declared = torchvision_build.declare_where_needed()
     import tensorflow
 
     if reader == "timm":

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 import torch.distributed
+import torchvision_build
 from PIL import Image
 from tfds_fixtures import Tiny, write_numbered
 from torch.nn import functional as F
 from torch_data.forked import run_forked
 
 from tfds_torch import ImageDataset, ParserTfds
-from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
 
 NUM_EXAMPLES = 61
 SHARDS = (9, 3, 13, 0, 5, 11, 7, 2, 11)
@@ -362,7 +362,7 @@ LIVES = (
 def live_all(data: Data, store: str) -> dict[str, list[Any]]:
     """Returns life -> what every rank returned, or its error as a text. Loads tensorflow."""
     multiprocessing.set_start_method("fork", force=True)
-    declared = declare_torchvision_operators()
+    declared = torchvision_build.declare_where_needed()
     import tensorflow
     import timm.data
 

@@ -74,6 +74,18 @@ def test_without_rebatching_chunks_come_as_they_are(feeder: Feeder) -> None:
     assert all(batch["x"] is chunk[0] for batch, chunk in zip(batches, chunks, strict=True))
 
 
+def test_without_rebatching_a_chunk_of_one_row_comes_at_once(feeder: Feeder) -> None:
+    gate = Gate()
+    feeder.add_source("train", gate, ["x", "y"], 5, num_threads=1, rebatch=False)
+    feeder.start()
+    iteration = iter(feeder.batches("train"))
+    for chunk in chunks_of([1, 1]):
+        gate.let(chunk)
+        assert next(iteration)["x"] is chunk[0]  # Nothing else is there.
+    gate.let(StopIteration())
+    assert list(iteration) == []
+
+
 @pytest.mark.parametrize("chunk", [{"x": np.arange(3), "y": np.arange(3)}, (np.arange(3), np.arange(3))])
 def test_chunks_may_be_dictionaries_or_tuples(feeder: Feeder, chunk: Any) -> None:
     feeder.add_source("train", [chunk], ["x", "y"], 2)
@@ -299,6 +311,21 @@ def test_what_a_loop_leaves_goes_to_the_next_one_in_its_order(feeder: Feeder, nu
         del iteration
     rows += rows_of(feeder.batches("train"))
     assert rows == list(range(60))
+
+
+@pytest.mark.parametrize("last_left", [0, 1])
+def test_what_two_loops_leave_goes_to_the_next_one_in_its_order(feeder: Feeder, last_left: int) -> None:
+    feeder.add_source("train", chunks_of([1] * 60), ["x", "y"], 2)
+    for num_taken in range(12):
+        feeder.start()
+        loops = [iter(feeder.batches("train")) for _ in range(2)]
+        taken = rows_of([next(loops[number % 2]) for number in range(num_taken)])
+        loops[1 - last_left].close()
+        loops[last_left].close()
+        rest = rows_of(feeder.batches("train"))
+        assert rest == sorted(set(range(60)) - set(taken))
+        assert len(taken) == 2 * num_taken
+        feeder.stop()
 
 
 def test_what_a_loop_leaves_goes_to_another_that_waits(feeder: Feeder) -> None:

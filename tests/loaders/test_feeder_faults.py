@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,26 @@ def test_an_error_comes_at_once_also_where_batches_are_ready_and_loops_wait(feed
     assert none_left()
     with pytest.raises(WorkerError, match="ValueError: bad"):
         list(first)
+
+
+def test_the_first_error_of_several_fetchers_is_the_one_that_every_loop_gets(feeder: Feeder) -> None:
+    numbers, has_second, has_first_error = count(), threading.Event(), threading.Event()
+
+    def fetch(worker: int, batch_size: int) -> Any:
+        number = next(numbers)
+        if number:
+            has_second.set()
+        assert (has_first_error if number else has_second).wait(PATIENCE_S)
+        raise ValueError(f"error number {number}")
+
+    feeder.add_source("train", fetch, ["x"], 2, num_threads=2)
+    feeder.start()
+    with pytest.raises(WorkerError, match="error number 0"):
+        next(iter(feeder.batches("train")))
+    has_first_error.set()
+    assert none_left()
+    with pytest.raises(WorkerError, match="error number 0"):
+        next(iter(feeder.batches("train")))
 
 
 def test_a_failed_source_can_be_started_again(feeder: Feeder) -> None:

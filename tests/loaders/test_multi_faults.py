@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loaders import sources
@@ -95,6 +99,18 @@ def test_every_one_of_many_injections_is_an_error_and_leaves_nothing(
         gc.collect()  # Of the errors' frames, which pytest has kept.
         num_open.append(len(os.listdir("/proc/self/fd")))
     assert num_open[-1] <= max(num_open[:4])
+
+
+def test_timeout_s_limits_the_wait_for_an_item_and_not_the_epoch(tmp_path: Path) -> None:
+    """The training loop takes longer than it for a step, and then has to wait for the next item, but not as long."""
+    gate, timeout_s = tmp_path / "gate", 3.0
+    source = partial(sources.numbers_after, gate)
+    with MultiLoader(source, 1, timeout_s=timeout_s, start_method="fork") as loader:
+        iteration = iter(loader)
+        assert next(iteration) == 0
+        time.sleep(timeout_s + 0.1)
+        threading.Timer(0.7, gate.touch).start()
+        assert list(iteration) == list(range(1, NUM_ITEMS))
 
 
 def test_the_next_iteration_after_a_death_is_whole() -> None:
@@ -298,6 +314,22 @@ def test_workers_end_when_their_parent_is_killed(
     assert len(pids) == 2
     process.kill()
     assert are_gone(pids)
+
+
+def test_workers_end_when_their_parent_is_killed_while_a_process_lives_that_it_forked_later(
+    run_parent: Callable[..., subprocess.Popen[str]], are_gone: AreGone
+) -> None:
+    """Such a process holds what the parent held: pipes that end with their last holder do not end with the parent."""
+    process = run_parent("sibling = os.fork(); sibling and print(sibling, flush=True); time.sleep(3600)")
+    pids, (sibling,) = pids_of(process), pids_of(process)
+    try:
+        process.kill()
+        assert are_gone(pids)
+        assert psutil.pid_exists(sibling)
+    finally:
+        for pid in (sibling, *pids):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_ctrl_c_ends_everything_without_a_word_of_workers(

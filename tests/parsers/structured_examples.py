@@ -155,6 +155,16 @@ def write_and_decode(folder: str) -> tuple[list[bytes], list[Any]]:
     return records, [to_numpy(example) for example in decoded]
 
 
+def write_song(folder: str, song: bytes) -> bytes:
+    """Writes a features.json with stereo FLAC files; returns the record of an example with this file."""
+    features = tfds.features.FeaturesDict(
+        {"song": tfds.features.Audio(file_format="flac", shape=(None, 2), dtype=np.int16, lazy_decode=True)}
+    )
+    features.save_config(folder)
+    record: bytes = features.serialize_example({"song": io.BytesIO(song)})
+    return record
+
+
 def decode_datasets(data_dir: str, names: Sequence[str]) -> dict[str, list[Any]]:
     """Returns name -> the examples of the split `train` as tensorflow decodes them, in the order of the files."""
     read_config = tfds.ReadConfig(interleave_cycle_length=1)

@@ -3,14 +3,15 @@
 import io
 import sys
 import wave
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.audio_files import decode_audio
+
+RATE = 8000
 
 
 def write_wav(samples: np.ndarray, width: int = 2) -> bytes:
@@ -21,7 +22,7 @@ def write_wav(samples: np.ndarray, width: int = 2) -> bytes:
     with wave.open(file, "wb") as writer:
         writer.setnchannels(samples.shape[1])
         writer.setsampwidth(width)
-        writer.setframerate(8000)
+        writer.setframerate(RATE)
         writer.writeframes(content)
     return file.getvalue()
 
@@ -60,42 +61,53 @@ def test_other_files_need_soundfile(monkeypatch: pytest.MonkeyPatch) -> None:
             decode_audio(file, None)
 
 
-@pytest.mark.parametrize(("subtype", "shift"), [("PCM_16", 16), ("PCM_24", 8), ("PCM_S8", 24), ("VORBIS", 16)])
-def test_soundfile_gives_the_integers_that_are_stored(
-    monkeypatch: pytest.MonkeyPatch, subtype: str, shift: int
-) -> None:
-    monkeypatch.setitem(
-        sys.modules, "soundfile", fake_soundfile(subtype, np.array([[3 << shift], [-5 << shift]], np.int32))
-    )
-    assert decode_audio(b"fLaC", None).tolist() == [3, -5]
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize(("subtype", "bits"), [("PCM_S8", 8), ("PCM_16", 16), ("PCM_24", 24)])
+def test_flac_files_give_the_integers_that_were_written(subtype: str, bits: int, channels: int) -> None:
+    most = 1 << (bits - 1)
+    samples = np.random.default_rng(0).integers(-most, most, (50, channels))
+    decoded = decode_audio(write(samples << (32 - bits), "FLAC", subtype), channels)
+    assert decoded.dtype == np.int32
+    assert np.array_equal(decoded, samples)
 
 
-def test_what_soundfile_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "soundfile", fake_soundfile("PCM_16", None))
-    with pytest.raises(ValueError, match=r"It cannot be read as an audio file: Format not recognised\."):
+@pytest.mark.parametrize(("bits", "subtype"), [(8, "PCM_U8"), (8, "PCM_S8"), (24, "PCM_24"), (32, "PCM_32")])
+def test_aiff_files_give_the_integers_that_were_written(bits: int, subtype: str) -> None:
+    most = 1 << (bits - 1)
+    samples = np.array([[-most], [-1], [0], [1], [2], [most - 1]])  # Even: libsndfile pads odd ones
+    assert np.array_equal(decode_audio(write(samples << (32 - bits), "AIFF", subtype), 1), samples)
+
+
+@pytest.mark.parametrize(("kind", "subtype"), [("OGG", "VORBIS"), ("MP3", "MPEG_LAYER_III"), ("WAV", "FLOAT")])
+def test_samples_that_are_not_stored_as_integers_have_16_bits(kind: str, subtype: str) -> None:
+    wave = (20000 * np.sin(np.arange(8000) * (2 * np.pi * 440 / RATE))).astype(np.int64)[:, None]
+    decoded = decode_audio(write(wave << 16, kind, subtype), None)
+    assert decoded.shape == (8000,)
+    assert np.corrcoef(decoded, wave[:, 0])[0, 1] > 0.99
+    assert 0.9 < decoded.std() / wave.std() < 1.1
+
+
+def test_channels_of_a_flac_file_are_averaged_and_repeated() -> None:
+    assert decode_audio(write(np.array([[1, 3], [-3, -6]]) << 16, "FLAC", "PCM_16"), None).tolist() == [2, -5]
+    assert decode_audio(write(np.array([[1], [-3]]) << 16, "FLAC", "PCM_16"), 2).tolist() == [[1, 1], [-3, -3]]
+
+
+def test_what_soundfile_refuses_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^It cannot be read as an audio file: Format not recognised\.$"):
         decode_audio(b"junk", None)
 
 
-def fake_soundfile(subtype: str, samples: np.ndarray | None) -> Any:
-    """Returns what of soundfile is used, with samples scaled to 32 bits; None: it refuses the file."""
+def test_a_flac_file_that_is_cut_or_changed_is_an_error() -> None:
+    file = write(np.random.default_rng(0).integers(-(1 << 15), 1 << 15, (400, 1)) << 16, "FLAC", "PCM_16")
+    changed = bytearray(file)
+    changed[len(file) // 2] ^= 4
+    for damaged in (file[: len(file) // 2], file[:-1], bytes(changed)):
+        with pytest.raises(ValueError, match=r"^It cannot be read as an audio file: .*[^.]\.$"):
+            decode_audio(damaged, None)
 
-    class SoundFileError(Exception):
-        error_string = "Format not recognised."
 
-    class SoundFile:
-        def __init__(self, file: Any) -> None:
-            if samples is None:
-                raise SoundFileError
-            self.subtype = subtype
-
-        def __enter__(self) -> "SoundFile":
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        def read(self, dtype: str, always_2d: bool) -> Any:
-            assert (dtype, always_2d) == ("int32", True)
-            return samples
-
-    return SimpleNamespace(SoundFile=SoundFile, SoundFileError=SoundFileError)
+def write(samples: np.ndarray, kind: str, subtype: str) -> bytes:
+    """Returns an audio file of integers [samples, channels] that fill 32 bits."""
+    file = io.BytesIO()
+    soundfile.write(file, samples.astype(np.int32), RATE, format=kind, subtype=subtype)
+    return file.getvalue()

@@ -1,5 +1,6 @@
 """Features that are put together in Python: their values against tensorflow's, and tensorflow never imported."""
 
+import io
 import json
 import pickle
 from pathlib import Path
@@ -7,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import tensorflow_datasets as tfds
 from zygote import forked_instead_of_fresh, tensorflow_zygote
 
 from parsers import tensorflow_free
-from parsers.structured_examples import NUM, decode_datasets, differences, encode, write_and_decode
+from parsers.structured_examples import NUM, decode_datasets, differences, encode, write_and_decode, write_song
 from tfds_torch.demo import prepare_fake
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.features import StructuredField, stored_specs
@@ -78,6 +80,17 @@ def test_every_feature_is_compared(every: Every, ours: list[Any]) -> None:
 def test_values_are_those_of_tensorflow(every: Every, ours: list[Any], name: str) -> None:
     for number, (example, expected) in enumerate(zip(ours, every[2], strict=True)):
         assert differences(expected[name], example[name], f"{name} of example {number}") == []
+
+
+def test_a_flac_file_that_tfds_stored_gives_its_samples(tmp_path: Path) -> None:
+    samples = np.arange(-20, 20, dtype=np.int16).reshape(20, 2)
+    file = io.BytesIO()
+    soundfile.write(file, samples, 16000, format="FLAC", subtype="PCM_16")
+    record = tensorflow_zygote().call(write_song, str(tmp_path), file.getvalue())
+    features = read_features(tmp_path)
+    field = StructuredField(features, ["song"])
+    (decoded,) = field.decode(ExampleReader(stored_specs(features)).read([record], field.keys))
+    assert differences(samples, decoded) == []
 
 
 def test_values_can_be_written_to(ours: list[Any]) -> None:

@@ -30,6 +30,7 @@ def pipelines(plan: EpochPlan) -> list[EpochPlan]:
 
 
 def read(ranges: tuple[ShardRange, ...]) -> list[Example]:
+    assert all(each.start < each.stop for each in ranges), "nothing is opened for nothing"
     return [(each.file, position) for each in ranges for position in range(each.start, each.stop)]
 
 

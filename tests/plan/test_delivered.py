@@ -38,6 +38,15 @@ def test_an_iteration_is_begun_again_only_while_nothing_was_taken_of_it() -> Non
     assert epochs.begin() == (2, 0)
 
 
+def test_an_iteration_is_not_begun_again_where_another_loader_has_begun_a_later_one() -> None:
+    """Loaders over one dataset share the count of its epochs."""
+    epochs, other = Epochs(), Epochs()
+    other.progress = epochs.progress
+    assert epochs.begin() == (0, 0)
+    assert other.begin() == (1, 0)
+    assert epochs.begin() == (2, 0)
+
+
 def test_the_place_counts_from_where_the_iteration_began() -> None:
     epochs = Epochs()
     assert epochs.place is None

@@ -219,6 +219,15 @@ def test_set_fixes_the_epoch_of_running_workers_and_of_new_ones(method: str, sta
     assert begin_epoch(counter, None) == 0
 
 
+def test_every_epoch_that_set_allows_can_be_set() -> None:
+    counter = SharedProgress()
+    for epoch in (0, 2**62):
+        counter.set_epoch(epoch)
+        assert begin_epoch(counter, None) == epoch
+    with pytest.raises(ConfigError, match=rf"must be in 0\.\.{2**62}\.$"):
+        counter.set_epoch(2**62 + 1)
+
+
 @pytest.mark.parametrize("epoch", [-1, 1.0, "1", None, True])
 def test_set_refuses_what_is_no_epoch(epoch: Any) -> None:
     counter = SharedProgress()
@@ -323,6 +332,12 @@ def test_a_state_that_asks_for_its_number_of_workers_is_refused_by_another_one(
     for _ in range(2):
         with pytest.raises(StateMismatchError, match=rf"^num_workers: 2 in the state, {here} here\. .*num_workers=2\."):
             counter.begin(seed, num_workers)
+    counter.resume(5, 17, 2, is_bound=True)
+    counter.set_epoch(5)  # It is gone on from also where its epoch is set by hand.
+    with pytest.raises(StateMismatchError, match="num_workers: 2 in the state"):
+        counter.begin(seed, num_workers)
+    counter.set_epoch(6)
+    assert counter.begin(seed, num_workers) == (6, 0)
     counter.resume(5, 17, 2, is_bound=True)
     assert counter.begin(22, 2) == (5, 17)
     counter.resume(5, 17, 1, is_bound=True)

@@ -327,6 +327,15 @@ def test_keep_and_pad_continue_each_other(read_mode: str) -> None:
     pad.check_fits(keep)
 
 
+@pytest.mark.parametrize("remainder", [Remainder.KEEP, Remainder.PAD])
+def test_evaluation_that_drops_the_last_batch_does_not_continue_one_that_reads_it(remainder: Remainder) -> None:
+    whole = state_of(evaluation_plan(1, 64, remainder=remainder))
+    cut = state_of(evaluation_plan(1, 64, remainder=Remainder.DROP))
+    found = f"The state does not fit this dataset. remainder: '{remainder.value}' in the state, 'drop' here."
+    assert message_of(whole.check_fits, cut).startswith(found)
+    assert message_of(cut.check_fits, whole).startswith("The state does not fit this dataset. remainder: 'drop' in ")
+
+
 def test_evaluation_on_several_ranks_continues_on_one() -> None:
     state_of(evaluation_plan(2, 32)).check_fits(state_of(evaluation_plan(1, 64)))
     state_of(evaluation_plan(1, 64)).check_fits(state_of(evaluation_plan(4, 16)))
@@ -339,12 +348,20 @@ def test_evaluation_on_several_ranks_continues_on_one() -> None:
                 "With 4 ranks, batch_size=16 continues it."),
         (3, 32, "global_batch_size: 64 in the state (2 ranks x batch_size 32), 96 here (3 ranks x batch_size 32). "
                 "64 does not divide among 3 ranks; these numbers of ranks continue it: 1, 2, 4, 8."),
+        (12, 7, "global_batch_size: 64 in the state (2 ranks x batch_size 32), 84 here (12 ranks x batch_size 7). "
+                "64 does not divide among 12 ranks; these numbers of ranks continue it: 1, 2, 4, 8, 16, 32."),
     ],
 )  # fmt: skip
 def test_another_global_batch_names_both_and_what_would_do(num_replicas: int, batch_size: int, message: str) -> None:
     here = state_of(training_plan(num_replicas, batch_size), batches_delivered=0)
     found = message_of(state_of(training_plan()).check_fits, here)
     assert found == f"The state does not fit this dataset. {message}"
+
+
+def test_of_many_numbers_of_ranks_the_eight_nearest_are_named() -> None:
+    stored, here = (state_of(plan, batches_delivered=0) for plan in (training_plan(1, 5040), training_plan(11, 3)))
+    found = message_of(stored.check_fits, here)
+    assert found.endswith("these numbers of ranks continue it: 6, 7, 8, 9, 10, 12, 14, 15.")
 
 
 @pytest.mark.parametrize(
@@ -398,6 +415,16 @@ def test_a_stream_continues_in_the_same_world_only(
     assert found.count(remedy) == len(named)
     for words in named:
         assert f"{words} in the state, " in found
+
+
+@pytest.mark.parametrize("read_mode", ["files", "examples"])
+@pytest.mark.parametrize("batches_delivered", [1, 2, training_plan().num_batches])
+def test_a_stream_needs_as_many_workers_from_its_first_batch_on(read_mode: str, batches_delivered: int) -> None:
+    stored = state_of(training_plan(), read_mode, batches_delivered=batches_delivered)
+    assert message_of(stored.check_fits, state_of(training_plan(num_workers=3), read_mode)) == (
+        f"The state does not fit this dataset. num_workers: 2 in the state, 3 here. Read mode '{read_mode}' goes on in "
+        f"the same world only; 'index' in others too."
+    )
 
 
 @pytest.mark.parametrize("read_mode", ["files", "examples"])

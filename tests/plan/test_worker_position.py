@@ -26,6 +26,19 @@ def test_a_position_knows_where_to_begin() -> None:
     assert (POSITION.start_batch, POSITION.next_batch) == (10, 11)
     ended = replace(POSITION, worker=2, batches=3, examples=0)
     assert (ended.start_batch, ended.next_batch) == (13, 15)
+    beyond = replace(ended, began_at=state_of(PLAN, 5))  # Of the rounds of three, the last one is not whole.
+    assert (beyond.start_batch, beyond.next_batch) == (13, 16)
+
+
+@pytest.mark.parametrize("worker", [0, 1, 2])
+def test_a_position_is_underway_from_its_first_example_to_its_last_batch(worker: int) -> None:
+    """Of 13 batches, worker 0 of 3 has five, the others four."""
+    for start in (0, 3, 12, 13):
+        own = range(start + worker, 13, 3)
+        for batches in range(len(own) + 1):
+            position = WorkerPosition(worker, 3, batches, 0, state_of(PLAN, start))
+            assert position.is_underway is ((start, batches) != (0, 0) and batches < len(own)), position
+    assert WorkerPosition(worker, 3, 0, 1, state_of(PLAN)).is_underway
 
 
 @pytest.mark.parametrize("name", ["worker", "num_workers", "batches", "examples", "began_at", "checksum"])

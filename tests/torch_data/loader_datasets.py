@@ -35,6 +35,18 @@ class Batches(IterableDataset[Any]):
         """Does harm, in subclasses."""
 
 
+class Gated(Batches):
+    """All but the first batch are made when a file is there."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def act(self, number: int) -> None:
+        while number and not self.gate.exists():
+            time.sleep(0.01)
+
+
 class Harmed(Batches):
     """Something happens before batch 3 is made, by a worker or without one.
 

@@ -78,6 +78,20 @@ def wait_for_ever(how: str, method: str, persistent: str, timeout_s: str) -> Non
             print(json.dumps(loader_pids), flush=True)
 
 
+def wait_beside_a_sibling(method: str) -> None:
+    """As `wait_for_ever`, with a process that was forked after the workers; tells the workers' pids and its own."""
+    loader = make_loader("sleep", method, "persistent", "100")
+    iteration = iter(loader)
+    for _ in range(2):
+        next(iteration)
+    sibling = os.fork()
+    if not sibling:
+        time.sleep(3600)
+    print(json.dumps([*loader.worker_pids, sibling]), flush=True)
+    for _ in iteration:
+        pass
+
+
 def leave_open(method: str) -> list[int]:
     """Ends while a stopped worker is there, and a loader that nobody has closed."""
     loader = make_loader("sleep", method, "persistent", "60")

@@ -256,6 +256,18 @@ def stop_stateful(setup: Setup, num_steps: int, kind: type[StatefulLoader] = Sta
     return loader.state(num_steps)
 
 
+def set_epoch_after_state(_: Place, setup: Setup, num_steps: int, epoch: int) -> tuple[list[Any], list[Any], str]:
+    """Returns an epoch of a new loader that is set by hand, without and with a state of epoch 0; or the error."""
+    state = stop_stateful(setup, num_steps)
+    fresh, resumed = StatefulLoader(setup).loader, StatefulLoader(setup).loader
+    resumed.load_state_dict(state)
+    for loader in (fresh, resumed):
+        loader.dataset.set_epoch(epoch)
+    came: list[Any] = []
+    message = message_of(lambda: came.extend(resumed))
+    return list(fresh), came, message
+
+
 def load_in_other_workers(_: Place, setup: Setup, num_workers: int) -> str:
     """Returns what another number of workers says to a state."""
     other = StatefulLoader(replace(setup, num_workers=num_workers))

@@ -5,7 +5,10 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +27,7 @@ from tfds_torch.torch_data.loading.processes import LoaderProcesses
 from tfds_torch.torch_data.loading.source import BatchSource
 from tfds_torch.torch_data.loading.worker import WorkerContext
 from torch_data import loader_lives
-from torch_data.loader_datasets import NUM_BATCHES, HalfMessage
+from torch_data.loader_datasets import NUM_BATCHES, Gated, HalfMessage
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 GRACE_S = 30.0
@@ -209,6 +212,19 @@ def test_a_training_process_that_reads_by_itself_has_a_time_limit_too(run_life: 
     )
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_timeout_s_limits_the_wait_for_a_batch_and_not_the_epoch(num_workers: int, tmp_path: Path) -> None:
+    """The training loop takes longer than it for a step, and then has to wait for the next batch, but not as long."""
+    gate, timeout_s = tmp_path / "gate", 3.0
+    with create_loader(Gated(gate), num_workers, timeout_s=timeout_s) as loader:
+        iteration = iter(loader)
+        came = [int(next(iteration)[1][0])]
+        time.sleep(timeout_s + 0.1)
+        threading.Timer(0.7, gate.touch).start()
+        came += [int(labels[0]) for _, labels in iteration]
+        assert came == list(range(NUM_BATCHES))
+
+
 def test_a_process_that_ends_leaves_no_stopped_worker(run_life: RunLife) -> None:
     assert len(run_life(loader_lives.leave_open, "fork")) == 2
 
@@ -235,6 +251,21 @@ def test_workers_end_with_a_training_process_that_was_killed(
     os.kill(life.pid, signal.SIGKILL)
     assert life.finish().returncode == -signal.SIGKILL
     # The fixture finds out whether they are gone.
+
+
+def test_workers_end_with_a_killed_training_process_while_one_lives_that_it_forked_later(start_life: StartLife) -> None:
+    """Such a process holds what the training process held: pipes that end with their last holder do not end then."""
+    life = start_life(loader_lives.wait_beside_a_sibling, "fork")
+    *workers, sibling = (psutil.Process(pid) for pid in json.loads(life.read_line()))
+    try:
+        os.kill(life.pid, signal.SIGKILL)
+        assert psutil.wait_procs(workers, GRACE_S)[1] == []
+        assert sibling.is_running()
+    finally:
+        for process in (sibling, *workers):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+    assert life.finish().returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("method", "persistent"), WAYS)

@@ -178,12 +178,15 @@ def test_a_stream_goes_on_with_as_many_ranks_only(mode: str, numbered_root: str)
         make_setup(numbered_root).dataset().load_state_dict(state_at(setup.dataset(), 1, 2))
 
 
-@pytest.mark.parametrize(("mode", "num_workers"), [("examples", 0), pytest.param("files", 1, marks=slow)])
+@pytest.mark.parametrize(
+    ("mode", "num_workers", "num_delivered"),
+    [("examples", 0, 2), ("examples", 0, 1), pytest.param("files", 1, 2, marks=slow)],
+)
 def test_a_stream_goes_on_with_as_many_workers_only(
-    mode: str, num_workers: int, fleet: Fleet, numbered_root: str
+    mode: str, num_workers: int, num_delivered: int, fleet: Fleet, numbered_root: str
 ) -> None:
     saved_with = make_setup(numbered_root, mode, num_workers=2)
-    state = LoaderState.from_dict(state_at(saved_with.dataset(), 1, 2)).with_workers(2).to_dict()
+    state = LoaderState.from_dict(state_at(saved_with.dataset(), 1, num_delivered)).with_workers(2).to_dict()
     other = replace(saved_with, num_workers=num_workers)
     said = in_fleet(fleet, resume_scenarios.try_to_read_after, other, state)
     assert said.startswith("StateMismatchError: ")

@@ -115,6 +115,20 @@ def test_a_state_of_another_number_of_workers_is_refused_with_what_would_do(
     assert "LoaderState.from_stateful(state)" in message
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_epoch_set_by_hand_begins_after_a_state_of_the_very_end_and_not_after_one_before(
+    num_workers: int, fleet: Fleet, numbered_root: str
+) -> None:
+    setup = make_setup(numbered_root, num_workers, global_batch=12)
+    ((expected, came, message),) = fleet.call(resume_scenarios.set_epoch_after_state, setup, 4, 5)
+    assert len(expected) == 4
+    assert (came, message) == (expected, "")
+    ((_, came, message),) = fleet.call(resume_scenarios.set_epoch_after_state, setup, 4 - num_workers, 5)
+    assert came == []
+    assert message.startswith("StateMismatchError: ")
+    assert "The loader's state is within epoch 0, and set_epoch(5) was called. Begin with set_epoch(0)" in message
+
+
 def test_a_state_within_a_batch_cannot_be_made_free_of_its_workers(fleet: Fleet, numbered_root: str) -> None:
     setup = make_setup(numbered_root, 0, global_batch=4)
     messages = [

@@ -123,7 +123,8 @@ def allow(expected: Expectation) -> Allowance:
         return Allowance(name, num_padded, expected.num_unread, expected.num_repeated, expected.num_repeated)
     if plan.remainder is Remainder.WRAP and num_slots > total:
         name = "every example once, and the wrapped few"
-        return Allowance(name, num_padded, 0, num_slots - total, -(-num_slots // total))
+        num_wrapped = num_slots - total
+        return Allowance(name, num_padded, 0, num_wrapped, -(-num_wrapped // plan.num_examples))
     if plan.num_valid < total:
         return Allowance("every example once, but the dropped few", num_padded, total - plan.num_valid)
     return Allowance("every example exactly once", num_padded)
