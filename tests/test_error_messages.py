@@ -105,8 +105,9 @@ BAD = {
         NOT_FOUND, "'sentences:5.0.0'", "sentences:1.0.0", "sentences:0.9.0", name="sentences:5.0.0"
     ),
     "unknown config": bad(NOT_FOUND, "'channels/pnk'", "channels/png_l:2.1.0", name="channels/pnk"),
-    "not prepared, under an empty root": bad(
-        NOT_FOUND, "tfds build mnist --data_dir={root}/shapes", root="{root}/shapes", name="mnist"
+    "a dataset's own folder as root": bad(
+        NOT_FOUND, "{root}/shapes of dataset 'mnist' is the own folder", "Give root='{root}'", root="{root}/shapes",
+        name="mnist",
     ),
     "wrong root": bad(NOT_FOUND, "{root}/nowhere", "does not exist", "'shapes'", root="{root}/nowhere"),
     "not prepared, under a wrong root": bad(
