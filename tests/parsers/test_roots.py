@@ -112,7 +112,7 @@ def test_tfds_takes_every_command_that_a_message_advises() -> None:
         "tfds build glue/cola:2.0.0 --data_dir=/data",
         "tfds build <name> --file_format=tfrecord",
         "tfds build cats/big --num_shards=8 --overwrite",
-        "tfds convert_format --dataset_dir=/data/a/1.0.0 --out_file_format=tfrecord --out_path=/data/b",
+        "tfds convert_format --dataset_version_dir=/data/a/1.0.0 --out_file_format=tfrecord --out_dir=/data/b",
     ]
     advised = Path(sys.modules["tfds_torch"].__file__ or "").parent
     flags = {

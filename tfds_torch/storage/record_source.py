@@ -71,7 +71,7 @@ class RecordSource(ABC):
         verify_checksums: bool = True,
     ) -> None:
         self.name, self.specs = name, specs
-        self.instructions = tuple(replace(item, path=_absolute(item.path)) for item in instructions)
+        self.instructions = tuple(map(_with_absolute_path, instructions))
         self.mean_example_bytes = mean_example_bytes
         self.verify_checksums = verify_checksums
         self.empty_files = tuple(map(_absolute, empty_files))
@@ -247,6 +247,11 @@ class RecordSource(ABC):
 
     def _not_found(self, id: str, reason: str) -> ExampleNotFoundError:
         return ExampleNotFoundError(f"{self.name}: there is no example {id!r}: {reason}")
+
+
+def _with_absolute_path(item: FileInstruction) -> FileInstruction:
+    path = _absolute(item.path)
+    return item if path == item.path else replace(item, path=path)
 
 
 def _absolute(path: str) -> str:

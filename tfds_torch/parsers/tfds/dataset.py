@@ -1,6 +1,5 @@
 """TfdsDataset: what is known of a dataset on disk, and the Source of each of its splits."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +8,10 @@ import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.features import stored_specs
+from tfds_torch.parsers.tfds.shard_names import BadTemplateError
 from tfds_torch.plan.arguments import did_you_mean
-from tfds_torch.storage.file_instruction import FileInstruction, is_local
+from tfds_torch.runtime.printable import quoted, shortened
+from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.source import FieldSpec, Source, source_type
 
 
@@ -52,7 +53,10 @@ class TfdsDataset:
         Raises:
             ConfigError: the expression is malformed, names no split, or a slice does not lie within its split.
         """
-        instructions, empty_files = self._instructions(split)
+        try:
+            instructions, empty_files = self._instructions(split)
+        except BadTemplateError as error:
+            raise ConfigError(f"{self.name}: {error}") from None
         make: Any = source_type(self.file_format)
         if self.listing is not None:
             return make(self.name, instructions, self.listing)  # type: ignore[no-any-return]
@@ -68,7 +72,7 @@ class TfdsDataset:
     def _instructions(self, split: str) -> tuple[tuple[FileInstruction, ...], tuple[str, ...]]:
         """Returns a split's examples by file, and the files of its splits that are promised to be empty."""
         if not isinstance(split, str):
-            raise ConfigError(f"split={split!r} must be a TFDS split expression, such as 'train' or 'train[:10%]'.")
+            raise ConfigError(f"split={quoted(split)} must be a TFDS split expression, such as 'train' or 'train[:10%]'.")
         there = {name: info.num_examples for name, info in self.splits.items()}
         try:
             found = self.splits[split].file_instructions
@@ -77,14 +81,15 @@ class TfdsDataset:
             hint = did_you_mean(unknown[0], there) if unknown else ""
             listed = ", ".join(f"{name} ({number} examples)" for name, number in there.items())
             reason = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"{self.name}: split {split!r}: {reason}. The splits are: {listed}.{hint}") from None
+            raise ConfigError(f"{self.name}: split {quoted(split)}: {shortened(reason)}. The splits are: {listed}.{hint}") from None
         names = self._check_slices(split)
         instructions: list[FileInstruction] = []
         first_index = 0
         for item in found:
             if item.take:
-                path = self._path(os.fspath(item.filename))
-                instructions.append(FileInstruction(path, item.skip, item.take, first_index, item.examples_in_shard))
+                instructions.append(
+                    FileInstruction(item.filename, item.skip, item.take, first_index, item.examples_in_shard)
+                )
             first_index += item.take
         return tuple(instructions), tuple(self._empty_files(names))
 
@@ -109,33 +114,11 @@ class TfdsDataset:
             return []
         infos = [self.splits[name] for name in dict.fromkeys(split_names)]
         return [
-            self._path(os.fspath(path))
+            path
             for info in infos
             for path, length in zip(info.filepaths, info.shard_lengths, strict=True)
             if not length
         ]
-
-    def _path(self, path: str) -> str:
-        """Returns the path of a shard, which must lie where the dataset lies.
-
-        Raises:
-            ConfigError: dataset_info.json names a file elsewhere.
-        """
-        if not is_local(path):
-            return path
-        path, directory = os.path.abspath(path), os.path.abspath(os.fspath(self.directory))
-        if os.path.commonpath([path, directory]) != directory:
-            raise ConfigError(
-                f"{self.name}: dataset_info.json in {directory} names the file {path}, which does not lie there. Only "
-                f"files of the dataset's own directory are read: check its filepathTemplate."
-            )
-        return path
-
-
-def dataset_name(info: Any) -> str:
-    """Returns `name/config:version`, or `name:version` without a config, of a TFDS `DatasetInfo`."""
-    config = f"/{info.config_name}" if info.config_name else ""
-    return f"{info.name}{config}:{info.version}"
 
 
 def field_spec(connector: Any) -> Any:

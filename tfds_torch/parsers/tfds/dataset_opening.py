@@ -12,12 +12,13 @@ from filelock import FileLock
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.tfds import image_folder
-from tfds_torch.parsers.tfds.dataset import TfdsDataset, dataset_name
+from tfds_torch.parsers.tfds.dataset import TfdsDataset
 from tfds_torch.parsers.tfds.dataset_names import describe_not_found, describe_too_deep, nearest_names, root_above
-from tfds_torch.parsers.tfds.features_json import find_version_dir, open_directory
+from tfds_torch.parsers.tfds.features_json import find_version_dir
+from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
 from tfds_torch.parsers.tfds.remote_roots import check_url
 from tfds_torch.runtime import fresh_process
-from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.printable import quoted, shortened
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.source import source_type
 
@@ -76,13 +77,13 @@ def registered_names() -> list[str]:
 
 
 def _dataset_at(root: str, name: str, parsed_name: str, arguments: dict[str, Any]) -> TfdsDataset:
-    builder = _guard(lambda: open_directory(root), root, root)
-    found = {"config": builder.info.config_name or "", "version": str(builder.info.version)}
-    if parsed_name != builder.info.name or any(found.get(key) != value for key, value in arguments.items()):
+    prepared: Prepared = _guard(lambda: read_prepared(root), root, root)
+    found = {"config": prepared.config_name, "version": prepared.version}
+    if parsed_name != prepared.name or any(found.get(key) != value for key, value in arguments.items()):
         raise DatasetNotFoundError(
-            f"The root {root} is the version directory of {dataset_name(builder.info)}, which is not {quoted(name)}."
+            f"The root {root} is the version directory of {prepared.full_name}, which is not {quoted(name)}."
         )
-    return _dataset_of(builder)
+    return _dataset_of(prepared, root)
 
 
 def _find_prepared(root: str | None, name: str, arguments: dict[str, Any]) -> TfdsDataset | None:
@@ -95,17 +96,16 @@ def _find_prepared(root: str | None, name: str, arguments: dict[str, Any]) -> Tf
 
 def _dataset_in(version_dir: str | os.PathLike[str], asked: str | os.PathLike[str]) -> TfdsDataset:
     directory = _absolute(version_dir)
-    return _guard(lambda: _dataset_of(open_directory(directory)), asked, directory)  # type: ignore[no-any-return]
+    return _dataset_of(_guard(lambda: read_prepared(directory), asked, directory), directory)
 
 
-def _dataset_of(builder: Any) -> TfdsDataset:
-    info = builder.info
-    name, file_format = dataset_name(info), str(info.file_format.value)
+def _dataset_of(prepared: Prepared, directory: str) -> TfdsDataset:
+    name, file_format = prepared.full_name, prepared.file_format
     try:
         source_type(file_format)
     except ConfigError as error:
-        raise ConfigError(f"{name} in {builder.data_path}: {error}") from None
-    return TfdsDataset(name, builder.data_path, info.features, info.splits, file_format)
+        raise ConfigError(f"{name} in {directory}: {error}") from None
+    return TfdsDataset(name, tfds.core.Path(directory), prepared.features, prepared.splits, file_format)
 
 
 def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | os.PathLike[str]) -> Any:
@@ -116,7 +116,7 @@ def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | 
         raise
     except Exception as error:
         what = f"The dataset {quoted(os.fspath(asked))} under {os.fspath(where)}"
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        reason = f"{type(error).__name__}: {shortened((str(error).splitlines() or [''])[0])}"
         if isinstance(error, OSError) or type(error).__module__.startswith("tensorflow."):
             raise DatasetNotFoundError(f"{what} cannot be read ({reason}).") from None
         raise DatasetNotFoundError(

@@ -12,6 +12,7 @@ import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.tfds.dataset import TfdsDataset
+from tfds_torch.parsers.tfds.shard_names import NamedSplit
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.image_folder.listing import LAYOUT, list_image_folder
 
@@ -54,7 +55,7 @@ def open_image_folder(root: str | None, arguments: Mapping[str, Any], *, downloa
         data_dir=root, template="{SPLIT}", dataset_name=NAME, filetype_suffix="tfrecord"
     )
     splits = tfds.core.SplitDict(
-        tfds.core.SplitInfo(
+        NamedSplit(
             name=name, shard_lengths=[len(split)], num_bytes=split.num_bytes, filename_template=template
         )
         for name, split in listing.splits.items()

@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import is_local
 
@@ -22,6 +21,10 @@ _BY_SHARD = {"SHARD_INDEX", "SHARD_X_OF_Y"}
 _LEAST_DIGITS = 5
 
 
+class BadTemplateError(Exception):
+    """A template that makes no names of shards; the message is a sentence."""
+
+
 def shard_names(template: str, values: dict[str, str], num_shards: int) -> list[str]:
     """Returns the names of a split's shards, in their order, relative to the dataset's directory.
 
@@ -31,7 +34,7 @@ def shard_names(template: str, values: dict[str, str], num_shards: int) -> list[
         num_shards: how many there are.
 
     Raises:
-        ConfigError: the template is not one of TFDS's.
+        BadTemplateError: the template is not one of TFDS's.
     """
     parts = _parse(template or tfds.core.naming.DEFAULT_FILENAME_TEMPLATE, values)
     if num_shards > 1 and not any(is_placeholder and text in _BY_SHARD for is_placeholder, text in parts):
@@ -77,9 +80,9 @@ def _parse(template: str, values: dict[str, str]) -> list[tuple[bool, str]]:
     return [*parts, (False, template[end:])]
 
 
-def _bad(template: str, what: str) -> ConfigError:
+def _bad(template: str, what: str) -> BadTemplateError:
     known = ", ".join(f"{{{name}}}" for name in _PLACEHOLDERS)
-    return ConfigError(f"The filepathTemplate {quoted(template)} {what}. The placeholders are {known}.")
+    return BadTemplateError(f"The filepathTemplate {quoted(template)} {what}. The placeholders are {known}.")
 
 
 class NamedSplit(tfds.core.SplitInfo):  # type: ignore[misc]
@@ -90,7 +93,7 @@ class NamedSplit(tfds.core.SplitInfo):  # type: ignore[misc]
         """All paths of shards, in their order: all numbers have as many digits, so that TFDS's sorting is this order.
 
         Raises:
-            ConfigError: the template is not one of TFDS's, or a file lies outside of the dataset's directory.
+            BadTemplateError: the template is not one of TFDS's, or a file lies outside of the dataset's directory.
         """
         cached: list[str] | None = self.__dict__.get("_filepaths")
         if cached is None:
@@ -126,7 +129,7 @@ class NamedSplit(tfds.core.SplitInfo):  # type: ignore[misc]
 
     def _check_inside(self, path: str, directory: str) -> None:
         if os.path.commonpath([path, directory]) != directory:
-            raise ConfigError(
+            raise BadTemplateError(
                 f"dataset_info.json in {directory} names the file {path}, which does not lie there. Only files of the "
                 f"dataset's own directory are read: check its filepathTemplate."
             )
