@@ -106,7 +106,10 @@ BAD = {
     ),
     "unknown config": bad(NOT_FOUND, "'channels/pnk'", "channels/png_l:2.1.0", name="channels/pnk"),
     "a dataset's own folder as root": bad(
-        NOT_FOUND, "{root}/shapes of dataset 'mnist' is the own folder", "Give root='{root}'", root="{root}/shapes",
+        NOT_FOUND,
+        "{root}/shapes of dataset 'mnist' is the own folder",
+        "Give root='{root}'",
+        root="{root}/shapes",
         name="mnist",
     ),
     "wrong root": bad(NOT_FOUND, "{root}/nowhere", "does not exist", "'shapes'", root="{root}/nowhere"),

@@ -81,7 +81,9 @@ def test_the_fastest_decoder_that_can_decodes(name: str, mode: str | None, decod
 
 
 @pytest.mark.parametrize(("height", "decoder"), [(128, "kornia-rs"), (129, "strips")])
-def test_large_png_images_go_to_the_decoder_that_frees_the_lock(height: int, decoder: str, decoded_by: list[str]) -> None:
+def test_large_png_images_go_to_the_decoder_that_frees_the_lock(
+    height: int, decoder: str, decoded_by: list[str]
+) -> None:
     decode(save(photograph((128, height)), "PNG"))
     assert decoded_by == [decoder]
 

@@ -38,7 +38,22 @@ def filtered_png(kind: int, bit_depth: int, width: int, height: int, seed: int =
     return b"\x89PNG\r\n\x1a\n" + b"".join([header, *palette, *parts]) + png_chunk(b"IEND", b"")
 
 
-KINDS = [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (2, 8), (2, 16), (3, 1), (3, 4), (3, 8), (4, 8), (4, 16), (6, 8), (6, 16)]
+KINDS = [
+    (0, 1),
+    (0, 2),
+    (0, 4),
+    (0, 8),
+    (0, 16),
+    (2, 8),
+    (2, 16),
+    (3, 1),
+    (3, 4),
+    (3, 8),
+    (4, 8),
+    (4, 16),
+    (6, 8),
+    (6, 16),
+]
 
 
 # Pixels
@@ -183,7 +198,16 @@ print((peak() - before) / (header.height * header.width))
 """
 
 
-PLAIN = [(0, 8, "L"), (0, 8, "RGB"), (2, 8, "RGB"), (2, 8, "L"), (3, 8, "RGB"), (6, 8, "RGB"), (2, 16, "RGB"), (0, 1, "RGB")]
+PLAIN = [
+    (0, 8, "L"),
+    (0, 8, "RGB"),
+    (2, 8, "RGB"),
+    (2, 8, "L"),
+    (3, 8, "RGB"),
+    (6, 8, "RGB"),
+    (2, 16, "RGB"),
+    (0, 1, "RGB"),
+]
 
 
 @pytest.mark.slow

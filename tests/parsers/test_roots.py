@@ -171,9 +171,7 @@ def test_a_url_that_is_not_read_is_refused_at_once_with_the_next_step(url: str, 
 
 
 @pytest.mark.usefixtures("no_network")
-def test_recipes_and_commands_refuse_such_urls_as_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recipes_and_commands_refuse_such_urls_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("name = 'digits'\n")
     with pytest.raises(ConfigError, match="root='s3://bucket'"):

@@ -61,6 +61,6 @@ def quoted(value: object) -> str:
     return text
 
 
-def shortened(text: str) -> str:
-    """Returns a text for a message, cut after `QUOTED` characters, without quotation marks."""
-    return text if len(text) <= QUOTED else text[:QUOTED] + _MORE
+def shortened(text: str, most: int = QUOTED) -> str:
+    """Returns a text for a message, cut after `most` characters, without quotation marks."""
+    return text if len(text) <= most else text[:most] + _MORE

@@ -12,6 +12,7 @@ import numpy as np
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.example_fields import BadExampleError
 from tfds_torch.storage.example_proto import ExampleReader
 from tfds_torch.storage.file_instruction import FileInstruction, is_local
@@ -246,12 +247,14 @@ class RecordSource(ABC):
         return found
 
     def _not_found(self, id: str, reason: str) -> ExampleNotFoundError:
-        return ExampleNotFoundError(f"{self.name}: there is no example {id!r}: {reason}")
+        return ExampleNotFoundError(f"{self.name}: there is no example {quoted(id)}: {reason}")
 
 
 def _with_absolute_path(item: FileInstruction) -> FileInstruction:
-    path = _absolute(item.path)
-    return item if path == item.path else replace(item, path=path)
+    path = item.path
+    if path.startswith("/") and "/." not in path and "//" not in path:
+        return item  # A dataset can have millions of files.
+    return replace(item, path=_absolute(path))
 
 
 def _absolute(path: str) -> str:

@@ -9,7 +9,8 @@ except ImportError:  # There is no wheel of it for this platform.
     decode_png = None
 
 _MOST_PIXELS = 128 * 128
-"""While kornia-rs decodes, no other thread's Python goes on (0.15 ms for so many); while `png_strips` decodes, it does."""
+"""While kornia-rs decodes, no other thread's Python goes on (0.15 ms for so many); while `png_strips` decodes, it "
+"does."""
 
 _KINDS = {"L": (b"\x08\x00", "mono"), "RGB": (b"\x08\x02", "rgb"), "RGBA": (b"\x08\x06", "rgba")}
 """Mode -> bit depth and colour type of files that need no conversion, and kornia-rs's name of it."""

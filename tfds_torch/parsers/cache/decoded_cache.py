@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
 from tfds_torch.parsers.cache.status import BUILDING, FAILED, CacheStatus, read_status
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import LARGEST_SIDE
 from tfds_torch.storage.beton.head import read_head
 
@@ -43,7 +44,7 @@ class DecodedCache:
 
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | os.PathLike | None) or self.folder == "":
-            raise ConfigError(f"DecodedCache: folder={self.folder!r} must be the path of a folder, or None.")
+            raise ConfigError(f"DecodedCache: folder={quoted(self.folder)} must be the path of a folder, or None.")
         if self.max_resolution is None:
             return
         if check_integer("DecodedCache: max_resolution", self.max_resolution, 1) > LARGEST_SIDE:

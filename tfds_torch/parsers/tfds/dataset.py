@@ -72,7 +72,9 @@ class TfdsDataset:
     def _instructions(self, split: str) -> tuple[tuple[FileInstruction, ...], tuple[str, ...]]:
         """Returns a split's examples by file, and the files of its splits that are promised to be empty."""
         if not isinstance(split, str):
-            raise ConfigError(f"split={quoted(split)} must be a TFDS split expression, such as 'train' or 'train[:10%]'.")
+            raise ConfigError(
+                f"split={quoted(split)} must be a TFDS split expression, such as 'train' or 'train[:10%]'."
+            )
         there = {name: info.num_examples for name, info in self.splits.items()}
         try:
             found = self.splits[split].file_instructions
@@ -81,7 +83,9 @@ class TfdsDataset:
             hint = did_you_mean(unknown[0], there) if unknown else ""
             listed = ", ".join(f"{name} ({number} examples)" for name, number in there.items())
             reason = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"{self.name}: split {quoted(split)}: {shortened(reason)}. The splits are: {listed}.{hint}") from None
+            raise ConfigError(
+                f"{self.name}: split {quoted(split)}: {shortened(reason)}. The splits are: {listed}.{hint}"
+            ) from None
         names = self._check_slices(split)
         instructions: list[FileInstruction] = []
         first_index = 0
@@ -103,7 +107,8 @@ class TfdsDataset:
             names.append(part.splitname)
             if part.from_ is not None and part.to is not None and part.from_ > part.to:
                 raise ConfigError(
-                    f"{self.name}: split {split!r} has a slice of {part.splitname!r} that begins at example "
+                    f"{self.name}: split {quoted(split)} has a slice of {quoted(part.splitname)} that begins at "
+                    "example "
                     f"{part.from_} and ends before it, at {part.to}."
                 )
         return names

@@ -18,7 +18,7 @@ from tfds_torch.parsers.tfds.features_json import find_version_dir
 from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
 from tfds_torch.parsers.tfds.remote_roots import check_url
 from tfds_torch.runtime import fresh_process
-from tfds_torch.runtime.printable import quoted, shortened
+from tfds_torch.runtime.printable import QUOTED, quoted, shortened
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.source import source_type
 
@@ -115,8 +115,9 @@ def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | 
     except (tfds.core.DatasetNotFoundError, ImportError, ConfigError):
         raise
     except Exception as error:
+        first_line = shortened((str(error).splitlines() or [""])[0], 2 * QUOTED)
         what = f"The dataset {quoted(os.fspath(asked))} under {os.fspath(where)}"
-        reason = f"{type(error).__name__}: {shortened((str(error).splitlines() or [''])[0])}"
+        reason = f"{type(error).__name__}: {first_line}"
         if isinstance(error, OSError) or type(error).__module__.startswith("tensorflow."):
             raise DatasetNotFoundError(f"{what} cannot be read ({reason}).") from None
         raise DatasetNotFoundError(

@@ -118,7 +118,9 @@ def _count(value: Any, what: str) -> int:
 def _name(info: Mapping[str, Any], key: str, *, is_optional: bool = False) -> str:
     name: str = _field(info, key, str, "")
     if (not name and not is_optional) or len(name) > _LONGEST_NAME or (name and not name.isprintable()):
-        raise ValueError(f"its {key} is {quoted(name)}, which is not a name of 1 to {_LONGEST_NAME} printable characters")
+        raise ValueError(
+            f"its {key} is {quoted(name)}, which is not a name of 1 to {_LONGEST_NAME} printable characters"
+        )
     return name
 
 
