@@ -245,7 +245,7 @@ class _Layout:
             filtered[0, 0], filtered[0, 1:] = 0, above
         filtered[has_above:, :1], filtered[has_above:, 1:] = kinds, lines
         mode = _MODE_OF_SAMPLES[self.step]
-        data = zlib.compress(filtered, 0)
+        data = zlib.compress(filtered.data, 0)
         try:
             strip = Image.frombytes(mode, (num_bytes // self.step, len(filtered)), data, "zip", mode)
         except ValueError:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from etils import epath
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 from tensorflow_datasets.core import read_only_builder
 from tensorflow_datasets.core.features import feature as feature_lib
@@ -28,8 +27,23 @@ MOST_CLASSES = 2**22
 _DEEPEST = 200  # JSON objects and lists; protobuf itself takes 100 messages.
 _LONGEST_TYPE = 32  # Characters.
 _TYPES_OF_TFDS = frozenset(
-    "string bfloat16 half double resource variant int4 uint4 qint8 quint8 qint16 quint16 qint32 float8_e5m2 "
-    "float8_e4m3fn".split()
+    [
+        "string",
+        "bfloat16",
+        "half",
+        "double",
+        "resource",
+        "variant",
+        "int4",
+        "uint4",
+        "qint8",
+        "quint8",
+        "qint16",
+        "quint16",
+        "qint32",
+        "float8_e5m2",
+        "float8_e4m3fn",
+    ]
 )
 """Types that numpy alone does not know; for most of them TFDS imports tensorflow."""
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # The last one in files of TFDS before 4.3.
@@ -201,7 +215,7 @@ def read_json(path: os.PathLike[str]) -> dict[str, Any]:
         OSError: it cannot be read.
         ValueError: it is not such an object, or larger than any of TFDS's.
     """
-    file = epath.Path(path)
+    file = tfds.core.Path(path)
     num_bytes = file.stat().length
     if num_bytes > MOST_BYTES:
         raise ValueError(f"{file.name} has {num_bytes:,} bytes, and {MOST_BYTES:,} is the most")
@@ -216,7 +230,7 @@ def read_json(path: os.PathLike[str]) -> dict[str, Any]:
 
 def _check_class_names(version_dir: str | os.PathLike[str]) -> None:
     """Raises ValueError where a file of class names is too large to be one."""
-    for file in epath.Path(version_dir).glob("*.labels.txt"):
+    for file in tfds.core.Path(version_dir).glob("*.labels.txt"):
         num_bytes = file.stat().length
         if num_bytes > MOST_BYTES:
             raise ValueError(f"{file.name} has {num_bytes:,} bytes, and {MOST_BYTES:,} is the most")
