@@ -10,7 +10,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from image_writers import write_png
 from tfds_fixtures import (
     NUM_TRAIN,
     TRAIN_SHARDS,
@@ -105,8 +107,12 @@ BAD = {
         NOT_FOUND, "'sentences:5.0.0'", "sentences:1.0.0", "sentences:0.9.0", name="sentences:5.0.0"
     ),
     "unknown config": bad(NOT_FOUND, "'channels/pnk'", "channels/png_l:2.1.0", name="channels/pnk"),
-    "not prepared, under an empty root": bad(
-        NOT_FOUND, "tfds build mnist --data_dir={root}/shapes", root="{root}/shapes", name="mnist"
+    "a dataset's own folder as root": bad(
+        NOT_FOUND,
+        "{root}/shapes of dataset 'mnist' is the own folder",
+        "Give root='{root}'",
+        root="{root}/shapes",
+        name="mnist",
     ),
     "wrong root": bad(NOT_FOUND, "{root}/nowhere", "does not exist", "'shapes'", root="{root}/nowhere"),
     "not prepared, under a wrong root": bad(
@@ -409,6 +415,10 @@ def read_damaged(source: Path, target: Path) -> dict[Any, Outcome]:
         ("image", name): read_epoch(str(rewrite_image(source, target / name, change)), World(), EPOCHS["evaluation"])
         for name, change in IMAGES.items()
     }
+    for name in IMAGES:
+        outcomes["streamed image", name] = read_epoch(
+            str(target / name), World(), EPOCHS["evaluation in mode examples"]
+        )
     outcomes["label alone"] = label_of_bad_image(str(target / "garbage"))
     return outcomes
 
@@ -424,10 +434,13 @@ def flip_after_counting(source: Path, target: Path) -> Outcome:
     return read_epoch(str(target), World(), EPOCHS["evaluation"])
 
 
+PNG = write_png(np.zeros((20, 30, 3), np.uint16), 2, 8)
 IMAGES: dict[str, Callable[[bytes], bytes]] = {
     "garbage": lambda _: b"no image at all",
     "cut jpeg": lambda image: image[: len(image) // 2],
     "nothing": lambda _: b"",
+    "cut png": lambda _: PNG[: len(PNG) // 2],
+    "png without its end": lambda _: PNG[:-12],
 }
 
 
@@ -486,11 +499,12 @@ def test_damage_after_the_records_were_counted_is_found(damaged: tuple[Path, dic
     assert "-00002-of-00007" in outcome.message
 
 
+@pytest.mark.parametrize("engine", ["image", "streamed image"])
 @pytest.mark.parametrize("name", IMAGES)
 def test_an_image_that_was_written_corrupt_is_an_error_with_its_record(
-    damaged: tuple[Path, dict[Any, Outcome]], name: str
+    damaged: tuple[Path, dict[Any, Outcome]], name: str, engine: str
 ) -> None:
-    outcome = damaged[1]["image", name]
+    outcome = damaged[1][engine, name]
     assert outcome.kind == "CorruptRecordError"
     assert "shapes:1.0.0" in outcome.message
     assert "decode" in outcome.message

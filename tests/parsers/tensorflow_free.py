@@ -87,16 +87,17 @@ def decode_records(version_dir: str, records: Sequence[bytes]) -> list[Any]:
 
 def decode_datasets(data_dir: str, names: Sequence[str]) -> dict[str, list[Any]]:
     """Returns name -> the examples of the split `train`, with all their features."""
-    from tfds_torch.parsers.tfds.features_json import find_version_dir, open_directory
+    from tfds_torch.parsers.tfds.features_json import find_version_dir
+    from tfds_torch.parsers.tfds.prepared import read_prepared
 
     decoded = {}
     for full_name in names:
         name, _, config = full_name.partition("/")
         version_dir = find_version_dir(name, data_dir, **({"config": config} if config else {}))
         assert version_dir is not None, full_name
-        builder = pickle.loads(pickle.dumps(open_directory(version_dir)))
-        files = [item.filename for item in builder.info.splits["train"].file_instructions]
-        decoded[full_name] = _decode(builder.info.features, [record for file in files for record in _records(file)])
+        prepared = pickle.loads(pickle.dumps(read_prepared(version_dir)))
+        files = [item.filename for item in prepared.splits["train"].file_instructions]
+        decoded[full_name] = _decode(prepared.features, [record for file in files for record in _records(file)])
     return decoded
 
 

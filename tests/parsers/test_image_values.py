@@ -64,11 +64,12 @@ def test_grey_and_alpha_of_16_bits_are_refused() -> None:
         ImageValues((None, None, 2), np.uint16).decode(encode_png_16(COLOURS_16[..., :2]))
 
 
-@pytest.mark.parametrize(("channels", "decoder"), [(1, "Pillow"), (3, "kornia-rs")])
-def test_a_cut_file_of_16_bits_is_an_error(channels: int, decoder: str) -> None:
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_file_of_16_bits_that_is_cut_anywhere_is_an_error(channels: int) -> None:
     image = encode_png_16(COLOURS_16[..., :channels])
-    with pytest.raises(ImageDecodeError, match=f"{decoder} says: "):
-        ImageValues((None, None, channels), np.uint16).decode(image[:60])
+    for length in range(len(image)):
+        with pytest.raises(ImageDecodeError, match=r"ends early|not a whole|is empty"):
+            ImageValues((None, None, channels), np.uint16).decode(image[:length])
 
 
 def test_colours_of_16_bits_need_kornia(monkeypatch: pytest.MonkeyPatch) -> None:

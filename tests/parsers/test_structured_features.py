@@ -17,7 +17,8 @@ from parsers.structured_examples import NUM, decode_datasets, differences, encod
 from tfds_torch.demo import prepare_fake
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.features import StructuredField, stored_specs
-from tfds_torch.parsers.tfds.features_json import DirectoryBuilder, find_version_dir, open_directory, read_features
+from tfds_torch.parsers.tfds.features_json import find_version_dir, read_features
+from tfds_torch.parsers.tfds.prepared import read_prepared
 from tfds_torch.storage.example_proto import ExampleReader
 from tfds_torch.storage.source import FieldSpec
 
@@ -197,14 +198,13 @@ def test_features_of_old_files_are_read(tmp_path: Path) -> None:
     assert features["type"].shape == (7, 4, 5, 3)
 
 
-def test_a_builder_has_these_features_also_after_pickling(speech: Path) -> None:
+def test_a_prepared_dataset_has_these_features_also_after_pickling(speech: Path) -> None:
     version_dir = find_version_dir("speech_commands", speech)
     assert version_dir is not None
-    builder = pickle.loads(pickle.dumps(open_directory(version_dir)))
-    assert isinstance(builder, DirectoryBuilder)
-    assert builder.info.full_name.startswith("speech_commands/")
-    assert builder.info.splits["train"].num_examples == 4
-    assert type(builder.info.features["audio"]).__module__ == "tfds_torch.parsers.tfds.features_json"
+    prepared = pickle.loads(pickle.dumps(read_prepared(version_dir)))
+    assert prepared.full_name.startswith("speech_commands:")
+    assert prepared.splits["train"].num_examples == 4
+    assert type(prepared.features["audio"]).__module__ == "tfds_torch.parsers.tfds.features_json"
 
 
 def test_version_directories_are_found_by_name_config_and_version(tmp_path: Path) -> None:

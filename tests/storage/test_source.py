@@ -25,13 +25,13 @@ def test_every_format_that_is_read_has_its_source() -> None:
         ),
         (
             "riegeli",
-            ": they have no random access. Convert the dataset: tfds convert_format --dataset_dir=<its version "
-            "directory> --out_file_format=tfrecord --out_path=<another one>.",
+            ": they have no random access. Convert the dataset: tfds convert_format --dataset_version_dir=<its version "
+            "directory> --out_file_format=tfrecord --out_dir=<another one>.",
         ),
         (
             "TFRECORD",
-            ". Convert the dataset: tfds convert_format --dataset_dir=<its version directory> "
-            "--out_file_format=tfrecord --out_path=<another one>.",
+            ". Convert the dataset: tfds convert_format --dataset_version_dir=<its version directory> "
+            "--out_file_format=tfrecord --out_dir=<another one>.",
         ),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_file import write_for_good
+from tfds_torch.runtime.printable import quoted
 
 PREFIX = "export-"
 """What names of manifests begin with."""
@@ -74,7 +75,7 @@ def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
         plan = ExportPlan.from_dict(values["plan"])
         shards = [shard_of(one) for one in values["shards"] or ()]
         if path.name != manifest_name(plan.split):
-            raise ValueError(f"it tells of the split {plan.split!r}")
+            raise ValueError(f"it tells of the split {quoted(plan.split)}")
         if shards and [shard.number for shard in shards] != list(range(plan.num_shards)):
             raise ValueError(f"it does not tell of {plan.num_shards:,} shards in order")
         plan.to_dict()  # What is nested too deeply is told here, and not where plans are compared.

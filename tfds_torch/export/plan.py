@@ -11,6 +11,7 @@ import numpy as np
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 
 SHARDED = ("webdataset", "tfrecord", "array_record")
 """Formats whose exports are folders of shards."""
@@ -95,10 +96,10 @@ class ExportPlan:
             ValueError: one is of another form, or no export has it.
         """
         if values["format"] not in SHARDED:
-            raise ValueError(f"there is no format {values['format']!r} of shards")
+            raise ValueError(f"there is no format {quoted(values['format'])} of shards")
         for name in ("dataset", "split"):
             if not isinstance(values[name], str) or safe_name(values[name]) != values[name]:
-                raise ValueError(f"{values[name]!r} is not a {name}'s name of letters, digits and _")
+                raise ValueError(f"{quoted(values[name])} is not a {name}'s name of letters, digits and _")
         bounds = values["bounds"]
         if not isinstance(bounds, list) or not all(type(bound) is int for bound in bounds):
             raise TypeError("bounds are not a list of integers")

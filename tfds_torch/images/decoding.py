@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.decoders import jpeg, pillow, png, raw
+from tfds_torch.images.decoders import jpeg, pillow, png, png_strips, raw
 from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Decoder, EncodedImage, ImageDecodeError, Pixels
 from tfds_torch.images.headers import Header, ImageFormat, read_header
 
@@ -19,7 +19,7 @@ MOST_PIXELS = 178_956_970
 
 _DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
     ImageFormat.JPEG: (jpeg, pillow),
-    ImageFormat.PNG: (png, pillow),
+    ImageFormat.PNG: (png, png_strips),
     ImageFormat.GIF: (pillow,),
     ImageFormat.BMP: (pillow,),
     ImageFormat.WEBP: (pillow,),

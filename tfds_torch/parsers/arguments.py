@@ -4,6 +4,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
+from tfds_torch.runtime.printable import quoted
 
 
 def check_arguments(
@@ -13,11 +14,11 @@ def check_arguments(
     if is_training and batch_size is None:
         raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
     if not isinstance(shuffle, bool | None):
-        raise ConfigError(f"shuffle={shuffle!r} must be True, False or None (as is_training).")
+        raise ConfigError(f"shuffle={quoted(shuffle)} must be True, False or None (as is_training).")
     if not isinstance(read, ReadOptions):
-        raise ConfigError(f"read={read!r} must be ReadOptions, for example ReadOptions(mode='examples').")
+        raise ConfigError(f"read={quoted(read)} must be ReadOptions, for example ReadOptions(mode='examples').")
     if image_mode not in CHANNELS:
-        raise ConfigError(f"Unknown image_mode {image_mode!r}: choose 'RGB', 'L', 'RGBA' or None (as stored).")
+        raise ConfigError(f"Unknown image_mode {quoted(image_mode)}: choose 'RGB', 'L', 'RGBA' or None (as stored).")
 
 
 def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str | None) -> None:
@@ -26,7 +27,7 @@ def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str
         return
     if not isinstance(preprocess, TrainPreprocess | EvalPreprocess):
         raise ConfigError(
-            f"preprocess={preprocess!r} must be a TrainPreprocess or an EvalPreprocess, for example "
+            f"preprocess={quoted(preprocess)} must be a TrainPreprocess or an EvalPreprocess, for example "
             f"TrainPreprocess(size=224)."
         )
     if batch_size is None:
@@ -39,7 +40,7 @@ def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str
     if isinstance(levels, tuple) and len(levels) != channels:
         raise ConfigError(
             f"The fill {levels} of the preprocess has {len(levels)} grey levels, and image_mode "
-            f"{image_mode!r} has {channels} channels: give one level, or one for each."
+            f"{quoted(image_mode)} has {channels} channels: give one level, or one for each."
         )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import PAD_LABEL
+from tfds_torch.runtime.printable import quoted
 
 Entries: TypeAlias = dict[str | int, int]
 """Source label or class name -> new label, >= 0."""
@@ -59,7 +60,7 @@ class ClassMap:
     def check_covers_classes(self) -> None:
         """Raises ConfigError when a class that the dataset names has no new label."""
         names = self.source_names or ()
-        missing = [f"{name!r}" for label, name in enumerate(names) if self._find(label) is None]
+        missing = [f"{quoted(name)}" for label, name in enumerate(names) if self._find(label) is None]
         if missing:
             listed = ", ".join(missing[:_MOST_LISTED]) + (", ..." if len(missing) > _MOST_LISTED else "")
             raise ConfigError(
@@ -108,7 +109,8 @@ class ClassMap:
         label = self._find(source)
         if label is None:
             raise ConfigError(
-                f"{self.dataset}: the class map has no label for {source!r}, the target of the example {example}. Add "
+                f"{self.dataset}: the class map has no label for {quoted(source)}, the target of the example "
+                f"{example}. Add "
                 f"it to the map."
             )
         return label
@@ -140,9 +142,10 @@ def load_class_map(class_map: object) -> Entries:
         return check_entries(class_map, "The class map")
     if not isinstance(class_map, str | os.PathLike):
         raise ConfigError(
-            f"class_map={class_map!r} must be a mapping from class to label, the path of a .txt or .pkl file, or None."
+            f"class_map={quoted(class_map)} must be a mapping from class to label, the path of a .txt or .pkl file, "
+            "or None."
         )
-    source = f"The class map {os.fspath(class_map)!r}"
+    source = f"The class map {quoted(os.fspath(class_map))}"
     path = Path(class_map).expanduser()
     if path.suffix.lower() not in (".txt", ".pkl"):
         raise ConfigError(f"{source} is neither a text file (.txt) nor a pickle (.pkl): other files are not read.")
@@ -171,9 +174,11 @@ def check_entries(class_map: Mapping[Any, Any], source: str) -> Entries:
     entries: Entries = {}
     for key, label in class_map.items():
         if not isinstance(key, str | Integral):
-            raise ConfigError(f"{source} has the key {key!r}: keys are class names (str) and source labels (int).")
+            raise ConfigError(
+                f"{source} has the key {quoted(key)}: keys are class names (str) and source labels (int)."
+            )
         if isinstance(label, bool) or not isinstance(label, Integral) or not 0 <= index(label) <= _LARGEST_LABEL:
-            raise ConfigError(f"{source} maps {key!r} to {label!r}: labels are integers >= 0.")
+            raise ConfigError(f"{source} maps {quoted(key)} to {quoted(label)}: labels are integers >= 0.")
         entries[key if isinstance(key, str) else index(key)] = index(label)
     return entries
 
@@ -189,7 +194,9 @@ def _parse_names(content: bytes, source: str) -> Entries:
         if not name:
             raise ConfigError(f"{source}: line {number + 1} is empty. Every line holds a class name.")
         if name in entries:
-            raise ConfigError(f"{source} has the class {name!r} twice, in lines {entries[name] + 1} and {number + 1}.")
+            raise ConfigError(
+                f"{source} has the class {quoted(name)} twice, in lines {entries[name] + 1} and {number + 1}."
+            )
         entries[name] = number
     return entries
 

@@ -20,6 +20,7 @@ from tfds_torch.parsers.cache.decoded_cache import DecodedCache
 from tfds_torch.parsers.class_map import check_entries
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.printable import quoted
 
 _MAX_FILE_BYTES = 64 * 2**10
 _BOUNDS = {
@@ -127,14 +128,16 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         ConfigError: no such file, no valid TOML, an unknown key (with the nearest one), a value of the wrong type or
             out of bounds.
     """
-    source = f"The config {os.fspath(path)!r}"
+    source = f"The config {quoted(os.fspath(path))}"
     content = _parse(_read(Path(path), source), source)
     has_preprocess = "preprocess" in content
     tables: dict[str, Mapping[str, Any]] = {"read": {}, "loader": {}, "preprocess": {}}
     for name in tables:
         table = content.pop(name, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"{source}: {name} = {table!r} must be a table: a line [{name}], and its keys below it.")
+            raise ConfigError(
+                f"{source}: {name} = {quoted(table)} must be a table: a line [{name}], and its keys below it."
+            )
         tables[name] = table
     keys = {name: set(get_type_hints(owner)) for name, owner in (("", Config), ("read", ReadOptions))}
     keys["loader"] = {"num_workers"}
@@ -170,7 +173,9 @@ def _make_preprocess(source: str, table: Mapping[str, Any]) -> Preprocess:
     strange = next((key for key in given if key not in get_type_hints(owner)), None)
     if strange is not None:
         other = next(name for name in _PREPROCESSES if name != kind)
-        raise ConfigError(f"{where} kind = {kind!r} has no {strange!r}: it belongs to kind = {other!r}.")
+        raise ConfigError(
+            f"{where} kind = {quoted(kind)} has no {quoted(strange)}: it belongs to kind = {quoted(other)}."
+        )
     if "size" not in given:
         raise ConfigError(f"{where} needs size: the pixels of a side, or [height, width].")
     values = _checked(source, "preprocess", given, owner)
@@ -224,7 +229,7 @@ def _check_keys(source: str, table: str, given: Mapping[str, Any], keys: Mapping
         elsewhere = [f"[{other}]" if other else "the top of the file" for other in keys if key in keys[other]]
         hint = f" It belongs to {elsewhere[0]}." if elsewhere else did_you_mean(key, known)
         raise ConfigError(
-            f"{source}: unknown key {key!r}{where}.{hint} The keys{where} are: {', '.join(sorted(known))}."
+            f"{source}: unknown key {quoted(key)}{where}.{hint} The keys{where} are: {', '.join(sorted(known))}."
         )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Source
 
 
@@ -25,8 +26,8 @@ def find_examples(source: Source, split: str, keys: Iterable[Any]) -> Int64Array
         ExampleNotFoundError: the split has no such example.
     """
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
-        raise ConfigError(f"Examples are asked for by a list of indices and ids, not by {keys!r} alone.")
-    where = f"{source.name}, split {split!r}"
+        raise ConfigError(f"Examples are asked for by a list of indices and ids, not by {quoted(keys)} alone.")
+    where = f"{source.name}, split {quoted(split)}"
     found = [_find_id(source, where, key) if isinstance(key, str) else _find_index(source, where, key) for key in keys]
     return np.array(found, np.int64)
 
@@ -44,7 +45,7 @@ def _find_index(source: Source, where: str, key: Any) -> int:
     except TypeError:
         number = None
     if number is None:
-        raise ConfigError(f"{where}: {key!r} names no example: give its index (an integer) or its id (a string).")
+        raise ConfigError(f"{where}: {quoted(key)} names no example: give its index (an integer) or its id (a string).")
     num_examples = len(source)
     if not -num_examples <= number < num_examples:
         there = f"its indices are 0 to {num_examples - 1}, or -{num_examples} to -1 from the end"

@@ -32,6 +32,7 @@ from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import fresh_process
 from tfds_torch.runtime.one_thread import OneThreadIterator
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.source import Source
 
@@ -89,7 +90,9 @@ class ParserBase(ABC):
         self._class_map: ClassMap | None = None  # New labels for the target; None: it keeps its own.
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dataset_name}, split={self.split!r}, num_examples={self.num_examples})"
+        return (
+            f"{type(self).__name__}({self.dataset_name}, split={quoted(self.split)}, num_examples={self.num_examples})"
+        )
 
     @property
     def class_names(self) -> list[str] | None:
@@ -216,7 +219,7 @@ class ParserBase(ABC):
         """Raises ConfigError when a field does not exist, or `image` or `label` names no suitable feature."""
         for name in fields:
             if not isinstance(name, str):
-                raise ConfigError(f"fields={fields!r}: {name!r} is not a field name.")
+                raise ConfigError(f"fields={quoted(fields)}: {quoted(name)} is not a field name.")
             if name not in METADATA_FIELDS:
                 self._field(name)
         self._report_hidden(fields)
@@ -257,7 +260,7 @@ class ParserBase(ABC):
                 blocks=self.read.blocks,
             )
         except ConfigError as error:
-            raise ConfigError(f"{self.dataset_name}, split {self.split!r}: {error}") from None
+            raise ConfigError(f"{self.dataset_name}, split {quoted(self.split)}: {error}") from None
 
     def read_mode(self, world: World) -> str:
         """Returns the read mode in a world: `index`, `files` or `examples`.
@@ -430,7 +433,7 @@ class ParserBase(ABC):
             CorruptRecordError: a record or an image is damaged.
         """
         if isinstance(fields, str):
-            raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
+            raise ConfigError(f"fields={quoted(fields)} must be a sequence of field names, such as ('image', 'label').")
         self.check_fields(fields)
         self._check_can_fetch()
         keys = find_examples(self._source, self.split, indices_or_ids)

@@ -32,6 +32,7 @@ from tfds_torch.parsers.web_dataset_fields import (
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import source_type
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 
@@ -194,8 +195,8 @@ class ParserWebDataset(ParserBase):
         if name == "image" and kind != "image":
             extensions = ";".join(self._tars.alternatives_of(name))
             raise ConfigError(
-                f"{self.dataset_name}: the field 'image' is {extensions!r}, which is not an image. Use another name "
-                f"for it in fields=."
+                f"{self.dataset_name}: the field 'image' is {quoted(extensions)}, which is not an image. Use another "
+                f"name for it in fields=."
             )
         if kind == "image":
             return ImageField(name, self.image_mode)
@@ -240,13 +241,13 @@ class ParserWebDataset(ParserBase):
         there = show_extensions(self._tars.index.extensions)
         if name not in self._kinds:
             return (
-                f"{self.dataset_name}: there is no field {name!r}: fields= names {', '.join(self._kinds)}, and the "
+                f"{self.dataset_name}: there is no field {quoted(name)}: fields= names {', '.join(self._kinds)}. The "
                 f"extensions in the tars, which can be asked for as well, are {there}.{did_you_mean(name, self._kinds)}"
             )
         wanted = self._tars.alternatives[name]
         return (
-            f"{self.dataset_name} has no field {name!r}: no sample has a member .{' or .'.join(wanted)}. The "
-            f"extensions in the tars are {there}: name one in fields={{{name!r}: ...}}."
+            f"{self.dataset_name} has no field {quoted(name)}: no sample has a member .{' or .'.join(wanted)}. The "
+            f"extensions in the tars are {there}: name one in fields={{{quoted(name)}: ...}}."
             f"{did_you_mean(wanted[0], self._tars.index.extensions)}"
         )
 
@@ -258,7 +259,7 @@ class ParserWebDataset(ParserBase):
         for name in self.preprocess.also:
             if not isinstance(self._field(name), ImageField):
                 raise ConfigError(
-                    f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
+                    f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
                     f"{self._kind_of(self._key(name))!r}. Only images go through the same crop."
                 )
 
@@ -281,5 +282,7 @@ def _check_class_names(class_names: object) -> tuple[str, ...] | None:
         return None
     names = () if isinstance(class_names, str) or not isinstance(class_names, Sequence) else tuple(class_names)
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ConfigError(f"class_names={class_names!r} must be a sequence of different texts, one for each label.")
+        raise ConfigError(
+            f"class_names={quoted(class_names)} must be a sequence of different texts, one for each label."
+        )
     return names

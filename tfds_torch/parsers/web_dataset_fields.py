@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import METADATA_FIELDS
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Columns, FieldSpec
 
 Kind = Literal["image", "label", "text", "json", "array", "bytes"]
@@ -56,8 +57,10 @@ def kind_of(name: str, extensions: Sequence[str]) -> Kind:
     """
     kinds = {extension: _KINDS.get(extension.rpartition(".")[2], "bytes") for extension in extensions}
     if len(set(kinds.values())) > 1:
-        shown = ", ".join(f".{extension} is {kind!r}" for extension, kind in kinds.items())
-        raise ConfigError(f"fields[{name!r}]={';'.join(extensions)!r} mixes kinds of values: {shown}. Name one kind.")
+        shown = ", ".join(f".{extension} is {quoted(kind)}" for extension, kind in kinds.items())
+        raise ConfigError(
+            f"fields[{quoted(name)}]={';'.join(extensions)!r} mixes kinds of values: {shown}. Name one kind."
+        )
     return next(iter(kinds.values()))
 
 

@@ -16,6 +16,7 @@ from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.distinct import find_distinct
 from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
 
 PAD_LABEL = -100
 """The label of a padded example: the `ignore_index` of torch's losses."""
@@ -95,7 +96,7 @@ class EpochPlan:
         for name, kind in (("remainder", Remainder), ("delivery", Delivery)):
             object.__setattr__(self, name, _to_member(kind, name, getattr(self, name)))
         if not isinstance(self.blocks, BlockShuffle | None):
-            raise ConfigError(f"blocks={self.blocks!r} must be a BlockShuffle or None.")
+            raise ConfigError(f"blocks={quoted(self.blocks)} must be a BlockShuffle or None.")
         if self.remainder is Remainder.KEEP and self.world.num_replicas > 1:
             raise ConfigError(
                 f"remainder='keep' with {self.world.num_replicas} ranks would give them different numbers of batches. "
@@ -244,4 +245,4 @@ def _to_member(kind: type[Enum], name: str, value: object) -> Enum:
         return kind(value)
     except ValueError:
         names = ", ".join(repr(member.value) for member in kind)
-        raise ConfigError(f"Unknown {name} {value!r}: choose one of {names}.") from None
+        raise ConfigError(f"Unknown {name} {quoted(value)}: choose one of {names}.") from None

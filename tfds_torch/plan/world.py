@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.runtime.printable import quoted
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ class World:
         try:
             return cls(rank=int(rank), num_replicas=int(size))
         except ValueError as error:
-            raise ConfigError(f"The environment has RANK={rank!r} and WORLD_SIZE={size!r}: {error}") from None
+            raise ConfigError(
+                f"The environment has RANK={quoted(rank)} and WORLD_SIZE={quoted(size)}: {error}"
+            ) from None
 
     @classmethod
     def grid(cls, num_replicas: int, num_workers: int) -> "list[World]":

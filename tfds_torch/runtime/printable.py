@@ -1,4 +1,42 @@
-"""Text from a dataset or a user, made harmless."""
+"""Text from a dataset or a user, made harmless: shown without control characters, and quoted in bounded length."""
+
+from reprlib import Repr
+from typing import Any
+
+QUOTED = 200
+"""Characters of a value that a message quotes."""
+
+_MORE = "..."
+
+
+class _Bounded(Repr):
+    """Writes no more of a value than a message quotes of it: a value can be larger than the memory for its `repr`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 6
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = QUOTED // 2
+        self.maxarray = QUOTED // 2
+        self.maxother = QUOTED
+
+    def repr_str(self, text: str, level: int) -> str:
+        """Returns the beginning of a text."""
+        return repr(text[:QUOTED])
+
+    def repr_bytes(self, data: bytes, level: int) -> str:
+        """Returns the beginning of some bytes."""
+        return repr(data[:QUOTED])
+
+    def repr_int(self, number: int, level: int) -> str:
+        """Returns a number; of one that Python would not write in decimal (or not soon), its size."""
+        return repr(number) if number.bit_length() <= 4 * QUOTED else f"<an integer of {number.bit_length()} bits>"
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        """Returns an object as it describes itself."""
+        return repr(value)
+
+
+_bounded = _Bounded()
 
 
 def printable(text: str) -> str:
@@ -7,3 +45,22 @@ def printable(text: str) -> str:
     Line breaks stay; a backslash of the text stays single.
     """
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def quoted(value: object) -> str:
+    """Returns `repr(value)` for a message, cut after `QUOTED` characters.
+
+    Args:
+        value: of a file or of a user.
+    """
+    text = _bounded.repr(value)
+    if len(text) > QUOTED:
+        return text[:QUOTED] + _MORE
+    if isinstance(value, str | bytes | bytearray) and len(value) > QUOTED:
+        return text + _MORE
+    return text
+
+
+def shortened(text: str, most: int = QUOTED) -> str:
+    """Returns a text for a message, cut after `most` characters, without quotation marks."""
+    return text if len(text) <= most else text[:most] + _MORE

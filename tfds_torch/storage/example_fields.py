@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec
 
 Feature = Any  # A message `tf.train.Feature`.
@@ -83,15 +84,16 @@ class Field(ABC):
         """Returns the error for a feature that is not there, or holds values of another kind."""
         found = feature.WhichOneof("kind")
         if found is None:
-            return BadExampleError(position, f"It lacks the feature {self.key!r}.")
+            return BadExampleError(position, f"It lacks the feature {quoted(self.key)}.")
         if found == self.list_name:
             return BadExampleError(
-                position, f"Its feature {self.key!r} is one list of values instead of nested sequences."
+                position, f"Its feature {quoted(self.key)} is one list of values instead of nested sequences."
             )
         count = len(getattr(feature, found).value)
         return BadExampleError(
             position,
-            f"Its feature {self.key!r} holds {_NAMES[found]} values ({count}) instead of {_NAMES[self.list_name]} "
+            f"Its feature {quoted(self.key)} holds {_NAMES[found]} values ({count}) instead of "
+            f"{_NAMES[self.list_name]} "
             f"values.",
         )
 
@@ -137,7 +139,9 @@ class FixedField(Field):
             if feature.WhichOneof("kind") is not None or self.default is None:
                 raise self.missing(position, feature)
         elif values or self.default is None:
-            raise BadExampleError(position, f"Its feature {self.key!r} has {len(values)} values instead of {size}.")
+            raise BadExampleError(
+                position, f"Its feature {quoted(self.key)} has {len(values)} values instead of {size}."
+            )
         default: list[Any] = np.broadcast_to(np.asarray(self.default, self.stored), self._sides).reshape(-1).tolist()
         return default
 
@@ -157,7 +161,8 @@ class VaryingField(Field):
             elif row == 0 or len(values) % row:
                 raise BadExampleError(
                     position,
-                    f"Its feature {self.key!r} has {len(values)} values, which do not fill the shape {self.shape}.",
+                    f"Its feature {quoted(self.key)} has {len(values)} values, which do not fill the shape "
+                    f"{self.shape}.",
                 )
             else:
                 shape_here = [len(values) // row if side == -1 else side for side in shape]
@@ -230,6 +235,6 @@ def read_nested(field: Field, position: int, example: Features) -> tuple[Array, 
         sizes = ", ".join(str(own.tolist()) for own in lengths)
         raise BadExampleError(
             position,
-            f"Its feature {field.key!r} has {len(values)} values, which do not fill rows of the lengths {sizes}.",
+            f"Its feature {quoted(field.key)} has {len(values)} values, which do not fill rows of the lengths {sizes}.",
         )
     return values.reshape(-1, *inner), lengths

@@ -14,6 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.example_fields import BadExampleError, Features, Field, field_reader
 from tfds_torch.storage.source import Columns, FieldSpec
 
@@ -62,7 +63,7 @@ class ExampleReader:
         reader = self._readers.get(name)
         if reader is None:
             if name not in self.specs:
-                raise ConfigError(f"An example has no field {name!r}: its fields are {', '.join(self.specs)}.")
+                raise ConfigError(f"An example has no field {quoted(name)}: its fields are {', '.join(self.specs)}.")
             reader = self._readers[name] = field_reader(name, self.specs[name])
         return reader
 

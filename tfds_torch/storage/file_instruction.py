@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileInstruction:
     """Consecutive records of one shard file, or consecutive images of one split of an image folder.
 

@@ -12,6 +12,7 @@ import numpy as np
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.example_fields import BadExampleError
 from tfds_torch.storage.example_proto import ExampleReader
 from tfds_torch.storage.file_instruction import FileInstruction, is_local
@@ -71,7 +72,7 @@ class RecordSource(ABC):
         verify_checksums: bool = True,
     ) -> None:
         self.name, self.specs = name, specs
-        self.instructions = tuple(replace(item, path=_absolute(item.path)) for item in instructions)
+        self.instructions = tuple(map(_with_absolute_path, instructions))
         self.mean_example_bytes = mean_example_bytes
         self.verify_checksums = verify_checksums
         self.empty_files = tuple(map(_absolute, empty_files))
@@ -246,7 +247,14 @@ class RecordSource(ABC):
         return found
 
     def _not_found(self, id: str, reason: str) -> ExampleNotFoundError:
-        return ExampleNotFoundError(f"{self.name}: there is no example {id!r}: {reason}")
+        return ExampleNotFoundError(f"{self.name}: there is no example {quoted(id)}: {reason}")
+
+
+def _with_absolute_path(item: FileInstruction) -> FileInstruction:
+    path = item.path
+    if path.startswith("/") and "/." not in path and "//" not in path:
+        return item  # A dataset can have millions of files.
+    return replace(item, path=_absolute(path))
 
 
 def _absolute(path: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
 
 Int64Array = NDArray[np.int64]
@@ -155,8 +156,9 @@ _NOT_OF_TFDS = {"image_folder", "beton", "webdataset"}
 _REFUSED = {
     "parquet": "TFDS 4.9.10 writes them with records missing (1,000 written, 400 found), so they are not to be relied "
     "on. Prepare the dataset again as 'tfrecord' or 'array_record': tfds build <name> --file_format=tfrecord",
-    "riegeli": "they have no random access. Convert the dataset: tfds convert_format --dataset_dir=<its version "
-    "directory> --out_file_format=tfrecord --out_path=<another one>",
+    "riegeli": "they have no random access. Convert the dataset: tfds convert_format --dataset_version_dir=<its "
+    "version "
+    "directory> --out_file_format=tfrecord --out_dir=<another one>",
 }
 
 
@@ -170,10 +172,10 @@ def source_type(file_format: str) -> Any:
         readable = " and ".join(map(repr, sorted(set(_FORMATS) - _NOT_OF_TFDS, reverse=True)))
         why = _REFUSED.get(
             file_format,
-            "Convert the dataset: tfds convert_format --dataset_dir=<its version directory> "
-            "--out_file_format=tfrecord --out_path=<another one>",
+            "Convert the dataset: tfds convert_format --dataset_version_dir=<its version directory> "
+            "--out_file_format=tfrecord --out_dir=<another one>",
         )
-        what = f"Files of the format {file_format!r} are not read (what can be read is {readable})"
+        what = f"Files of the format {quoted(file_format)} are not read (what can be read is {readable})"
         raise ConfigError(f"{what}{': ' if file_format in _REFUSED else '. '}{why}.")
     module, _, name = _FORMATS[file_format].partition(":")
     return getattr(import_module(module), name)

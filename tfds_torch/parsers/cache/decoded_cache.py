@@ -13,6 +13,7 @@ from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
 from tfds_torch.parsers.cache.status import BUILDING, DAMAGED, FAILED, CacheStatus, read_status
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.own_files import ForeignFileError, check_own_file, check_own_folder, own_lock
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import LARGEST_SIDE
 from tfds_torch.storage.beton.head import read_head
 
@@ -50,7 +51,7 @@ class DecodedCache:
 
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | os.PathLike | None) or self.folder == "":
-            raise ConfigError(f"DecodedCache: folder={self.folder!r} must be the path of a folder, or None.")
+            raise ConfigError(f"DecodedCache: folder={quoted(self.folder)} must be the path of a folder, or None.")
         if self.max_resolution is None:
             return
         if check_integer("DecodedCache: max_resolution", self.max_resolution, 1) > LARGEST_SIDE:

@@ -1,6 +1,5 @@
 """TfdsDataset: what is known of a dataset on disk, and the Source of each of its splits."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +8,10 @@ import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.features import stored_specs
+from tfds_torch.parsers.tfds.shard_names import BadTemplateError
 from tfds_torch.plan.arguments import did_you_mean
-from tfds_torch.storage.file_instruction import FileInstruction, is_local
+from tfds_torch.runtime.printable import quoted, shortened
+from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.source import FieldSpec, Source, source_type
 
 
@@ -52,7 +53,10 @@ class TfdsDataset:
         Raises:
             ConfigError: the expression is malformed, names no split, or a slice does not lie within its split.
         """
-        instructions, empty_files = self._instructions(split)
+        try:
+            instructions, empty_files = self._instructions(split)
+        except BadTemplateError as error:
+            raise ConfigError(f"{self.name}: {error}") from None
         make: Any = source_type(self.file_format)
         if self.listing is not None:
             return make(self.name, instructions, self.listing)  # type: ignore[no-any-return]
@@ -75,14 +79,17 @@ class TfdsDataset:
             hint = did_you_mean(unknown[0], there) if unknown else ""
             listed = ", ".join(f"{name} ({number} examples)" for name, number in there.items())
             reason = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"{self.name}: split {split!r}: {reason}. The splits are: {listed}.{hint}") from None
+            raise ConfigError(
+                f"{self.name}: split {quoted(split)}: {shortened(reason)}. The splits are: {listed}.{hint}"
+            ) from None
         names = self._check_slices(split)
         instructions: list[FileInstruction] = []
         first_index = 0
         for item in found:
             if item.take:
-                path = self._path(os.fspath(item.filename))
-                instructions.append(FileInstruction(path, item.skip, item.take, first_index, item.examples_in_shard))
+                instructions.append(
+                    FileInstruction(item.filename, item.skip, item.take, first_index, item.examples_in_shard)
+                )
             first_index += item.take
         return tuple(instructions), tuple(self._empty_files(names))
 
@@ -96,7 +103,8 @@ class TfdsDataset:
             names.append(part.splitname)
             if part.from_ is not None and part.to is not None and part.from_ > part.to:
                 raise ConfigError(
-                    f"{self.name}: split {split!r} has a slice of {part.splitname!r} that begins at example "
+                    f"{self.name}: split {quoted(split)} has a slice of {quoted(part.splitname)} that begins at "
+                    "example "
                     f"{part.from_} and ends before it, at {part.to}."
                 )
         return names
@@ -107,33 +115,11 @@ class TfdsDataset:
             return []
         infos = [self.splits[name] for name in dict.fromkeys(split_names)]
         return [
-            self._path(os.fspath(path))
+            path
             for info in infos
             for path, length in zip(info.filepaths, info.shard_lengths, strict=True)
             if not length
         ]
-
-    def _path(self, path: str) -> str:
-        """Returns the path of a shard, which must lie where the dataset lies.
-
-        Raises:
-            ConfigError: dataset_info.json names a file elsewhere.
-        """
-        if not is_local(path):
-            return path
-        path, directory = os.path.abspath(path), os.path.abspath(os.fspath(self.directory))
-        if os.path.commonpath([path, directory]) != directory:
-            raise ConfigError(
-                f"{self.name}: dataset_info.json in {directory} names the file {path}, which does not lie there. Only "
-                f"files of the dataset's own directory are read: check its filepathTemplate."
-            )
-        return path
-
-
-def dataset_name(info: Any) -> str:
-    """Returns `name/config:version`, or `name:version` without a config, of a TFDS `DatasetInfo`."""
-    config = f"/{info.config_name}" if info.config_name else ""
-    return f"{info.name}{config}:{info.version}"
 
 
 def field_spec(connector: Any) -> Any:

@@ -20,6 +20,7 @@ from tfds_torch.parsers.tfds.dataset import field_spec
 from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature
 from tfds_torch.parsers.tfds.features import StructuredField, num_classes
 from tfds_torch.parsers.tfds.targets import find_binary_fields, suggest_targets
+from tfds_torch.runtime.printable import quoted
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class DatasetFields:
         key = {"image": self.image_key, "label": self.target_key}.get(name, name)
         if key is None:
             argument = "image_key" if name == "image" else "target_key"
-            raise ConfigError(f"The field {name!r} was asked for, but the parser has {argument}=None.")
+            raise ConfigError(f"The field {quoted(name)} was asked for, but the parser has {argument}=None.")
         if isinstance(key, tuple):
             return find_binary_fields(key, self.features, self.dataset)[0]
         found = find_feature(self.features, key) or find_feature(self.features, stored_key(name) or key)
@@ -61,7 +62,8 @@ class DatasetFields:
             or found.connector.np_dtype != np.uint8
         ):
             raise ConfigError(
-                f"{self.dataset}: the feature {key!r} is not a single uint8 image but {found.connector!r}. Set "
+                f"{self.dataset}: the feature {quoted(key)} is not a single uint8 image but "
+                f"{quoted(found.connector)}. Set "
                 f"image_key, or ask for it by its own name among fields."
             )
         return found

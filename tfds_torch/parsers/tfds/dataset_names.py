@@ -1,9 +1,21 @@
-"""What to tell a user whose dataset was not found."""
+"""The messages for a dataset that was not found: what was asked for, what is there, what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from tfds_torch.runtime.printable import quoted, shortened
+
+_MOST_LISTED = 20
+_LONGEST_COMPARED = 100  # Characters: comparing names takes quadratic time.
+
+_COMMAND_NEEDS = {"apache_beam": "apache-beam", "mlcroissant": "mlcroissant"}
+"""What TFDS 4.9.10's commands import whatever they are to do, and TFDS does not bring: module -> package."""
 
 
 def base_name(name: str) -> str:
@@ -11,31 +23,129 @@ def base_name(name: str) -> str:
     return name.partition("/")[0].partition(":")[0]
 
 
-def describe_not_found(name: str, data_dir: Path, registered: Sequence[str]) -> str:
+def nearest_names(name: str, known: Sequence[str]) -> list[str]:
+    """Returns the names that are most like one."""
+    return get_close_matches(name.lower(), known) if len(name) <= _LONGEST_COMPARED else []
+
+
+def describe_not_found(
+    name: str, data_dir: Path, registered: Sequence[str], arguments: Mapping[str, Any] | None = None
+) -> str:
     """Returns a message: what was asked, what is there, what to do.
 
     Args:
         name: as asked for, `name/config:version`.
         data_dir: the root that was searched.
         registered: the datasets that TFDS knows how to build.
+        arguments: `config` and `version`, where the name has them.
     """
     try:
         prepared, incomplete = _found_under(data_dir)
     except OSError as error:
-        return f"The root {data_dir} of dataset {name!r} cannot be looked into: {error.strerror or error}."
-    found = f" Prepared there: {', '.join(prepared)}." if prepared else " Nothing is prepared there."
+        return f"The root {data_dir} of dataset {quoted(name)} cannot be looked into: {error.strerror or error}."
+    found = f" Prepared there: {_listed(prepared)}." if prepared else " Nothing is prepared there."
     if incomplete:
-        found += f" Incomplete, without a features.json: {', '.join(incomplete)}."
-    if base_name(name).lower() in registered:
-        problem = f"The dataset {name!r} is not prepared under {data_dir}."
-        advice = f" Prepare it with: tfds build {name} --data_dir={quote(str(data_dir))} (or pass download=True)."
+        found += f" Incomplete, without a features.json: {_listed(incomplete)}."
+    known = [*registered, *map(base_name, prepared)]
+    base = _own_name(base_name(name), known)
+    if base in known and base != _snake_case(base_name(name)):
+        problem = f"There is no dataset {quoted(name)} under {data_dir}: its name is {base!r}."
+        advice = "" if base in map(base_name, prepared) else _build_advice(base, arguments or {}, data_dir)
+    elif base in registered:
+        problem = f"The dataset {quoted(name)} is not prepared under {data_dir}."
+        advice = _build_advice(base, arguments or {}, data_dir)
     else:
-        problem = f"There is no dataset {name!r}, neither prepared under {data_dir} nor known to TFDS."
-        near = get_close_matches(name, [*registered, *map(base_name, prepared)])
+        problem = f"There is no dataset {quoted(name)}, neither prepared under {data_dir} nor known to TFDS."
+        near = nearest_names(name, known)
         advice = f" The nearest names are: {', '.join(dict.fromkeys(near))}." if near else ""
     if not data_dir.is_dir():
-        return f"The root {data_dir} of dataset {name!r} does not exist, or is no directory.{advice}"
+        return f"The root {data_dir} of dataset {quoted(name)} does not exist, or is no directory.{advice}"
     return problem + advice + found
+
+
+def root_above(name: str, data_dir: Path) -> Path | None:
+    """Returns the root that holds a dataset's own folder, where that folder (or one of its config) was given as root.
+
+    Args:
+        name: the dataset's, without config and version.
+        data_dir: the folder that was given.
+    """
+    try:
+        if not any(data_dir.glob("*/dataset_info.json")):  # It holds versions.
+            is_own = data_dir.name == name and any(data_dir.glob("*/*/dataset_info.json"))
+            return data_dir.parent if is_own else None
+    except OSError:
+        return None
+    return data_dir.parent.parent if data_dir.parent.name == name else data_dir.parent
+
+
+def describe_too_deep(name: str, data_dir: Path, root: Path) -> str:
+    """Returns the message for a root that lies inside a dataset's own folder.
+
+    Args:
+        name: as asked for.
+        data_dir: the folder that was given as root.
+        root: the one that holds the dataset's folder.
+    """
+    folder = data_dir.relative_to(root)
+    what = "the own folder of a dataset" if len(folder.parts) == 1 else "a config's folder of a dataset"
+    return (
+        f"The root {data_dir} of dataset {quoted(name)} is {what}, and a root is a folder above: it holds a folder "
+        f"for each dataset. Give root={quoted(str(root))}."
+    )
+
+
+def _own_name(base: str, known: Sequence[str]) -> str:
+    """Returns the name that is meant: TFDS takes CamelCase for its snake_case, and no other capitals (CIFAR10)."""
+    snake, small = _snake_case(base), base.lower()
+    return small if snake not in known and small in known else snake
+
+
+def _snake_case(base: str) -> str:
+    return str(tfds.core.naming.camelcase_to_snakecase(base))
+
+
+def _build_advice(base: str, arguments: Mapping[str, Any], data_dir: Path) -> str:
+    """Returns the command that prepares a dataset, with the config and the version asked for where TFDS builds them."""
+    try:
+        builder = tfds.builder_cls(base)
+        configs = {config.name: config for config in builder.BUILDER_CONFIGS}
+    except Exception:  # The code of a dataset may need anything.
+        builder, configs = None, {}
+    config, version = arguments.get("config"), arguments.get("version")
+    name, missing = base, ""
+    if config in configs:
+        name += f"/{config}"
+    elif config is not None:
+        missing += f" TFDS has no config {quoted(config)} of it; it has: {_listed(list(configs)) or 'none'}."
+    known = _versions(builder, configs.get(config))
+    if version in known:
+        name += f":{version}"
+    elif version is not None:
+        missing += f" TFDS does not build the version {quoted(version)}; it builds: {_listed(known) or 'the newest'}."
+    lacking = [package for module, package in _COMMAND_NEEDS.items() if find_spec(module) is None]
+    needs = f"; the command needs: pip install {' '.join(lacking)}" if lacking else ""
+    command = f"tfds build {name} --data_dir={quote(str(data_dir))}"
+    return f"{missing} Prepare it with: {command} (or pass download=True{needs})."
+
+
+def _versions(builder: Any, config: Any) -> list[str]:
+    """Returns the versions that TFDS builds of a dataset, the newest first."""
+    of_config = [config] if config is not None else getattr(builder, "BUILDER_CONFIGS", [])[:1]
+    found: list[Any] = []
+    for owner, newest, others in [
+        *((one, "version", "supported_versions") for one in of_config),
+        (builder, "VERSION", "SUPPORTED_VERSIONS"),
+    ]:
+        if owner is not None and (first := getattr(owner, newest, None)):
+            found += [first, *(getattr(owner, others, None) or ())]
+            break  # A config's versions go before those of its dataset.
+    return list(dict.fromkeys(str(version) for version in found))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_LISTED} others" if len(names) > _MOST_LISTED else ""
+    return ", ".join(map(shortened, names[:_MOST_LISTED])) + more
 
 
 def _found_under(data_dir: Path) -> tuple[list[str], list[str]]:

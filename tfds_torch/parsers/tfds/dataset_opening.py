@@ -12,11 +12,14 @@ from filelock import FileLock
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.tfds import image_folder
-from tfds_torch.parsers.tfds.dataset import TfdsDataset, dataset_name
-from tfds_torch.parsers.tfds.dataset_names import describe_not_found
-from tfds_torch.parsers.tfds.features_json import find_version_dir, open_directory
+from tfds_torch.parsers.tfds.dataset import TfdsDataset
+from tfds_torch.parsers.tfds.dataset_names import describe_not_found, describe_too_deep, nearest_names, root_above
+from tfds_torch.parsers.tfds.features_json import find_version_dir
+from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
+from tfds_torch.parsers.tfds.remote_roots import check_url
 from tfds_torch.parsers.tfds.targets import check_class_names
 from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime.printable import QUOTED, quoted, shortened
 from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.source import source_type
@@ -37,15 +40,20 @@ def open_dataset(root: str | os.PathLike[str] | None, name: str | os.PathLike[st
         DatasetNotFoundError: there is no such dataset, or it cannot be read.
     """
     if not isinstance(name, str | os.PathLike):
-        raise ConfigError(f"name={name!r} must be a dataset's name, or the path of a version directory.")
+        raise ConfigError(f"name={quoted(name)} must be a dataset's name, or the path of a version directory.")
+    check_url("name", os.fspath(name))
+    if root is not None:
+        check_url("root", os.fspath(root))
     if _is_version_directory(name):
         return _dataset_in(name, name)
     try:
         parsed, arguments = tfds.core.naming.parse_builder_name_kwargs(os.fspath(name))
     except ValueError:
+        near = nearest_names(os.fspath(name), registered_names())
+        hint = f" The nearest names are: {', '.join(near)}." if near else ""
         raise ConfigError(
-            f"The dataset name {os.fspath(name)!r} does not have the form name, name/config, name:version or "
-            f"name/config:version, and it is not a directory with a dataset_info.json."
+            f"The dataset name {quoted(os.fspath(name))} does not have the form name, name/config, name:version or "
+            f"name/config:version, and it is not a directory with a dataset_info.json.{hint}"
         ) from None
     root = None if root is None else _absolute(root)
     if root is not None and _is_version_directory(root):
@@ -53,11 +61,14 @@ def open_dataset(root: str | os.PathLike[str] | None, name: str | os.PathLike[st
     dataset = _find_prepared(root, str(parsed), arguments)
     if dataset is None and str(parsed) == image_folder.NAME:
         return image_folder.open_image_folder(root, arguments, download=download)
+    if dataset is None and (above := root_above(str(parsed), _data_dir(root))) is not None:
+        raise DatasetNotFoundError(describe_too_deep(os.fspath(name), _data_dir(root), above))
     if dataset is None and download:
         _prepare(root, os.fspath(name), str(parsed))
         dataset = _find_prepared(root, str(parsed), arguments)
     if dataset is None:
-        raise DatasetNotFoundError(describe_not_found(os.fspath(name), _data_dir(root), registered_names()))
+        message = describe_not_found(os.fspath(name), _data_dir(root), registered_names(), arguments)
+        raise DatasetNotFoundError(message)
     return dataset
 
 
@@ -68,13 +79,13 @@ def registered_names() -> list[str]:
 
 
 def _dataset_at(root: str, name: str, parsed_name: str, arguments: dict[str, Any]) -> TfdsDataset:
-    builder = _guard(lambda: open_directory(root), root, root)
-    found = {"config": builder.info.config_name or "", "version": str(builder.info.version)}
-    if parsed_name != builder.info.name or any(found.get(key) != value for key, value in arguments.items()):
+    prepared: Prepared = _guard(lambda: read_prepared(root), root, root)
+    found = {"config": prepared.config_name, "version": prepared.version}
+    if parsed_name != prepared.name or any(found.get(key) != value for key, value in arguments.items()):
         raise DatasetNotFoundError(
-            f"The root {root} is the version directory of {dataset_name(builder.info)}, which is not {name!r}."
+            f"The root {root} is the version directory of {prepared.full_name}, which is not {quoted(name)}."
         )
-    return _dataset_of(builder)
+    return _dataset_of(prepared, root)
 
 
 def _find_prepared(root: str | None, name: str, arguments: dict[str, Any]) -> TfdsDataset | None:
@@ -87,21 +98,20 @@ def _find_prepared(root: str | None, name: str, arguments: dict[str, Any]) -> Tf
 
 def _dataset_in(version_dir: str | os.PathLike[str], asked: str | os.PathLike[str]) -> TfdsDataset:
     directory = _absolute(version_dir)
-    return _guard(lambda: _dataset_of(open_directory(directory)), asked, directory)  # type: ignore[no-any-return]
+    return _dataset_of(_guard(lambda: read_prepared(directory), asked, directory), directory)
 
 
-def _dataset_of(builder: Any) -> TfdsDataset:
-    info = builder.info
-    name, file_format = dataset_name(info), str(info.file_format.value)
+def _dataset_of(prepared: Prepared, directory: str) -> TfdsDataset:
+    name, file_format = prepared.full_name, prepared.file_format
     try:
-        check_class_names(info.features)
+        check_class_names(prepared.features)
     except ValueError as error:
-        raise DatasetNotFoundError(f"{name} in {builder.data_path} is damaged: {error} Prepare it again.") from None
+        raise DatasetNotFoundError(f"{name} in {directory} is damaged: {error} Prepare it again.") from None
     try:
         source_type(file_format)
     except ConfigError as error:
-        raise ConfigError(f"{name} in {builder.data_path}: {error}") from None
-    return TfdsDataset(name, builder.data_path, info.features, info.splits, file_format)
+        raise ConfigError(f"{name} in {directory}: {error}") from None
+    return TfdsDataset(name, tfds.core.Path(directory), prepared.features, prepared.splits, file_format)
 
 
 def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | os.PathLike[str]) -> Any:
@@ -111,8 +121,9 @@ def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | 
     except (tfds.core.DatasetNotFoundError, ImportError, TfdsTorchError):
         raise
     except Exception as error:
-        what = f"The dataset {os.fspath(asked)!r} under {os.fspath(where)}"
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        first_line = shortened((str(error).splitlines() or [""])[0], 2 * QUOTED)
+        what = f"The dataset {quoted(os.fspath(asked))} under {os.fspath(where)}"
+        reason = f"{type(error).__name__}: {first_line}"
         if isinstance(error, OSError) or type(error).__module__.startswith("tensorflow."):
             raise DatasetNotFoundError(f"{what} cannot be read ({reason}).") from None
         raise DatasetNotFoundError(

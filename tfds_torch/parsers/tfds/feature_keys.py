@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.printable import quoted
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ def list_keys(features: Any, prefix: str = "") -> Iterator[str]:
 def describe_missing(what: str, key: str, features: Any) -> str:
     """Returns a message about a key that does not exist: what is there, and the nearest one."""
     there = list(list_keys(features))
-    return f"There is no {what} {key!r}. The dataset's features are: {', '.join(there)}.{did_you_mean(key, there)}"
+    return (
+        f"There is no {what} {quoted(key)}. The dataset's features are: {', '.join(there)}.{did_you_mean(key, there)}"
+    )
 
 
 def holds_boxes(connector: Any) -> bool:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tfds_torch.engines.fields import ClassLabelField
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.parsers.tfds.image_values import ImageValues
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Columns, FieldSpec
 
 Array = NDArray[Any]
@@ -120,7 +121,7 @@ class _Decoded:
             raise
         except Exception as error:  # A connector may raise anything.
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise ValueError(f"Its feature {self.name!r} cannot be decoded. {reason}.") from error
+            raise ValueError(f"Its feature {quoted(self.name)} cannot be decoded. {reason}.") from error
 
     def _decode_example(self, fields: Sequence[Any]) -> Any:
         if not self.depth:
@@ -167,7 +168,9 @@ class _Steps:
     def _split(self, value: Any) -> list[Any]:
         lengths = set(_lengths(value))
         if len(lengths) > 1:
-            raise ValueError(f"The fields of its feature {self.name!r} have different numbers of steps: {lengths}.")
+            raise ValueError(
+                f"The fields of its feature {quoted(self.name)} have different numbers of steps: {lengths}."
+            )
         return [_step(value, i) for i in range(max(lengths, default=0))]
 
 
@@ -200,7 +203,7 @@ def _leaf_of(connector: Any, key: str, depth: int) -> _Values:
     if decoder is f.FeatureConnector.decode_example_np or _needs_tensorflow(connector):
         kind = f"{type(connector).__module__}.{type(connector).__name__}"
         raise ConfigError(
-            f"The feature {key!r} can be decoded by tensorflow only: {kind} has no decode_example_np of its own. "
+            f"The feature {quoted(key)} can be decoded by tensorflow only: {kind} has no decode_example_np of its own. "
             f"Implement it there, beside decode_example, or leave the feature out of fields."
         )
     decode = partial(_decode_by, connector, tuple(stored) if isinstance(stored, dict) else None)

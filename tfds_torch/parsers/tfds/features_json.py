@@ -1,4 +1,4 @@
-"""Opening a prepared dataset without tensorflow: its features as features.json declares them, and TFDS's builder.
+"""The features of a prepared dataset as features.json declares them, without tensorflow; and where a dataset lies.
 
 TFDS's own Audio and Video import tensorflow where they are constructed, which is where their dataset is opened. What
 features.json says of them is read as the connectors of this module instead; all others are TFDS's.
@@ -12,14 +12,27 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
-from tensorflow_datasets.core import dataset_info, read_only_builder
+from tensorflow_datasets.core import read_only_builder
 from tensorflow_datasets.core.features import feature as feature_lib
 from tensorflow_datasets.core.proto import feature_pb2
 from tensorflow_datasets.core.utils import error_utils
 
 from tfds_torch.parsers.tfds.audio_files import decode_audio
+from tfds_torch.runtime.printable import quoted
 
 _DECLARED = "tensorflow_datasets.core.features."
+MOST_BYTES = 64 * 2**20
+"""Of a file of metadata: 2,000,000 shards take half of it."""
+MOST_CLASSES = 2**22
+_DEEPEST = 200  # JSON objects and lists; protobuf itself takes 100 messages.
+_LONGEST_TYPE = 32  # Characters.
+_TYPES_OF_TFDS = frozenset(
+    (
+        *("string", "bfloat16", "half", "double", "resource", "variant", "int4", "uint4"),
+        *("qint8", "quint8", "qint16", "quint16", "qint32", "float8_e5m2", "float8_e4m3fn"),
+    )
+)
+"""Types that numpy alone does not know; for most of them TFDS imports tensorflow."""
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # The last one in files of TFDS before 4.3.
 
 
@@ -31,20 +44,16 @@ def read_features(version_dir: str | os.PathLike[str]) -> Any:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is damaged, or a connector of its own cannot be imported.
+        ValueError: it is damaged or absurd, or a connector of its own cannot be imported.
     """
-    features = feature_lib.FeatureConnector.from_proto(_read_proto(version_dir))
+    declared = _replace_classes(read_json(feature_lib.make_config_path(version_dir)))
+    if "type" in declared:
+        features = feature_lib.FeatureConnector.from_json(declared)
+    else:
+        features = feature_lib.FeatureConnector.from_proto(json_format.ParseDict(declared, feature_pb2.Feature()))
+    _check_class_names(version_dir)
     features.load_metadata(os.fspath(version_dir), feature_name=None)
     return features
-
-
-def open_directory(version_dir: str | os.PathLike[str]) -> Any:
-    """Returns the builder of a prepared dataset, as `tfds.builder_from_directory` does.
-
-    Raises:
-        Exception: of any kind, as TFDS raises where the files are missing or damaged.
-    """
-    return DirectoryBuilder(os.fspath(version_dir))
 
 
 def find_version_dir(name: str, data_dir: str | os.PathLike[str] | None, **arguments: Any) -> str | None:
@@ -61,20 +70,6 @@ def find_version_dir(name: str, data_dir: str | os.PathLike[str] | None, **argum
     with error_utils.record_error_context():
         found = read_only_builder._find_builder_dir(name, data_dir=data_dir, **arguments)
     return None if found is None else os.fspath(found)
-
-
-class DirectoryBuilder(read_only_builder.ReadOnlyBuilder, skip_registration=True):  # type: ignore[misc, call-arg]
-    """TFDS's builder of a prepared dataset, with the features of `read_features`. Can be pickled.
-
-    Args:
-        builder_dir: the version directory.
-    """
-
-    def __init__(self, builder_dir: str) -> None:
-        proto = dataset_info.read_proto_from_builder_dir(builder_dir)
-        if feature_lib.make_config_path(builder_dir).exists():
-            proto.features.CopyFrom(_read_proto(builder_dir))
-        super().__init__(builder_dir=builder_dir, info_proto=proto)
 
 
 class Video(tfds.features.Sequence):  # type: ignore[misc]
@@ -200,21 +195,68 @@ _OWN = {f"{_DECLARED}video_feature.Video": Video, f"{_DECLARED}audio_feature.Aud
 """TFDS's name of a connector -> what it is read as."""
 
 
-def _read_proto(version_dir: str | os.PathLike[str]) -> Any:
-    """Returns the `Feature` message of a features.json."""
-    declared = _replace_classes(json.loads(feature_lib.make_config_path(version_dir).read_text()))
-    if "type" in declared:
-        return feature_lib.FeatureConnector.from_json(declared).to_proto()
-    return json_format.ParseDict(declared, feature_pb2.Feature())
+def read_json(path: os.PathLike[str]) -> dict[str, Any]:
+    """Returns a JSON object of TFDS's metadata.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not such an object, or larger than any of TFDS's.
+    """
+    file = tfds.core.Path(path)
+    num_bytes = file.stat().length
+    if num_bytes > MOST_BYTES:
+        raise ValueError(f"{file.name} has {num_bytes:,} bytes, and {MOST_BYTES:,} is the most")
+    try:
+        declared = json.loads(file.read_text())
+    except RecursionError:
+        raise ValueError(f"{file.name} is nested too deeply") from None
+    if not isinstance(declared, dict):
+        raise ValueError(f"{file.name} is not a JSON object")
+    return declared
 
 
-def _replace_classes(declared: Any) -> Any:
+def _check_class_names(version_dir: str | os.PathLike[str]) -> None:
+    """Raises ValueError where a file of class names is too large to be one."""
+    for file in tfds.core.Path(version_dir).glob("*.labels.txt"):
+        num_bytes = file.stat().length
+        if num_bytes > MOST_BYTES:
+            raise ValueError(f"{file.name} has {num_bytes:,} bytes, and {MOST_BYTES:,} is the most")
+        if num_bytes > MOST_CLASSES and (num_lines := file.read_bytes().count(b"\n")) > MOST_CLASSES:
+            raise ValueError(f"{file.name} has {num_lines:,} class names, and {MOST_CLASSES:,} is the most")
+
+
+def _replace_classes(declared: Any, depth: int = 0) -> Any:
+    """Returns a declaration with connectors of this module; raises ValueError where a value is absurd."""
+    if depth > _DEEPEST:
+        raise ValueError(f"features.json is nested more than {_DEEPEST} levels deep")
     if isinstance(declared, list):
-        return [_replace_classes(inner) for inner in declared]
+        return [_replace_classes(inner, depth + 1) for inner in declared]
     if not isinstance(declared, dict):
         return declared
-    replaced = {key: _replace_classes(inner) for key, inner in declared.items()}
-    for key in _CLASS_KEYS:
-        if isinstance(name := declared.get(key), str) and name in _OWN:
-            replaced[key] = f"{__name__}.{_OWN[name].__name__}"
+    replaced = {key: _replace_classes(inner, depth + 1) for key, inner in declared.items()}
+    for key, value in declared.items():
+        if key in _CLASS_KEYS and isinstance(value, str) and value in _OWN:
+            replaced[key] = f"{__name__}.{_OWN[value].__name__}"
+        elif key == "dtype" and isinstance(value, str):
+            _check_dtype(value)
+        elif key in ("numClasses", "num_classes"):
+            _check_num_classes(value)
     return replaced
+
+
+def _check_dtype(name: str) -> None:
+    """Raises ValueError for a type that neither numpy nor TFDS knows: TFDS itself would import tensorflow to say so."""
+    if name in _TYPES_OF_TFDS:
+        return
+    try:
+        is_type = len(name) <= _LONGEST_TYPE and np.dtype(name).shape == () and np.dtype(name).names is None
+    except (TypeError, ValueError, SyntaxError):
+        is_type = False
+    if not is_type:
+        raise ValueError(f"features.json has the dtype {quoted(name)}, which is not a type of numpy or TFDS")
+
+
+def _check_num_classes(value: Any) -> None:
+    text = str(value)[:_LONGEST_TYPE]
+    if not text.isdecimal() or int(text) > MOST_CLASSES:
+        raise ValueError(f"features.json declares {quoted(value)} classes, and {MOST_CLASSES:,} is the most")

@@ -12,6 +12,8 @@ import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.tfds.dataset import TfdsDataset
+from tfds_torch.parsers.tfds.shard_names import NamedSplit
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.image_folder.listing import LAYOUT, list_image_folder
 
@@ -39,7 +41,7 @@ def open_image_folder(root: str | None, arguments: Mapping[str, Any], *, downloa
         raise ConfigError(f"{NAME}: download=True, and there is nothing to download: its images are those in {root}.")
     version = arguments.get("version") or VERSION
     if "config" in arguments or not fnmatch(VERSION, str(version)):
-        asked = ", ".join(f"{key} {value!r}" for key, value in sorted(arguments.items()))
+        asked = ", ".join(f"{key} {quoted(value)}" for key, value in sorted(arguments.items()))
         raise DatasetNotFoundError(f"{NAME} has no configs, and its only version is {VERSION}: asked for was {asked}.")
     listing = list_image_folder(root)
     features = tfds.features.FeaturesDict(
@@ -54,9 +56,7 @@ def open_image_folder(root: str | None, arguments: Mapping[str, Any], *, downloa
         data_dir=root, template="{SPLIT}", dataset_name=NAME, filetype_suffix="tfrecord"
     )
     splits = tfds.core.SplitDict(
-        tfds.core.SplitInfo(
-            name=name, shard_lengths=[len(split)], num_bytes=split.num_bytes, filename_template=template
-        )
+        NamedSplit(name=name, shard_lengths=[len(split)], num_bytes=split.num_bytes, filename_template=template)
         for name, split in listing.splits.items()
     )
     return TfdsDataset(f"{NAME}:{VERSION}", root, features, splits, NAME, listing)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.decoders.png_strips import check_chunks, decode_grey_16
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 from tfds_torch.images.headers import Header
 
@@ -58,23 +59,15 @@ class ImageValues:
         if header.bit_depth != 16:
             return self._decoder.decode(image, header).astype(np.uint16) * 257  # 255 becomes 65,535.
         wanted = self.shape[-1] or header.channels
-        values = _decode_grey_16(image) if header.channels == 1 else _decode_colours_16(image, header)
+        values = decode_grey_16(image, header) if header.channels == 1 else _decode_colours_16(image, header)
         if header.channels == 4 and wanted == 3:
             return values[:, :, :3]
         return np.repeat(values, 3, axis=2) if (header.channels, wanted) == (1, 3) else values
 
 
-def _decode_grey_16(image: bytes) -> NDArray[np.uint16]:
-    """Returns uint16 [h, w, 1] of a PNG image."""
-    try:
-        with Image.open(io.BytesIO(image)) as opened:
-            return np.array(opened, np.uint16)[:, :, None]
-    except Exception as error:  # Of broken files Pillow raises a dozen types.
-        raise ImageDecodeError(f"Pillow says: {str(error).rstrip('.')}.") from None
-
-
 def _decode_colours_16(image: bytes, header: Header) -> NDArray[np.uint16]:
     """Returns uint16 [h, w, 3 or 4] of a PNG image: Pillow would drop the lower 8 bits."""
+    check_chunks(image)  # kornia-rs takes files that lack their end.
     if header.channels not in _KORNIA_MODES:
         raise ImageDecodeError(f"PNG images of {header.channels} channels of 16 bits cannot be read.")
     try:

@@ -27,6 +27,7 @@ from tfds_torch.parsers.tfds.split_expression import split_expression
 from tfds_torch.parsers.tfds.targets import class_names, make_class_map, parse_target_key
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.cached_source import PIXELS, CachedSource
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.source import Source
@@ -197,7 +198,7 @@ class ParserTfds(ParserBase):
         if self._source.obstacle is not None:
             raise ConfigError(
                 f"The file names of {self.dataset_name} can only be read from local shards, and "
-                f"{self._source.obstacle}. Ask for the field {key!r} instead."
+                f"{self._source.obstacle}. Ask for the field {quoted(key)} instead."
             )
         self._source.check()
         for start in range(0, self.num_examples, _NAMES_AT_A_TIME):
@@ -238,24 +239,25 @@ class ParserTfds(ParserBase):
             found = self._fields.find(name).connector
             if not isinstance(found, tfds.features.Image):
                 raise ConfigError(
-                    f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
-                    f"{found!r}. Only images go through the same crop."
+                    f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
+                    f"{quoted(found)}. Only images go through the same crop."
                 )
 
     def _check_cache(self, read: ReadOptions) -> None:
         """Raises ConfigError where a decoded cache cannot work with a parser's other arguments."""
         cache = self.cache
         if not isinstance(cache, DecodedCache):
-            raise ConfigError(f"cache={cache!r} must be a DecodedCache, for example DecodedCache(), or None.")
+            raise ConfigError(f"cache={quoted(cache)} must be a DecodedCache, for example DecodedCache(), or None.")
         self._fields.find("image")
         if read.mode not in ("auto", "index"):
             raise ConfigError(
-                f"{self.dataset_name}: a decoded cache is read by index, and read mode {read.mode!r} streams the "
+                f"{self.dataset_name}: a decoded cache is read by index, and read mode {quoted(read.mode)} streams the "
                 f"original files. Use mode 'index' or 'auto', or leave out cache=."
             )
         if self.image_mode not in CACHED_MODES:
             raise ConfigError(
-                f"{self.dataset_name}: a decoded cache holds three channels, from which image_mode={self.image_mode!r} "
+                f"{self.dataset_name}: a decoded cache holds three channels, from which "
+                f"image_mode={quoted(self.image_mode)} "
                 f"cannot be had as the files have it. Use image_mode 'RGB' or 'L', or leave out cache=."
             )
         if cache.max_resolution is not None and self.preprocess is not None and self.preprocess.also:

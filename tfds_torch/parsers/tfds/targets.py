@@ -9,6 +9,7 @@ import tensorflow_datasets as tfds
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
 from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature, list_keys
+from tfds_torch.runtime.printable import quoted
 
 _MOST_SUGGESTED = 3
 
@@ -26,11 +27,12 @@ def parse_target_key(target_key: object, features: Any) -> str | tuple[str, ...]
     if target_key is None or (isinstance(target_key, str) and not _names_several(target_key, features)):
         return target_key
     if not isinstance(target_key, Sequence) or isinstance(target_key, bytes):
-        raise ConfigError(f"target_key={target_key!r} must be a feature's key, a sequence of keys, or None.")
+        raise ConfigError(f"target_key={quoted(target_key)} must be a feature's key, a sequence of keys, or None.")
     keys = [key.strip() for key in target_key.split(",")] if isinstance(target_key, str) else list(target_key)
     if not keys or not all(isinstance(key, str) and key for key in keys) or len(set(keys)) < len(keys):
         raise ConfigError(
-            f"target_key={target_key!r}: several target keys are different names of features, none of them empty, such "
+            f"target_key={quoted(target_key)}: several target keys are different names of features, none of them "
+            "empty, such "
             f"as ('cat', 'dog')."
         )
     return tuple(keys)
@@ -54,7 +56,8 @@ def find_binary_fields(keys: Sequence[str], features: Any, dataset: str) -> tupl
             raise ConfigError(f"{dataset}: {describe_missing('target feature', key, features)}")
         if not _is_scalar_number(found):
             raise ConfigError(
-                f"{dataset}: the target field {key!r} is no scalar number but {found.connector!r}. Several target keys "
+                f"{dataset}: the target field {quoted(key)} is no scalar number but {quoted(found.connector)}. "
+                "Several target keys "
                 f"name binary fields, each of them on where its number is > 0."
             )
         fields.append(found)
@@ -104,7 +107,7 @@ def suggest_targets(features: Any) -> str:
     others = "target_key=None, and fields=('image', ...) with the features that are wanted"
     if not labels:
         return f" It has no labels with classes: use {others}."
-    choice = " or ".join(f"target_key={key!r}" for key in labels[:_MOST_SUGGESTED])
+    choice = " or ".join(f"target_key={quoted(key)}" for key in labels[:_MOST_SUGGESTED])
     return f" Use {choice} (of a sequence, all labels of an example), or {others}."
 
 
@@ -154,8 +157,8 @@ def _check_can_be_mapped(target_key: str, features: Any, dataset: str) -> None:
     leaf = _leaf(found.connector)
     if not isinstance(leaf, tfds.features.Tensor) or np.dtype(leaf.np_dtype).kind not in "iubOSU":
         raise ConfigError(
-            f"{dataset}: class_map gives new labels to integers and texts, and the target {target_key!r} is "
-            f"{found.connector!r}. Set target_key, or class_map=None."
+            f"{dataset}: class_map gives new labels to integers and texts, and the target {quoted(target_key)} is "
+            f"{quoted(found.connector)}. Set target_key, or class_map=None."
         )
 
 

@@ -18,6 +18,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.runtime.printable import quoted
+
 HEAD_MAGIC, TAIL_MAGIC = b"tfds_torch.beton", b"beton.tfds_torch"
 PAGES, PAYLOADS = 1, 2
 """Versions of the manifest, by what its checksums are of."""
@@ -222,11 +224,11 @@ def _check_part(value: Any) -> Part:
 
 def _check_count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r} is not a count")
+        raise ValueError(f"{quoted(value)} is not a count")
     return value
 
 
 def _check_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
+        raise TypeError(f"{quoted(value)} is not a text")
     return value

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.ids import LazyIds
 from tfds_torch.storage.image_folder.listing import FolderListing, ListedSplit
@@ -90,7 +91,7 @@ class ImageFolderSource:
                 paths = self._paths(file, record)
                 columns[name] = [self._read_image(path) for path in paths]
             else:
-                raise ConfigError(f"An example has no field {name!r}: its fields are {', '.join(_SPECS)}.")
+                raise ConfigError(f"An example has no field {quoted(name)}: its fields are {', '.join(_SPECS)}.")
         return columns
 
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
@@ -197,7 +198,7 @@ class ImageFolderSource:
         return [self.listing.splits[os.path.basename(folder)] for folder in self.table.files]
 
     def _not_found(self, id: str, reason: str) -> ExampleNotFoundError:
-        return ExampleNotFoundError(f"{self.name}: there is no example {id!r}: {reason}")
+        return ExampleNotFoundError(f"{self.name}: there is no example {quoted(id)}: {reason}")
 
 
 def _advise(path: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ShardError
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_scans import Advance
 from tfds_torch.storage.webdataset.sample_names import is_metadata, show_name, split_name, text_of
@@ -58,8 +59,9 @@ def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = No
             keys += key
         if number in held:
             raise ShardError(
-                f"{path}: the sample {text_of(key)!r} has two members {text_of(extension)!r}: the second one, "
-                f"{member.name!r}, is at offset {member.offset}. Give each sample a key of its own."
+                f"{path}: the sample {quoted(text_of(key))} has two members {quoted(text_of(extension))}: the second "
+                "one, "
+                f"{quoted(member.name)}, is at offset {member.offset}. Give each sample a key of its own."
             )
         held.add(number)
         offsets.append(member.offset)
@@ -139,7 +141,8 @@ def _check_not_split(index: TarIndex, path: str) -> None:
     (key,) = index.keys_of(np.array([repeated]))
     member = index.first[repeated]
     raise ShardError(
-        f"{path}: the sample {text_of(key)!r} is split: its member {index.extensions[index.extension[member]]!r} at "
+        f"{path}: the sample {quoted(text_of(key))} is split: its member "
+        f"{quoted(index.extensions[index.extension[member]])} at "
         f"offset {index.offset[member]} comes after other samples. Write the tar again with the members of a sample "
         f"one behind the other (tar --sort=name)."
     )
@@ -182,6 +185,7 @@ def _check_borders(index: TarIndex, paths: Sequence[str]) -> None:
         held, more = ({*index.extension[index.first[n] : index.first[n + 1]].tolist()} for n in (last, first))
         if not held & more:
             raise ShardError(
-                f"{paths[after]}: the sample {text_of(key)!r} is split: it begins at the end of {paths[before]}. Write "
+                f"{paths[after]}: the sample {quoted(text_of(key))} is split: it begins at the end of "
+                f"{paths[before]}. Write "
                 f"both again, with all members of a sample in one tar."
             )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, unreadable
@@ -41,11 +42,11 @@ def shard_paths(urls: object) -> tuple[str, ...]:
     else:
         raise _refusal(urls)
     if not found or "" in found:
-        raise ConfigError(f"urls={urls!r} names no tar: give at least one path.")
+        raise ConfigError(f"urls={quoted(urls)} names no tar: give at least one path.")
     paths = tuple(_local(url) for url in found)
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise ConfigError(f"urls: {twice!r} is named twice, and each of its samples would come twice.")
+        raise ConfigError(f"urls: {quoted(twice)} is named twice, and each of its samples would come twice.")
     return paths
 
 
@@ -61,7 +62,7 @@ def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
                 settle_folder(os.path.dirname(path))  # An export may have been killed while it replaced the folder.
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
-            raise ShardError(f"There is no file {path!r}.{_remedy(path)}") from None
+            raise ShardError(f"There is no file {quoted(path)}.{_remedy(path)}") from None
         except OSError as error:
             raise unreadable(path, error, TAR_REMEDY) from error
     return tuple(stamp_of(shard_status(path, TAR_REMEDY)) for path in paths)
@@ -83,7 +84,7 @@ def expand_braces(pattern: str) -> Iterator[str]:
     names = _expand(pattern, pattern)
     for count, name in enumerate(names):
         if count == _MOST_PATHS:
-            raise ConfigError(f"urls={pattern!r} makes more than {_MOST_PATHS:,} names.")
+            raise ConfigError(f"urls={quoted(pattern)} makes more than {_MOST_PATHS:,} names.")
         yield name
 
 
@@ -147,22 +148,23 @@ def _local(url: str) -> str:
     path = url.removeprefix("file://").removeprefix("file:")
     if "://" in path or path.startswith("pipe:"):
         raise ConfigError(
-            f"urls: {url!r} is not a file of this machine, and samples can be read by number from local tars only. "
+            f"urls: {quoted(url)} is not a file of this machine, and samples can be read by number from local tars "
+            "only. "
             f"Copy the tars to a local folder, or mount the bucket as one."
         )
     if "\0" in path:
-        raise ConfigError(f"urls: {url!r} is not a path: it holds a null character.")
+        raise ConfigError(f"urls: {quoted(url)} is not a path: it holds a null character.")
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise ConfigError(f"urls: {url!r} is not a path: no file's name holds such characters.") from None
+        raise ConfigError(f"urls: {quoted(url)} is not a path: no file's name holds such characters.") from None
     return os.path.abspath(os.path.expanduser(path))
 
 
 def _remedy(path: str) -> str:
     """Returns what to write in place of a path that is not there."""
     if any(star in path for star in "*?["):
-        return f" Stars are not expanded: write train-{{000..099}}.tar, or in Python sorted(glob.glob({path!r}))."
+        return f" Stars are not expanded: write train-{{000..099}}.tar, or in Python sorted(glob.glob({quoted(path)}))."
     braces = _BRACES.search(path)
     if braces is not None:
         if "," in braces[1] or _RANGE.fullmatch(braces[1]):
@@ -173,7 +175,7 @@ def _remedy(path: str) -> str:
         return f" {braces[0]} is neither a range, such as {{000..099}}, nor a choice, such as {{train,val}}."
     folder, name = os.path.split(path)
     if not os.path.isdir(folder):
-        return f" The folder {folder!r} does not exist."
+        return f" The folder {quoted(folder)} does not exist."
     try:
         return did_you_mean(name, sorted(os.listdir(folder)))
     except OSError:  # One may enter the folder, and not list it.
@@ -182,7 +184,8 @@ def _remedy(path: str) -> str:
 
 def _unbalanced(pattern: str) -> ConfigError:
     return ConfigError(
-        f"urls={pattern!r}: a brace is not closed, or not opened. Write train-{{000..099}}.tar; for a file with braces "
+        f"urls={quoted(pattern)}: a brace is not closed, or not opened. Write train-{{000..099}}.tar; for a file with "
+        "braces "
         f"in its name, give a list of paths."
     )
 
@@ -196,5 +199,5 @@ def _text(url: object, urls: object) -> str:
 
 def _refusal(urls: object) -> ConfigError:
     return ConfigError(
-        f"urls={urls!r} must be a text such as 'train-{{000..099}}.tar', a path, or a sequence of paths."
+        f"urls={quoted(urls)} must be a text such as 'train-{{000..099}}.tar', a path, or a sequence of paths."
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.ids import LazyIds
 from tfds_torch.storage.process_lock import ProcessLock
@@ -147,7 +148,7 @@ class WebDatasetSource:
             if len(self) and not self.has(name):
                 wanted = " or ".join(f".{one}" for one in self.alternatives_of(name))
                 raise ConfigError(
-                    f"{self.name}: no sample has the field {name!r}, a member {wanted}. "
+                    f"{self.name}: no sample has the field {quoted(name)}, a member {wanted}. "
                     f"Read fields that are there: {', '.join(self.specs) or 'none'}."
                 )
         self._read_last = tuple(fields)
@@ -190,7 +191,9 @@ class WebDatasetSource:
             if found is not None:
                 return found
         such_as = f", such as {self.ids(np.zeros(1, np.int64))[0]!r}" if len(self) else ""
-        raise ExampleNotFoundError(f"{self.name}: there is no example {id!r}: it has {len(self)} samples{such_as}.")
+        raise ExampleNotFoundError(
+            f"{self.name}: there is no example {quoted(id)}: it has {len(self)} samples{such_as}."
+        )
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
         """Returns the error for a sample whose content cannot be decoded; see `Source`."""
@@ -203,7 +206,7 @@ class WebDatasetSource:
         """Returns tar and key of a sample, for messages."""
         one = np.array([index], np.int64)
         (tar,), (key,) = self._tar_of(one).tolist(), self.index.keys_of(one)
-        return f"{self.paths[tar]}: sample {text_of(key)!r}"
+        return f"{self.paths[tar]}: sample {quoted(text_of(key))}"
 
     def close(self) -> None:
         """Closes the tars; the next read opens them again."""
@@ -232,7 +235,9 @@ class WebDatasetSource:
         """Returns int64 [N]: of each sample the member of a field, or -1."""
         alternatives = self.alternatives_of(name)
         if not alternatives:
-            raise ConfigError(f"{self.name} has no field {name!r}: its fields are {', '.join(self.alternatives)}.")
+            raise ConfigError(
+                f"{self.name} has no field {quoted(name)}: its fields are {', '.join(self.alternatives)}."
+            )
         rows = self._members.get(name)
         if rows is None:
             rows = self._members[name] = self.index.members_of(alternatives)
@@ -249,9 +254,11 @@ class WebDatasetSource:
         held = slice(*self.index.first[index : index + 2].tolist())
         has = ", ".join(repr(self.index.extensions[one]) for one in self.index.extension[held].tolist())
         raise ShardError(
-            f"{self.describe(index)} has no member {wanted} for the field {name!r}, as {len(rows) - len(without)} "
+            f"{self.describe(index)} has no member {wanted} for the field {quoted(name)}, as "
+            f"{len(rows) - len(without)} "
             f"other samples have; it has {has}. {len(without)} of {len(rows)} samples lack it. Where the field goes by "
-            f"another extension as well, name its extension in fields={{{name!r}: '{known};...'}}; otherwise leave the "
+            f"another extension as well, name its extension in fields={{{quoted(name)}: '{known};...'}}; otherwise "
+            "leave the "
             f"field out of fields=, or write the tars again with it."
         )
 
@@ -296,7 +303,8 @@ def _alternatives(name: str, extensions: object) -> tuple[str, ...]:
     )
     if not parts or "" in parts:
         raise ConfigError(
-            f"fields[{name!r}]={extensions!r} must be an extension, or several with ';' between them, such as "
+            f"fields[{quoted(name)}]={quoted(extensions)} must be an extension, or several with ';' between them, "
+            "such as "
             f"'jpg;jpeg;png'."
         )
     return tuple(dict.fromkeys(parts))

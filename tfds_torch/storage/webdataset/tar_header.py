@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from tfds_torch.runtime.printable import quoted
+
 BLOCK_BYTES = 512
 TAR_REMEDY = "Give the path of a tar that is there, or make or copy it again."
 
@@ -134,4 +136,4 @@ def _number(field: bytes, what: str) -> int:
             raise ValueError
         return int(digits or b"0", 8)
     except ValueError:
-        raise BadHeaderError(f"its {what} {field!r} is not a number") from None
+        raise BadHeaderError(f"its {what} {quoted(field)} is not a number") from None

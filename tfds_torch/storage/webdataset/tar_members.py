@@ -14,6 +14,7 @@ from typing import NamedTuple, NoReturn
 import google_crc32c
 
 from tfds_torch.errors import CorruptRecordError, ShardError
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_scans import Advance, open_shard
 from tfds_torch.storage.webdataset.tar_header import (
@@ -109,7 +110,7 @@ class _Scan:
             offset = header.offset + BLOCK_BYTES
             if header.is_folder:
                 if size:
-                    self._corrupt(f"the folder {name!r} has content", header.offset)
+                    self._corrupt(f"the folder {quoted(name)} has content", header.offset)
             else:
                 end = self._end_of(offset, size, repr(name), start)  # Before anyone is told a size that cannot be.
                 yield Member(name, offset, size, header.crc)
@@ -151,7 +152,7 @@ class _Scan:
         try:
             size = header.size if b"size" not in records else _decimal(records[b"size"])
         except BadHeaderError as error:
-            self._corrupt(f"member {name!r}: {error}", offset)
+            self._corrupt(f"member {quoted(name)}: {error}", offset)
         return header, name, size
 
     def _check(self, name: bytes, header: Header, records: dict[bytes, bytes]) -> None:
@@ -159,17 +160,19 @@ class _Scan:
         is_sparse = any(key.startswith(_SPARSE_PREFIX) for key in records)
         refused = _SPARSE if is_sparse else _REFUSED_KINDS.get(header.kind)
         if refused is None and not header.is_folder and not header.is_file:
-            refused = (f"of the unknown type {header.kind!r}", _WITHOUT_IT)
+            refused = (f"of the unknown type {quoted(header.kind)}", _WITHOUT_IT)
         if refused is not None:
             what, remedy = refused
             raise ShardError(
-                f"{self._path}: the member {name!r} at offset {header.offset} is {what}, and only plain files are "
+                f"{self._path}: the member {quoted(name)} at offset {header.offset} is {what}, and only plain files "
+                "are "
                 f"read. {remedy}."
             )
         problem = check_name(name)
         if problem is not None:
             raise ShardError(
-                f"{self._path}: the name of the member {name!r} at offset {header.offset} {problem}. Write the tar "
+                f"{self._path}: the name of the member {quoted(name)} at offset {header.offset} {problem}. Write the "
+                "tar "
                 f"again with names below one folder."
             )
 
@@ -196,7 +199,7 @@ class _Scan:
             name, command = compression
             raise ShardError(
                 f"{self._path} is compressed ({name}), and a compressed tar cannot be read by number. Unpack it once: "
-                f"{command} {self._path!r}; images are compressed themselves, it hardly grows."
+                f"{command} {quoted(self._path)}; images are compressed themselves, it hardly grows."
             ) from None
 
     def _block(self, offset: int) -> bytes:

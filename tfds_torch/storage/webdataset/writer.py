@@ -8,6 +8,7 @@ Source: POSIX.1-1988, ustar interchange format.
 from collections.abc import Callable
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.printable import quoted
 
 BLOCK_BYTES = 512
 RECORD_BYTES = 20 * BLOCK_BYTES
@@ -71,12 +72,12 @@ def member_header(name: str, num_bytes: int) -> bytes:
     encoded = name.encode("ascii", errors="replace")
     if len(encoded) > LONGEST_NAME or not name.isascii() or not name:
         raise ConfigError(
-            f"A tar file has no room for the member {name!r}: names are {LONGEST_NAME} ASCII characters at "
+            f"A tar file has no room for the member {quoted(name)}: names are {LONGEST_NAME} ASCII characters at "
             f"most. Use shorter keys (numbers), or shorter names of fields."
         )
     if num_bytes > _MOST_BYTES:
         raise ConfigError(
-            f"A tar file has no room for the {num_bytes:,} bytes of the member {name!r}: {_MOST_BYTES:,} at most."
+            f"A tar file has no room for the {num_bytes:,} bytes of the member {quoted(name)}: {_MOST_BYTES:,} at most."
         )
     size = b"%011o\0" % num_bytes
     check = b"%06o\0 " % (_SUM_OF_REST + sum(encoded) + sum(size))

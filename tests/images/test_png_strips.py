@@ -1,0 +1,249 @@
+"""PNG: Pillow's pixels whatever the strips, an error wherever a file ends early, and little memory."""
+
+import functools
+import random
+import struct
+import subprocess
+import sys
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from encoded_images import encoded_images, photograph, pillow_pixels, save, with_alpha
+from image_writers import png_chunk, write_png
+
+from tfds_torch.images.decoders import png, png_strips
+from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
+
+NAMES = [name for name in encoded_images() if name.startswith("png")]
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+
+
+def decode(image: bytes, mode: str | None = "RGB") -> Any:
+    decoder = ImageDecoder(mode)
+    return decoder.decode(image, decoder.read_header(image))
+
+
+def filtered_png(kind: int, bit_depth: int, width: int, height: int, seed: int = 0) -> bytes:
+    """Returns a PNG of noise whose rows have all five filters, in any order."""
+    rng = np.random.default_rng(seed)
+    samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[kind]
+    lines = rng.integers(0, 256, (height, 1 + (width * samples * bit_depth + 7) // 8), np.uint8)
+    lines[:, 0] = rng.integers(0, 5, height)
+    palette = [png_chunk(b"PLTE", rng.integers(0, 256, 3 << bit_depth, np.uint8).tobytes())] * (kind == 3)
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bit_depth, kind, 0, 0, 0))
+    pixels = zlib.compress(lines.tobytes(), 1)
+    parts = [png_chunk(b"IDAT", pixels[at : at + 5000]) for at in range(0, len(pixels), 5000)]
+    return b"\x89PNG\r\n\x1a\n" + b"".join([header, *palette, *parts]) + png_chunk(b"IEND", b"")
+
+
+KINDS = [
+    (0, 1),
+    (0, 2),
+    (0, 4),
+    (0, 8),
+    (0, 16),
+    (2, 8),
+    (2, 16),
+    (3, 1),
+    (3, 4),
+    (3, 8),
+    (4, 8),
+    (4, 16),
+    (6, 8),
+    (6, 16),
+]
+
+
+# Pixels
+
+
+@pytest.mark.parametrize("strip_pixels", [1, 300, 3000])
+@pytest.mark.parametrize("mode", CHANNELS)
+@pytest.mark.parametrize("name", NAMES)
+def test_pixels_are_pillows_whatever_the_size_of_a_strip(
+    name: str, mode: str | None, strip_pixels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(png, "decode_png", None)
+    monkeypatch.setattr(png_strips, "_STRIP_PIXELS", strip_pixels)
+    image, decoder = encoded_images()[name], ImageDecoder(mode)
+    stored = mode or MODES[decoder.num_channels(decoder.read_header(image))]
+    np.testing.assert_array_equal(decode(image, mode), pillow_pixels(image, stored))
+
+
+@pytest.mark.parametrize(("kind", "bit_depth"), KINDS)
+def test_every_filter_across_strips_is_undone_as_pillow_does(
+    kind: int, bit_depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(png_strips, "_STRIP_PIXELS", 1000)
+    image = filtered_png(kind, bit_depth, 157, 90)
+    for mode in ("L", "RGB", "RGBA"):
+        np.testing.assert_array_equal(decode(image, mode), pillow_pixels(image, mode))
+
+
+@pytest.mark.parametrize(("kind", "bit_depth"), KINDS)
+@pytest.mark.parametrize("width", [1999, 2000])
+def test_rows_that_are_decoded_in_parts_are_pillows(
+    kind: int, bit_depth: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(png_strips, "_MOST_IN_A_ROW", 100)
+    monkeypatch.setattr(png_strips, "_STRIP_PIXELS", 200)
+    image = filtered_png(kind, bit_depth, width, 25)
+    for mode in ("L", "RGB", "RGBA"):
+        np.testing.assert_array_equal(decode(image, mode), pillow_pixels(image, mode))
+
+
+def test_grey_images_of_16_bits_keep_them_where_that_is_asked_for() -> None:
+    image = filtered_png(0, 16, 61, 47)
+    header = ImageDecoder("L").read_header(image)
+    found = png_strips.decode_grey_16(image, header)
+    assert (found.shape, found.dtype) == ((47, 61, 1), np.dtype(np.uint16))
+    np.testing.assert_array_equal((found >> 8).astype(np.uint8), decode(image, "L"))
+    assert (found & 255).std() > 50, "the lower bytes are there"
+
+
+def test_a_png_in_many_chunks_and_with_bytes_behind_its_end_is_whole() -> None:
+    image = save(photograph((200, 150)), "PNG")
+    np.testing.assert_array_equal(decode(image + b"left over"), np.asarray(photograph((200, 150))))
+    small = save(photograph(), "PNG")
+    np.testing.assert_array_equal(decode(small + b"left over"), np.asarray(photograph()))
+
+
+# Files that end early
+
+
+@functools.cache
+def large() -> bytes:
+    return save(photograph((700, 500)), "PNG")
+
+
+@pytest.mark.parametrize("mode", CHANNELS)
+@pytest.mark.parametrize("name", ["png rgb", "png grey", "png palette", "png grey 16 bit", "png rgb interlaced"])
+def test_a_png_that_is_cut_at_any_byte_is_an_error(name: str, mode: str | None) -> None:
+    image = encoded_images()[name]
+    decode(image, mode)
+    for length in range(len(image)):
+        with pytest.raises(ImageDecodeError):
+            decode(image[:length], mode)
+
+
+@pytest.mark.parametrize("without", ["nothing", "kornia-rs"])
+def test_a_large_png_that_is_cut_anywhere_is_an_error(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if without == "kornia-rs":
+        monkeypatch.setattr(png, "decode_png", None)
+    image, pick = large(), random.Random(4)
+    for length in [*(pick.randrange(len(image)) for _ in range(200)), *range(len(image) - 14, len(image))]:
+        with pytest.raises(ImageDecodeError, match=r"ends early|are not a whole"):
+            decode(image[:length])
+
+
+@pytest.mark.parametrize(("kind", "bit_depth"), [(0, 8), (2, 8), (3, 8), (2, 16)])
+@pytest.mark.parametrize("side", [20, 300])
+def test_a_png_with_fewer_rows_than_it_says_is_an_error(kind: int, bit_depth: int, side: int) -> None:
+    """Every chunk is whole, and their checksums are right: Pillow would leave the missing rows black."""
+    image = filtered_png(kind, bit_depth, side, side)
+    taller = struct.pack(">IIBBBBB", side, side + 1, bit_depth, kind, 0, 0, 0)
+    image = image[:8] + png_chunk(b"IHDR", taller) + image[33:]
+    with pytest.raises(ImageDecodeError, match="The PNG ends early: it holds fewer rows than its header says"):
+        decode(image)
+
+
+PNG = save(photograph((200, 150)), "PNG")
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (PNG[:8] + png_chunk(b"IHDR", struct.pack(">IIBBBBB", 9, 9, 3, 0, 0, 0, 0)) + PNG[33:], "3 bits with colour"),
+        (PNG[:33] + png_chunk(b"IEND", b""), "The PNG has no pixels: there is no IDAT chunk"),
+        (PNG[:33] + png_chunk(b"IDAT", b"not zlib") + png_chunk(b"IEND", b""), "cannot be inflated: Error"),
+        (
+            PNG[:33] + png_chunk(b"IDAT", zlib.compress(b"\x07" * 601 * 150)) + png_chunk(b"IEND", b""),
+            "has the filter 7, and 4 is the last one",
+        ),
+        (PNG[:60] + bytes([PNG[60] ^ 1]) + PNG[61:], "A checksum of the PNG does not match"),
+    ],
+    ids=["bits", "no pixels", "zlib", "filter", "checksum"],
+)
+def test_what_is_wrong_with_a_png_is_said(image: bytes, message: str) -> None:
+    with pytest.raises(ImageDecodeError, match=message):
+        decode(image)
+
+
+def test_a_palette_that_is_not_there_is_an_error() -> None:
+    image = write_png(np.zeros((200, 100, 1), np.uint16), 3, 8, [png_chunk(b"tRNS", b"\0")])
+    with pytest.raises(ImageDecodeError, match="The PNG has no palette"):
+        decode(image)
+
+
+# Memory
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from tfds_torch.images.decoders import png_strips
+from tfds_torch.images.decoding import ImageDecoder
+decoder = ImageDecoder(sys.argv[2])
+small = Path(sys.argv[1] + ".small").read_bytes()
+decoder.decode(small, decoder.read_header(small))  # What is allocated once.
+image = Path(sys.argv[1]).read_bytes()
+header = decoder.read_header(image)
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+Path("/proc/self/clear_refs").write_text("5")
+before = peak()
+decoder.decode(image, header)
+print((peak() - before) / (header.height * header.width))
+"""
+
+
+PLAIN = [
+    (0, 8, "L"),
+    (0, 8, "RGB"),
+    (2, 8, "RGB"),
+    (2, 8, "L"),
+    (3, 8, "RGB"),
+    (6, 8, "RGB"),
+    (2, 16, "RGB"),
+    (0, 1, "RGB"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "kind", "bit_depth", "mode"),
+    [
+        *(("plain", *kind) for kind in PLAIN),
+        *((layout, kind, 8, "RGB") for layout in ("interlaced", "one row", "one column") for kind in (0, 2)),
+        ("one row", 6, 16, "RGB"),
+    ],
+)
+def test_a_png_takes_at_most_five_bytes_of_memory_for_each_pixel(
+    layout: str, kind: int, bit_depth: int, mode: str, tmp_path: Any
+) -> None:
+    width, height = {"one row": (16_000_000, 1), "one column": (1, 8_000_000)}.get(layout, (4000, 4000))
+    samples = {0: 1, 2: 3, 3: 1, 6: 4}[kind]
+    palette = [png_chunk(b"PLTE", bytes(range(256)) * 3)] * (kind == 3)
+    for name, shape in {"a.png": (height, width), "a.png.small": (min(height, 300), min(width, 300))}.items():
+        passes = png_strips._ADAM7 if layout == "interlaced" else png_strips._ONE_PASS
+        squeeze = zlib.compressobj(1)
+        data = b""
+        for top, left, down, across in passes:
+            rows, columns = len(range(top, shape[0], down)), len(range(left, shape[1], across))
+            line = b"\1" + bytes((columns * samples * bit_depth + 7) // 8)
+            data += b"".join(squeeze.compress(line) for _ in range(rows if columns else 0))
+        header = struct.pack(">IIBBBBB", *shape[::-1], bit_depth, kind, 0, 0, layout == "interlaced")
+        chunks = [png_chunk(b"IHDR", header), *palette, png_chunk(b"IDAT", data + squeeze.flush())]
+        (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks) + png_chunk(b"IEND", b""))
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(tmp_path / "a.png"), mode], capture_output=True, text=True, timeout=100
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert float(run.stdout) <= 5
+
+
+def test_alpha_is_kept_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(png_strips, "_STRIP_PIXELS", 1000)
+    image = with_alpha(photograph((200, 150)))
+    np.testing.assert_array_equal(decode(save(image, "PNG"), "RGBA"), np.asarray(image))
