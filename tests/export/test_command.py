@@ -149,7 +149,7 @@ def test_what_does_not_verify_is_code_one(run: Callable[..., Any], monkeypatch: 
     code, output, errors = run("photos", "a.beton", "--verify", "--json")
     assert code == 1
     assert json.loads(output)["verified"] is False
-    assert "does not have its checksum" in errors
+    assert "do not have their checksum" in errors
 
 
 @pytest.mark.parametrize(("at", "state"), [("export_dataset", "is as it was"), ("verify", "is written, and was not")])

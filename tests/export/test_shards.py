@@ -249,7 +249,7 @@ def test_a_shard_whose_file_the_end_of_an_export_has_removed_is_not_told(exporte
     class Ended(RecordContent):
         def write(self, *arguments: Any) -> Any:
             written = super().write(*arguments)
-            folder.remove_unfinished()
+            folder.remove_unfinished(plan)
             return written
 
     content = Ended(parser.source, SampleOrder(37), "tfrecord")  # type: ignore[arg-type]

@@ -51,6 +51,7 @@ def unfit(kind: str, world: World) -> Iterator[Any]:
     class Elsewhere(torch.Tensor):
         device = torch.device("xpu", 1)
 
+    torch.set_num_threads(1)  # A forked process has none of the threads that the parent's torch may wait for.
     make = {
         "bfloat16": lambda: torch.ones(3, dtype=torch.bfloat16),
         "sparse": lambda: torch.eye(3).to_sparse(),

@@ -12,6 +12,7 @@ from parsers.cached_pictures import NUM_EXAMPLES, write_small
 from tfds_torch import (
     EvalPreprocess,
     ImageDataset,
+    IndexedImageDataset,
     MultiLoader,
     ParserTfds,
     TrainPreprocess,
@@ -146,3 +147,13 @@ def test_boxes_beside_a_crop_are_a_warning_that_says_what_to_do(
 )
 def test_boxes_that_are_right_are_not_warned_of(preprocess: Any, fields: tuple[str, ...], datasets: Datasets) -> None:
     assert boxes_of(datasets, preprocess, fields) == []
+
+
+def test_boxes_of_single_examples_beside_a_crop_are_a_warning(datasets: Datasets) -> None:
+    def read(preprocess: Any) -> list[str]:
+        parser = ParserTfds(datasets.root, "shapes", "test", batch_size=4, preprocess=preprocess)
+        return warnings_of(lambda: IndexedImageDataset(parser, fields=("image", "objects")))
+
+    (text,) = read(TrainPreprocess(size=8))
+    assert "TrainPreprocess crops or flips the images, and the boxes in 'objects' stay those of the whole image" in text
+    assert read(None) == []

@@ -20,6 +20,7 @@ from storage.tfrecord_writer import boundaries
 from storage.tfrecord_writer import write as write_tfrecord
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.source import FieldSpec, source_type
@@ -216,7 +217,7 @@ def test_an_id_that_there_is_not_says_why(made: Made, id: str, reason: str) -> N
     id = id.format(*names)
     with pytest.raises(ExampleNotFoundError) as caught:
         made.source(items).find(id)
-    assert str(caught.value).startswith(f"{DATASET}: there is no example {id!r}: {reason.format(*names)}")
+    assert str(caught.value).startswith(f"{DATASET}: there is no example {quoted(id)}: {reason.format(*names)}")
 
 
 def test_an_empty_split_has_no_ids(made: Made) -> None:

@@ -347,6 +347,10 @@ def test_what_single_examples_cannot_do_is_refused(data_root: Path) -> None:
     for dataset in (preprocessing(data_root), IndexedImageDataset(plain(data_root))):
         with pytest.raises(ConfigError, match=r"^set_epoch: epoch=-1 must be an integer >= 0"):
             dataset.set_epoch(-1)
+    dataset = preprocessing(data_root)
+    dataset.set_epoch(2**62)
+    with pytest.raises(ConfigError, match=r"^epoch=4611686018427387904 must be .* 0\.\.\d+"):
+        dataset[0]
 
 
 # Lives of whole programs

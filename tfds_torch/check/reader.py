@@ -54,7 +54,10 @@ class Reader:
         if parser.batch_size is None and num_workers < 2:
             parser = parser.with_batch_size(1)  # As it is planned; states count batches, whose size must be known.
         fields = (*filter(parser.has_field, DEFAULT_FIELDS if has_content else ()), *METADATA_FIELDS)
-        self.dataset = ImageDataset(parser, fields=fields, world=world)
+        with warnings.catch_warnings():
+            # Advice reports batches that repeat a small split; here each reader would warn of them.
+            warnings.simplefilter("ignore", UserWarning)
+            self.dataset = ImageDataset(parser, fields=fields, world=world)
         self._receive = Receive(fields, frozenset(sample), self.dataset.is_batched)
         collate = None if self.dataset.is_batched else self._receive
         self.loader: Any
@@ -62,7 +65,7 @@ class Reader:
             self.loader = make_plain_loader(self.dataset, num_workers, collate)
             return
         with warnings.catch_warnings():
-            # Advice tells of memory and workers; here they would be said for every rank.
+            # Advice reports memory and workers; here each rank would warn of them.
             warnings.simplefilter("ignore", UserWarning)
             self.loader = create_loader(self.dataset, num_workers, timeout_s=_TIMEOUT_S, collate_fn=collate)
 

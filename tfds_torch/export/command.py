@@ -26,7 +26,7 @@ from tfds_torch.export.report import ExportReport
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-from tfds_torch.runtime.printable import printable
+from tfds_torch.runtime.printable import printable, quoted
 from tfds_torch.runtime.whole_folder import WholeFolder
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
@@ -185,9 +185,9 @@ def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, separator, value = word.partition("=")
         if not (name and separator and value):
-            raise ConfigError(f"{flag} {word!r}: must have the form NAME=VALUE.")
+            raise ConfigError(f"{flag} {quoted(word)}: must have the form NAME=VALUE.")
         if name in pairs:
-            raise ConfigError(f"{flag} names {name!r} twice.")
+            raise ConfigError(f"{flag} names {quoted(name)} twice.")
         pairs[name] = value
     return pairs
 
@@ -196,7 +196,7 @@ def _words(options: str | None) -> list[str]:
     try:
         return shlex.split(options or "")
     except ValueError as error:
-        raise ConfigError(f"--beam-options {options!r} cannot be read: {error}.") from None
+        raise ConfigError(f"--beam-options {quoted(options)} cannot be read: {error}.") from None
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from tfds_torch.export.sharded_export import ShardedExport
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.plan.arguments import check_flag, check_integer, did_you_mean
 from tfds_torch.runtime.machine_share import num_cores
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
 from tfds_torch.storage.file_instruction import is_local
@@ -108,7 +109,9 @@ def export_dataset(
     page_size = check_integer("page_size", page_size, 1)
     shuffle_seed = None if shuffle_seed is None else check_integer("shuffle_seed", shuffle_seed, 0)
     if progress is not None and not callable(progress):
-        raise ConfigError(f"progress={progress!r} must be a function of two numbers: done, and how many there are.")
+        raise ConfigError(
+            f"progress={quoted(progress)} must be a function of two numbers: done, and how many there are."
+        )
     if beam_runner is None and beam_options:
         raise ConfigError("beam_options (--beam-options) are for a runner: name one by beam_runner (--beam-runner).")
     path = local_path(out)
@@ -124,8 +127,8 @@ def export_dataset(
         return ShardedExport(_numbered(source, format), path, num_workers, beam).run(request, overwrite, progress)
     if beam_runner is not None:
         raise ConfigError(
-            f"beam_runner={beam_runner!r} (--beam-runner) writes folders of shards, and {format} is one file: leave it "
-            f"out."
+            f"beam_runner={quoted(beam_runner)} (--beam-runner) writes folders of shards, and {format} is one file: "
+            f"leave it out."
         )
     if sizes != ShardSizes() or key is not None:
         raise ConfigError(
@@ -143,13 +146,13 @@ def check_format(format: object) -> None:
     """Raises ConfigError for a format that cannot be written."""
     if not isinstance(format, str) or format not in FORMATS:
         known = ", ".join(map(repr, FORMATS))
-        raise ConfigError(f"format={format!r} cannot be written: choose {known}.{did_you_mean(format, FORMATS)}")
+        raise ConfigError(f"format={quoted(format)} cannot be written: choose {known}.{did_you_mean(format, FORMATS)}")
 
 
 def local_path(out: object) -> str:
     """Returns the path of what is written; raises ConfigError where it is not one of this machine."""
     if not isinstance(out, str | os.PathLike):
-        raise ConfigError(f"out={out!r} must be the path of a file, or of a folder of shards.")
+        raise ConfigError(f"out={quoted(out)} must be the path of a file, or of a folder of shards.")
     if not os.fspath(out):  # The folder of the process would be a surprise.
         raise ConfigError("out is empty: give the path of a file, or of a folder of shards.")
     path = os.path.expanduser(os.fspath(out))
@@ -170,18 +173,18 @@ def _check_is_path(path: str) -> None:
         pass
     except (OSError, ValueError) as error:  # No permission, too long a name, a loop of links, a null character.
         why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"out={path!r} cannot be written to: {why}. Choose another path.") from None
+        raise ConfigError(f"out={quoted(path)} cannot be written to: {why}. Choose another path.") from None
 
 
 def _skipped(fields: object, file_format: str) -> tuple[str, ...]:
     """Returns the fields that are left out, which is all that can be said of those of shards."""
     if fields is not None and not isinstance(fields, Mapping):
-        raise ConfigError(f"fields={fields!r} must be a mapping by name, such as {{'mask': None}}.")
+        raise ConfigError(f"fields={quoted(fields)} must be a mapping by name, such as {{'mask': None}}.")
     for name, choice in (fields or {}).items():
         if choice is not None and not (isinstance(choice, str) and choice == SKIP):
             raise ConfigError(
-                f"fields: {name!r} is {choice!r}. In {file_format}, values are stored by their type: only None (skip) "
-                f"can be asked for."
+                f"fields: {quoted(name)} is {quoted(choice)}. In {file_format}, values are stored by their type: only "
+                f"None (skip) can be asked for."
             )
     return tuple(fields or {})
 
@@ -195,7 +198,7 @@ def _numbered(source: Any, file_format: str) -> SampleSource:
         )
         raise ConfigError(
             f"{type(source).__name__} can only be iterated, and shards are written by number, so that an export that "
-            f"was killed can go on. For format={file_format!r}, give a parser, or a dataset with len() and []; "
+            f"was killed can go on. For format={quoted(file_format)}, give a parser, or a dataset with len() and []; "
             f"{advice}."
         )
     return samples

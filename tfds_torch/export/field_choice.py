@@ -12,6 +12,7 @@ from tfds_torch.export.default_fields import CannotStoreError, field_of_spec, fi
 from tfds_torch.export.values import converter
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonBytes, BetonField, BetonFloat, BetonInt, BetonJson
 from tfds_torch.storage.beton.format import LONGEST_NAME
 from tfds_torch.storage.beton.image_field import MODES, BetonImage
@@ -112,8 +113,8 @@ def check_choices(fields: object, names: object) -> tuple[dict[str, FieldChoice]
     for name, one in new.items():
         if not isinstance(one, str):
             raise ConfigError(
-                f"names: {name!r} is {one!r}, which is not a text: give its name in the file, such as "
-                f"{{{name!r}: 'picture'}}, or leave it out to keep its name."
+                f"names: {quoted(name)} is {quoted(one)}, which is not a text: give its name in the file, such as "
+                f"{{{quoted(name)}: 'picture'}}, or leave it out to keep its name."
             )
     return given, new
 
@@ -152,7 +153,7 @@ def choose_fields(
         for name in given:
             if name not in keys:
                 raise ConfigError(
-                    f"{what} names {name!r}, which is not a field: there are {', '.join(map(str, keys))}."
+                    f"{what} names {quoted(name)}, which is not a field: there are {', '.join(map(str, keys))}."
                     f"{did_you_mean(name, map(str, keys))}"
                 )
     chosen, refused = dict[str, BetonField | str](), list[str]()
@@ -162,7 +163,7 @@ def choose_fields(
                 in_file = _check_name(names.get(name, name), chosen)
                 chosen[in_file] = _choose(name, asked, values.get(name), None if known is None else known[name])
         except CannotStoreError as error:
-            refused.append(f"{name!r}: {error}")
+            refused.append(f"{quoted(name)}: {error}")
     if refused:
         raise ConfigError(
             f"Nothing was written: of the fields, {len(refused)} cannot be stored as asked for.\n  "
@@ -181,7 +182,9 @@ def choose_fields(
 def _field_value(name: object, choice: object) -> FieldChoice:
     if not isinstance(choice, str):
         if isinstance(choice, type) or (choice is not None and not hasattr(choice, "encode")):
-            raise ConfigError(f"fields: {name!r} is {choice!r}, not a field such as BetonImage('raw') or BetonInt().")
+            raise ConfigError(
+                f"fields: {quoted(name)} is {quoted(choice)}, not a field such as BetonImage('raw') or BetonInt()."
+            )
         return choice  # type: ignore[return-value]
     if choice in MODES:
         return BetonImage(choice)
@@ -190,8 +193,8 @@ def _field_value(name: object, choice: object) -> FieldChoice:
     if choice == SKIP:
         return None
     raise ConfigError(
-        f"fields: there is no way {choice!r} to store {name!r}. Short names: {', '.join((*SHORT_NAMES, SKIP))}."
-        f"{did_you_mean(choice, (*SHORT_NAMES, SKIP))}"
+        f"fields: there is no way {quoted(choice)} to store {quoted(name)}. Short names: "
+        f"{', '.join((*SHORT_NAMES, SKIP))}.{did_you_mean(choice, (*SHORT_NAMES, SKIP))}"
     )
 
 
@@ -208,11 +211,11 @@ def _choose(
 def _check_name(name: object, taken: Mapping[str, object]) -> str:
     if not isinstance(name, str) or not (name.isascii() and name.isprintable() and 1 <= len(name) <= LONGEST_NAME):
         raise CannotStoreError(
-            f"its name {name!r} is not {LONGEST_NAME} printable ASCII characters at most, and the format has no room "
-            f"for more"
+            f"its name {quoted(name)} is not {LONGEST_NAME} printable ASCII characters at most, and the format has no "
+            f"room for more"
         )
     if name in taken:
-        raise CannotStoreError(f"another field has the name {name!r} already")
+        raise CannotStoreError(f"another field has the name {quoted(name)} already")
     return name
 
 

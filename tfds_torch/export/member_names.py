@@ -10,6 +10,7 @@ from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import SampleSource
 from tfds_torch.export.samples import ParserSamples
 from tfds_torch.export.tar_members import Member
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.webdataset.writer import LONGEST_NAME
 
 KEYS = ("number", "id")
@@ -31,7 +32,7 @@ def quote_id(sample_id: str) -> str:
 def check_key(key: object, order: SampleOrder) -> None:
     """Raises ConfigError for what members cannot be called by."""
     if not isinstance(key, str) or key not in KEYS:
-        raise ConfigError(f"key={key!r} (--key) must be 'number' or 'id'.")
+        raise ConfigError(f"key={quoted(key)} (--key) must be 'number' or 'id'.")
     if key == "id" and order.has_repeats:
         raise ConfigError("key='id' (--key id): indices has an example twice, and keys must differ. Use key='number'.")
 
@@ -68,14 +69,14 @@ def check_room(members: Sequence[Member], key: str) -> None:
     """
     room = max(0, LONGEST_NAME - len(f"{key}."))
     refused = [
-        f"{member.key!r}: its member would be {name!r}, {len(name):,} characters after the key"
+        f"{quoted(member.key)}: its member would be {quoted(name)}, {len(name):,} characters after the key"
         for member in members
         if len(name := f"{member.name}.{_LONGEST_EXTENSIONS.get(member.kind, member.kind)}".lstrip(".")) > room
     ]
     if refused:
         raise ConfigError(
             f"Nothing was written: a tar file has room for names of {LONGEST_NAME} characters, which leaves {room} "
-            f"after the key {key!r}.\n  " + "\n  ".join(refused) + "\nGive such a field a shorter name with "
+            f"after the key {quoted(key)}.\n  " + "\n  ".join(refused) + "\nGive such a field a shorter name with "
             "names={name: new} (--rename NAME=NEW), or leave it out with fields={name: None} (--field NAME=skip); of "
             "long keys, use key='number' (--key number)."
         )

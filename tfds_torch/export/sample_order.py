@@ -10,6 +10,7 @@ import numpy as np
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import Int64Array, epoch_order
+from tfds_torch.runtime.printable import quoted
 
 
 class SampleOrder:
@@ -75,7 +76,7 @@ class SampleOrder:
 
 def _checked(indices: Iterable[int], num_samples: int) -> Int64Array:
     if isinstance(indices, str | bytes) or not isinstance(indices, Iterable):
-        raise ConfigError(f"indices={indices!r} must be a sequence of integers.")
+        raise ConfigError(f"indices={quoted(indices)} must be a sequence of integers.")
     if isinstance(indices, np.ndarray) and indices.dtype.kind in "iu" and indices.ndim == 1:
         outside = indices[(indices < 0) | (indices >= num_samples)].tolist()
     else:
@@ -92,4 +93,6 @@ def _integer(value: object) -> int:
             raise TypeError
         return index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ConfigError(f"indices: {value!r} is not an integer. Of a mask, give np.flatnonzero(mask).") from None
+        raise ConfigError(
+            f"indices: {quoted(value)} is not an integer. Of a mask, give np.flatnonzero(mask)."
+        ) from None

@@ -13,6 +13,7 @@ from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import Placed, Sample, SampleSource
 from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _PIECE_BYTES = 3 * 2**19  # Encoded, of a parser: what is read at a time.
@@ -217,7 +218,9 @@ def samples_of(source: Any) -> SampleSource:
     if isinstance(source, ParserBase):
         return ParserSamples(source)
     if isinstance(source, str | bytes | os.PathLike):
-        raise ConfigError(f"{source!r} is not a dataset: open it first, for example with ParserTfds or ParserBeton.")
+        raise ConfigError(
+            f"{quoted(source)} is not a dataset: open it first, for example with ParserTfds or ParserBeton."
+        )
     if isinstance(source, Mapping | set | frozenset) or not isinstance(source, Sized):
         raise ConfigError(
             f"{type(source).__name__} cannot be exported: give a parser, a dataset with len() and [], an iterable of "

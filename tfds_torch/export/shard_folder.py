@@ -30,6 +30,7 @@ from tfds_torch.export.own_files import OwnFiles, own_files_in
 from tfds_torch.export.plan import ExportPlan, split_label
 from tfds_torch.export.refused_writes import KEPT
 from tfds_torch.export.shard_file import read_file, told_refusals, write_for_good
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.whole_folder import WholeFolder, settle_folder
 
@@ -109,8 +110,8 @@ class ShardFolder:
         there = list(manifests_in(self.path))
         if not there and (found := sorted(name for name in os.listdir(self.path) if not name.startswith("."))):
             raise ConfigError(
-                f"{self.path} holds files that are not of an export, such as {found[0]!r}: choose a new folder, or an "
-                f"empty one. Nothing there is replaced."
+                f"{self.path} holds files that are not of an export, such as {quoted(found[0])}: choose a new folder, "
+                f"or an empty one. Nothing there is replaced."
             )
         for manifest in there:
             other, _ = read_manifest(manifest)
@@ -284,11 +285,11 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> Non
     try:
         there = manifests_in(Path(path))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read as a folder of an export: {error}.") from None
+        raise ConfigError(f"{quoted(str(path))} cannot be read as a folder of an export: {error}.") from None
     if split is not None:
         there = [one for one in there if one == ShardFolder(Path(path), split_label(split)).manifest]
     if not there:
-        raise ConfigError(f"{path} holds no export{f' of the split {split!r}' if split is not None else ''}.")
+        raise ConfigError(f"{path} holds no export{f' of the split {quoted(split)}' if split is not None else ''}.")
     for manifest in there:
         plan, shards = read_manifest(manifest)
         folder = ShardFolder(Path(path), plan.split)

@@ -37,6 +37,7 @@ from tfds_torch.export.workers import Job, Workers
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.array_record import writer as array_record
 from tfds_torch.storage.record_source import RecordSource
@@ -107,7 +108,9 @@ class ShardedExport:
             check_room(members, longest_key(key, order, self._samples))
             return TarContent(self._samples, order, members, key)
         if request.key is not None:
-            raise ConfigError(f"key={request.key!r} (--key) is for members of tar files: {request.format} has none.")
+            raise ConfigError(
+                f"key={quoted(request.key)} (--key) is for members of tar files: {request.format} has none."
+            )
         if request.skipped or request.names:
             raise ConfigError(
                 f"fields and names (--field, --rename): {request.format} copies records whole. Leave these out, or use "
@@ -142,8 +145,8 @@ class ShardedExport:
             of_cache = parser is not None and parser.cache is not None
             advice = "open it without cache=" if of_cache else "use format='webdataset' or 'beton'"
             raise ConfigError(
-                f"{self._samples.name} has no records to be copied: format={file_format!r} takes datasets that are "
-                f"stored as TFRecord or ArrayRecord. Here, {advice}."
+                f"{self._samples.name} has no records to be copied: format={quoted(file_format)} takes datasets that "
+                f"are stored as TFRecord or ArrayRecord. Here, {advice}."
             )
         if parser.class_map is not None:
             raise ConfigError(

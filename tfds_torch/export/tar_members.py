@@ -16,6 +16,7 @@ from tfds_torch.export.field_choice import FIRST, named_values
 from tfds_torch.export.plan import safe_name
 from tfds_torch.export.values import is_tensor, to_json
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec
 
 _SIGNATURES = {
@@ -65,11 +66,11 @@ class Member:
         try:
             value = sample[self.key]
         except (KeyError, IndexError, TypeError):
-            raise ConfigError(f"The sample has no {self.key!r}, as the first one had.") from None
+            raise ConfigError(f"The sample has no {quoted(self.key)}, as the first one had.") from None
         try:
             extension, content = _ENCODERS[self.kind](value, self.dtype)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"Field {self.key!r}: {error}") from None
+            raise ConfigError(f"Field {quoted(self.key)}: {error}") from None
         return self._named(extension), content
 
     def describe(self) -> str:
@@ -117,7 +118,7 @@ def choose_members(
             if name not in keys:
                 there = ", ".join(map(str, keys))
                 raise ConfigError(
-                    f"{what} names {name!r}, which is not a field: there are {there}."
+                    f"{what} names {quoted(name)}, which is not a field: there are {there}."
                     f"{did_you_mean(name, map(str, keys))}"
                 )
     chosen, members, refused = list[Member](), list[Member](), list[str]()
@@ -133,12 +134,12 @@ def choose_members(
                 kind, dtype = _kind_of_spec(known[name], is_class)
             chosen.append(Member(key, new, kind, dtype))
         except CannotStoreError as error:
-            refused.append(f"{name!r}: {error}")
+            refused.append(f"{quoted(name)}: {error}")
     for member in chosen:
         try:
             members.append(_named(member, chosen, members))
         except CannotStoreError as error:
-            refused.append(f"{member.key!r}: {error}")
+            refused.append(f"{quoted(member.key)}: {error}")
     if refused:
         raise ConfigError(
             f"Nothing was written: of the fields, {len(refused)} cannot be stored in a tar file.\n  "
@@ -276,13 +277,13 @@ def _encode_class(value: Any, dtype: Any) -> tuple[str, bytes]:
     if isinstance(value, np.ndarray) and value.shape == ():
         value = value[()]
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{value!r} is not an integer.")
+        raise TypeError(f"{quoted(value)} is not an integer.")
     return "cls", str(int(value)).encode()
 
 
 def _encode_text(value: Any, dtype: Any) -> tuple[str, bytes]:
     if not isinstance(value, str | bytes):
-        raise TypeError(f"{value!r} is not a text.")
+        raise TypeError(f"{quoted(value)} is not a text.")
     return "txt", value.encode() if isinstance(value, str) else value
 
 
@@ -312,7 +313,7 @@ def _encode_value(value: Any, dtype: Any) -> tuple[str, bytes]:
 
 def _encode_bytes(value: Any, dtype: Any) -> tuple[str, bytes]:
     if not isinstance(value, bytes | bytearray):
-        raise TypeError(f"{value!r} is not bytes.")
+        raise TypeError(f"{quoted(value)} is not bytes.")
     return "bin", bytes(value)
 
 

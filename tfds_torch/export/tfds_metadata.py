@@ -11,6 +11,7 @@ from typing import Any
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import ExportPlan, safe_name
 from tfds_torch.export.shard_file import write_for_good
+from tfds_torch.runtime.printable import quoted
 
 _INFO, _FEATURES = "dataset_info.json", "features.json"
 _OTHERS = ("*.labels.txt", "*.vocab", "*.subwords", "metadata.json")
@@ -29,8 +30,8 @@ def read_dataset_name(version_dir: Path) -> str:
     name = str(_read_info(version_dir)["name"])
     if safe_name(name) != name:
         raise ConfigError(
-            f"{version_dir / _INFO}: the dataset's name {name!r} is not one of letters, digits and _, which TFDS finds "
-            f"files by. Change it there, or use format='webdataset' or 'beton'."
+            f"{version_dir / _INFO}: the dataset's name {quoted(name)} is not one of letters, digits and _, which TFDS "
+            f"finds files by. Change it there, or use format='webdataset' or 'beton'."
         )
     return name
 

@@ -8,6 +8,7 @@ from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import Placed, Sample
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _KEY = "__key__"
@@ -47,7 +48,7 @@ class WebDatasetShards:
             twice = next(url for url in self.urls if self.urls.count(url) > 1)
             raise ConfigError(f"WebDatasetShards: {twice} is named twice.")
         if pipeline is not None and not callable(pipeline):
-            raise ConfigError(f"pipeline={pipeline!r} must be a function of a webdataset.WebDataset, or None.")
+            raise ConfigError(f"pipeline={quoted(pipeline)} must be a function of a webdataset.WebDataset, or None.")
         self._pipeline = pipeline
         self._starts: list[int] | None = None
 

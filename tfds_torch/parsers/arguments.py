@@ -48,6 +48,7 @@ def check_single_examples(dataset_name: str, preprocess: Preprocess | None) -> N
     """Raises ConfigError for a preprocess that single examples cannot go through."""
     if preprocess is not None and preprocess.map_fn is not None:
         raise ConfigError(
-            f"{dataset_name}: single examples cannot go through {preprocess!r}: its map_fn is a tensorflow function "
-            f"of whole batches. Read them with ImageDataset; or leave out the map_fn: parser.with_preprocess(...)."
+            f"{dataset_name}: single examples cannot go through {quoted(preprocess)}: its map_fn is a tensorflow "
+            f"function of whole batches. Read them with ImageDataset; or leave out the map_fn: "
+            f"parser.with_preprocess(...)."
         )

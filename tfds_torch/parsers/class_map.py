@@ -110,8 +110,7 @@ class ClassMap:
         if label is None:
             raise ConfigError(
                 f"{self.dataset}: the class map has no label for {quoted(source)}, the target of the example "
-                f"{example}. Add "
-                f"it to the map."
+                f"{example}. Add it to the map."
             )
         return label
 

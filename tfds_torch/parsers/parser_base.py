@@ -28,7 +28,7 @@ from tfds_torch.parsers.examples import decode_examples
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, ElementSpec, field_name, stored_name
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
-from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.epoch import LARGEST_KEY, EpochPlan, Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import fresh_process
 from tfds_torch.runtime.one_thread import OneThreadIterator
@@ -427,7 +427,7 @@ class ParserBase(ABC):
 
         Raises:
             ConfigError: a field that does not exist, something that is not an index or id, or remote files; or an
-                epoch, and a preprocess with a map_fn.
+                epoch whose sample keys do not fit into int64, or an epoch and a preprocess with a map_fn.
             ExampleNotFoundError: there is no such example.
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
@@ -439,7 +439,8 @@ class ParserBase(ABC):
         keys = find_examples(self._source, self.split, indices_or_ids)
         if epoch is not None:
             check_single_examples(self.dataset_name, self.preprocess)
-            keys = keys + check_integer("epoch", epoch, 0) * max(1, self.repeats) * self.num_examples
+            num_keys = max(1, self.repeats) * max(1, self.num_examples)
+            keys = keys + check_integer("epoch", epoch, 0, LARGEST_KEY // num_keys - 1) * num_keys
         content = self._content(fields, in_buffers=False, is_preprocessed=epoch is not None)
         return decode_examples(self._source, content, self._class_map, self.read, keys, seed=self.seed, context=context)
 

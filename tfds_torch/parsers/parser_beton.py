@@ -21,6 +21,7 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, BetonInt, BetonJson
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
@@ -173,8 +174,8 @@ class ParserBeton(ParserBase):
         if name == "image" and not isinstance(field, BetonImage):
             images = [other for other, one in self._stored.items() if isinstance(one, BetonImage)]
             raise ConfigError(
-                f"{self.dataset_name}: the image field {key!r} is {field!r}, not an image. Use image_key= with one of "
-                f"{images}, or None."
+                f"{self.dataset_name}: the image field {quoted(key)} is {quoted(field)}, not an image. Use image_key= "
+                f"with one of {images}, or None."
             )
         if isinstance(field, BetonImage):
             return ImageField(key, self.image_mode)
@@ -207,10 +208,10 @@ class ParserBeton(ParserBase):
     def _missing(self, name: str, key: str | None) -> str:
         if key is None:
             argument = "image_key" if name == "image" else "target_key"
-            return f"{self.dataset_name}: there is no field {name!r}: {argument}=None."
+            return f"{self.dataset_name}: there is no field {quoted(name)}: {argument}=None."
         argument = {"image": " (image_key)", "label": " (target_key)"}.get(name, "")
         return (
-            f"{self.dataset_name} has no field {key!r}{argument}: its fields are {', '.join(self._stored)}."
+            f"{self.dataset_name} has no field {quoted(key)}{argument}: its fields are {', '.join(self._stored)}."
             f"{did_you_mean(key, self._stored)}"
         )
 
@@ -229,8 +230,8 @@ class ParserBeton(ParserBase):
         for name in self.preprocess.also:
             if not isinstance(self._field(name), ImageField):
                 raise ConfigError(
-                    f"{self.dataset_name}: also={self.preprocess.also} names {name!r}, which is not an image but "
-                    f"{self._stored[self._key(name) or name]!r}. Only images go through the same crop."
+                    f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
+                    f"{quoted(self._stored[self._key(name) or name])}. Only images go through the same crop."
                 )
 
     def _make_class_map(self, class_map: object) -> ClassMap | None:
@@ -239,8 +240,8 @@ class ParserBeton(ParserBase):
         entries = load_class_map(class_map)
         if not self._has_integer_target:
             raise ConfigError(
-                f"{self.dataset_name}: class_map gives the target new labels, and target_key={self.target_key!r} is "
-                f"not a field of integers."
+                f"{self.dataset_name}: class_map gives the target new labels, and target_key={quoted(self.target_key)} "
+                f"is not a field of integers."
             )
         mapped = ClassMap(entries, self._stored_class_names, self.dataset_name)
         mapped.check_covers_classes()

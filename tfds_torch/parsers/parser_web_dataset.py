@@ -260,7 +260,7 @@ class ParserWebDataset(ParserBase):
             if not isinstance(self._field(name), ImageField):
                 raise ConfigError(
                     f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
-                    f"{self._kind_of(self._key(name))!r}. Only images go through the same crop."
+                    f"{quoted(self._kind_of(self._key(name)))}. Only images go through the same crop."
                 )
 
     def _make_class_map(self, class_map: object) -> ClassMap | None:

@@ -7,6 +7,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
 
 
 def warn_of_reading(parser: Parser, fields: Sequence[str], rank: World, stacklevel: int = 3) -> None:
@@ -18,9 +19,17 @@ def warn_of_reading(parser: Parser, fields: Sequence[str], rank: World, stacklev
         rank: and the number of ranks.
         stacklevel: as in `warnings.warn`; 3: the caller of the function that calls this one.
     """
-    for text in (_describe_repeats(parser, rank), _describe_boxes(parser, fields)):
-        if text is not None:
-            warnings.warn(text, UserWarning, stacklevel=stacklevel)
+    text = _describe_repeats(parser, rank)
+    if text is not None:
+        warnings.warn(text, UserWarning, stacklevel=stacklevel)
+    warn_of_boxes(parser, fields, stacklevel=stacklevel + 1)
+
+
+def warn_of_boxes(parser: Parser, fields: Sequence[str], stacklevel: int = 3) -> None:
+    """Warns of boxes that do not move with the images beside them; see `warn_of_reading`."""
+    text = _describe_boxes(parser, fields)
+    if text is not None:
+        warnings.warn(text, UserWarning, stacklevel=stacklevel)
 
 
 def _describe_repeats(parser: Parser, rank: World) -> str | None:
@@ -36,7 +45,7 @@ def _describe_repeats(parser: Parser, rank: World) -> str | None:
     times = f"{least} times" if least == most else f"{least} or {most} times"
     ranks = f" ({rank.num_replicas} ranks x batch_size {plan.batch_size})" if rank.num_replicas > 1 else ""
     return (
-        f"{parser.dataset_name}, split {parser.split!r}, has {plan.num_examples} examples, fewer than a batch of "
+        f"{parser.dataset_name}, split {quoted(parser.split)}, has {plan.num_examples} examples, fewer than a batch of "
         f"{num_slots}{ranks}: each comes {times} in the one batch of an epoch. {_remedy(plan)}"
     )
 

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from tfds_torch.parsers.parser import Parser
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.cached_source import CachedSource
@@ -13,7 +14,7 @@ from tfds_torch.storage.cached_source import CachedSource
 
 def name_of(parser: Parser) -> str:
     """Returns which examples a parser reads."""
-    return f"{parser.dataset_name}, split {parser.split!r}"
+    return f"{parser.dataset_name}, split {quoted(parser.split)}"
 
 
 def names_of(parser: Parser, loader: str, start_argument: str) -> ReadingNames:

@@ -59,7 +59,7 @@ def kind_of(name: str, extensions: Sequence[str]) -> Kind:
     if len(set(kinds.values())) > 1:
         shown = ", ".join(f".{extension} is {quoted(kind)}" for extension, kind in kinds.items())
         raise ConfigError(
-            f"fields[{quoted(name)}]={';'.join(extensions)!r} mixes kinds of values: {shown}. Name one kind."
+            f"fields[{quoted(name)}]={quoted(';'.join(extensions))} mixes kinds of values: {shown}. Name one kind."
         )
     return next(iter(kinds.values()))
 
@@ -75,12 +75,13 @@ def name_fields(fields: Any) -> Mapping[str, str]:
         named = {name: DEFAULT_EXTENSIONS.get(name, name) for name in fields}
     if not isinstance(named, Mapping) or not named or not all(isinstance(name, str) and name for name in named):
         raise ConfigError(
-            f"fields={fields!r} must map names to extensions, such as {{'image': 'jpg;jpeg;png', 'label': 'cls'}}, or "
-            f"be a list of extensions, such as ['image', 'label', 'txt']."
+            f"fields={quoted(fields)} must map names to extensions, such as "
+            f"{{'image': 'jpg;jpeg;png', 'label': 'cls'}}, or be a list of extensions, such as ['image', 'label', "
+            f"'txt']."
         )
     taken = sorted(set(named) & set(METADATA_FIELDS))
     if taken:
-        raise ConfigError(f"fields names {taken[0]!r}, which every batch has already. Use another name for it.")
+        raise ConfigError(f"fields names {quoted(taken[0])}, which every batch has already. Use another name for it.")
     return named
 
 

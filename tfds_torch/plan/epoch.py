@@ -21,7 +21,9 @@ from tfds_torch.runtime.printable import quoted
 PAD_LABEL = -100
 """The label of a padded example: the `ignore_index` of torch's losses."""
 
-_MOST_EPOCHS, _LARGEST_KEY = 2**62, 2**63 - 1
+_MOST_EPOCHS = 2**62
+LARGEST_KEY = 2**63 - 1
+"""The largest sample key that int64 holds."""
 
 
 class Remainder(str, Enum):
@@ -162,7 +164,7 @@ class EpochPlan:
     def last_epoch(self) -> int:
         """The last epoch, <= 2**62, whose sample keys fit into int64: those of its fill are of following passes."""
         num_slots = self.num_batches * self.global_batch_size
-        most = (_LARGEST_KEY - num_slots) // max(1, self.num_examples * self.num_passes)
+        most = (LARGEST_KEY - num_slots) // max(1, self.num_examples * self.num_passes)
         return max(0, min(_MOST_EPOCHS, most))
 
     def check_epoch(self, epoch: object) -> int:

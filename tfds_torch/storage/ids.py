@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 
 
 class LazyIds(Sequence[str]):
@@ -53,5 +54,5 @@ class LazyIds(Sequence[str]):
         return list, (list(self),)
 
     def __repr__(self) -> str:
-        first = f", {self[0]!r} first" if len(self) else ""
+        first = f", {quoted(self[0])} first" if len(self) else ""
         return f"<{len(self)} ids{first}>"

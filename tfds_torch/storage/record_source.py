@@ -175,7 +175,7 @@ class RecordSource(ABC):
         shard, separator, digits = id.rpartition("__")
         is_number = digits.isascii() and digits.isdigit() and str(int(digits[:_LONGEST_NUMBER])) == digits
         if not separator or not is_number:
-            such_as = f", such as {self.ids(np.zeros(1, np.int64))[0]!r}" if len(self) else ""
+            such_as = f", such as {quoted(self.ids(np.zeros(1, np.int64))[0])}" if len(self) else ""
             raise self._not_found(id, f"ids have the form '<shard file>__<record>'{such_as}.")
         record = int(digits)
         of_shard = self._instructions_of.get(shard, [])

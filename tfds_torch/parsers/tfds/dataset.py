@@ -104,8 +104,7 @@ class TfdsDataset:
             if part.from_ is not None and part.to is not None and part.from_ > part.to:
                 raise ConfigError(
                     f"{self.name}: split {quoted(split)} has a slice of {quoted(part.splitname)} that begins at "
-                    "example "
-                    f"{part.from_} and ends before it, at {part.to}."
+                    f"example {part.from_} and ends before it, at {part.to}."
                 )
         return names
 

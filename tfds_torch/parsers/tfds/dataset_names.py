@@ -49,7 +49,7 @@ def describe_not_found(
     known = [*registered, *map(base_name, prepared)]
     base = _own_name(base_name(name), known)
     if base in known and base != _snake_case(base_name(name)):
-        problem = f"There is no dataset {quoted(name)} under {data_dir}: its name is {base!r}."
+        problem = f"There is no dataset {quoted(name)} under {data_dir}: its name is {quoted(base)}."
         advice = "" if base in map(base_name, prepared) else _build_advice(base, arguments or {}, data_dir)
     elif base in registered:
         problem = f"The dataset {quoted(name)} is not prepared under {data_dir}."

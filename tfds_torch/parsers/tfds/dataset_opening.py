@@ -149,7 +149,7 @@ def _prepare(root: str | None, name: str, registered_name: str) -> None:
         lock.acquire()
     except OSError as error:
         raise DatasetNotFoundError(
-            f"download=True: {name!r} is not prepared under {data_dir}, and cannot be prepared there: "
+            f"download=True: {quoted(name)} is not prepared under {data_dir}, and cannot be prepared there: "
             f"{error.strerror or error} ({error.filename or data_dir}). Give a root that can be written to; or prepare "
             f"it on another disk (tfds build {name} --data_dir=...), and open it there or copy it here."
         ) from error

@@ -93,9 +93,9 @@ def _split(declared: Any, template: Any) -> NamedSplit:
     if not isinstance(declared, dict):
         raise ValueError(f"a split is {quoted(declared)}")
     name = _name(declared, "name")
-    num_bytes = _count(_field(declared, "numBytes", (int, str), 0), f"numBytes of the split {name!r}")
+    num_bytes = _count(_field(declared, "numBytes", (int, str), 0), f"numBytes of the split {quoted(name)}")
     lengths = _field(declared, "shardLengths", list, [])
-    what = f"a shard length of the split {name!r}"
+    what = f"a shard length of the split {quoted(name)}"
     return NamedSplit(
         name=name,
         shard_lengths=[_count(length, what) for length in lengths],

@@ -7,6 +7,7 @@ import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.state_fields import describe
+from tfds_torch.runtime.printable import quoted
 
 
 def split_expression(split: object, splits: Mapping[str, Any], dataset: str) -> str:
@@ -40,8 +41,8 @@ def split_expression(split: object, splits: Mapping[str, Any], dataset: str) -> 
         start, stop = from_ or 0, splits[name].num_examples if to is None else to
         if not (start == int(start) and stop == int(stop) and 0 <= start <= stop <= splits[name].num_examples):
             raise ConfigError(
-                f"{dataset}: split {describe(split)} asks for the examples {start} to {stop} of {name!r}, which is not "
-                f"a slice of it. The splits are: {there}."
+                f"{dataset}: split {describe(split)} asks for the examples {start} to {stop} of {quoted(name)}, which "
+                f"is not a slice of it. The splits are: {there}."
             )
         if slices and slices[-1][0] == name and slices[-1][2] == start:
             start = slices.pop()[1]

@@ -32,8 +32,7 @@ def parse_target_key(target_key: object, features: Any) -> str | tuple[str, ...]
     if not keys or not all(isinstance(key, str) and key for key in keys) or len(set(keys)) < len(keys):
         raise ConfigError(
             f"target_key={quoted(target_key)}: several target keys are different names of features, none of them "
-            "empty, such "
-            f"as ('cat', 'dog')."
+            f"empty, such as ('cat', 'dog')."
         )
     return tuple(keys)
 
@@ -57,8 +56,7 @@ def find_binary_fields(keys: Sequence[str], features: Any, dataset: str) -> tupl
         if not _is_scalar_number(found):
             raise ConfigError(
                 f"{dataset}: the target field {quoted(key)} is no scalar number but {quoted(found.connector)}. "
-                "Several target keys "
-                f"name binary fields, each of them on where its number is > 0."
+                f"Several target keys name binary fields, each of them on where its number is > 0."
             )
         fields.append(found)
     return tuple(fields)
@@ -91,8 +89,8 @@ def check_class_names(features: Any) -> None:
         names = leaf._int2str if isinstance(leaf, tfds.features.ClassLabel) else None
         if names and leaf.num_classes not in (None, 0, len(names)):
             raise ValueError(
-                f"features.json declares {leaf.num_classes} classes of {key!r}, and its .labels.txt has {len(names)} "
-                f"names."
+                f"features.json declares {leaf.num_classes} classes of {quoted(key)}, and its .labels.txt has "
+                f"{len(names)} names."
             )
 
 

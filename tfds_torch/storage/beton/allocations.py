@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonArray, BetonBytes, BetonCustom, BetonField, BetonJson
 from tfds_torch.storage.beton.format import ALLOCATION, JPEG, RAW
 from tfds_torch.storage.beton.head import Head, damaged
@@ -228,8 +229,8 @@ class _Payloads:
             if len(others):
                 raise damaged(
                     self._head.path,
-                    f"the pointer {self.pointers[others[0]]} of field {self.name!r} of sample {others[0]} is not that "
-                    f"of a payload of its own",
+                    f"the pointer {self.pointers[others[0]]} of field {quoted(self.name)} of sample {others[0]} is not "
+                    f"that of a payload of its own",
                 )
         if isinstance(self._field, BetonArray):
             return self._field.num_bytes
@@ -243,14 +244,14 @@ class _Payloads:
         """Checks a slice of the samples' rows."""
         some, path = self._column[start : start + _SLICE], self._head.path
         if isinstance(self._field, BetonBytes | BetonJson) and (some["size"] > self._head.layout.page_size).any():
-            raise damaged(path, f"a value of {self.name!r} is said to have {some['size'].max()} bytes")
+            raise damaged(path, f"a value of {quoted(self.name)} is said to have {some['size'].max()} bytes")
         if isinstance(self._field, BetonImage):
             mode = some["mode"]
             is_bad = (mode != JPEG) & (mode != RAW) | (some["width"] == 0) | (some["height"] == 0)
             if is_bad.any():
                 place = int(np.flatnonzero(is_bad)[0])
                 described = some[place].tolist()
-                raise damaged(path, f"image {self.name!r} of sample {start + place} is described as {described}")
+                raise damaged(path, f"image {quoted(self.name)} of sample {start + place} is described as {described}")
 
     def _stored_sizes(self, samples: Int64Array) -> Int64Array:
         """Returns the sizes of payloads of samples as far as their rows tell them, int64 [m]; -1 where they do not."""

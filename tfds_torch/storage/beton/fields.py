@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import (
     ARRAY_ID,
     BYTES_ID,
@@ -97,7 +98,7 @@ class BetonInt:
         try:
             found = operator.index(value)
         except TypeError:
-            raise ConfigError(f"{value!r} is not an integer. Use BetonFloat for other numbers.") from None
+            raise ConfigError(f"{quoted(value)} is not an integer. Use BetonFloat for other numbers.") from None
         if not -(2**63) <= found < 2**63:
             raise ConfigError(f"{found} does not fit into 64 bits. Store it with BetonJson.")
         return Encoded((found,))
@@ -120,7 +121,7 @@ class BetonFloat:
                 raise TypeError
             return Encoded((float(value),))
         except (TypeError, ValueError, OverflowError):
-            raise ConfigError(f"{value!r} is not one number.") from None
+            raise ConfigError(f"{quoted(value)} is not one number.") from None
 
 
 @dataclass(frozen=True)
@@ -306,7 +307,7 @@ def _check_shape(shape: Any) -> tuple[int, ...]:
     try:
         sides = tuple(map(operator.index, shape))
     except TypeError:
-        raise ConfigError(f"The shape {shape!r} is not a sequence of integers, such as (3, 4).") from None
+        raise ConfigError(f"The shape {quoted(shape)} is not a sequence of integers, such as (3, 4).") from None
     if not 1 <= len(sides) <= _MOST_DIMENSIONS or min(sides) < 1 or math.prod(sides) >= 2**32:
         raise ConfigError(
             f"FFCV has no arrays of the shape {sides}: there must be 1 to {_MOST_DIMENSIONS} sides of at least 1. Use "
@@ -319,7 +320,7 @@ def _check_type(kind: Any) -> "np.dtype[Any]":
     try:
         found: np.dtype[Any] = np.dtype(kind)
     except TypeError:
-        raise ConfigError(f"{kind!r} is not a type that numpy knows.") from None
+        raise ConfigError(f"{quoted(kind)} is not a type that numpy knows.") from None
     if found.kind not in "biufc" or not found.isnative:
         raise ConfigError(f"Arrays of {found} cannot be stored: they hold numbers or booleans of this machine's order.")
     return found

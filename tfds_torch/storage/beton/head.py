@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, field_of, payload_fields
 from tfds_torch.storage.beton.format import (
     ALLOCATION,
@@ -68,13 +69,17 @@ def check_fields(fields: Mapping[str, BetonField]) -> None:
         is_plain = isinstance(name, str) and name.isascii() and name.isprintable()
         if not is_plain or not 1 <= len(name) <= LONGEST_NAME:
             raise ConfigError(
-                f"The field name {name!r} cannot be stored: the format has room for {LONGEST_NAME} printable ASCII "
-                f"characters (FFCV cuts longer ones off without a word). Choose a shorter name."
+                f"The field name {quoted(name)} cannot be stored: the format has room for {LONGEST_NAME} printable "
+                f"ASCII characters (FFCV cuts longer ones off without a word). Choose a shorter name."
             )
         if isinstance(field, type) or not hasattr(field, "encode") or not hasattr(field, "row_type"):
-            raise ConfigError(f"Field {name!r}: {field!r} is not a field such as BetonImage() or BetonInt().")
+            raise ConfigError(
+                f"Field {quoted(name)}: {quoted(field)} is not a field such as BetonImage() or BetonInt()."
+            )
         if len(field.binary()) > DESCRIPTOR["arguments"].itemsize:
-            raise ConfigError(f"Field {name!r}: its arguments take {len(field.binary())} bytes, and 1,024 is the most.")
+            raise ConfigError(
+                f"Field {quoted(name)}: its arguments take {len(field.binary())} bytes, and 1,024 is the most."
+            )
 
 
 def encode_head(fields: Mapping[str, BetonField], layout: Layout, table_at: int) -> bytes:
@@ -170,7 +175,9 @@ class _HeadReader:
             found[name] = self._field(type_id, name, bytes(arguments))
         unknown = sorted(set(self._handlers) - set(found))
         if unknown:
-            raise ConfigError(f"{self._path} has no field {unknown[0]!r}, for which there is a handler: {list(found)}.")
+            raise ConfigError(
+                f"{self._path} has no field {quoted(unknown[0])}, for which there is a handler: {list(found)}."
+            )
         return found
 
     def _field(self, type_id: int, name: str, arguments: bytes) -> BetonField:
@@ -180,15 +187,15 @@ class _HeadReader:
             return BetonImage()
         if type_id == CUSTOM_ID:
             raise ConfigError(
-                f"{self._path}: the field {name!r} is of a type of its own: give its BetonCustom, handlers={{{name!r}: "
-                f"...}}. The rest of the file cannot be read without it."
+                f"{self._path}: the field {quoted(name)} is of a type of its own: give its BetonCustom, "
+                f"handlers={{{quoted(name)}: ...}}. The rest of the file cannot be read without it."
             )
         try:
             field = field_of(type_id, arguments)
         except ValueError as error:
-            raise self._damaged(f"of field {name!r}, {error}") from None
+            raise self._damaged(f"of field {quoted(name)}, {error}") from None
         if field is None:
-            raise self._damaged(f"the field {name!r} is of type {type_id}, which does not exist")
+            raise self._damaged(f"the field {quoted(name)} is of type {type_id}, which does not exist")
         return field
 
     def _manifest(self, tail: Tail, table_at: int, layout: Layout, num_payloads: int) -> Manifest:

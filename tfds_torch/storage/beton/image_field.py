@@ -14,6 +14,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.example_random import draw_uniforms
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import Encoded
 from tfds_torch.storage.beton.format import IMAGE_ID, IMAGE_ROW, JPEG, LARGEST_SIDE, RAW
 
@@ -78,7 +79,8 @@ class BetonImage:
         if self.mode not in MODES:
             names = ", ".join(map(repr, MODES))
             raise ConfigError(
-                f"BetonImage: unknown mode {self.mode!r}: choose one of {names}.{did_you_mean(str(self.mode), MODES)}"
+                f"BetonImage: unknown mode {quoted(self.mode)}: choose one of "
+                f"{names}.{did_you_mean(str(self.mode), MODES)}"
             )
         for name, least in (("max_resolution", 1), ("smart_threshold", 0)):
             if getattr(self, name) is not None:
@@ -87,7 +89,7 @@ class BetonImage:
         if check_integer("BetonImage: quality", self.quality, 1) > 100:
             raise ConfigError(f"BetonImage: quality={self.quality} must be 1 to 100.")
         if not isinstance(self.proportion, int | float) or not 0 <= self.proportion <= 1:
-            raise ConfigError(f"BetonImage: proportion={self.proportion!r} must be a probability, 0 to 1.")
+            raise ConfigError(f"BetonImage: proportion={quoted(self.proportion)} must be a probability, 0 to 1.")
 
     def binary(self) -> bytes:  # noqa: D102
         return b""

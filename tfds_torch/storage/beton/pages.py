@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, Encoded, payload_fields
 from tfds_torch.storage.beton.format import ALLOCATION, Layout
 
@@ -135,10 +136,10 @@ class PageWriter:
         try:
             encoded = member.encode(value, number)
         except ConfigError as error:
-            raise ConfigError(f"Sample {number}, field {name!r}: {error}") from None
+            raise ConfigError(f"Sample {number}, field {quoted(name)}: {error}") from None
         if (encoded.payload is None) != (member.pointer_at is None):
             raise ConfigError(
-                f"Field {name!r}: {type(member).__name__} has pointer_at={member.pointer_at} and returned "
+                f"Field {quoted(name)}: {type(member).__name__} has pointer_at={member.pointer_at} and returned "
                 f"{'no' if encoded.payload is None else 'a'} payload: it has both or neither."
             )
         return encoded

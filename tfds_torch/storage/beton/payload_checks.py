@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.allocations import PayloadSizes
 from tfds_torch.storage.beton.head import Head
 from tfds_torch.storage.beton.ids import BetonIds
@@ -193,6 +194,6 @@ def _damaged_payload(head: Head, sizes: PayloadSizes, name: str, sample: Int64Ar
     except ShardError:  # They are damaged as well.
         id = ""
     return CorruptRecordError(
-        f"{head.path}: sample {sample[0]}{id}: the {size} bytes of its field {name!r} at offset {pointer} {what}: the "
-        f"file is corrupt. Write it again from its dataset."
+        f"{head.path}: sample {sample[0]}{id}: the {size} bytes of its field {quoted(name)} at offset {pointer} "
+        f"{what}: the file is corrupt. Write it again from its dataset."
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonArray, BetonField, BetonFloat, BetonInt
 from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.ids import BetonIds
@@ -130,7 +131,9 @@ class BetonSource:
         reader, index = self._opened(), np.asarray(index, np.int64)
         for name in fields:
             if name not in self.head.fields:
-                raise ConfigError(f"{self.name} has no field {name!r}: its fields are {', '.join(self.head.fields)}.")
+                raise ConfigError(
+                    f"{self.name} has no field {quoted(name)}: its fields are {', '.join(self.head.fields)}."
+                )
         self._read_last = tuple(fields)
         return {name: reader.read(name, index) for name in fields}
 
@@ -160,8 +163,10 @@ class BetonSource:
         """Returns the number of the sample that has an id; the first one, where several have it."""
         found = self._ids.find(id)
         if found is None:
-            such_as = f", such as {self.ids(np.zeros(1, np.int64))[0]!r}" if len(self) else ""
-            raise ExampleNotFoundError(f"{self.name}: there is no example {id!r}: the file has {len(self)}{such_as}.")
+            such_as = f", such as {quoted(self.ids(np.zeros(1, np.int64))[0])}" if len(self) else ""
+            raise ExampleNotFoundError(
+                f"{self.name}: there is no example {quoted(id)}: the file has {len(self)}{such_as}."
+            )
         return found
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:

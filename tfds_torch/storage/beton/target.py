@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import LARGEST_PAGE, SMALLEST_PAGE, is_page_size
 
 
@@ -18,7 +19,7 @@ def check_target(path: str | os.PathLike[str], page_size: int, overwrite: bool) 
     try:
         path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # A loop of links, a null character.
-        raise ConfigError(f"{str(path)!r} is not a path of a file: {error}.") from None
+        raise ConfigError(f"{quoted(str(path))} is not a path of a file: {error}.") from None
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: name the file in it.")
     if path.exists() and not path.is_file():

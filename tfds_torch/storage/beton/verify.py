@@ -9,6 +9,7 @@ import numpy as np
 from PIL.JpegImagePlugin import JpegImageFile
 
 from tfds_torch.errors import CorruptRecordError
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, BetonJson
 from tfds_torch.storage.beton.format import ALLOCATION, JPEG
 from tfds_torch.storage.beton.head import Head, damaged
@@ -147,4 +148,4 @@ def _check_json(head: Head, name: str, number: int, text: bytes) -> None:
 
 
 def _bad_value(head: Head, name: str, number: int, what: str) -> CorruptRecordError:
-    return damaged(head.path, f"the value of {name!r} of sample {number} {what}")
+    return damaged(head.path, f"the value of {quoted(name)} of sample {number} {what}")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.whole_file import WholeFile
 from tfds_torch.storage.beton.fields import BetonField, payload_fields
 from tfds_torch.storage.beton.format import DEFAULT_PAGE, Layout, make_row_type
@@ -70,7 +71,9 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         self.class_names = {key: list(names) for key, names in (class_names or {}).items()}
         for key in self.class_names:
             if key not in self.fields:
-                raise ConfigError(f"class_names names {key!r}, which is not a field.{did_you_mean(key, self.fields)}")
+                raise ConfigError(
+                    f"class_names names {quoted(key)}, which is not a field.{did_you_mean(key, self.fields)}"
+                )
         row_type = make_row_type([field.row_type for field in self.fields.values()])
         self.layout = Layout(num_samples, len(self.fields), row_type, page_size)
         self.name, self.fingerprint = name, fingerprint
@@ -107,7 +110,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         if self._is_written[number]:
             raise ConfigError(f"Sample {number} was written already: each number is written once.")
         if id is not None and not isinstance(id, str):
-            raise ConfigError(f"id={id!r} must be a text.")
+            raise ConfigError(f"id={quoted(id)} must be a text.")
         self._guarded(lambda: self._pages.add(values, number, id))
         self._is_written[number] = True
         self._num_added = number + 1

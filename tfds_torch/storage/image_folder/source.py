@@ -134,7 +134,7 @@ class ImageFolderSource:
         hint = did_you_mean(split, self.listing.splits) if listed is None else ""
         if listed is not None and label not in class_names:
             hint = did_you_mean(label, class_names)
-        such_as = f", such as {self.ids(np.zeros(1, np.int64))[0]!r}" if len(self) else ""
+        such_as = f", such as {quoted(self.ids(np.zeros(1, np.int64))[0])}" if len(self) else ""
         raise self._not_found(id, f"ids are paths below {self.listing.root}, with '/'{such_as}.{hint}")
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:

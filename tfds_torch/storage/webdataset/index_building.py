@@ -60,8 +60,7 @@ def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = No
         if number in held:
             raise ShardError(
                 f"{path}: the sample {quoted(text_of(key))} has two members {quoted(text_of(extension))}: the second "
-                "one, "
-                f"{quoted(member.name)}, is at offset {member.offset}. Give each sample a key of its own."
+                f"one, {quoted(member.name)}, is at offset {member.offset}. Give each sample a key of its own."
             )
         held.add(number)
         offsets.append(member.offset)
@@ -186,6 +185,5 @@ def _check_borders(index: TarIndex, paths: Sequence[str]) -> None:
         if not held & more:
             raise ShardError(
                 f"{paths[after]}: the sample {quoted(text_of(key))} is split: it begins at the end of "
-                f"{paths[before]}. Write "
-                f"both again, with all members of a sample in one tar."
+                f"{paths[before]}. Write both again, with all members of a sample in one tar."
             )

@@ -149,8 +149,7 @@ def _local(url: str) -> str:
     if "://" in path or path.startswith("pipe:"):
         raise ConfigError(
             f"urls: {quoted(url)} is not a file of this machine, and samples can be read by number from local tars "
-            "only. "
-            f"Copy the tars to a local folder, or mount the bucket as one."
+            f"only. Copy the tars to a local folder, or mount the bucket as one."
         )
     if "\0" in path:
         raise ConfigError(f"urls: {quoted(url)} is not a path: it holds a null character.")
@@ -185,8 +184,7 @@ def _remedy(path: str) -> str:
 def _unbalanced(pattern: str) -> ConfigError:
     return ConfigError(
         f"urls={quoted(pattern)}: a brace is not closed, or not opened. Write train-{{000..099}}.tar; for a file with "
-        "braces "
-        f"in its name, give a list of paths."
+        f"braces in its name, give a list of paths."
     )
 
 

@@ -190,7 +190,7 @@ class WebDatasetSource:
             found = self.index.find_key(stored, start, stop) if stored else None
             if found is not None:
                 return found
-        such_as = f", such as {self.ids(np.zeros(1, np.int64))[0]!r}" if len(self) else ""
+        such_as = f", such as {quoted(self.ids(np.zeros(1, np.int64))[0])}" if len(self) else ""
         raise ExampleNotFoundError(
             f"{self.name}: there is no example {quoted(id)}: it has {len(self)} samples{such_as}."
         )
@@ -258,8 +258,7 @@ class WebDatasetSource:
             f"{len(rows) - len(without)} "
             f"other samples have; it has {has}. {len(without)} of {len(rows)} samples lack it. Where the field goes by "
             f"another extension as well, name its extension in fields={{{quoted(name)}: '{known};...'}}; otherwise "
-            "leave the "
-            f"field out of fields=, or write the tars again with it."
+            f"leave the field out of fields=, or write the tars again with it."
         )
 
     def _checked(self, index: Int64Array) -> Int64Array:
@@ -304,7 +303,6 @@ def _alternatives(name: str, extensions: object) -> tuple[str, ...]:
     if not parts or "" in parts:
         raise ConfigError(
             f"fields[{quoted(name)}]={quoted(extensions)} must be an extension, or several with ';' between them, "
-            "such as "
-            f"'jpg;jpeg;png'."
+            f"such as 'jpg;jpeg;png'."
         )
     return tuple(dict.fromkeys(parts))

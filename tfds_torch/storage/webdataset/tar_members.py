@@ -165,23 +165,21 @@ class _Scan:
             what, remedy = refused
             raise ShardError(
                 f"{self._path}: the member {quoted(name)} at offset {header.offset} is {what}, and only plain files "
-                "are "
-                f"read. {remedy}."
+                f"are read. {remedy}."
             )
         problem = check_name(name)
         if problem is not None:
             raise ShardError(
                 f"{self._path}: the name of the member {quoted(name)} at offset {header.offset} {problem}. Write the "
-                "tar "
-                f"again with names below one folder."
+                f"tar again with names below one folder."
             )
 
     def _check_global(self, records: dict[bytes, bytes], offset: int) -> None:
         changed = [key for key in records if key in (b"path", b"size", b"linkpath") or key.startswith(_SPARSE_PREFIX)]
         if changed:
             raise ShardError(
-                f"{self._path}: the global extended header at offset {offset} sets {changed[0].decode()!r} for all "
-                f"members behind it, which is not supported. Write the tar again."
+                f"{self._path}: the global extended header at offset {offset} sets {quoted(changed[0].decode())} for "
+                f"all members behind it, which is not supported. Write the tar again."
             )
 
     def _header(self, offset: int, block: bytes) -> Header:
