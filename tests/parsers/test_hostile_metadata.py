@@ -99,6 +99,7 @@ INFOS = {
     "long format": (with_top(fileFormat=LONG), "Files of the format 'yyyy"),
     "splits": (with_top(splits="x"), "its splits is 'x'"),
     "a split": (with_top(splits=["x"]), "a split is 'x'"),
+    "a split twice": (with_top(splits=[{"name": name} for name in ("a", "b", "a")]), "it has the split 'a' 2 times"),
     "many splits": (with_top(splits=[{"name": str(n)} for n in range(10_001)]), "it has 10,001 splits, and 10,000"),
     "blocked": (with_top(isBlocked="broken"), "TFDS blocks it: 'broken'"),
     "not an object": (lambda _: "[]", "dataset_info.json is not a JSON object"),

@@ -374,7 +374,7 @@ def test_files_that_tar_tools_leave_are_skipped_and_counted(
     assert (list(batch.id), batch.label.tolist()) == (["1", "a/2"], [1, 2])
     (told,) = (record.getMessage() for record in caplog.records)
     assert told == (
-        "a.tar: 16 files are skipped, because they belong to no sample (such as 'README', '.DS_Store', '._1.png'). "
+        "a.tar: files that belong to no sample are skipped: 16, such as 'README', '.DS_Store', '._1.png'. "
         "Names are <key>.<extension>."
     )
     top = [name for name in JUNK if "/" not in name and name != "2."]  # Of the others it makes samples.

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfds_torch import Feeder
+from tfds_torch import Feeder, create_loader
 from tfds_torch.errors import ConfigError
 from tfds_torch.torch_data import device_copy
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
@@ -626,6 +626,15 @@ def test_uint8_images_come_before_arrays_of_floats(device: str) -> None:
     assert moved[1][0, :, 0, 0].tolist() == pytest.approx([0, 128 / 255, 1])
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_loader_normalises_batches_of_arrays_with_their_channels_last(num_workers: int) -> None:
+    nhwc = np.random.default_rng(0).integers(0, 256, (4, 8, 6, 3), np.uint8)
+    batches = [{"image": nhwc, "label": np.arange(4)}] * 2
+    with create_loader(batches, num_workers, mean=MEAN, std=STD) as loader:
+        for batch in loader:
+            torch.testing.assert_close(batch["image"], normalised(nhwc, MEAN, STD).float())
+
+
 def test_arrays_stay_as_they_are_where_nothing_is_to_be_normalised(device: str) -> None:
     (moved,) = DevicePrefetcher([np.zeros((2, 8, 6, 3), np.uint8)], device)
     assert tuple(moved.shape) == (2, 8, 6, 3)
@@ -642,7 +651,7 @@ def test_arrays_stay_as_they_are_where_nothing_is_to_be_normalised(device: str) 
         (np.full((2, 8, 8, 3), 200.0), r"images of float64 must go from 0 to 1, and these go from 200 to 200"),
         (np.full((2, 8, 8, 3), -0.5, np.float32), r"must go from 0 to 1, and these go from -0\.5 .*normalised already"),
         (np.full((2, 8, 8, 3), np.nan, np.float32), r"must go from 0 to 1, and these go from nan to nan"),
-        (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), r"images of 8 channels, .*: call \.permute\(0, 3, 1, 2\) on it"),
+        (torch.zeros(2, 8, 8, 4, dtype=torch.uint8), r"3 values for images of 8 channels, .*: give one for every"),
     ],
 )
 def test_images_that_cannot_be_meant_are_an_error_after_the_batches_before_them(

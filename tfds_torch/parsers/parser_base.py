@@ -86,7 +86,6 @@ class ParserBase(ABC):
         self.preprocess = preprocess
         self.image_mode = image_mode
         self.read = read
-        self._reported: set[str] = set()  # Stored fields with names of metadata.
         self._class_map: ClassMap | None = None  # New labels for the target; None: it keeps its own.
 
     def __repr__(self) -> str:
@@ -222,23 +221,6 @@ class ParserBase(ABC):
                 raise ConfigError(f"fields={quoted(fields)}: {quoted(name)} is not a field name.")
             if name not in METADATA_FIELDS:
                 self._field(name)
-        self._report_hidden(fields)
-
-    def _report_hidden(self, fields: Sequence[str]) -> None:
-        """Logs, once, that the dataset stores fields of its own with names of metadata that is asked for."""
-        for name in set(fields) & set(METADATA_FIELDS) & set(self._all_fields) - self._reported:
-            self._reported.add(name)
-            if field_name(name) not in fields:
-                _logger.warning(
-                    "%s stores a field %r of its own. The field %r is what every example has; ask for %r to get the "
-                    "stored one.",
-                    self.dataset_name,
-                    name,
-                    name,
-                    field_name(name),
-                )
-
-    # When and where it is read.
 
     def plan(self, world: World) -> EpochPlan:
         """Returns the arithmetic of an epoch for one place in the world.

@@ -210,8 +210,9 @@ class ParserBeton(ParserBase):
             argument = "image_key" if name == "image" else "target_key"
             return f"{self.dataset_name}: there is no field {quoted(name)}: {argument}=None."
         argument = {"image": " (image_key)", "label": " (target_key)"}.get(name, "")
+        there = ", ".join(map(field_name, self._stored))
         return (
-            f"{self.dataset_name} has no field {quoted(key)}{argument}: its fields are {', '.join(self._stored)}."
+            f"{self.dataset_name} has no field {quoted(key)}{argument}: its fields are {there}."
             f"{did_you_mean(key, self._stored)}"
         )
 

@@ -4,14 +4,14 @@ import warnings
 from collections.abc import Sequence
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.parser import METADATA_FIELDS, Parser, stored_name
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 
 
 def warn_of_reading(parser: Parser, fields: Sequence[str], rank: World, stacklevel: int = 3) -> None:
-    """Warns of batches that repeat a small split, and of boxes that do not move with the images beside them.
+    """Warns of batches that repeat a small split, and of fields that are unlikely to be meant.
 
     Args:
         parser: that is read.
@@ -19,17 +19,19 @@ def warn_of_reading(parser: Parser, fields: Sequence[str], rank: World, stacklev
         rank: and the number of ranks.
         stacklevel: as in `warnings.warn`; 3: the caller of the function that calls this one.
     """
-    text = _describe_repeats(parser, rank)
-    if text is not None:
-        warnings.warn(text, UserWarning, stacklevel=stacklevel)
-    warn_of_boxes(parser, fields, stacklevel=stacklevel + 1)
+    _warn(_describe_repeats(parser, rank), stacklevel)
+    warn_of_fields(parser, fields, stacklevel + 1)
 
 
-def warn_of_boxes(parser: Parser, fields: Sequence[str], stacklevel: int = 3) -> None:
-    """Warns of boxes that do not move with the images beside them; see `warn_of_reading`."""
-    text = _describe_boxes(parser, fields)
+def warn_of_fields(parser: Parser, fields: Sequence[str], stacklevel: int = 3) -> None:
+    """Warns of boxes that do not move with images, and of names that hide stored fields; see `warn_of_reading`."""
+    _warn(_describe_boxes(parser, fields), stacklevel)
+    _warn(_describe_hidden(parser, fields), stacklevel)
+
+
+def _warn(text: str | None, stacklevel: int) -> None:
     if text is not None:
-        warnings.warn(text, UserWarning, stacklevel=stacklevel)
+        warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
 
 
 def _describe_repeats(parser: Parser, rank: World) -> str | None:
@@ -70,4 +72,18 @@ def _describe_boxes(parser: Parser, fields: Sequence[str]) -> str | None:
         f"{', '.join(map(repr, boxes))} stay those of the whole image. Leave out the preprocess and transform image "
         f"and boxes together, example by example; or keep the whole image: EvalPreprocess(size=..., crop_pct=1, "
         f"crop_mode='squash')."
+    )
+
+
+def _describe_hidden(parser: Parser, fields: Sequence[str]) -> str | None:
+    """Returns the warning for metadata of a batch whose names the dataset stores as well; None: there is none."""
+    asked = [name for name in METADATA_FIELDS if name in fields and stored_name(name) not in fields]
+    stored = parser.element_spec.fields if asked else {}
+    hidden = [name for name in asked if stored_name(name) in stored]
+    if not hidden:
+        return None
+    names, others = (", ".join(map(repr, some)) for some in (hidden, map(stored_name, hidden)))
+    return (
+        f"{parser.dataset_name} stores fields of its own with the names {names}. Under these names come the values "
+        f"that every example has; ask for {others} to get the stored ones."
     )

@@ -12,7 +12,7 @@ from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.arguments import check_single_examples
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
-from tfds_torch.parsers.reading_advice import warn_of_boxes
+from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.worker_watch import end_with_parent
@@ -91,7 +91,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         if parser.preprocess is not None:
             check_single_examples(parser.dataset_name, parser.preprocess)
             self._epochs = ExampleEpochs()
-            warn_of_boxes(parser, self.fields)
+        warn_of_fields(parser, self.fields)
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch, and so the random crops, of the iterations to come, also in workers that already run.

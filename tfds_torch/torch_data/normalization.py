@@ -24,8 +24,8 @@ class Normalization:
     """What is done to the images of a batch: its first tensor that is uint8 with four dimensions, [B, C, H, W].
 
     With mean and std the result is `(image / 255 - mean) / std`, computed as one expression `image * scale + bias` in
-    float32 at least. The images may then also be a numpy array, [B, H, W, C] or [B, C, H, W], by its number of
-    channels; and, where nothing is uint8, floats from 0 to 1, which are not divided by 255. With a dtype alone the
+    float32 at least. The images may then also lie as [B, H, W, C], which their number of channels tells, and be a
+    numpy array; and, where nothing is uint8, floats from 0 to 1, which are not divided by 255. With a dtype alone the
     numbers stay 0 to 255; without any, they stay uint8.
 
     Attributes:
@@ -70,7 +70,7 @@ class Normalization:
         return self.mean is not None or self.std is not None
 
     def arrange(self, batch: Any) -> Any:
-        """Returns a batch whose images are a tensor [B, C, H, W], where mean and std are to be applied to an array.
+        """Returns a batch whose images are a tensor [B, C, H, W], where mean and std are to be applied.
 
         Args:
             batch: as it comes; what holds no images is left as it is, for `find_image`.
@@ -85,7 +85,11 @@ class Normalization:
             return batch
         if _is_float(image):
             self._check_range(image)
-        return batch if isinstance(image, Tensor) else replace_value(batch, image, self._channels_first(image))
+        if not isinstance(image, Tensor):
+            return replace_value(batch, image, self._channels_first(image))
+        # As create_loader's workers and iterables have made it of an array.
+        is_last = image.shape[1] != self._num_channels == image.shape[3]
+        return replace_value(batch, image, image.permute(0, 3, 1, 2)) if is_last else batch
 
     def find_image(self, batch: Any) -> Tensor | None:
         """Returns the tensor of a batch that holds its images, or None.
@@ -108,11 +112,9 @@ class Normalization:
                 f"or give batches of uint8 images."
             )
         if image.shape[1] != self._num_channels:
-            is_last = image.shape[3] == self._num_channels
-            hint = ": give one for every channel" if not is_last else ": call .permute(0, 3, 1, 2) on it"
             raise ConfigError(
                 f"mean={self.mean}, std={self.std}: {self._num_channels} values for images of {image.shape[1]} "
-                f"channels, {list(image.shape)} as [B, C, H, W]{hint}."
+                f"channels, {list(image.shape)} as [B, C, H, W]: give one for every channel."
             )
         return image
 

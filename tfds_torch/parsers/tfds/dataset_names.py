@@ -59,7 +59,10 @@ def describe_not_found(
         near = nearest_names(name, known)
         advice = f" The nearest names are: {', '.join(dict.fromkeys(near))}." if near else ""
     if not data_dir.is_dir():
-        return f"The root {data_dir} of dataset {quoted(name)} does not exist, or is no directory.{advice}"
+        return (
+            f"The root {data_dir} of dataset {quoted(name)} does not exist, or is not a directory. Give the directory "
+            f"that holds the folders of the datasets, as data_dir of TFDS."
+        )
     return problem + advice + found
 
 

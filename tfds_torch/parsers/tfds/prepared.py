@@ -4,6 +4,7 @@ TFDS's own builder reads that file twice through protobuf's JSON parser, value b
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,11 @@ def read_prepared(version_dir: str | os.PathLike[str]) -> Prepared:
     declared = _field(info, "splits", list, [])
     if len(declared) > _MOST_SPLITS:
         raise ValueError(f"it has {len(declared):,} splits, and {_MOST_SPLITS:,} is the most")
-    splits = tfds.core.SplitDict([_split(one, template) for one in declared])
+    found = [_split(one, template) for one in declared]
+    (name_of_split, number), *_ = Counter(split.name for split in found).most_common(1) or [("", 0)]
+    if number > 1:
+        raise ValueError(f"it has the split {quoted(name_of_split)} {number} times")
+    splits = tfds.core.SplitDict(found)
     total = sum(split.num_examples for split in splits.values())
     if total > MOST_EXAMPLES:
         raise ValueError(f"its splits have {total:,} examples, and {MOST_EXAMPLES:,} is the most")

@@ -29,6 +29,6 @@ def report_skipped(index: TarIndex, name: str) -> None:
             f"with such names."
         )
     _logger.warning(
-        "%s: %d files are skipped, because they belong to no sample (such as %s). Names are <key>.<extension>.",
+        "%s: files that belong to no sample are skipped: %d, such as %s. Names are <key>.<extension>.",
         *(name, number, such_as),
     )
