@@ -96,6 +96,7 @@ def test_make_takes_torch_and_torchvision_with_one_command_where_an_index_is_nam
     assert installs == [*both, "-e .", "-e '.[dev]'"]
 
 
+@pytest.mark.slow
 def test_the_error_of_two_builds_is_the_one_that_the_page_about_installing_shows() -> None:
     text = INSTALL.read_text()
     assert f"`{torchvision_build.SYMPTOM}`" in text

@@ -102,6 +102,7 @@ def test_only_configs_and_versions_that_tfds_builds_are_advised(
     assert reason in message
 
 
+@pytest.mark.slow
 def test_tfds_takes_every_command_that_a_message_advises() -> None:
     """Holds the commands of all our messages against TFDS's own parser of its command line.
 

@@ -107,6 +107,7 @@ def send_ids(told: Any, parser: ParserTfds) -> None:
     told.send((parser.split, ids_of(parser)))
 
 
+@pytest.mark.slow
 def test_a_parser_of_a_split_object_travels_to_other_processes(datasets: Datasets) -> None:
     parser = ParserTfds(datasets.root, "shapes", THIRDS[1], batch_size=16)
     ids = ids_of(parser)

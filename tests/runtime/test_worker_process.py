@@ -64,6 +64,7 @@ def test_a_script_without_its_guard_is_told_the_line_to_add(
     assert "leaked" not in done.stderr
 
 
+@slow
 @pytest.mark.parametrize(("loader", "method"), WAYS)
 def test_a_name_below_the_guard_is_named_with_what_to_do(loader: str, method: str, tmp_path: Path) -> None:
     body = f"class Numbers(list):\n    pass\n{loop(loader, method, 'Numbers(range(100))')}"
@@ -94,8 +95,9 @@ def test_a_name_that_was_typed_in_is_named_with_what_to_do(tmp_path: Path) -> No
     assert "finds nothing of a notebook" in done.stderr
 
 
+@slow
 @pytest.mark.parametrize(("loader", "method"), WAYS)
-@pytest.mark.parametrize("size", [10, pytest.param(100_000, marks=slow)])
+@pytest.mark.parametrize("size", [10, 100_000])
 def test_a_script_with_its_guard_reads_all(loader: str, method: str, size: int, tmp_path: Path) -> None:
     body = loop(loader, method, f"Numbers(b'0' * {size} for _ in range(4))").replace("'batch'", "len(batch)")
     indented = "".join(f"    {line}\n" for line in body.splitlines())

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{text}:UserWarning")  # Of torch, wherever one is made.
     for text in ("The PyTorch API of nested tensors", "Sparse", "torch.quantize_per_tensor", "TypedStorage")
 ]
-METHODS = ["fork", "spawn", "forkserver"]
+METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"]
 ROWS = [torch.arange(3.0), torch.arange(5.0)]
 LARGE = 100_000
 
