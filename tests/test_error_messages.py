@@ -118,7 +118,7 @@ BAD = {
     "not prepared, under a wrong root": bad(
         NOT_FOUND, "tfds build mnist --data_dir={root}/nowhere", "does not exist", root="{root}/nowhere", name="mnist"
     ),
-    "root is a file": bad(NOT_FOUND, "no directory", "dataset_info.json", root="{root}/shapes/1.0.0/dataset_info.json"),
+    "root is a file": bad(NOT_FOUND, "not a dir", "dataset_info.json", root="{root}/shapes/1.0.0/dataset_info.json"),
     "root of another dataset": bad(NOT_FOUND, "shapes:1.0.0", "'tiny'", root="{root}/shapes/1.0.0", name="tiny"),
     "malformed name": bad(CONFIG, "'sha pes!'", "name/config:version", name="sha pes!"),
     "empty name": bad(CONFIG, "''", "name/config:version", name=""),

@@ -61,7 +61,7 @@ def describe_not_found(
     if not data_dir.is_dir():
         return (
             f"The root {data_dir} of dataset {quoted(name)} does not exist, or is not a directory. Give the directory "
-            f"that holds the folders of the datasets, as data_dir of TFDS."
+            f"that holds the folders of the datasets.{advice if base in known else ''}"
         )
     return problem + advice + found
 
