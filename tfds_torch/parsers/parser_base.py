@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +35,6 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.source import Source
 
-_logger = logging.getLogger(__name__)
 _Self = TypeVar("_Self", bound="ParserBase")
 
 

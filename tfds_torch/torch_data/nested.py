@@ -61,14 +61,7 @@ def with_tensors(value: Any) -> Any:
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """Yields the tensors of a batch, in the order in which `map_tensors` goes through them."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors(item)
+    return (item for item in tensors_and_arrays(value) if isinstance(item, Tensor))
 
 
 def tensors_and_arrays(value: Any) -> Iterator[Tensor | NDArray[Any]]:
