@@ -16,7 +16,7 @@ from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.torch_data.loading import sending
+from tfds_torch.torch_data import tensor_codec
 from tfds_torch.torch_data.loading.sending import SendingCollate
 
 SLOT_BYTES = 1 << 18
@@ -262,7 +262,7 @@ def test_a_batch_for_which_shared_memory_has_no_room_is_an_error_with_advice(mon
         return b""
 
     sent: list[Any] = []
-    monkeypatch.setattr(sending.ForkingPickler, "dumps", dumps)
+    monkeypatch.setattr(tensor_codec.ForkingPickler, "dumps", dumps)
     SendingCollate(list, True, StageMetrics(1), None)([torch.zeros(3)])
     error = sent[0].batch.to_error("worker 0 (pid 1)")
     assert isinstance(error, WorkerError)

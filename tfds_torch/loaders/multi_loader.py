@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.deliveries import Deliveries
 from tfds_torch.loaders.multi_options import MultiOptions
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
 from tfds_torch.loaders.pool_setup import PoolSetup
 from tfds_torch.loaders.position import LoaderPosition
+from tfds_torch.loaders.receiver import Deliveries
 from tfds_torch.loaders.worker_shares import ParserShare, rebuild_batch
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.world import World

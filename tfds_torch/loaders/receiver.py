@@ -4,7 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.loaders.pool import WorkerPool
@@ -19,6 +19,18 @@ _DYING_S = 1.0
 _SLOW_START_S = 5.0
 
 _logger = logging.getLogger(__name__)
+
+
+class WorkerBatch(NamedTuple):
+    """What a loader takes from its workers, or reads itself.
+
+    Attributes:
+        batch: as the training loop gets it, but for the device.
+        num_examples: in it.
+    """
+
+    batch: Any
+    num_examples: int
 
 
 class Deliveries(Iterator[Any]):
