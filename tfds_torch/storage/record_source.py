@@ -16,12 +16,11 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.example_fields import BadExampleError
 from tfds_torch.storage.example_proto import ExampleReader
 from tfds_torch.storage.file_instruction import FileInstruction, is_local
-from tfds_torch.storage.ids import LazyIds
 from tfds_torch.storage.instruction_table import InstructionTable
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.process_lock import ProcessLock
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
-from tfds_torch.storage.source import Columns, FieldSpec
+from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
 
 _LONGEST_NUMBER = 18  # Digits of a record's number.
 
@@ -168,7 +167,7 @@ class RecordSource(ABC):
 
     def ids(self, index: Int64Array) -> LazyIds:
         """Returns TFDS's ids, `<shard file>__<record>`."""
-        return LazyIds(self._name_records, *self.table.find(index))
+        return LazyIds(self._name_records, np.asarray(index, np.int64))
 
     def find(self, id: str) -> int:
         """Returns the number of the example that has an id; the first one, where a split has it twice."""
@@ -231,8 +230,8 @@ class RecordSource(ABC):
             raise wrong_count(path, found, 0, self.name)
         self._seen_empty[path] = stamp
 
-    def _name_records(self, file: Int64Array, record: Int64Array) -> list[str]:
-        names = self._file_names
+    def _name_records(self, index: Int64Array) -> list[str]:
+        names, (file, record) = self._file_names, self.table.find(index)
         return [f"{names[one]}__{number}" for one, number in zip(file.tolist(), record.tolist(), strict=True)]
 
     @cached_property
