@@ -15,8 +15,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 from zygote import tensorflow_zygote
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.storage.example_fields import BadExampleError
-from tfds_torch.storage.example import ExampleReader
+from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.source import FieldSpec
 
 

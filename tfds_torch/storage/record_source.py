@@ -13,8 +13,7 @@ from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError, ShardErr
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.example_fields import BadExampleError
-from tfds_torch.storage.example import ExampleReader
+from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.file_instruction import FileInstruction, is_local
 from tfds_torch.storage.instruction_table import InstructionTable
 from tfds_torch.storage.open_files import Stamp, stamp_of
