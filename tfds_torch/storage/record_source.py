@@ -16,8 +16,7 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.file_instruction import FileInstruction, is_local
 from tfds_torch.storage.instruction_table import InstructionTable
-from tfds_torch.storage.open_files import Stamp, stamp_of
-from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.open_files import ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
 from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
 

@@ -19,8 +19,7 @@ from tfds_torch.storage.beton.mapped_file import FileState, state_of
 from tfds_torch.storage.beton.payload_checks import Compared
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.open_files import stamp_of
-from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.open_files import ProcessLock, stamp_of
 from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
 

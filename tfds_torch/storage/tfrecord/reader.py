@@ -7,8 +7,7 @@ import numpy as np
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.distinct import find_distinct
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.open_files import OpenFiles, Stamp
-from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.open_files import OpenFiles, ProcessLock, Stamp
 from tfds_torch.storage.tfrecord.framing import FOOTER_SIZE, FRAME_SIZE, HEADER_SIZE, checksum, record_header
 from tfds_torch.storage.tfrecord.record_index import Located, RecordIndex
 

@@ -13,7 +13,7 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundEr
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
 from tfds_torch.storage.webdataset.index_opening import open_index
 from tfds_torch.storage.webdataset.reader import TarReader
