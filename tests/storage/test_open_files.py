@@ -249,7 +249,7 @@ def test_a_fork_while_another_thread_reads_leaves_the_child_free_to_read(run_pyt
     body = """
     import signal
     files.read(0, 0, 1)
-    held = files._lock
+    held = files._lock._lock
     held.acquire()  # As a thread that is in the middle of a read.
     child = os.fork()
     if child == 0:
@@ -268,9 +268,6 @@ def test_a_process_lock_is_a_lock() -> None:
     lock = ProcessLock()
     with lock:
         assert lock._lock.locked()
-    assert not lock._lock.locked()
-    lock.acquire()
-    lock.release()
     assert not lock._lock.locked()
 
 

@@ -23,14 +23,6 @@ class ProcessLock:
         self._lock = threading.Lock()
         _alive.add(self)
 
-    def acquire(self) -> bool:
-        """Waits for the lock and takes it."""
-        return self._lock.acquire()
-
-    def release(self) -> None:
-        """Lets the lock go."""
-        self._lock.release()
-
     def __enter__(self) -> None:
         self._lock.acquire()
 

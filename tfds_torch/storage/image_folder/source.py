@@ -14,7 +14,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.image_folder.listing import FolderListing, ListedSplit
-from tfds_torch.storage.instruction_table import InstructionTable
+from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import other_kind
 from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
 

@@ -10,8 +10,8 @@ import numpy as np
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.index_cache import IndexCache, index_path
-from tfds_torch.storage.instruction_table import InstructionTable
 from tfds_torch.storage.open_files import stamp_of
+from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
 from tfds_torch.storage.tfrecord.index_builder import find_records
