@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from tfds_torch.runtime import worker_start
-from tfds_torch.runtime.machine_share import UsableCores
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.limits import UsableCores
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_start import wait_for_turn
 
 NUM_WORKERS = 5

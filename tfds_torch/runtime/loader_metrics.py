@@ -4,7 +4,7 @@ import time
 from collections import Counter
 
 from tfds_torch.runtime.loader_stats import LoaderStats, WorkerStats
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 
 _OF_WORKER = ("read", "decode", "transform", "fetch", "collate", "hand_over")
 

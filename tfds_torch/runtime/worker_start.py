@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tfds_torch.runtime.machine_share import usable_cores
+from tfds_torch.runtime.limits import usable_cores
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_watch import end_with_parent
 

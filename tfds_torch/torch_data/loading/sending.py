@@ -11,8 +11,8 @@ import torch.utils.data
 
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.nested import map_tensors, tensors
 from tfds_torch.torch_data.tensor_codec import TensorPacking, unpack
 

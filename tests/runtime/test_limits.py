@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from runtime.fake_groups import UNIFIED, make_system, version_1
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.machine_share import (
+from tfds_torch.runtime.limits import (
     WORKER_BYTES,
     UsableCores,
     choose_workers,

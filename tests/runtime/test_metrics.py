@@ -10,7 +10,7 @@ import pytest
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.loader_stats import LoaderStats, WorkerStats
-from tfds_torch.runtime.stage_metrics import STAGES, StageMetrics
+from tfds_torch.runtime.metrics import STAGES, StageMetrics
 
 
 def report(metrics: StageMetrics, worker: int) -> None:
