@@ -17,7 +17,7 @@ from tfds_torch.loaders.fetching import FetchSource
 from tfds_torch.loaders.mixing import MixedBatches, Weights, find_weights
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.exit_closing import close_at_exit
-from tfds_torch.runtime.feed_stats import FeederStats
+from tfds_torch.runtime.feed_metrics import FeederStats
 
 
 class Feeder:
