@@ -162,7 +162,7 @@ class Loader(Iterable[Any]):
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
         if options.has_device_stage:
-            self._on_device(())  # What cannot work is said now.
+            self._device_stage()  # What cannot work is reported now.
         warn_of_foreign(dataset, options, self.num_workers)
         self._has_ranks = warn_of_ranks(dataset, options)
         warn_of_memory(dataset, self.num_workers, options.prefetch_batches)
@@ -206,7 +206,7 @@ class Loader(Iterable[Any]):
         if (length := reported_length(self.dataset)) is not None and not self._is_ours:
             batches = CountedBatches(batches, self._setup.is_collated, self._name, length, self.num_workers)
         iteration = LoaderIteration(
-            self._on_device(()).iterate(batches) if self.options.has_device_stage else batches,
+            self._device_stage().iterate(batches) if self.options.has_device_stage else batches,
             self._metrics,
             None if began is None else began.num_batches - began.batches_delivered,
             self._note_delivery,
@@ -338,10 +338,10 @@ class Loader(Iterable[Any]):
     def _note_end(self) -> None:
         self._delivered.has_ended = True
 
-    def _on_device(self, batches: Iterable[Any]) -> DevicePrefetcher:
+    def _device_stage(self) -> DevicePrefetcher:
         options = self.options
         return DevicePrefetcher(
-            batches,
+            (),  # An iteration brings its batches.
             "cpu" if options.device is None else options.device,
             mean=options.mean,
             std=options.std,

@@ -45,12 +45,14 @@ class DatasetSource:
         collate: makes a batch of a list of examples, or of a whole batch of the dataset; None: whole batches come as
             they are.
         initialise: the user's `worker_init_fn`; None: there is none.
+        seed: of the generators of workers, with epoch, first batch, rank and worker.
         base_seed: what `get_worker_info().seed` is, before the number of the worker is added.
     """
 
     dataset: ImageDataset
     collate: Callable[[Any], Any] | None
     initialise: Callable[[int], None] | None
+    seed: int
     base_seed: int
 
     @property
@@ -166,10 +168,9 @@ class PoolReader:
         except (AttributeError, OSError, ValueError):  # Another system than Linux, or too little address space.
             slots = None
         output, rank = WorkerOutput(num_workers), dataset.find_rank()
-        seed = dataset.parser.plan(rank).seed
         context = start_method if isinstance(start_method, BaseContext) else get_context(start_method)
         self._pool = WorkerPool(
-            PoolContext(source, rank, seed, self.metrics, output, slots),
+            PoolContext(source, rank, source.seed, self.metrics, output, slots),
             PipeTransport(slots, num_workers, TensorCodec()),
             context,
         )

@@ -111,7 +111,7 @@ class TorchLoaderSetup:
         """Returns what the workers of a loader over an ImageDataset read."""
         collate = self.options.collate_fn or self._default_collate(dataset)
         base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-        return DatasetSource(dataset, collate, self.options.worker_init_fn, base_seed)
+        return DatasetSource(dataset, collate, self.options.worker_init_fn, self.seed or 0, base_seed)
 
     def _batching(self) -> dict[str, Any]:
         """Returns torch's arguments that say which examples are in every batch."""
