@@ -13,7 +13,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import Transport
 from tfds_torch.loaders.wire import MalformedMessage
 from tfds_torch.loaders.worker import BEGIN, END, MORE, ORDER, PoolContext, work
-from tfds_torch.runtime.worker_process import with_reports
+from tfds_torch.runtime.spawned_process import with_reports
 from tfds_torch.runtime.worker_start import interrupts_held
 
 GRACE_S = 1.0

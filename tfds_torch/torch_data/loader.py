@@ -14,10 +14,10 @@ from tfds_torch.parsers.reading_names import name_of, names_of
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.delivered import DeliveredBatches
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.runtime.exit_closing import close_at_exit
 from tfds_torch.runtime.loader_iteration import LoaderIteration
 from tfds_torch.runtime.loader_metrics import LoaderMetrics
 from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.runtime.processes import close_at_exit
 from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.image_dataset import ImageDataset

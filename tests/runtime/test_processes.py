@@ -7,7 +7,7 @@ import sys
 def test_what_is_left_open_is_closed_before_multiprocessing_waits_for_its_children() -> None:
     script = """
 import multiprocessing
-from tfds_torch.runtime.exit_closing import close_at_exit
+from tfds_torch.runtime.processes import close_at_exit
 
 class Holder:
     def __init__(self, name):
