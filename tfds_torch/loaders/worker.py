@@ -21,7 +21,7 @@ from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_start import become_worker, seed_random_and_numpy, wait_for_turn
+from tfds_torch.runtime.worker_start import init_worker, seed_random_and_numpy, stagger_first_batch
 
 BEGIN, MORE, END = range(3)
 ORDER = struct.Struct("<Bqqqq")
@@ -59,7 +59,7 @@ def work(context: PoolContext, worker: int, orders: Connection, outlet: Outlet) 
         orders: the reading end of its pipe; first comes the transport's key.
         outlet: where items go.
     """
-    become_worker(worker, context.metrics, context.output, context.slots)
+    init_worker(worker, context.metrics, context.output, context.slots)
     keep_freed_memory()
     num_workers = context.metrics.num_workers
     os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(worker), str(num_workers)  # As WebDataset names them.
@@ -148,7 +148,7 @@ class _Iteration:
             seed_random_and_numpy(context.seed, start.epoch, start.start_batch, start.world.rank, start.world.worker)
             items = context.share.items(start, context.slots, metrics)
             metrics.note_begun()
-            wait_for_turn(metrics, start.world.worker)
+            stagger_first_batch(metrics, start.world.worker)
             if self._send_all(items):
                 metrics.note_started()
                 metrics.note_done()
