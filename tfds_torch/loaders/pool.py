@@ -77,6 +77,14 @@ class WorkerPool:
         """Whether another iteration may begin: it was not ended, all workers live, and this is no forked process."""
         return self.is_open and self._processes.is_owner and not self.find_dead(set(range(self.num_workers)))
 
+    def check_owner(self) -> None:
+        """Checks that items are taken by the process that started the workers.
+
+        Raises:
+            ConfigError: this one was forked from it, and would take them from it.
+        """
+        self._processes.check_owner()
+
     def begin(self, epoch: int, start_batch: int, num_allowed: int) -> int:
         """Begins an iteration in all workers; returns its number.
 

@@ -90,6 +90,7 @@ class Deliveries(Iterator[Any]):
     def _check_open(self) -> None:
         if self._is_closed:
             raise ConfigError("This MultiLoader was closed while its item was waited for.")
+        self._pool.check_owner()
 
     def _awaited(self) -> list[int]:
         return [self._turns[0]] if self._in_order else list(self._turns)
