@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.runtime.loader_metrics import LoaderMetrics
+from tfds_torch.runtime.metrics import LoaderMetrics
 
 
 class LoaderIteration(Iterator[Any]):

@@ -19,8 +19,8 @@ from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.reading_names import names_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 

@@ -17,8 +17,8 @@ from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.allocator import keep_freed_memory
 from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import init_worker, seed_random_and_numpy, stagger_first_batch
 

@@ -19,9 +19,9 @@ from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, stored_name
 from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.machine_share import num_local_ranks
+from tfds_torch.runtime.limits import num_local_ranks
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 
 
 class WorkerBatch(NamedTuple):
