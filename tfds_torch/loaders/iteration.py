@@ -46,8 +46,9 @@ class LoaderIteration(Iterator[Any]):
             raise StopIteration
         if os.getpid() != self._owner:
             raise ConfigError(
-                f"This iteration began in process {self._owner}, which was forked: its batches are delivered there. "
-                f"Make a loader of its own in this process."
+                f"This iteration belongs to the process that began it (pid {self._owner}), and this one (pid "
+                f"{os.getpid()}) was forked from it: it would take batches away from it. Begin another iteration "
+                f"here, with iter(loader)."
             )
         asked_at = self._metrics.enter()
         try:

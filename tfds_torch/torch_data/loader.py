@@ -16,8 +16,8 @@ from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.delivered import DeliveredBatches
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.runtime.exit_closing import close_at_exit
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
+from tfds_torch.runtime.processes import close_at_exit
 from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.torch_data.batch_reader import BatchReader
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher

@@ -2,11 +2,11 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_start_method
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -24,7 +24,6 @@ from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.pickling import unpicklable
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import WorkerFaults
@@ -60,11 +59,11 @@ class DatasetSource:
         """What is read, for messages."""
         return name_of(self.dataset.parser)
 
-    def describe_unpicklable(self, error: Exception, method: str) -> ConfigError | None:
-        """Returns the error that names the argument of `create_loader` which cannot be pickled; None: all can be."""
-        parts = {"collate_fn": self.collate, "worker_init_fn": self.initialise, "dataset": self.dataset}
-        found = unpicklable(parts, error, repr(method))
-        return None if found is None else ConfigError(f"create_loader: {found}")
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Name -> what the user gave `create_loader`, for the message where it cannot be pickled."""
+        inputs = {"collate_fn": self.collate, "worker_init_fn": self.initialise, "dataset": self.dataset}
+        return {f"create_loader: {name}": value for name, value in inputs.items()}
 
     def prepare(self, worker: int, num_workers: int) -> None:
         """Prepares a worker's process as torch's DataLoader does.
@@ -168,11 +167,10 @@ class PoolReader:
         except (AttributeError, OSError, ValueError):  # Another system than Linux, or too little address space.
             slots = None
         output, rank = WorkerOutput(num_workers), dataset.find_rank()
-        context = start_method if isinstance(start_method, BaseContext) else get_context(start_method)
         self._pool = WorkerPool(
             PoolContext(source, rank, source.seed, self.metrics, output, slots),
             PipeTransport(slots, num_workers, TensorCodec()),
-            context,
+            start_method or get_start_method(),
         )
         names = names_of(dataset.parser, "Loader", "multiprocessing_context")
         self._faults = WorkerFaults(names, self.metrics, output, timeout_s, self._pool.method != "fork")

@@ -14,8 +14,8 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.iteration_starts import IterationStarts
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
+from tfds_torch.runtime.spawned_process import with_reports
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_process import with_reports
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.dataset_check import check_dataset
 from tfds_torch.torch_data.loading.default_collation import DefaultCollation
