@@ -97,7 +97,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "a field too many": (lambda state: {**state, "extra": 1}, "extra"),
     "a wrong type": (lambda state: {**state, "epoch": "1"}, "epoch"),
     "changed by hand": (lambda state: {**state, "batches_delivered": 1}, "checksum"),
-    "newer": (lambda state: {**state, "version": 99}, "version=99 is newer than version 1"),
+    "newer": (lambda state: {**state, "version": 99}, "version=99 is newer than versions 1 to 2"),
     "empty": (lambda state: {}, "no whole LoaderState. It lacks"),
     "no dict": (lambda state: [1, 2], "LoaderState"),
     "None": (lambda state: None, "LoaderState"),
