@@ -22,7 +22,7 @@ from tfds_torch.runtime.printable import quoted
 PAD_LABEL = -100
 """The label of a padded example: the `ignore_index` of torch's losses."""
 
-_MOST_EPOCHS = 2**62
+MOST_EPOCHS = 2**62
 LARGEST_KEY = 2**63 - 1
 """The largest sample key that int64 holds."""
 
@@ -176,7 +176,7 @@ class EpochPlan:
         """The last epoch, <= 2**62, whose sample keys fit into int64: those of its fill are of following passes."""
         num_slots = self.first_example + self.num_batches * self.global_batch_size
         most = (LARGEST_KEY - num_slots) // max(1, self.num_own_slots)
-        return max(0, min(_MOST_EPOCHS, most))
+        return max(0, min(MOST_EPOCHS, most))
 
     def check_epoch(self, epoch: object) -> int:
         """Returns an epoch as an int.
