@@ -217,10 +217,10 @@ def test_a_parser_that_workers_cannot_share_is_refused(numbered_root: str) -> No
 def test_a_worker_that_ends_too_early_is_never_a_short_epoch(
     numbered_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfds_torch.loaders.worker_shares import ParserShare
+    from tfds_torch.loaders.worker_sources import ParserSource
 
-    items = ParserShare.items
-    monkeypatch.setattr(ParserShare, "items", lambda self, start, *rest: iter(list(items(self, start, *rest))[:-1]))
+    items = ParserSource.items
+    monkeypatch.setattr(ParserSource, "items", lambda self, start, *rest: iter(list(items(self, start, *rest))[:-1]))
     loader = MultiLoader(make_parser(numbered_root, batch_size=4), 2, start_method="fork", timeout_s=60.0)
     with pytest.raises(WorkerError, match=r"Worker \d \(pid \d+\) ended after \d batches, and \d were planned"):
         list(loader)

@@ -23,7 +23,7 @@ from loaders import sources
 from loaders.sources import NUM_ITEMS
 from tfds_torch import MultiLoader
 from tfds_torch.loaders import zmq_transport
-from tfds_torch.loaders.wire import MOST_BYTES, MalformedMessage, Outgoing, Part
+from tfds_torch.loaders.wire import MOST_BYTES, Outgoing, Part, ProtocolError
 from tfds_torch.loaders.zmq_transport import ZmqOutlet, ZmqTransport, _open, _sign
 
 
@@ -164,11 +164,11 @@ def test_a_signature_covers_all_frames_and_their_sizes() -> None:
     for place in range(len(frames)):
         changed = list(frames)
         changed[place] = bytes([changed[place][0] ^ 1]) + changed[place][1:]
-        with pytest.raises(MalformedMessage, match="its signature is wrong"):
+        with pytest.raises(ProtocolError, match="its signature is wrong"):
             _open(key, changed)
-    with pytest.raises(MalformedMessage, match="its signature is wrong"):
+    with pytest.raises(ProtocolError, match="its signature is wrong"):
         _open(key, [frames[0], header + b"a", b"bcd"])
-    with pytest.raises(MalformedMessage, match="its signature is wrong"):
+    with pytest.raises(ProtocolError, match="its signature is wrong"):
         _open(b"l" * 32, frames)
 
 
@@ -190,7 +190,7 @@ def test_a_message_that_came_before_does_not_count_again(sockets: Path) -> None:
 def test_no_frame_may_be_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq_transport, "MOST_BYTES", 10)
     header = Outgoing("item", 0, 0, 0, 1, 0.0, None).encode_header()
-    with pytest.raises(MalformedMessage, match="larger than a message may be"):
+    with pytest.raises(ProtocolError, match="larger than a message may be"):
         _open(b"k", [bytes(32), header, bytes(6), bytes(6)])
     assert MOST_BYTES == 1 << 30
 

@@ -9,16 +9,17 @@ from types import TracebackType
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.iteration import LoaderIteration
 from tfds_torch.loaders.multi_options import MultiOptions
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
 from tfds_torch.loaders.pool_setup import PoolSetup
 from tfds_torch.loaders.position import LoaderPosition
-from tfds_torch.loaders.receiver import Deliveries
-from tfds_torch.loaders.worker_shares import ParserShare, rebuild_batch
+from tfds_torch.loaders.receiver import ItemReceiver
+from tfds_torch.loaders.worker_sources import ParserSource
 from tfds_torch.parsers.reading_advice import warn_of_reading
+from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.exit_closing import close_at_exit
-from tfds_torch.runtime.loader_iteration import LoaderIteration
 from tfds_torch.runtime.loader_metrics import LoaderMetrics
 from tfds_torch.runtime.loader_stats import LoaderStats
 
@@ -105,11 +106,11 @@ class MultiLoader(Iterable[Any]):
             fields,
         )
         self._setup = PoolSetup.of(source, options)
-        self._parser, self._name = self._setup.share.parser, self._setup.share.name
+        self._parser, self._name = self._setup.parser, self._setup.source.name
         self.source, self.num_workers, self.world = source, options.num_workers, self._setup.rank
         self._position = LoaderPosition(self._parser, self.world, self.num_workers)
-        if isinstance(share := self._setup.share, ParserShare):
-            warn_of_reading(share.parser, share.fields, self.world)
+        if isinstance(read := self._setup.source, ParserSource):
+            warn_of_reading(read.parser, read.fields, self.world)
         self._metrics = LoaderMetrics()
         self._num_rejected = 0
         close_at_exit(self)
@@ -140,28 +141,21 @@ class MultiLoader(Iterable[Any]):
         if not self._options.concurrent:
             self._end_live()
         epoch, start_batch, num_expected = self._position.begin(is_alone=not self._options.concurrent)
-        pool = self._take_pool()
+        start, pool = Start(epoch, start_batch), self._take_pool()
         try:
-            number = pool.begin(epoch, start_batch, self._options.prefetch_batches)
+            number = pool.begin(start, self._options.prefetch_batches)
         except BaseException:
             self._end_pool(pool, can_go_on=False)
             raise
-        deliveries = Deliveries(
+        items = ItemReceiver(
             pool,
             number,
             self._setup.faults(pool),
-            partial(rebuild_batch, parser=self._parser),
             in_order=self._options.in_order,
-            num_planned=self._setup.num_planned(start_batch),
+            num_planned=self._setup.num_planned(start),
         )
         iteration = LoaderIteration(
-            deliveries,
-            deliveries.examples,
-            self._metrics,
-            num_expected,
-            self._note_delivery,
-            self._note_end,
-            partial(self._end_pool, pool),
+            items, self._metrics, num_expected, self._note_delivery, self._note_end, partial(self._end_pool, pool)
         )
         self._live[iteration] = pool
         return iteration

@@ -1,18 +1,16 @@
-"""WorkerPool: the processes of a MultiLoader, how they are started, told what to do, watched and ended."""
+"""WorkerPool: the worker processes of a loader: their start, the commands they get, the watch over them, their end."""
 
 import os
 import sys
 import time
 from contextlib import suppress
-from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing.context import BaseContext
 from typing import Any
 
-from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.transport import Transport
-from tfds_torch.loaders.wire import MalformedMessage
-from tfds_torch.loaders.worker import BEGIN, END, MORE, ORDER, PoolContext, work
+from tfds_torch.loaders.transport import ProtocolError, Transport
+from tfds_torch.loaders.worker import BEGIN, COMMAND, CREDIT, STOP, PoolContext, work
+from tfds_torch.plan.cursor import Start
 from tfds_torch.runtime.worker_process import with_reports
 from tfds_torch.runtime.worker_start import interrupts_held
 
@@ -41,20 +39,21 @@ class WorkerPool:
     Args:
         context: what the processes share.
         transport: what carries the items.
-        method: how they start.
+        start_context: of multiprocessing, in which they start.
 
     Raises:
-        ConfigError: the source cannot be pickled, and the method needs that.
+        ConfigError: the source cannot be pickled, and the start method needs that.
     """
 
-    def __init__(self, context: PoolContext, transport: Transport, method: str) -> None:
-        self.context, self.transport, self.method = context, transport, method
+    def __init__(self, context: PoolContext, transport: Transport, start_context: BaseContext) -> None:
+        self.context, self.transport = context, transport
+        self.method = method = str(start_context.get_start_method())
         self.num_workers = context.metrics.num_workers
         self.num_begun = 0
         self._owner = os.getpid()
         self._processes: list[Any] = []
-        self._orders: list[Connection] = []
-        self._start_context = with_reports(get_context(method), context.output, self.num_workers)
+        self._commands: list[Connection] = []
+        self._start_context = with_reports(start_context, context.output, self.num_workers)
         self.is_open = True
         try:
             with interrupts_held(method):
@@ -69,9 +68,8 @@ class WorkerPool:
     def _start(self, worker: int) -> None:
         start = self._start_context
         theirs, ours = start.Pipe(duplex=False)
-        self._orders.append(ours)
-        outlet = self.transport.outlet(worker, start)
-        arguments = self.context, worker, theirs, outlet
+        self._commands.append(ours)
+        arguments = self.context, worker, theirs, self.transport.sender(worker, start)
         process = start.Process(target=work, args=arguments, name=f"tfds_torch worker {worker}", daemon=True)  # type: ignore[attr-defined]
         process.start()
         self._processes.append(process)
@@ -90,31 +88,30 @@ class WorkerPool:
         """Whether another iteration may begin: it was not ended, all workers live, and this is no forked process."""
         return self.is_open and os.getpid() == self._owner and not self.find_dead(set(range(self.num_workers)))
 
-    def begin(self, epoch: int, start_batch: int, num_allowed: int) -> int:
+    def begin(self, start: Start, num_allowed: int) -> int:
         """Begins an iteration in all workers; returns its number.
 
         Args:
-            epoch: which one.
-            start_batch: the rank's batch at which it begins.
+            start: where it begins.
             num_allowed: items that each worker may send.
         """
         number, self.num_begun = self.num_begun, self.num_begun + 1
         for worker in range(self.num_workers):
             self._drop_what_came(worker)
-            self._order(worker, BEGIN, number, epoch, start_batch, num_allowed)
+            self._command(worker, BEGIN, number, start.epoch, start.start_batch, start.first_example, num_allowed)
         return number
 
     def allow_more(self, worker: int, iteration: int) -> None:
         """Lets a worker send one more item of an iteration."""
-        self._order(worker, MORE, iteration, 1, 0, 0)
+        self._command(worker, CREDIT, iteration, 1, 0, 0, 0)
 
-    def _order(self, worker: int, *numbers: int) -> None:
+    def _command(self, worker: int, *numbers: int) -> None:
         with suppress(OSError):  # As above.
-            os.write(self._orders[worker].fileno(), ORDER.pack(*numbers))  # A pipe takes so few bytes whole.
+            os.write(self._commands[worker].fileno(), COMMAND.pack(*numbers))  # A pipe takes so few bytes whole.
 
     def _drop_what_came(self, worker: int) -> None:
         """Takes what a worker has sent in an iteration that was broken off before its turn; it blocks otherwise."""
-        with suppress(EOFError, MalformedMessage):  # Who ended or does not keep to the protocol is found when awaited.
+        with suppress(EOFError, ProtocolError):  # Reported when the worker is awaited.
             while self.transport.receive(worker) is not None:
                 pass
 
@@ -146,9 +143,11 @@ class WorkerPool:
         self.is_open = False
         if os.getpid() != self._owner:
             return
-        for worker, orders in enumerate(self._orders):
-            self._order(worker, END, 0, 0, 0, 0)  # Its pipe alone would not tell: workers forked later hold it open.
-            orders.close()
+        for worker, commands in enumerate(self._commands):
+            self._command(
+                worker, STOP, 0, 0, 0, 0, 0
+            )  # Closing is not enough: workers forked later hold the pipe open.
+            commands.close()
         ends_at, waiting = time.monotonic() + grace_s, {process.sentinel for process in self._processes}
         while waiting and (left_s := ends_at - time.monotonic()) > 0:
             waiting -= set(wait(list(waiting), left_s))
@@ -163,11 +162,6 @@ class WorkerPool:
 
 def _refuse_unpicklable(context: PoolContext, method: str, error: Exception) -> None:
     """Raises ConfigError where the source of a pool is what cannot be handed to its workers."""
-    try:
-        ForkingPickler.dumps(context.share)
-    except Exception as reason:
-        raise ConfigError(
-            f"MultiLoader: the source {context.share.name} cannot be pickled ({type(reason).__name__}: {reason}), and "
-            f"workers that are started by {method!r} get it pickled. Use what a module defines, not a lambda, a "
-            f"function within a function, or an open file; or start_method='fork'."
-        ) from error
+    found = context.source.describe_unpicklable(error, method)
+    if found is not None:
+        raise found from error

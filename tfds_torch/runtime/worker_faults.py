@@ -119,8 +119,8 @@ class WorkerFaults:
             )
         return ""
 
-    def describe_lie(self, worker: int, pid: int, what: str) -> str:
-        """Returns what is said of a worker that breaks the rules of its messages.
+    def describe_protocol_error(self, worker: int, pid: int, what: str) -> str:
+        """Returns the message for a worker whose messages cannot be read.
 
         Args:
             worker: which one.

@@ -80,8 +80,16 @@ class DevicePrefetcher(Iterable[Any]):
         self._running: weakref.WeakSet[_Iteration] = weakref.WeakSet()
 
     def __iter__(self) -> Iterator[Any]:
+        return _Untagged(self.iterate(_Tagged(iter(self.batches))))
+
+    def iterate(self, batches: Iterator[tuple[Any, Any]]) -> "_Iteration":
+        """Begins an iteration over batches that something travels with; it yields them on the device, with that.
+
+        Args:
+            batches: each with what travels with it, which stays as it is. Closed with the iteration.
+        """
         copy = device_copy(self.device, self._normalization, self.prefetch_batches, self._metrics)
-        iteration = _Iteration(copy, iter(self.batches), self._normalization.arrange)
+        iteration = _Iteration(copy, batches, self._normalization.arrange)
         self._running.add(iteration)
         return iteration
 
@@ -109,26 +117,56 @@ class DevicePrefetcher(Iterable[Any]):
         self.close()
 
 
-class _Iteration(Iterator[Any]):
-    """One iteration: what was sent and not yet received, and what the source raised."""
+class _Tagged(Iterator[tuple[Any, None]]):
+    """Yields batches that nothing travels with."""
 
-    def __init__(self, copy: DeviceCopy, source: Iterator[Any], arrange: Callable[[Any], Any]) -> None:
-        self._copy, self._arrange = copy, arrange
-        self._source: Iterator[Any] | None = source
-        self._num_ahead = 0
-        self._sent: deque[Any] = deque()
-        self._error: Exception | None = None
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+
+    def __next__(self) -> tuple[Any, None]:
+        return next(self._batches), None
+
+    def close(self) -> None:
+        """Ends the iteration."""
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+
+
+class _Untagged(Iterator[Any]):
+    """Yields batches without what has travelled with them."""
+
+    def __init__(self, batches: "_Iteration") -> None:
+        self._batches = batches
 
     def __next__(self) -> Any:
+        return next(self._batches)[0]
+
+    def close(self) -> None:
+        """Ends the iteration."""
+        self._batches.close()
+
+
+class _Iteration(Iterator[tuple[Any, Any]]):
+    """One iteration: what was sent and not yet received, and what the source raised."""
+
+    def __init__(self, copy: DeviceCopy, source: Iterator[tuple[Any, Any]], arrange: Callable[[Any], Any]) -> None:
+        self._copy, self._arrange = copy, arrange
+        self._source: Iterator[tuple[Any, Any]] | None = source
+        self._num_ahead = 0
+        self._sent: deque[tuple[Any, Any]] = deque()  # With what travels with it.
+        self._error: Exception | None = None
+
+    def __next__(self) -> tuple[Any, Any]:
         try:
             while self._source is not None and self._error is None and len(self._sent) <= self._num_ahead:
                 self._send_next(self._source)
             if self._sent:
-                batch = self._copy.receive(self._sent[0])
-                self._sent.popleft()
+                batch = self._copy.receive(self._sent[0][0])
+                _, tag = self._sent.popleft()
                 # The first batch comes as soon as it is read; the ones ahead of it are built up one by one.
                 self._num_ahead = min(self._num_ahead + 1, self._copy.num_ahead)
-                return batch
+                return batch, tag
         except Exception:
             self.close()
             raise
@@ -139,11 +177,12 @@ class _Iteration(Iterator[Any]):
         finally:
             del error  # It refers to this frame.
 
-    def _send_next(self, source: Iterator[Any]) -> None:
+    def _send_next(self, source: Iterator[tuple[Any, Any]]) -> None:
         try:
             if self._sent:  # As good as never waits: what was sent latest was sent before the loop's latest step.
-                self._copy.settle(self._sent[-1])
-            self._sent.append(self._copy.send(with_tensors(self._arrange(next(source)))))
+                self._copy.settle(self._sent[-1][0])
+            batch, tag = next(source)
+            self._sent.append((self._copy.send(with_tensors(self._arrange(batch))), tag))
         except StopIteration:
             self._close_source()
         except Exception as error:  # Comes after the batches before it.

@@ -14,6 +14,7 @@ from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.loader_state import state_at
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.parsers.reading_advice import warn_of_reading
+from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.shared_progress import Progress, SharedProgress
 from tfds_torch.plan.state import LoaderState
@@ -309,20 +310,21 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return self._in_one_thread(self._counted(self._own.begin(self.parser.plan(world), began)))
 
     def read(
-        self, epoch: int, start_batch: int, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
+        self,
+        world: World,
+        start: Start,
+        metrics: StageMetrics | None = None,
+        slots: SharedSlots | None = None,
     ) -> Iterator[Any]:
-        """Yields what this process reads of an epoch; nothing is counted. In a worker, the share of that worker.
+        """Yields what one worker of a rank, or the rank by itself, reads of an epoch; nothing is counted.
 
         Args:
-            epoch: which one.
-            start_batch: the rank's batch at which the loader's iteration begins.
+            world: the rank, and which of its workers this is.
+            start: where the loader's iteration begins.
             metrics: what times are reported to; None: nothing.
             slots: in which a worker writes the images of whole batches; None: into memory of its own.
         """
-        worker, world = torch.utils.data.get_worker_info(), self.find_rank()
-        if worker is not None:
-            world = world.at_worker(worker.id, worker.num_workers)
-        batches = self._batches(world, epoch, start_batch, metrics, slots)
+        batches = self._batches(world, start.epoch, start.start_batch, metrics, slots)
         items = (item for batch in batches for item in self._items(batch, metrics))
         return self._in_one_thread(items)
 

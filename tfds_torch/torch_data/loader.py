@@ -10,15 +10,17 @@ from typing import Any
 import torch
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.reading_names import name_of, names_of
+from tfds_torch.loaders.iteration import LoaderIteration
+from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.delivered import DeliveredBatches
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.runtime.exit_closing import close_at_exit
-from tfds_torch.runtime.loader_iteration import LoaderIteration
 from tfds_torch.runtime.loader_metrics import LoaderMetrics
 from tfds_torch.runtime.loader_stats import LoaderStats
 from tfds_torch.runtime.worker_faults import ReadingNames
+from tfds_torch.torch_data.batch_reader import BatchReader
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
@@ -27,8 +29,8 @@ from tfds_torch.torch_data.loading.reported_length import CountedBatches, report
 from tfds_torch.torch_data.loading.source import BatchSource
 from tfds_torch.torch_data.loading.start_errors import unpicklable_is_named
 from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
-from tfds_torch.torch_data.loading.worker import WorkerContext
 from tfds_torch.torch_data.own_iteration import is_position
+from tfds_torch.torch_data.planned_reader import OwnReader, PoolReader
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
@@ -149,9 +151,8 @@ class Loader(Iterable[Any]):
     """
 
     def __init__(self, dataset: Any, options: LoaderOptions = LoaderOptions()) -> None:  # noqa: B008 (frozen)
-        self._source: BatchSource | None = None
+        self._reader: BatchReader | None = None
         self._iteration: Callable[[], LoaderIteration | None] = _nothing
-        self._context: WorkerContext | None = None
         self._is_closed = False
         self.dataset = dataset
         self.options = options
@@ -175,7 +176,7 @@ class Loader(Iterable[Any]):
     @property
     def worker_pids(self) -> list[int]:
         """The processes that read, by the worker's number; empty where none run."""
-        return [] if self._source is None else self._source.pids
+        return [] if self._reader is None else self._reader.pids
 
     def __len__(self) -> int:
         """Batches of an epoch: exact for an ImageDataset, else as torch's DataLoader says.
@@ -196,17 +197,21 @@ class Loader(Iterable[Any]):
             self._has_ranks = warn_of_ranks(self.dataset, self.options, stacklevel=3)
         self._check_ranks()
         began = self._begin_epoch()
-        source = self._begin_source(began)
-        batches = self._counted(source)
-        num_expected = None if began is None else began.num_batches - began.batches_delivered
+        reader = self._take_reader()
+        try:
+            batches = reader.begin(None if began is None else Start(began.epoch, began.batches_delivered))
+        except BaseException:
+            self._end_reader(reader, can_go_on=False)
+            raise
+        if (length := reported_length(self.dataset)) is not None and not self._is_ours:
+            batches = CountedBatches(batches, self._setup.is_collated, self._name, length, self.num_workers)
         iteration = LoaderIteration(
-            iter(self._on_device(batches)) if self.options.has_device_stage else batches,
-            source.examples,
+            self._on_device(()).iterate(batches) if self.options.has_device_stage else batches,
             self._metrics,
-            num_expected,
+            None if began is None else began.num_batches - began.batches_delivered,
             self._note_delivery,
             self._note_end,
-            partial(self._end_source, source),
+            partial(self._end_reader, reader),
         )
         self._iteration = weakref.ref(iteration)
         return iteration
@@ -260,8 +265,8 @@ class Loader(Iterable[Any]):
         self._is_closed = True
         if (iteration := self._iteration()) is not None:
             iteration.replace()
-        if self._source is not None:
-            self._end_source(self._source, can_go_on=False)
+        if self._reader is not None:
+            self._end_reader(self._reader, can_go_on=False)
 
     def __repr__(self) -> str:
         options = self.options
@@ -283,7 +288,7 @@ class Loader(Iterable[Any]):
         self.__init__(**state)  # type: ignore[misc] # Another process has processes of its own.
 
     def __del__(self) -> None:
-        if getattr(self, "_source", None) is not None:
+        if getattr(self, "_reader", None) is not None:
             self.close()
 
     def _begin_epoch(self) -> LoaderState | None:
@@ -292,43 +297,37 @@ class Loader(Iterable[Any]):
             return None
         return self._delivered.begin(self.dataset.progress, partial(self.dataset.begin, self.num_workers))
 
-    def _begin_source(self, began: LoaderState | None) -> BatchSource:
-        """Returns the source of an iteration that begins now."""
-        source, context = self._source, self._context
-        if source is None or context is None or not source.is_usable:
-            if source is not None:
-                source.close()
-            context = self._context = self._setup.make_context(self.dataset, self.num_workers)
-            self._metrics.use(context.metrics)
-            _write_start(context, 0, began)
+    def _take_reader(self) -> BatchReader:
+        """Returns what reads the iteration that begins now: that of the iteration before, if it can go on."""
+        reader = self._reader
+        if reader is None or not reader.is_usable:
+            if reader is not None:
+                reader.close()
+            reader = self._reader = self._make_reader()
+            self._metrics.use(reader.metrics)
+        return reader
+
+    def _make_reader(self) -> BatchReader:
+        options = self.options
+        if not isinstance(self.dataset, ImageDataset):
+            context = self._setup.make_context(self.dataset, self.num_workers)
             loader = self._setup.torch_loader(self.dataset, context, self.num_workers)
-            with unpicklable_is_named(self.dataset, self.options, loader):
-                source = self._source = BatchSource(loader, context, self._names(), self.options.timeout_s)
-        else:
-            _write_start(context, source.num_begun, began)
-        try:
-            source.begin()
-        except BaseException:
-            self._end_source(source, can_go_on=False)
-            raise
-        return source
+            with unpicklable_is_named(self.dataset, options, loader):
+                return BatchSource(loader, context, ReadingNames(self._name), options.timeout_s)
+        source = self._setup.source(self.dataset)
+        if not self.num_workers:
+            return OwnReader(source, options.timeout_s)
+        context = options.multiprocessing_context
+        return PoolReader(source, self.num_workers, context, options.prefetch_batches, options.timeout_s)
 
-    def _counted(self, source: BatchSource) -> Iterator[Any]:
-        """Returns the batches of a source; those of an IterableDataset with a length are held against that."""
-        batches, length = source.batches(), None if self._is_ours else reported_length(self.dataset)
-        if length is None:
-            return batches
-        setup = self._setup
-        return CountedBatches(batches, source.examples, setup.is_collated, self._name, length, self.num_workers)
-
-    def _end_source(self, source: BatchSource, can_go_on: bool) -> None:
+    def _end_reader(self, reader: BatchReader, can_go_on: bool) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""
         is_kept = self.num_workers > 0 and self.options.persistent_workers and not self._is_closed
-        if can_go_on and is_kept and source.is_usable:
+        if can_go_on and is_kept and reader.is_usable:
             return
-        source.close()
-        if self._source is source:
-            self._source = None
+        reader.close()
+        if self._reader is reader:
+            self._reader = None
 
     def _note_delivery(self, number: int) -> None:
         self._delivered.number = number
@@ -379,17 +378,6 @@ class Loader(Iterable[Any]):
             return type(self.dataset).__name__
         return name_of(self.dataset.parser)
 
-    def _names(self) -> ReadingNames:
-        if not self._is_ours:
-            return ReadingNames(self._name)
-        return names_of(self.dataset.parser, "Loader", "multiprocessing_context")
-
 
 def _nothing() -> None:
     return None
-
-
-def _write_start(context: WorkerContext, number: int, began: LoaderState | None) -> None:
-    """Tells workers where an iteration over an ImageDataset begins."""
-    if context.starts is not None and began is not None:
-        context.starts.write(number, began.epoch, began.batches_delivered)

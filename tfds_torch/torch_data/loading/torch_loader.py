@@ -23,6 +23,7 @@ from tfds_torch.torch_data.loading.iterables import is_iterable
 from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.loading.sending import SendingCollate
 from tfds_torch.torch_data.loading.worker import TimedIterable, TimedMap, WorkerContext, WorkerStart
+from tfds_torch.torch_data.planned_reader import DatasetSource
 
 _LARGEST_BATCH_BYTES = 1 << 27  # Of address space, not of memory; larger ones are handed over by torch.
 _REST_BYTES = 1 << 20  # What comes with the images.
@@ -105,6 +106,12 @@ class TorchLoaderSetup:
             generator=self.generator,
             **of_workers,
         )
+
+    def source(self, dataset: ImageDataset) -> DatasetSource:
+        """Returns what the workers of a loader over an ImageDataset read."""
+        collate = self.options.collate_fn or self._default_collate(dataset)
+        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        return DatasetSource(dataset, collate, self.options.worker_init_fn, base_seed)
 
     def _batching(self) -> dict[str, Any]:
         """Returns torch's arguments that say which examples are in every batch."""
