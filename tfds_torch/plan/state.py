@@ -8,6 +8,7 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import BlockShuffle
 from tfds_torch.plan.state_fields import checksum_of, describe, read_fields
@@ -164,6 +165,11 @@ class LoaderState:
     def num_batches(self) -> int:
         """Batches that each rank has in the epoch, from `first_example` on."""
         return self.plan.num_batches
+
+    @property
+    def start(self) -> Start:
+        """Where an iteration begins that goes on from here."""
+        return Start(self.epoch, self.batches_delivered, self.first_example)
 
     @property
     def examples_delivered(self) -> int:

@@ -1,5 +1,6 @@
 """IndexedImageDataset: a parser's examples as a torch map-style Dataset."""
 
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.worker_watch import end_with_parent
 from tfds_torch.torch_data.fields import check_field_names, make_tuples
+from tfds_torch.torch_data.plain_dataloader import find_iteration
+from tfds_torch.torch_data.plain_epochs import PlainEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer
 
 _IN_TENSORS = ReadContext(make_buffer=make_own_buffer)

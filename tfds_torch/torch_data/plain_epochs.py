@@ -17,7 +17,7 @@ _NOT_SET = -1
 _NUM_REMEMBERED, _NUM_OWNERS, _NUM_ARRIVED_BYTES = 16, 128, 64
 
 _SEED = np.dtype([("seed", "i8"), ("epoch", "i8"), ("arrived", "u1", _NUM_ARRIVED_BYTES)])
-"""A loader's base seed, its epoch, and a bit for each worker that has begun it; workers beyond begin with the others."""
+"""A loader's base seed, its epoch, and a bit for each worker that has begun it; more workers begin with the others."""
 _START = np.dtype([("epoch", "i8"), ("start_batch", "i8"), ("first_example", "i8")])
 _ROW = np.dtype(
     [
