@@ -124,7 +124,14 @@ class ParserSource(_Unprepared):
         local = num_local_ranks(os.environ) if "LOCAL_WORLD_SIZE" in os.environ else None
         make_buffer = None if self.parser.preprocess is None else BatchMemory(slots)
         context = ReadContext(make_buffer, metrics, local, is_read_ahead=True)
-        batches = self.parser.batches(world, start.epoch, start.start_batch, fields=self.fields, context=context)
+        batches = self.parser.batches(
+            world,
+            start.epoch,
+            start.start_batch,
+            fields=self.fields,
+            context=context,
+            first_example=start.first_example,
+        )
         return CountedItems(batches, metrics)
 
 

@@ -13,8 +13,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.iteration import LoaderIteration
 from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.cursor import Start
-from tfds_torch.plan.delivered import DeliveredBatches
+from tfds_torch.plan.cursor import Position
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
 from tfds_torch.runtime.processes import close_at_exit
@@ -28,7 +27,7 @@ from tfds_torch.torch_data.loading.reported_length import CountedBatches, report
 from tfds_torch.torch_data.loading.source import BatchSource
 from tfds_torch.torch_data.loading.start_errors import unpicklable_is_named
 from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
-from tfds_torch.torch_data.own_iteration import is_position
+from tfds_torch.torch_data.plain_dataloader import is_position
 from tfds_torch.torch_data.planned_reader import OwnReader, PoolReader
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
@@ -157,7 +156,7 @@ class Loader(Iterable[Any]):
         self.options = options
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
         self._setup = TorchLoaderSetup.of(dataset, options)
-        self._delivered = DeliveredBatches()
+        self._position: Position | None = None  # Of the latest iteration over an ImageDataset.
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
         if options.has_device_stage:
@@ -195,10 +194,10 @@ class Loader(Iterable[Any]):
         if not self._has_ranks:  # torch.distributed may have been initialised meanwhile.
             self._has_ranks = warn_of_ranks(self.dataset, self.options, stacklevel=3)
         self._check_ranks()
-        began = self._begin_epoch()
+        position = self._begin_epoch()
         reader = self._take_reader()
         try:
-            batches = reader.begin(None if began is None else Start(began.epoch, began.batches_delivered))
+            batches = reader.begin(None if position is None else position.start)
         except BaseException:
             self._end_reader(reader, can_go_on=False)
             raise
@@ -207,9 +206,9 @@ class Loader(Iterable[Any]):
         iteration = LoaderIteration(
             self._device_stage().iterate(batches) if self.options.has_device_stage else batches,
             self._metrics,
-            None if began is None else began.num_batches - began.batches_delivered,
-            self._note_delivery,
-            self._note_end,
+            self._num_left(position),
+            partial(self._note_delivery, position),
+            partial(self._note_end, position),
             partial(self._end_reader, reader),
         )
         self._iteration = weakref.ref(iteration)
@@ -237,14 +236,20 @@ class Loader(Iterable[Any]):
             ConfigError: the dataset is not an ImageDataset.
         """
         dataset = self._own_dataset()
-        state = self._delivered.state(dataset.progress)
-        return dataset.state_dict() if state is None else state.to_dict()
+        if self._position is None or not dataset.cursor.has_begun:
+            return dataset.state_dict()
+        return dataset.state_of(self._position).to_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
         """Lets the next iteration go on where a state was taken; later ones are the following epochs.
 
         As `ImageDataset.load_state_dict`: in mode `index` the numbers of workers and ranks may be others, as long as
         the global batch is the same; a state of an epoch's end makes the first iteration empty.
+
+        Args:
+            state: what `state_dict` returned, here or on another rank.
+            allow_batch_change: whether a state of another global batch is taken, in mode `index`: what is left of the
+                epoch is then dealt anew, each example exactly once. It must be given on every rank.
 
         Raises:
             ConfigError: the dataset is not an ImageDataset.
@@ -253,7 +258,7 @@ class Loader(Iterable[Any]):
         dataset = self._own_dataset()
         if is_position(state):
             LoaderState.from_dict(state)  # Says what it is instead.
-        dataset.load_state_dict(state)
+        dataset.load_state_dict(state, allow_batch_change=allow_batch_change)
 
     def stats(self) -> LoaderStats:
         """Returns what was delivered since the loader was made, and where the time went, by stage and worker."""
@@ -290,11 +295,17 @@ class Loader(Iterable[Any]):
         if getattr(self, "_reader", None) is not None:
             self.close()
 
-    def _begin_epoch(self) -> LoaderState | None:
-        """Returns where an iteration over an ImageDataset begins that begins now."""
-        if not self._is_ours:
+    def _begin_epoch(self) -> Position | None:
+        """Returns the position of an iteration over an ImageDataset that begins now."""
+        if self._is_ours:
+            self._position = self.dataset.begin(self.num_workers, self._position)
+        return self._position
+
+    def _num_left(self, position: Position | None) -> int | None:
+        """Returns how many batches an iteration has that begins now, where they are planned."""
+        if position is None:
             return None
-        return self._delivered.begin(self.dataset.progress, partial(self.dataset.begin, self.num_workers))
+        return int(self.dataset.plan(position.start.first_example).num_batches) - position.start.start_batch
 
     def _take_reader(self) -> BatchReader:
         """Returns what reads the iteration that begins now: that of the iteration before, if it can go on."""
@@ -328,14 +339,16 @@ class Loader(Iterable[Any]):
         if self._reader is reader:
             self._reader = None
 
-    def _note_delivery(self, number: int) -> None:
-        self._delivered.number = number
+    def _note_delivery(self, position: Position | None, number: int) -> None:
+        if position is not None:
+            position.delivered = number
         if self.options.log_every is not None and number % self.options.log_every == 0:
             workers = f"; workers' pids {', '.join(map(str, self.worker_pids))}" if self.worker_pids else ""
             _logger.info("%s: %s%s", self._name, self.stats(), workers)
 
-    def _note_end(self) -> None:
-        self._delivered.has_ended = True
+    def _note_end(self, position: Position | None) -> None:
+        if position is not None:
+            position.has_ended = True
 
     def _device_stage(self) -> DevicePrefetcher:
         options = self.options
@@ -355,7 +368,7 @@ class Loader(Iterable[Any]):
         if not self._must_check_ranks or not self._is_ours or not is_distributed():
             return
         if self.dataset.find_rank().num_replicas > 1:
-            more = {**self.dataset.progress.facts, "num_workers": self.num_workers}
+            more = {**vars(self.dataset.start), "num_workers": self.num_workers}
             check_ranks(self.dataset.parser, self.dataset.find_rank, _RANKS_TIMEOUT_S, more)
         self._must_check_ranks = False
 
