@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as npst
 from loaders.sources import equal, every_kind
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders import wire
-from tfds_torch.loaders.wire import Outgoing, ProtocolError, read_header, view_buffer
+from tfds_torch.loaders.transport import ProtocolError
+from tfds_torch.loaders.wire import Outgoing, read_header, view_buffer
 from tfds_torch.loaders.wire_items import ItemReader, ItemWriter
 
 DTYPES = st.one_of(

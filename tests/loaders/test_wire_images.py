@@ -14,7 +14,7 @@ from PIL import Image
 from loaders.test_wire import receive, send
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders import wire_images
-from tfds_torch.loaders.wire import ProtocolError
+from tfds_torch.loaders.transport import ProtocolError
 from tfds_torch.loaders.wire_images import put_image_together, take_image_apart
 from tfds_torch.loaders.wire_items import ItemReader, ItemWriter
 

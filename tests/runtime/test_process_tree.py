@@ -1,10 +1,11 @@
-"""process_tree: who belongs to a process, and whether it runs."""
+"""process_tree: the family of a process, and its state."""
 
 import os
+import signal
 import subprocess
 import sys
 
-from tfds_torch.runtime.process_tree import cpu_s, is_running, process_tree
+from tfds_torch.runtime.process_tree import cpu_s, is_running, process_state, process_tree
 
 GRANDPARENT = """
 import subprocess, sys
@@ -53,3 +54,14 @@ def test_processor_time_is_that_of_the_processes_together() -> None:
     after = cpu_s([os.getpid(), NO_SUCH_PID])
     assert after is not None
     assert after >= before + 0.05
+
+
+def test_states_are_described_in_words() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)  # It has stopped when this returns.
+    assert process_state(process.pid) == ("T", "stopped")
+    process.kill()
+    process.communicate()
+    assert process_state(process.pid) == ("?", "unknown")
+    assert process_state(os.getpid())[1] in ("running", "sleeping")

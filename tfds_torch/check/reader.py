@@ -20,8 +20,7 @@ from tfds_torch.check.resume import NUM_AFTER, Point, Resumed, batches_after
 from tfds_torch.errors import ConfigError, StateMismatchError, TfdsTorchError, WorkerError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.epoch_times import EpochTimer
-from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.runtime.metrics import EpochTimer, LoaderStats
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import Loader, create_loader
 from tfds_torch.torch_data.plain_dataloader import make_plain_loader

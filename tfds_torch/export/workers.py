@@ -18,10 +18,11 @@ from typing import Any, Protocol
 
 from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
 from tfds_torch.runtime.failure import Failure, RemoteTraceback
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.process_tree import process_state
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_watch import end_with_parent, process_state
+from tfds_torch.runtime.worker_start import end_with_parent
 
 LOOK_S = 0.2
 STUCK_S = 300.0

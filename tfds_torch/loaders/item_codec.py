@@ -110,7 +110,7 @@ def _place(part: Part, packing: SlotPacking) -> tuple[int, int] | None:
     if not _MOST_IN_PIPE < part.num_bytes <= MOST_BYTES or part.dtype.hasobject:
         return None
     place = packing.place(part.num_bytes)
-    if place is not None:
+    if place is not None and packing.slots is not None:
         slot, start = place
         end = start
         for piece in part.pieces:

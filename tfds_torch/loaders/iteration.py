@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.loaders.worker_sources import WorkerBatch
-from tfds_torch.runtime.loader_metrics import LoaderMetrics
+from tfds_torch.runtime.metrics import LoaderMetrics
 
 
 class LoaderIteration(Iterator[Any]):
@@ -23,14 +22,14 @@ class LoaderIteration(Iterator[Any]):
 
     def __init__(
         self,
-        batches: Iterator[WorkerBatch],
+        batches: Iterator[tuple[Any, int]],
         metrics: LoaderMetrics,
         num_expected: int | None,
         on_delivery: Callable[[int], None],
         on_exhausted: Callable[[], None],
         on_end: Callable[[bool], None],
     ) -> None:
-        self._batches: Iterator[WorkerBatch] | None = batches
+        self._batches: Iterator[tuple[Any, int]] | None = batches
         self._metrics, self._owner = metrics, os.getpid()
         self._num_expected, self._num_delivered = num_expected, 0
         self._on_delivery, self._on_exhausted, self._on_end = on_delivery, on_exhausted, on_end
@@ -47,8 +46,9 @@ class LoaderIteration(Iterator[Any]):
             raise StopIteration
         if os.getpid() != self._owner:
             raise ConfigError(
-                f"This iteration began in process {self._owner}, which was forked: its batches are delivered there. "
-                f"Make a loader of its own in this process."
+                f"This iteration belongs to the process that began it (pid {self._owner}), and this one (pid "
+                f"{os.getpid()}) was forked from it: it would take batches away from it. Begin another iteration "
+                f"here, with iter(loader)."
             )
         asked_at = self._metrics.enter()
         try:

@@ -21,9 +21,8 @@ from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Cursor, Position, Start
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.exit_closing import close_at_exit
-from tfds_torch.runtime.loader_metrics import LoaderMetrics
-from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
+from tfds_torch.runtime.processes import close_at_exit
 
 _logger = logging.getLogger(__name__)
 

@@ -2,17 +2,14 @@
 
 import os
 import sys
-import time
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from typing import Any
 
 from tfds_torch.loaders.transport import ProtocolError, Transport
 from tfds_torch.loaders.worker import BEGIN, COMMAND, CREDIT, STOP, PoolContext, work
 from tfds_torch.plan.cursor import Start
-from tfds_torch.runtime.worker_process import with_reports
-from tfds_torch.runtime.worker_start import interrupts_held
+from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held
 
 GRACE_S = 1.0
 """Seconds that workers have to end by themselves."""
@@ -39,40 +36,33 @@ class WorkerPool:
     Args:
         context: what the processes share.
         transport: what carries the items.
-        start_context: of multiprocessing, in which they start.
+        start: how they start: "fork", "spawn", "forkserver", or a context of multiprocessing.
 
     Raises:
         ConfigError: the source cannot be pickled, and the start method needs that.
     """
 
-    def __init__(self, context: PoolContext, transport: Transport, start_context: BaseContext) -> None:
+    def __init__(self, context: PoolContext, transport: Transport, start: str | BaseContext) -> None:
         self.context, self.transport = context, transport
-        self.method = method = str(start_context.get_start_method())
         self.num_workers = context.metrics.num_workers
         self.num_begun = 0
-        self._owner = os.getpid()
-        self._processes: list[Any] = []
+        self._processes = WorkerProcesses(start, context.output, self.num_workers)
+        self.method = self._processes.method
         self._commands: list[Connection] = []
-        self._start_context = with_reports(start_context, context.output, self.num_workers)
         self.is_open = True
         try:
-            with interrupts_held(method):
+            with interrupts_held(self.method):
                 for worker in range(self.num_workers):
                     self._start(worker)
-        except BaseException as error:
+        except BaseException:
             self.end(0.0)
-            if method != "fork" and isinstance(error, Exception):
-                _refuse_unpicklable(context, method, error)
             raise
 
     def _start(self, worker: int) -> None:
-        start = self._start_context
-        theirs, ours = start.Pipe(duplex=False)
+        theirs, ours = self._processes.context.Pipe(duplex=False)
         self._commands.append(ours)
-        arguments = self.context, worker, theirs, self.transport.sender(worker, start)
-        process = start.Process(target=work, args=arguments, name=f"tfds_torch worker {worker}", daemon=True)  # type: ignore[attr-defined]
-        process.start()
-        self._processes.append(process)
+        sender = self.transport.sender(worker, self._processes.context)
+        self._processes.start(work, (self.context, worker, theirs, sender), self.context.source.inputs)
         theirs.close()
         self.transport.note_started(worker)
         with suppress(OSError):  # It is dead already, which is found where its items are waited for.
@@ -81,12 +71,12 @@ class WorkerPool:
     @property
     def pids(self) -> list[int]:
         """The processes, by the worker's number."""
-        return [process.pid for process in self._processes]
+        return self._processes.pids
 
     @property
     def is_usable(self) -> bool:
         """Whether another iteration may begin: it was not ended, all workers live, and this is no forked process."""
-        return self.is_open and os.getpid() == self._owner and not self.find_dead(set(range(self.num_workers)))
+        return self.is_open and self._processes.is_owner and not self.find_dead(set(range(self.num_workers)))
 
     def begin(self, start: Start, num_allowed: int) -> int:
         """Begins an iteration in all workers; returns its number.
@@ -122,15 +112,7 @@ class WorkerPool:
             workers: which ones to look at.
             wait_s: how long to wait for the first of them.
         """
-        processes = [(worker, self._processes[worker]) for worker in sorted(workers)] if self.is_open else []
-        if wait_s:
-            ending = wait([process.sentinel for _, process in processes], wait_s)
-            for _, process in processes:
-                if process.sentinel in ending:
-                    process.join(wait_s)  # Its files are closed a moment before it has ended.
-        return [
-            (worker, process.pid, process.exitcode) for worker, process in processes if process.exitcode is not None
-        ]
+        return self._processes.find_dead(workers, wait_s) if self.is_open else []
 
     def end(self, grace_s: float = GRACE_S) -> None:
         """Ends the workers: those that are idle by themselves, the others by SIGKILL.
@@ -141,27 +123,11 @@ class WorkerPool:
         if not self.is_open:
             return
         self.is_open = False
-        if os.getpid() != self._owner:
+        if not self._processes.is_owner:
             return
         for worker, commands in enumerate(self._commands):
-            self._command(
-                worker, STOP, 0, 0, 0, 0, 0
-            )  # Closing is not enough: workers forked later hold the pipe open.
+            self._command(worker, STOP, 0, 0, 0, 0, 0)  # Workers that were forked later hold its pipe open.
             commands.close()
-        ends_at, waiting = time.monotonic() + grace_s, {process.sentinel for process in self._processes}
-        while waiting and (left_s := ends_at - time.monotonic()) > 0:
-            waiting -= set(wait(list(waiting), left_s))
-        for process in self._processes:
-            if process.is_alive():
-                process.kill()
-        for process in self._processes:
-            process.join()
+        self._processes.end(grace_s)
         self.transport.close()
         self.context.output.close()
-
-
-def _refuse_unpicklable(context: PoolContext, method: str, error: Exception) -> None:
-    """Raises ConfigError where the source of a pool is what cannot be handed to its workers."""
-    found = context.source.describe_unpicklable(error, method)
-    if found is not None:
-        raise found from error

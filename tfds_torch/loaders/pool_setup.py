@@ -3,7 +3,6 @@
 import logging
 import os
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.reading_names import names_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 
@@ -75,9 +74,8 @@ class PoolSetup:
         method, reason = find_start_method(options.start_method)
         metrics, output = StageMetrics(options.num_workers), WorkerOutput(options.num_workers)
         seed = 0 if parser is None else parser.plan(self.rank).seed
-        pool = WorkerPool(
-            PoolContext(self.source, self.rank, seed, metrics, output, slots), transport, get_context(method)
-        )
+        context = PoolContext(self.source, self.rank, seed, metrics, output, slots)
+        pool = WorkerPool(context, transport, method)
         _logger.log(
             options.log_level,
             "%s: %d workers, pids %s, transport %r. %s",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.wire import ProtocolError
+from tfds_torch.loaders.transport import ProtocolError
 
 _BITS = {
     "1": 1,

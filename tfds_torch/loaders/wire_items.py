@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.wire import MOST_BYTES, Part, ProtocolError, allowed
+from tfds_torch.loaders.transport import ProtocolError
+from tfds_torch.loaders.wire import MOST_BYTES, Part, allowed
 from tfds_torch.loaders.wire_images import is_image, put_image_together, size_of_image, take_image_apart
 from tfds_torch.loaders.wire_tensors import is_tensor, tensor_to_array
 

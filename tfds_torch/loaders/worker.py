@@ -17,10 +17,10 @@ from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.allocator import keep_freed_memory
 from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_start import become_worker, seed_random_and_numpy, wait_for_turn
+from tfds_torch.runtime.worker_start import init_worker, seed_random_and_numpy, stagger_first_batch
 
 BEGIN, CREDIT, STOP = range(3)
 COMMAND = struct.Struct("<Bqqqqq")
@@ -58,7 +58,7 @@ def work(context: PoolContext, worker: int, commands: Connection, sender: Sender
         commands: the reading end of its pipe; first comes the transport's key.
         sender: where items go.
     """
-    become_worker(worker, context.metrics, context.output, context.slots)
+    init_worker(worker, context.metrics, context.output, context.slots)
     _use_one_thread_of_torch()
     keep_freed_memory()
     world = context.rank.at_worker(worker, context.metrics.num_workers)
@@ -181,7 +181,7 @@ class _Iteration:
                 return
             self._seed()
             items = context.source.items(self._world, self._start, context.slots, metrics)
-            wait_for_turn(metrics, self._world.worker)
+            stagger_first_batch(metrics, self._world.worker)
             if self._send_all(items):
                 metrics.note_started()
                 metrics.note_done()

@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,9 +19,9 @@ from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, stored_name
 from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.machine_share import num_local_ranks
+from tfds_torch.runtime.limits import num_local_ranks
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 
 
 class WorkerBatch(NamedTuple):
@@ -44,13 +43,9 @@ class WorkerSource(Protocol):
     def name(self) -> str:
         """What is read, for messages."""
 
-    def describe_unpicklable(self, error: Exception, method: str) -> ConfigError | None:
-        """Returns the error that names what cannot be pickled, and how the start of workers has failed; None: nothing.
-
-        Args:
-            error: raised by the start.
-            method: by which workers are started.
-        """
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Name -> what the user gave, for the message where it cannot be pickled."""
 
     def prepare(self, worker: int, num_workers: int) -> None:
         """Prepares a worker's process, once, before it reads."""
@@ -94,32 +89,20 @@ class CountedItems(Iterator[WorkerBatch]):
             close()
 
 
-class _Picklable:
-    """What sources have in common whose pickling fails as a whole."""
+class _Unprepared:
+    """What sources have in common that open everything when it is read."""
 
     @property
-    def name(self) -> str:
-        """What is read, for messages."""
-        raise NotImplementedError
-
-    def describe_unpicklable(self, error: Exception, method: str) -> ConfigError | None:
-        """Returns the error for a source that cannot be pickled; None: it can be."""
-        try:
-            ForkingPickler.dumps(self)
-        except Exception as reason:
-            return ConfigError(
-                f"MultiLoader: the source {self.name} cannot be pickled ({type(reason).__name__}: {reason}), and "
-                f"workers that are started by {method!r} get it pickled. Use what a module defines, not a lambda, a "
-                f"function within a function, or an open file; or start_method='fork'."
-            )
-        return None
+    def inputs(self) -> Mapping[str, Any]:
+        """Name -> what the user gave, for the message where it cannot be pickled."""
+        return {f"MultiLoader: {name}": value for name, value in vars(self).items()}
 
     def prepare(self, worker: int, num_workers: int) -> None:
-        """Does nothing: everything is opened when it is read."""
+        """Does nothing."""
 
 
 @dataclass(frozen=True)
-class ParserSource(_Picklable):
+class ParserSource(_Unprepared):
     """The batches that a parser plans for a worker.
 
     Attributes:
@@ -153,7 +136,7 @@ class ParserSource(_Picklable):
 
 
 @dataclass(frozen=True)
-class FunctionSource(_Picklable):
+class FunctionSource(_Unprepared):
     """What a function returns for a worker's place in the world.
 
     Attributes:
@@ -189,7 +172,7 @@ class FunctionSource(_Picklable):
 
 
 @dataclass(frozen=True)
-class ReplicatedSource(_Picklable):
+class ReplicatedSource(_Unprepared):
     """All of an iterable, in every worker.
 
     Attributes:

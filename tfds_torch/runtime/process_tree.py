@@ -1,9 +1,17 @@
-"""A process and all that it started, as Linux lists them in `/proc`."""
+"""Processes as Linux lists them in `/proc`: a family, its processor time, the state of one."""
 
 import os
 from pathlib import Path
 
 _PROC = Path("/proc")
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "waiting for a disk",
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "Z": "ended",
+}
 
 
 def process_tree(pid: int | None = None) -> list[int]:
@@ -36,6 +44,12 @@ def is_running(pid: int) -> bool:
     """Whether a process exists and has not ended; one that has ended but was not waited for does not run."""
     fields = _stat_fields(pid)
     return bool(fields) and fields[0] not in "ZX"
+
+
+def process_state(pid: int) -> tuple[str, str]:
+    """Returns the letter that Linux gives a process's state, and its meaning; "?" for a process that is not there."""
+    letter = next(iter(_stat_fields(pid)), "?")
+    return letter, _STATES.get(letter, "unknown")
 
 
 def _all_processes() -> list[int]:

@@ -5,10 +5,11 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.process_tree import process_state
+from tfds_torch.runtime.processes import describe_exit
+from tfds_torch.runtime.spawned_process import GUARD, MISSING_GUARD, NOT_LOADED, describe_guard
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_process import GUARD, MISSING_GUARD, NOT_LOADED, describe_guard
-from tfds_torch.runtime.worker_watch import describe_exit, process_state
 
 _MISSING_NAME = re.compile(r"Can't get attribute '([^']{1,200})' on <module '__(?:mp_)?main__'")
 _STOPPED = "Tt"

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from tfds_torch.loaders.worker_sources import WorkerBatch
 from tfds_torch.plan.cursor import Start
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 
 
 class BatchReader(Protocol):

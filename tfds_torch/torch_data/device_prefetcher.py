@@ -80,16 +80,19 @@ class DevicePrefetcher(Iterable[Any]):
         self._running: weakref.WeakSet[_Iteration] = weakref.WeakSet()
 
     def __iter__(self) -> Iterator[Any]:
-        return _Untagged(self.iterate(_Tagged(iter(self.batches))))
+        return self._begin(iter(self.batches), is_tagged=False)
 
-    def iterate(self, batches: Iterator[tuple[Any, Any]]) -> "_Iteration":
-        """Begins an iteration over batches that something travels with; it yields them on the device, with that.
+    def iterate(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """Begins an iteration over batches with tags; it yields them on the device, each with its tag.
 
         Args:
-            batches: each with what travels with it, which stays as it is. Closed with the iteration.
+            batches: pairs of a batch and its tag, which stays as it is. Closed with the iteration.
         """
+        return self._begin(batches, is_tagged=True)
+
+    def _begin(self, batches: Iterator[Any], *, is_tagged: bool) -> "_Iteration":
         copy = device_copy(self.device, self._normalization, self.prefetch_batches, self._metrics)
-        iteration = _Iteration(copy, batches, self._normalization.arrange)
+        iteration = _Iteration(copy, batches, self._normalization.arrange, is_tagged)
         self._running.add(iteration)
         return iteration
 
@@ -117,47 +120,17 @@ class DevicePrefetcher(Iterable[Any]):
         self.close()
 
 
-class _Tagged(Iterator[tuple[Any, None]]):
-    """Yields batches that nothing travels with."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-
-    def __next__(self) -> tuple[Any, None]:
-        return next(self._batches), None
-
-    def close(self) -> None:
-        """Ends the iteration."""
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
-
-
-class _Untagged(Iterator[Any]):
-    """Yields batches without what has travelled with them."""
-
-    def __init__(self, batches: "_Iteration") -> None:
-        self._batches = batches
-
-    def __next__(self) -> Any:
-        return next(self._batches)[0]
-
-    def close(self) -> None:
-        """Ends the iteration."""
-        self._batches.close()
-
-
-class _Iteration(Iterator[tuple[Any, Any]]):
+class _Iteration(Iterator[Any]):
     """One iteration: what was sent and not yet received, and what the source raised."""
 
-    def __init__(self, copy: DeviceCopy, source: Iterator[tuple[Any, Any]], arrange: Callable[[Any], Any]) -> None:
-        self._copy, self._arrange = copy, arrange
-        self._source: Iterator[tuple[Any, Any]] | None = source
+    def __init__(self, copy: DeviceCopy, source: Iterator[Any], arrange: Callable[[Any], Any], is_tagged: bool) -> None:
+        self._copy, self._arrange, self._is_tagged = copy, arrange, is_tagged
+        self._source: Iterator[Any] | None = source
         self._num_ahead = 0
-        self._sent: deque[tuple[Any, Any]] = deque()  # With what travels with it.
+        self._sent: deque[tuple[Any, Any]] = deque()  # Each with its tag.
         self._error: Exception | None = None
 
-    def __next__(self) -> tuple[Any, Any]:
+    def __next__(self) -> Any:
         try:
             while self._source is not None and self._error is None and len(self._sent) <= self._num_ahead:
                 self._send_next(self._source)
@@ -166,7 +139,7 @@ class _Iteration(Iterator[tuple[Any, Any]]):
                 _, tag = self._sent.popleft()
                 # The first batch comes as soon as it is read; the ones ahead of it are built up one by one.
                 self._num_ahead = min(self._num_ahead + 1, self._copy.num_ahead)
-                return batch, tag
+                return (batch, tag) if self._is_tagged else batch
         except Exception:
             self.close()
             raise
@@ -177,11 +150,11 @@ class _Iteration(Iterator[tuple[Any, Any]]):
         finally:
             del error  # It refers to this frame.
 
-    def _send_next(self, source: Iterator[tuple[Any, Any]]) -> None:
+    def _send_next(self, source: Iterator[Any]) -> None:
         try:
             if self._sent:  # As good as never waits: what was sent latest was sent before the loop's latest step.
                 self._copy.settle(self._sent[-1][0])
-            batch, tag = next(source)
+            batch, tag = next(source) if self._is_tagged else (next(source), None)
             self._sent.append((self._copy.send(with_tensors(self._arrange(batch))), tag))
         except StopIteration:
             self._close_source()

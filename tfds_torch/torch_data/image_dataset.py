@@ -20,12 +20,12 @@ from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.allocator import keep_freed_memory
-from tfds_torch.runtime.machine_share import num_local_ranks
+from tfds_torch.runtime.limits import num_local_ranks
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.runtime.worker_watch import end_with_parent
+from tfds_torch.runtime.worker_start import end_with_parent
 from tfds_torch.torch_data.fields import check_field_names, make_examples, make_tensors, timed
 from tfds_torch.torch_data.plain_dataloader import (
     Iteration,

@@ -15,9 +15,8 @@ from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Position
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.runtime.exit_closing import close_at_exit
-from tfds_torch.runtime.loader_metrics import LoaderMetrics
-from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
+from tfds_torch.runtime.processes import close_at_exit
 from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.torch_data.batch_reader import BatchReader
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
@@ -161,7 +160,7 @@ class Loader(Iterable[Any]):
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
         if options.has_device_stage:
-            self._on_device(())  # What cannot work is said now.
+            self._device_stage()  # What cannot work is reported now.
         warn_of_foreign(dataset, options, self.num_workers)
         self._has_ranks = warn_of_ranks(dataset, options)
         warn_of_memory(dataset, self.num_workers, options.prefetch_batches)
@@ -205,7 +204,7 @@ class Loader(Iterable[Any]):
         if (length := reported_length(self.dataset)) is not None and not self._is_ours:
             batches = CountedBatches(batches, self._setup.is_collated, self._name, length, self.num_workers)
         iteration = LoaderIteration(
-            self._on_device(()).iterate(batches) if self.options.has_device_stage else batches,
+            self._device_stage().iterate(batches) if self.options.has_device_stage else batches,
             self._metrics,
             self._num_left(position),
             partial(self._note_delivery, position),
@@ -353,10 +352,10 @@ class Loader(Iterable[Any]):
         if position is not None:
             position.has_ended = True
 
-    def _on_device(self, batches: Iterable[Any]) -> DevicePrefetcher:
+    def _device_stage(self) -> DevicePrefetcher:
         options = self.options
         return DevicePrefetcher(
-            batches,
+            (),  # An iteration brings its batches.
             "cpu" if options.device is None else options.device,
             mean=options.mean,
             std=options.std,

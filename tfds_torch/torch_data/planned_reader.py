@@ -2,11 +2,11 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_start_method
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -23,9 +23,8 @@ from tfds_torch.parsers.reading_names import name_of, names_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.failure import Failure
-from tfds_torch.runtime.pickling import unpicklable
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
@@ -45,12 +44,14 @@ class DatasetSource:
         collate: makes a batch of a list of examples, or of a whole batch of the dataset; None: whole batches come as
             they are.
         initialise: the user's `worker_init_fn`; None: there is none.
+        seed: of the generators of workers, with epoch, first batch, rank and worker.
         base_seed: what `get_worker_info().seed` is, before the number of the worker is added.
     """
 
     dataset: ImageDataset
     collate: Callable[[Any], Any] | None
     initialise: Callable[[int], None] | None
+    seed: int
     base_seed: int
 
     @property
@@ -58,11 +59,11 @@ class DatasetSource:
         """What is read, for messages."""
         return name_of(self.dataset.parser)
 
-    def describe_unpicklable(self, error: Exception, method: str) -> ConfigError | None:
-        """Returns the error that names the argument of `create_loader` which cannot be pickled; None: all can be."""
-        parts = {"collate_fn": self.collate, "worker_init_fn": self.initialise, "dataset": self.dataset}
-        found = unpicklable(parts, error, repr(method))
-        return None if found is None else ConfigError(f"create_loader: {found}")
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Name -> what the user gave `create_loader`, for the message where it cannot be pickled."""
+        inputs = {"collate_fn": self.collate, "worker_init_fn": self.initialise, "dataset": self.dataset}
+        return {f"create_loader: {name}": value for name, value in inputs.items()}
 
     def prepare(self, worker: int, num_workers: int) -> None:
         """Prepares a worker's process as torch's DataLoader does.
@@ -166,12 +167,10 @@ class PoolReader:
         except (AttributeError, OSError, ValueError):  # Another system than Linux, or too little address space.
             slots = None
         output, rank = WorkerOutput(num_workers), dataset.find_rank()
-        seed = dataset.parser.plan(rank).seed
-        context = start_method if isinstance(start_method, BaseContext) else get_context(start_method)
         self._pool = WorkerPool(
-            PoolContext(source, rank, seed, self.metrics, output, slots),
+            PoolContext(source, rank, source.seed, self.metrics, output, slots),
             PipeTransport(slots, num_workers, TensorCodec()),
-            context,
+            start_method or get_start_method(),
         )
         names = names_of(dataset.parser, "Loader", "multiprocessing_context")
         self._faults = WorkerFaults(names, self.metrics, output, timeout_s, self._pool.method != "fork")

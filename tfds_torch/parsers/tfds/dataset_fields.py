@@ -17,7 +17,7 @@ from tfds_torch.engines.fields import (
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import stored_key
 from tfds_torch.parsers.tfds.dataset import field_spec
-from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature
+from tfds_torch.parsers.tfds.feature_tree import FoundFeature, describe_missing, find_feature
 from tfds_torch.parsers.tfds.features import StructuredField, num_classes
 from tfds_torch.parsers.tfds.targets import find_binary_fields, suggest_targets
 from tfds_torch.runtime.printable import quoted

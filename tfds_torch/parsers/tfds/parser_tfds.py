@@ -22,7 +22,7 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.dataset import field_spec
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields
 from tfds_torch.parsers.tfds.dataset_opening import open_dataset
-from tfds_torch.parsers.tfds.feature_keys import find_feature, holds_boxes
+from tfds_torch.parsers.tfds.feature_tree import find_feature, holds_boxes
 from tfds_torch.parsers.tfds.split_expression import split_expression
 from tfds_torch.parsers.tfds.targets import class_names, make_class_map, parse_target_key
 from tfds_torch.plan.epoch import Remainder

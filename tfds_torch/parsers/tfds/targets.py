@@ -8,7 +8,7 @@ import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature, list_keys
+from tfds_torch.parsers.tfds.feature_tree import FoundFeature, describe_missing, find_feature, list_keys
 from tfds_torch.runtime.printable import quoted
 
 _MOST_SUGGESTED = 3

@@ -9,8 +9,8 @@ import torch.utils.data
 
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data.nested import count_examples, map_tensors
 from tfds_torch.torch_data.tensor_codec import TensorPacking, describe_full_memory, unpack
 

@@ -14,9 +14,9 @@ from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.loaders.worker_sources import WorkerBatch
 from tfds_torch.plan.cursor import Start
 from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.processes import interrupts_held
 from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
-from tfds_torch.runtime.worker_start import interrupts_held
 from tfds_torch.torch_data.loading.processes import LoaderProcesses
 from tfds_torch.torch_data.loading.sending import Sent
 from tfds_torch.torch_data.loading.worker import WorkerContext

@@ -13,10 +13,10 @@ from torch.utils.data._utils import worker as torch_worker
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.iteration_starts import IterationStarts
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_start import become_worker, seed_random_and_numpy, wait_for_turn
+from tfds_torch.runtime.worker_start import init_worker, seed_random_and_numpy, stagger_first_batch
 from tfds_torch.torch_data.image_dataset import ImageDataset
 
 
@@ -52,7 +52,7 @@ class WorkerStart:
 
     def __call__(self, worker: int) -> None:
         """Prepares this process, a worker of that number."""
-        become_worker(worker, self.context.metrics, self.context.output, self.context.slots)
+        init_worker(worker, self.context.metrics, self.context.output, self.context.slots)
         _show_own_dataset()
         if self.initialise is None:
             return
@@ -176,7 +176,7 @@ class _InWorker(_Timed):
         if self._is_first:
             self._is_first = False
             if (info := torch.utils.data.get_worker_info()) is not None:
-                wait_for_turn(self._metrics, info.id)
+                stagger_first_batch(self._metrics, info.id)
         if self._failure is None:
             try:
                 item = super().__next__()

@@ -1,15 +1,20 @@
-"""wait_for_turn: with more workers than cores, those of lower numbers make their first batches first."""
+"""What a worker does when it begins: it watches its parent, and waits for its turn where there are few cores."""
 
+import multiprocessing
+import os
 import threading
+from multiprocessing.connection import Connection
 
+import psutil
 import pytest
 
 from tfds_torch.runtime import worker_start
-from tfds_torch.runtime.machine_share import UsableCores
-from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.runtime.worker_start import wait_for_turn
+from tfds_torch.runtime.limits import UsableCores
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.worker_start import end_with_parent, stagger_first_batch
 
 NUM_WORKERS = 5
+DEADLINE_S = 30.0
 
 
 def started(*workers: int) -> StageMetrics:
@@ -23,7 +28,7 @@ def started(*workers: int) -> StageMetrics:
 def wait(monkeypatch: pytest.MonkeyPatch, metrics: StageMetrics, worker: int, num_cores: float) -> threading.Thread:
     """Returns the thread in which a worker waits for its turn."""
     monkeypatch.setattr(worker_start, "usable_cores", lambda: UsableCores(num_cores, "the machine's"))
-    thread = threading.Thread(target=wait_for_turn, args=(metrics, worker), daemon=True)
+    thread = threading.Thread(target=stagger_first_batch, args=(metrics, worker), daemon=True)
     thread.start()
     return thread
 
@@ -61,3 +66,33 @@ def test_a_worker_waits_for_those_before_it_and_then_goes_on(monkeypatch: pytest
 def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_start, "_LONGEST_TURN_S", 0.0)
     wait(monkeypatch, started(), 4, 1).join()
+
+
+def start_a_child_and_wait(link: Connection) -> None:
+    process = multiprocessing.get_context("fork").Process(target=wait_with_watch, args=(link,), daemon=True)
+    process.start()
+    process.join()
+
+
+def wait_with_watch(link: Connection) -> None:
+    end_with_parent()
+    link.send(os.getpid())
+    threading.Event().wait(600)
+
+
+def test_a_child_ends_when_its_parent_was_killed() -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    parent = context.Process(target=start_a_child_and_wait, args=(theirs,))
+    parent.start()
+    theirs.close()
+    child = psutil.Process(ours.recv())
+    parent.kill()
+    parent.join()
+    assert psutil.wait_procs([child], DEADLINE_S)[1] == [] or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_process_without_a_parent_of_multiprocessing_watches_none() -> None:
+    before = threading.active_count()
+    end_with_parent()
+    assert threading.active_count() == before
