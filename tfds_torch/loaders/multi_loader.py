@@ -281,7 +281,7 @@ class MultiLoader(Iterable[Any]):
         """Returns how many batches an iteration has that begins now, where they are planned."""
         if self._parser is None:
             return None
-        return self._parser.plan(self.world, start.first_example).num_batches - start.start_batch
+        return self._parser.plan(self.world, first_example=start.first_example).num_batches - start.start_batch
 
     def _note_end(self, position: Position) -> None:
         position.note_end()

@@ -88,7 +88,7 @@ class PoolSetup:
         if self.parser is None:
             return None
         worlds = [self.rank.at_worker(worker, self.options.num_workers) for worker in range(self.options.num_workers)]
-        plans = [self.parser.plan(world, start.first_example) for world in worlds]
+        plans = [self.parser.plan(world, first_example=start.first_example) for world in worlds]
         return {plan.world.worker: len(plan.worker_batches(start.start_batch)) for plan in plans}
 
     def faults(self, pool: WorkerPool) -> WorkerFaults:

@@ -18,7 +18,7 @@ def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -
     num_readers = None if num_workers is None else max(1, num_workers)
     world = rank.at_worker(0, num_readers or 1)
     return LoaderState.of(
-        parser.plan(world, now.first_example),
+        parser.plan(world, first_example=now.first_example),
         dataset=parser.dataset_name,
         split=parser.split,
         fingerprint=parser.fingerprint,

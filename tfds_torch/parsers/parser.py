@@ -105,7 +105,7 @@ class Parser(Protocol):
     def check_fields(self, fields: Sequence[str]) -> None:
         """Raises ConfigError when a field does not exist, or does not have the type that its use needs."""
 
-    def plan(self, world: World, first_example: int = 0) -> EpochPlan:
+    def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
         """Returns the arithmetic of an epoch at a place in the world, or of its rest from an example on."""
 
     def read_mode(self, world: World) -> str:

@@ -220,7 +220,7 @@ class ParserBase(ABC):
             if name not in METADATA_FIELDS:
                 self._field(name)
 
-    def plan(self, world: World, first_example: int = 0) -> EpochPlan:
+    def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
         """Returns the arithmetic of an epoch for one place in the world.
 
         Args:
@@ -322,7 +322,7 @@ class ParserBase(ABC):
                 f"its own."
             )
         self.check_fields(fields)
-        plan = self.plan(world, first_example)
+        plan = self.plan(world, first_example=first_example)
         epoch = plan.check_epoch(epoch)
         plan.worker_batches(start_batch)
         mode = find_read_mode(self._source, self.split, plan, self.read)

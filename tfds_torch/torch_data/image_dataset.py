@@ -262,7 +262,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """Examples that this rank yields in an epoch, wrapped and padded ones counted; whole batches where it is so."""
         return len(self.plan())
 
-    def plan(self, first_example: int = 0) -> EpochPlan:
+    def plan(self, *, first_example: int = 0) -> EpochPlan:
         """Returns the plan of an epoch for this rank.
 
         Args:
@@ -271,7 +271,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         Raises:
             ConfigError: the rank is not clear, or the plan cannot work there.
         """
-        plan = self.parser.plan(self.find_rank(), first_example)
+        plan = self.parser.plan(self.find_rank(), first_example=first_example)
         return replace(plan, delivery=Delivery.BATCH) if self.is_batched else plan
 
     @property
@@ -339,7 +339,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         else:
             start = began.began_at.start
             self._plain.begin_at(loader_seed, num_workers, start, world.worker)
-        plan = self.parser.plan(world, start.first_example)
+        plan = self.parser.plan(world, first_example=start.first_example)
         return self._in_one_thread(self._counted(self._local.begin(plan, began)))
 
     def read(

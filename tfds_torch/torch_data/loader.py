@@ -305,7 +305,8 @@ class Loader(Iterable[Any]):
         """Returns how many batches an iteration has that begins now, where they are planned."""
         if position is None:
             return None
-        return int(self.dataset.plan(position.start.first_example).num_batches) - position.start.start_batch
+        plan = self.dataset.plan(first_example=position.start.first_example)
+        return int(plan.num_batches) - position.start.start_batch
 
     def _take_reader(self) -> BatchReader:
         """Returns what reads the iteration that begins now: that of the iteration before, if it can go on."""

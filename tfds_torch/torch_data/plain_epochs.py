@@ -307,7 +307,7 @@ def _remember(row: np.void, loader_seed: int, epoch: int, worker: int) -> None:
 
 def _slot_of(row: np.void, loader_seed: int) -> np.void | None:
     (found,) = np.nonzero(row["seeds"]["seed"] == loader_seed)
-    return row["seeds"][found[0]] if len(found) else None  # type: ignore[no-any-return]
+    return row["seeds"][found[0]] if len(found) else None
 
 
 def _has_begun(row: np.void, loader_seed: int, worker: int) -> bool:
