@@ -12,6 +12,7 @@ from filelock import FileLock
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.tfds import image_folder
+from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
 from tfds_torch.parsers.tfds.dataset import TfdsDataset
 from tfds_torch.parsers.tfds.dataset_names import describe_not_found, describe_too_deep, nearest_names, root_above
 from tfds_torch.parsers.tfds.features_json import find_version_dir
@@ -103,15 +104,16 @@ def _dataset_in(version_dir: str | os.PathLike[str], asked: str | os.PathLike[st
 
 def _dataset_of(prepared: Prepared, directory: str) -> TfdsDataset:
     name, file_format = prepared.full_name, prepared.file_format
+    features = plain_features(prepared.features)
     try:
-        check_class_names(prepared.features)
+        check_class_names(features)
     except ValueError as error:
         raise DatasetNotFoundError(f"{name} in {directory} is damaged: {error} Prepare it again.") from None
     try:
         source_type(file_format)
     except ConfigError as error:
         raise ConfigError(f"{name} in {directory}: {error}") from None
-    return TfdsDataset(name, tfds.core.Path(directory), prepared.features, prepared.splits, file_format)
+    return TfdsDataset(name, directory, features, stored_specs(prepared.features), prepared.splits, file_format)
 
 
 def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | os.PathLike[str]) -> Any:
