@@ -1,4 +1,4 @@
-"""Who gets a parser pickled needs neither TFDS nor what TFDS imports: workers that are not forked start without them."""
+"""A process that gets a parser pickled needs neither TFDS nor what TFDS imports: spawned workers do without them."""
 
 import os
 import pickle
@@ -76,7 +76,8 @@ from pathlib import Path
 parser = pickle.loads(Path(sys.argv[1]).read_bytes())
 (batch,) = parser.batches(fields=["image", "label", "index"])
 other = parser.with_read(parser.read).with_batch_size(5)
-print(batch.label.tolist(), sorted(parser.element_spec.fields), parser.class_names, parser[3].label, len(other.ids([0])))
+fields = sorted(parser.element_spec.fields)
+print(batch.label.tolist(), fields, parser.class_names, other[3].label, len(other.ids([0])))
 print(sorted({"tensorflow_datasets", "cv2", "tensorflow"} & set(sys.modules)))
 """
 
