@@ -19,7 +19,7 @@ from tfds_torch.parsers.tfds.features_json import find_version_dir
 from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
 from tfds_torch.parsers.tfds.remote_roots import check_url
 from tfds_torch.parsers.tfds.targets import check_class_names
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.printable import QUOTED, quoted, shortened
 from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.file_instruction import is_local
@@ -156,7 +156,7 @@ def _prepare(root: str | None, name: str, registered_name: str) -> None:
             f"it on another disk (tfds build {name} --data_dir=...), and open it there or copy it here."
         ) from error
     try:
-        fresh_process.call(_download_and_prepare, module, name, str(data_dir))
+        subprocess_call.call(_download_and_prepare, module, name, str(data_dir))
     finally:
         lock.release()
 
