@@ -1,5 +1,6 @@
-"""What a MultiLoader makes of workers that die, stop, hang, fail or lie, and of a training process that goes away."""
+"""What a MultiLoader reports of workers that die, stop, hang or fail; and what they do when their parent dies."""
 
+import dataclasses
 import gc
 import multiprocessing
 import os
@@ -22,7 +23,10 @@ from loaders import sources
 from loaders.sources import NUM_ITEMS, Harmed
 from tfds_torch import MultiLoader, World
 from tfds_torch.errors import StallError, WorkerError
+from tfds_torch.loaders.item_codec import ItemCodec
+from tfds_torch.loaders.transport import END, ITEM, Message, PipeSender
 from tfds_torch.loaders.wire import Outgoing
+from tfds_torch.loaders.zmq_transport import ZmqSender
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 AreGone = Callable[[list[int]], bool]
@@ -203,36 +207,27 @@ def _none(world: World) -> Any:
     return None
 
 
-# Workers that lie: forked after the wire was changed.
+# Messages that cannot be read: workers are forked after the wire was changed.
 
 
 @pytest.mark.parametrize("transport", ["shared", "zmq"])
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": "end", "number": 9}, "says that its 9 items have all been sent, and 6 have come"),
-        ({"kind": "item", "number": 9}, "says otherwise, and 0 have come"),
-        ({"kind": "item", "worker": 0}, "says that it is worker 0"),
-        ({"kind": "item", "tree": ["a", 3]}, "has sent something that is no item: a value names a buffer"),
-        ({"kind": "item", "tree": ["x"], "parts": ()}, "has sent something that is no item"),
+        ({"tree": ["a", 3]}, "sent an invalid item: a value names a buffer"),
+        ({"tree": ["x"], "parts": ()}, "sent an invalid item"),
     ],
 )
-def test_a_worker_that_lies_is_a_worker_error_that_names_it(
+def test_an_item_that_cannot_be_read_is_a_worker_error_that_names_the_worker(
     change: dict[str, Any], said: str, transport: str, monkeypatch: pytest.MonkeyPatch, are_gone: AreGone
 ) -> None:
-    from tfds_torch.loaders.shared_transport import SharedOutlet
-    from tfds_torch.loaders.zmq_transport import ZmqOutlet
+    write = ItemCodec.write
 
-    outlet = SharedOutlet if transport == "shared" else ZmqOutlet
-    send = outlet.send
+    def change_item(self: ItemCodec, message: Message) -> Outgoing:
+        outgoing = write(self, message)
+        return dataclasses.replace(outgoing, **change) if message.worker == 1 and message.kind == ITEM else outgoing
 
-    def lie(self: Any, message: Outgoing) -> None:
-        fields = {**message.__dict__}
-        if message.worker == 1 and message.kind == change["kind"]:
-            fields |= change
-        send(self, Outgoing(**fields))
-
-    monkeypatch.setattr(outlet, "send", lie)
+    monkeypatch.setattr(ItemCodec, "write", change_item)
     loader = MultiLoader(sources.numbers, 2, transport=transport, timeout_s=60.0, start_method="fork")
     iteration = iter(loader)
     pids = loader.worker_pids
@@ -241,26 +236,43 @@ def test_a_worker_that_lies_is_a_worker_error_that_names_it(
     assert are_gone(pids)
 
 
-def test_bytes_that_are_no_message_are_a_worker_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tfds_torch.loaders.shared_transport import SharedOutlet
+@pytest.mark.parametrize(
+    ("kind", "number", "said"),
+    [(END, 9, "sent item 9 after 6 items"), (ITEM, 9, "sent item 9 after 0 items")],
+)
+@pytest.mark.parametrize("transport", ["shared", "zmq"])
+def test_an_item_that_is_missing_is_a_worker_error(
+    kind: int, number: int, said: str, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = PipeSender if transport == "shared" else ZmqSender
+    send = sender.send
 
-    def babble(self: Any, message: Outgoing) -> None:
+    def skip(self: Any, message: Message) -> None:
+        if message.worker == 1 and message.kind == kind:
+            message = dataclasses.replace(message, number=number)
+        send(self, message)
+
+    monkeypatch.setattr(sender, "send", skip)
+    with pytest.raises(WorkerError, match=rf"^Worker 1 \(pid \d+\) {said}"):
+        list(MultiLoader(sources.numbers, 2, transport=transport, timeout_s=60.0, start_method="fork"))
+
+
+def test_bytes_that_are_no_message_are_a_worker_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def babble(self: Any, message: Message) -> None:
         os.write(self._connection.fileno(), b"\xff" * 100)
 
-    monkeypatch.setattr(SharedOutlet, "send", babble)
-    with pytest.raises(WorkerError, match=r"^Worker 0 \(pid \d+\) has sent something that is no message: it says"):
+    monkeypatch.setattr(PipeSender, "send", babble)
+    with pytest.raises(WorkerError, match=r"^Worker 0 \(pid \d+\) sent a message of kind 255 with "):
         next(iter(MultiLoader(sources.numbers, 1, start_method="fork", timeout_s=60.0)))
 
 
-def test_a_worker_that_closes_its_end_and_lives_on_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tfds_torch.loaders.shared_transport import SharedOutlet
-
-    def leave(self: Any, message: Outgoing) -> None:
+def test_a_worker_that_closes_its_end_and_lives_on_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(self: Any, message: Message) -> None:
         self._connection.close()
         time.sleep(3600)
 
-    monkeypatch.setattr(SharedOutlet, "send", leave)
-    with pytest.raises(WorkerError, match="has closed its end and lives on"):
+    monkeypatch.setattr(PipeSender, "send", leave)
+    with pytest.raises(WorkerError, match="has closed its end of the pipe"):
         next(iter(MultiLoader(sources.numbers, 1, start_method="fork", timeout_s=60.0)))
 
 

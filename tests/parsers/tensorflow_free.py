@@ -104,7 +104,7 @@ def decode_datasets(data_dir: str, names: Sequence[str]) -> dict[str, list[Any]]
 def _decode(features: Any, records: Sequence[bytes]) -> list[Any]:
     from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
     from tfds_torch.parsers.tfds.features import StructuredField
-    from tfds_torch.storage.example_proto import ExampleReader
+    from tfds_torch.storage.example import ExampleReader
 
     reader = ExampleReader(stored_specs(features))
     values = {}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tfds_torch.errors import WorkerError
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.spawned_process import NOT_LOADED, with_reports
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 

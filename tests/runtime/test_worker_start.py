@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from tfds_torch.runtime import worker_start
-from tfds_torch.runtime.machine_share import UsableCores
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.limits import UsableCores
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_start import end_with_parent, stagger_first_batch
 
 NUM_WORKERS = 5

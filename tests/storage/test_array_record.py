@@ -239,7 +239,7 @@ def test_forked_processes_open_the_files_anew(split: MadeSplit, run_python: RunP
 
     reader = ArrayRecordFilesReader([FileInstruction(*item) for item in {instructions!r}], {DATASET!r})
     expected = reader.read(np.arange(18))
-    reader._lock.acquire()  # As another thread in the middle of a read.
+    reader._lock._lock.acquire()  # As another thread in the middle of a read.
     children = []
     for seed in range(3):
         child = os.fork()
@@ -253,7 +253,7 @@ def test_forked_processes_open_the_files_anew(split: MadeSplit, run_python: RunP
             reader.close()
             os._exit(0)
         children.append(child)
-    reader._lock.release()
+    reader._lock._lock.release()
     assert reader.read(np.arange(18)) == expected
     print([os.waitpid(child, 0)[1] for child in children])
     """

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.torch_data import tensor_codec
 from tfds_torch.torch_data.loading.sending import SendingCollate
 

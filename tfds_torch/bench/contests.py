@@ -27,7 +27,7 @@ from tfds_torch.bench.system import can_drop
 from tfds_torch.bench.tables import Column, Ratio, Table
 from tfds_torch.bench.task import EIGHT, EVAL, IMAGE_SHAPE, OURS, OURS_8, PLAIN, Peer
 from tfds_torch.runtime import subprocess_call
-from tfds_torch.runtime.machine_share import num_cores
+from tfds_torch.runtime.limits import num_cores
 
 CONTESTANTS = "contestants"
 """Name of the table of a suite that is one contest."""

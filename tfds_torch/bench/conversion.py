@@ -18,7 +18,7 @@ from tfds_torch.bench import beton
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.array_record import writer as array_record
-from tfds_torch.storage.example_proto import ExampleReader
+from tfds_torch.storage.example import ExampleReader
 from tfds_torch.storage.source import FieldSpec
 from tfds_torch.storage.tfrecord.framing import read_records
 from tfds_torch.storage.webdataset.writer import TarWriter

@@ -20,7 +20,8 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.tfrecord.record_index import RecordIndex
+from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.tfrecord.reader import RecordIndex
 
 SLICE = 4096
 """Positions of a slice of the order."""
@@ -130,7 +131,7 @@ def _open(instructions: Sequence[FileInstruction], dataset: str, cache_dir: str)
     os.environ["XDG_CACHE_HOME"] = cache_dir
     before = resident_bytes()
     start = time.perf_counter()
-    RecordIndex.open(instructions, dataset)
+    RecordIndex.open(InstructionTable(instructions, dataset))
     took_s = time.perf_counter() - start
     after = resident_bytes()
     return took_s, None if before is None or after is None else after[1] - before[0]

@@ -27,7 +27,7 @@ from tfds_torch.bench.tables import Column, Ratio, Table, collect
 from tfds_torch.bench.task import OURS, WEBDATASET, Peer
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.runtime import subprocess_call
-from tfds_torch.runtime.machine_share import num_cores
+from tfds_torch.runtime.limits import num_cores
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, RECORD_BYTES, member_header
 

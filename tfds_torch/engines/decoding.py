@@ -11,7 +11,7 @@ from tfds_torch.engines.request import Content, Decoded, EncodedChunk
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.buffer_rows import BadImageError, BufferRows, OtherSizeError
 from tfds_torch.images.transform import ImageTransform
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Columns, Source
 
 

@@ -12,7 +12,7 @@ from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Columns, Source
 
 # Examples are decoded in chunks. Small ones cost more calls; the arrays of large ones (above about 32 MB decoded, that

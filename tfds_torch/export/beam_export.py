@@ -31,7 +31,7 @@ from tfds_torch.export.shard_file import write_for_good
 from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.shard_jobs import DoneShard, WriteShards
 from tfds_torch.runtime import subprocess_call
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 
 _LOOK_S = 0.5
 

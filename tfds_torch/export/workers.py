@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
 from tfds_torch.runtime.failure import Failure, RemoteTraceback
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.process_tree import process_state
 from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import init_worker

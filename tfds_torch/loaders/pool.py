@@ -1,13 +1,14 @@
-"""WorkerPool: the processes of a MultiLoader, how they are started, told what to do, watched and ended."""
+"""WorkerPool: the worker processes of a loader: their start, the commands they get, the watch over them, their end."""
 
 import os
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 
-from tfds_torch.loaders.transport import Transport
-from tfds_torch.loaders.wire import MalformedMessage
-from tfds_torch.loaders.worker import BEGIN, END, MORE, ORDER, PoolContext, work
+from tfds_torch.loaders.transport import ProtocolError, Transport
+from tfds_torch.loaders.worker import BEGIN, COMMAND, CREDIT, STOP, PoolContext, work
+from tfds_torch.plan.cursor import Start
 from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held
 
 GRACE_S = 1.0
@@ -35,21 +36,22 @@ class WorkerPool:
     Args:
         context: what the processes share.
         transport: what carries the items.
-        method: how they start.
+        start: how they start: "fork", "spawn", "forkserver", or a context of multiprocessing.
 
     Raises:
-        ConfigError: the source cannot be pickled, and the method needs that.
+        ConfigError: the source cannot be pickled, and the start method needs that.
     """
 
-    def __init__(self, context: PoolContext, transport: Transport, method: str) -> None:
-        self.context, self.transport, self.method = context, transport, method
+    def __init__(self, context: PoolContext, transport: Transport, start: str | BaseContext) -> None:
+        self.context, self.transport = context, transport
         self.num_workers = context.metrics.num_workers
         self.num_begun = 0
-        self._processes = WorkerProcesses(method, context.output, self.num_workers)
-        self._orders: list[Connection] = []
+        self._processes = WorkerProcesses(start, context.output, self.num_workers)
+        self.method = self._processes.method
+        self._commands: list[Connection] = []
         self.is_open = True
         try:
-            with interrupts_held(method):
+            with interrupts_held(self.method):
                 for worker in range(self.num_workers):
                     self._start(worker)
         except BaseException:
@@ -58,10 +60,9 @@ class WorkerPool:
 
     def _start(self, worker: int) -> None:
         theirs, ours = self._processes.context.Pipe(duplex=False)
-        self._orders.append(ours)
-        outlet = self.transport.outlet(worker, self._processes.context)
-        inputs = {f"MultiLoader: {name}": value for name, value in vars(self.context.share).items()}
-        self._processes.start(work, (self.context, worker, theirs, outlet), inputs)
+        self._commands.append(ours)
+        sender = self.transport.sender(worker, self._processes.context)
+        self._processes.start(work, (self.context, worker, theirs, sender), self.context.source.inputs)
         theirs.close()
         self.transport.note_started(worker)
         with suppress(OSError):  # It is dead already, which is found where its items are waited for.
@@ -77,39 +78,30 @@ class WorkerPool:
         """Whether another iteration may begin: it was not ended, all workers live, and this is no forked process."""
         return self.is_open and self._processes.is_owner and not self.find_dead(set(range(self.num_workers)))
 
-    def check_owner(self) -> None:
-        """Checks that items are taken by the process that started the workers.
-
-        Raises:
-            ConfigError: this one was forked from it, and would take them from it.
-        """
-        self._processes.check_owner()
-
-    def begin(self, epoch: int, start_batch: int, num_allowed: int) -> int:
+    def begin(self, start: Start, num_allowed: int) -> int:
         """Begins an iteration in all workers; returns its number.
 
         Args:
-            epoch: which one.
-            start_batch: the rank's batch at which it begins.
+            start: where it begins.
             num_allowed: items that each worker may send.
         """
         number, self.num_begun = self.num_begun, self.num_begun + 1
         for worker in range(self.num_workers):
             self._drop_what_came(worker)
-            self._order(worker, BEGIN, number, epoch, start_batch, num_allowed)
+            self._command(worker, BEGIN, number, start.epoch, start.start_batch, start.first_example, num_allowed)
         return number
 
     def allow_more(self, worker: int, iteration: int) -> None:
         """Lets a worker send one more item of an iteration."""
-        self._order(worker, MORE, iteration, 1, 0, 0)
+        self._command(worker, CREDIT, iteration, 1, 0, 0, 0)
 
-    def _order(self, worker: int, *numbers: int) -> None:
+    def _command(self, worker: int, *numbers: int) -> None:
         with suppress(OSError):  # As above.
-            os.write(self._orders[worker].fileno(), ORDER.pack(*numbers))  # A pipe takes so few bytes whole.
+            os.write(self._commands[worker].fileno(), COMMAND.pack(*numbers))  # A pipe takes so few bytes whole.
 
     def _drop_what_came(self, worker: int) -> None:
         """Takes what a worker has sent in an iteration that was broken off before its turn; it blocks otherwise."""
-        with suppress(EOFError, MalformedMessage):  # Who ended or does not keep to the protocol is found when awaited.
+        with suppress(EOFError, ProtocolError):  # Reported when the worker is awaited.
             while self.transport.receive(worker) is not None:
                 pass
 
@@ -133,9 +125,9 @@ class WorkerPool:
         self.is_open = False
         if not self._processes.is_owner:
             return
-        for worker, orders in enumerate(self._orders):
-            self._order(worker, END, 0, 0, 0, 0)  # Its pipe alone would not tell: workers forked later hold it open.
-            orders.close()
+        for worker, commands in enumerate(self._commands):
+            self._command(worker, STOP, 0, 0, 0, 0, 0)  # Workers that were forked later hold its pipe open.
+            commands.close()
         self._processes.end(grace_s)
         self.transport.close()
         self.context.output.close()

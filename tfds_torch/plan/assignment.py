@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import epoch_order, order_at
 from tfds_torch.plan.world import World
@@ -89,7 +90,11 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> A
 
     Returns:
         The pipeline's assignment.
+
+    Raises:
+        ConfigError: the plan is that of the rest of an epoch.
     """
+    _check_whole(plan)
     counts = np.array([pipeline_counts(replace(plan, world=world)) for world in _pipelines_until(plan)], dtype=np.int64)
     (valid_start, fill_start), (num_valid, num_fill) = counts[:-1].sum(axis=0).tolist(), counts[-1].tolist()
     first_pass = epoch * plan.num_passes
@@ -112,7 +117,11 @@ def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assi
 
     Returns:
         The pipeline's assignment, without fill: what a wrap adds is among its own examples.
+
+    Raises:
+        ConfigError: the plan is that of the rest of an epoch.
     """
+    _check_whole(plan)
     wanted = sum(pipeline_counts(plan))
     first_pass = epoch * plan.num_passes
 
@@ -133,6 +142,14 @@ def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assi
             wanted -= length
         pass_number += 1
     return Assignment(tuple(shard_ranges), (), num_available=available)
+
+
+def _check_whole(plan: EpochPlan) -> None:
+    if plan.first_example:
+        raise ConfigError(
+            f"first_example={plan.first_example}: read modes 'files' and 'examples' deal whole epochs only, so that a "
+            f"stream goes on with the same global batch. Use read mode 'index' to change it within an epoch."
+        )
 
 
 def _pipelines_until(plan: EpochPlan) -> Iterator[World]:

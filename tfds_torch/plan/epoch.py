@@ -2,7 +2,8 @@
 
 N examples, R ranks, W workers, batch_size B per rank, global batch G = R * B. An epoch is a row of *slots*: first k * N
 slots for its k passes (`repeats`), then, where the remainder asks for it, the fill of the last global batch. Global
-batch g is slots g*G .. (g+1)*G - 1, and rank r takes its r-th slice of B.
+batch g is slots g*G .. (g+1)*G - 1, and rank r takes its r-th slice of B. Where the first `first_example` slots were
+delivered under another G, slots and batches are counted from there on.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from tfds_torch.runtime.printable import quoted
 PAD_LABEL = -100
 """The label of a padded example: the `ignore_index` of torch's losses."""
 
-_MOST_EPOCHS = 2**62
+MOST_EPOCHS = 2**62
 LARGEST_KEY = 2**63 - 1
 """The largest sample key that int64 holds."""
 
@@ -76,6 +77,8 @@ class EpochPlan:
         seed: of the shuffled order.
         delivery: what `len()` counts.
         blocks: where `shuffle` shuffles blocks of examples, the sizes of these; None shuffles single examples.
+        first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
+            size, 0..k * N. The plan is then that of the rest of the epoch.
 
     Raises:
         ConfigError: values out of range, or a combination that cannot keep the guarantees.
@@ -91,10 +94,13 @@ class EpochPlan:
     seed: int = 42
     delivery: Delivery = Delivery.SAMPLE
     blocks: BlockShuffle | None = None
+    first_example: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (("num_examples", 0), ("batch_size", 1), ("repeats", 0), ("seed", 0)):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
+        first_example = check_integer("first_example", self.first_example, 0, self.num_own_slots)
+        object.__setattr__(self, "first_example", first_example)
         for name, kind in (("remainder", Remainder), ("delivery", Delivery)):
             object.__setattr__(self, name, _to_member(kind, name, getattr(self, name)))
         if not isinstance(self.blocks, BlockShuffle | None):
@@ -112,9 +118,9 @@ class EpochPlan:
     def _check_training(self) -> None:
         if self.num_examples == 0:
             raise ConfigError("The split holds no examples: there is nothing to train on.")
-        if self.num_batches == 0:
+        if self.remainder is Remainder.DROP and self.num_own_slots < self.global_batch_size:
             raise ConfigError(
-                f"remainder='drop' leaves no batch: the epoch's {self.num_examples * self.num_passes} examples are "
+                f"remainder='drop' leaves no batch: the epoch's {self.num_own_slots} examples are "
                 f"fewer than the global batch of {self.global_batch_size} ({self.world.num_replicas} ranks x "
                 f"batch_size {self.batch_size}). Use remainder='wrap' or a smaller batch_size."
             )
@@ -138,34 +144,39 @@ class EpochPlan:
         return max(1, self.repeats)
 
     @property
+    def num_own_slots(self) -> int:
+        """Slots of the epoch's own examples, k * N; the fill comes behind them."""
+        return self.num_examples * self.num_passes
+
+    @property
     def global_batch_size(self) -> int:
         """G = num_replicas * batch_size."""
         return self.world.num_replicas * self.batch_size
 
     @property
     def num_batches(self) -> int:
-        """Batches of an epoch, the same on every rank."""
-        whole, rest = divmod(self.num_examples * self.num_passes, self.global_batch_size)
+        """Batches of an epoch (from `first_example` on), the same on every rank."""
+        whole, rest = divmod(self.num_own_slots - self.first_example, self.global_batch_size)
         return whole + (1 if rest and self.remainder is not Remainder.DROP else 0)
 
     @property
     def num_samples(self) -> int:
         """Examples that this rank yields in an epoch; wrapped and padded ones count."""
         if self.remainder is Remainder.KEEP:
-            return self.num_examples * self.num_passes
+            return self.num_own_slots - self.first_example
         return self.num_batches * self.batch_size
 
     @property
     def num_valid(self) -> int:
-        """Slots of the whole world that hold one of the epoch's own k * N examples."""
-        return min(self.num_examples * self.num_passes, self.num_batches * self.global_batch_size)
+        """Slots of the whole world, from `first_example` on, that hold one of the epoch's own k * N examples."""
+        return min(self.num_own_slots - self.first_example, self.num_batches * self.global_batch_size)
 
     @property
     def last_epoch(self) -> int:
         """The last epoch, <= 2**62, whose sample keys fit into int64: those of its fill are of following passes."""
-        num_slots = self.num_batches * self.global_batch_size
-        most = (LARGEST_KEY - num_slots) // max(1, self.num_examples * self.num_passes)
-        return max(0, min(_MOST_EPOCHS, most))
+        num_slots = self.first_example + self.num_batches * self.global_batch_size
+        most = (LARGEST_KEY - num_slots) // max(1, self.num_own_slots)
+        return max(0, min(MOST_EPOCHS, most))
 
     def check_epoch(self, epoch: object) -> int:
         """Returns an epoch as an int.
@@ -213,16 +224,17 @@ class EpochPlan:
 
         Args:
             epoch: which epoch.
-            slots: int64 [n], each >= 0 and within the epoch.
+            slots: int64 [n], each >= 0 and within the epoch, counted from `first_example` on.
 
         Raises:
             ConfigError: there is no such epoch.
         """
         epoch = self.check_epoch(epoch)
+        slots = slots + self.first_example
         passes, positions = np.divmod(slots, self.num_examples)
         valid = np.ones(slots.shape, np.bool_)
         if self.remainder is Remainder.PAD:
-            valid = slots < self.num_examples * self.num_passes
+            valid = slots < self.num_own_slots
             passes = np.minimum(passes, self.num_passes - 1)
         passes += epoch * self.num_passes
         return PlannedBatch(self._examples_at(passes, positions), passes, valid)

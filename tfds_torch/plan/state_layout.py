@@ -7,7 +7,7 @@ from tfds_torch.errors import StateMismatchError
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.state_fields import ANY_SIZE, StateField
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 READ_MODES = ("index", "files", "examples")
 
 STATE_FIELDS = {
@@ -29,9 +29,13 @@ STATE_FIELDS = {
     "num_replicas": StateField(int, least=1),
     "num_workers": StateField(int, least=1, or_none=True),
     "epoch": StateField(int),
+    "first_example": StateField(int),
     "batches_delivered": StateField(int),
     "checksum": StateField(str),
 }
+
+STATE_FIELDS_1 = {name: field for name, field in STATE_FIELDS.items() if name != "first_example"}
+"""Those of version 1, of releases up to 0.2.0: an epoch had one global batch size."""
 
 POSITION_FIELDS = {
     "worker": StateField(int),
@@ -43,11 +47,11 @@ POSITION_FIELDS = {
 }
 
 
-def check_kind(state: Mapping[Any, Any]) -> None:
-    """Checks that a dict is no other kind of state, easily taken for a LoaderState, and of no other version.
+def check_kind(state: Mapping[Any, Any]) -> dict[str, StateField]:
+    """Returns the fields that a saved state of its version must have.
 
     Raises:
-        StateMismatchError: it is; the message says which.
+        StateMismatchError: it is another kind of state, easily taken for a LoaderState, or of an unknown version.
     """
     if "_snapshot" in state or "_num_yielded" in state:
         raise StateMismatchError(
@@ -60,10 +64,12 @@ def check_kind(state: Mapping[Any, Any]) -> None:
             "positions of all workers out of a StatefulDataLoader's state."
         )
     version = state.get("version", STATE_VERSION)
-    if type(version) is int and version != STATE_VERSION:
+    if type(version) is int and not 1 <= version <= STATE_VERSION:
         age, remedy = ("newer", "Install the release that saved it, or a later one.")
-        if version < STATE_VERSION:
-            age, remedy = ("older", "No release reads it any more: begin the epoch anew.")
+        if version < 1:
+            age, remedy = ("older", "No release reads it: begin the epoch anew.")
         raise StateMismatchError(
-            f"LoaderState: version={version} is {age} than version {STATE_VERSION}, which this release reads. {remedy}"
+            f"LoaderState: version={version} is {age} than versions 1 to {STATE_VERSION}, which this release reads. "
+            f"{remedy}"
         )
+    return STATE_FIELDS_1 if type(version) is int and version == 1 else STATE_FIELDS

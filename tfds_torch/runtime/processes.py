@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.errors import TfdsTorchError
 from tfds_torch.runtime.pickling import unpicklable
 from tfds_torch.runtime.spawned_process import with_reports
 from tfds_torch.runtime.worker_output import WorkerOutput
@@ -78,19 +78,6 @@ class WorkerProcesses:
     def is_owner(self) -> bool:
         """Whether this process started the workers, and was not forked from the one that did."""
         return os.getpid() == self._owner
-
-    def check_owner(self) -> None:
-        """Checks that this process started the workers, before it takes anything of what they send.
-
-        Raises:
-            ConfigError: it was forked from the process that did.
-        """
-        if not self.is_owner:
-            raise ConfigError(
-                f"This iteration belongs to the process that began it (pid {self._owner}), and this one (pid "
-                f"{os.getpid()}) was forked from it: it would take batches away from it. Begin another iteration "
-                f"here, with iter(loader)."
-            )
 
     @property
     def pids(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""SharedSlots: memory in which a loader's workers hand over batches, used over and over."""
+"""SharedSlots: memory in which a loader's workers hand over batches, used over and over; SlotPacking: places in it."""
 
 import mmap
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_PAGE = 4096
+_PAGE, _ALIGNMENT = 4096, 64
 _FREE, _TAKEN = 0, 1
 
 
@@ -137,6 +137,61 @@ class SharedSlots:
         os.close(descriptor)
         self._first_slot = 0
         _slots_by_name[self.name] = self
+
+
+class SlotPacking:
+    """Finds where parts of a batch lie in slots, or may be copied to; slots are free again where packing fails.
+
+    Args:
+        slots: of the worker; None: there are none, and so there is no place.
+    """
+
+    def __init__(self, slots: SharedSlots | None) -> None:
+        self.slots = slots
+        self._ends: dict[int, int] = {}  # Slot -> how far it is used by this batch.
+        self._taken: list[NDArray[np.uint8]] = []
+
+    def refer(self, address: int, num_bytes: int) -> tuple[int, int] | None:
+        """Returns slot and offset of memory that lies in a slot which this process has taken; None: it does not.
+
+        Args:
+            address: where it begins.
+            num_bytes: how far it reaches.
+        """
+        slots = self.slots
+        found = None if slots is None or not num_bytes else slots.find(address)
+        if slots is None or found is None:
+            return None
+        num_taken = slots.num_unsent(found[0])
+        if num_taken is None or found[1] + num_bytes > num_taken:
+            return None
+        self._ends.setdefault(found[0], num_taken)  # Behind all of it, also where this is a part.
+        return found
+
+    def place(self, num_bytes: int) -> tuple[int, int] | None:
+        """Returns a slot and an offset at which so many bytes may be written; None: there is no room."""
+        slots = self.slots
+        if slots is None:
+            return None
+        for slot, end in self._ends.items():
+            offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+            if offset + num_bytes <= slots.slot_bytes:
+                self._ends[slot] = offset + num_bytes
+                return slot, offset
+        taken = slots.take(num_bytes)
+        found = None if taken is None else slots.find(taken.ctypes.data)
+        if taken is None or found is None:
+            return None
+        self._taken.append(taken)
+        self._ends[found[0]] = num_bytes
+        return found
+
+    def finish(self) -> tuple[int, ...]:
+        """Returns the slots of the batch, which the receiver holds from now on."""
+        if self.slots is not None:
+            for slot in self._ends:
+                self.slots.note_sent(slot)
+        return tuple(self._ends)
 
 
 def _nothing() -> None:

@@ -5,9 +5,9 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.process_tree import describe_exit, process_state
 from tfds_torch.runtime.spawned_process import GUARD, MISSING_GUARD, NOT_LOADED, describe_guard
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
 
 _MISSING_NAME = re.compile(r"Can't get attribute '([^']{1,200})' on <module '__(?:mp_)?main__'")
@@ -119,8 +119,8 @@ class WorkerFaults:
             )
         return ""
 
-    def describe_lie(self, worker: int, pid: int, what: str) -> str:
-        """Returns what is said of a worker that breaks the rules of its messages.
+    def describe_protocol_error(self, worker: int, pid: int, what: str) -> str:
+        """Returns the message for a worker whose messages cannot be read.
 
         Args:
             worker: which one.

@@ -10,10 +10,10 @@ from multiprocessing.connection import wait
 
 import numpy as np
 
-from tfds_torch.runtime.machine_share import usable_cores
+from tfds_torch.runtime.limits import usable_cores
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.process_tree import is_running
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
 
 _PARENT_CHECK_S = 1.0

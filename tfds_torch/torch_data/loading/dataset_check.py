@@ -10,7 +10,7 @@ from tfds_torch.parsers.parser import Parser
 from tfds_torch.torch_data.image_dataset import ImageDataset, no_numbers
 from tfds_torch.torch_data.loading.iterables import is_iterable, is_plain_iterable
 from tfds_torch.torch_data.loading.options import LoaderOptions
-from tfds_torch.torch_data.torch_fetch import no_collation
+from tfds_torch.torch_data.plain_dataloader import no_collation
 
 _OWN_ORDER = (
     "An order of your own needs create_loader(IndexedImageDataset(parser), {name}=...); a part of the examples is a "

@@ -1,11 +1,12 @@
 """Compares what an IterableDataset yields with the length that it reports."""
 
 import warnings
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import IterableDataset
+
+from tfds_torch.loaders.worker_sources import WorkerBatch
 
 
 def reported_length(dataset: Any) -> int | None:
@@ -18,12 +19,11 @@ def reported_length(dataset: Any) -> int | None:
         return None
 
 
-class CountedBatches(Iterator[Any]):
+class CountedBatches(Iterator[WorkerBatch]):
     """Yields the batches of an iteration, and warns once where they hold more than the dataset has reported.
 
     Args:
         batches: of the iteration.
-        examples: how many examples are in the batches that were yielded; the last entry is that of the latest one.
         is_collated: whether the loader makes batches of the dataset's items; else they come as they are.
         name: of the dataset.
         length: that it reports.
@@ -32,20 +32,19 @@ class CountedBatches(Iterator[Any]):
 
     def __init__(
         self,
-        batches: Iterator[Any],
-        examples: "deque[int]",
+        batches: Iterator[WorkerBatch],
         is_collated: bool,
         name: str,
         length: int,
         num_workers: int,
     ) -> None:
-        self._batches, self._examples, self._is_collated = batches, examples, is_collated
+        self._batches, self._is_collated = batches, is_collated
         self._name, self._length, self._num_workers = name, length, num_workers
         self._num_items, self._is_told = 0, False
 
-    def __next__(self) -> Any:
+    def __next__(self) -> WorkerBatch:
         batch = next(self._batches)
-        self._num_items += self._examples[-1] if self._is_collated else 1
+        self._num_items += batch.num_examples if self._is_collated else 1
         if self._num_items > self._length and not self._is_told:
             self._is_told = True
             shares = (

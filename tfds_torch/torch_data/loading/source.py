@@ -4,7 +4,6 @@ import logging
 import os
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +11,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
+from tfds_torch.loaders.worker_sources import WorkerBatch
+from tfds_torch.plan.cursor import Start
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.processes import interrupts_held
 from tfds_torch.runtime.watchdog import Watchdog
@@ -39,9 +40,8 @@ class BatchSource:
     def __init__(
         self, loader: "DataLoader[Any]", context: WorkerContext, names: ReadingNames, timeout_s: float | None
     ) -> None:
-        self.examples: deque[int] = deque()  # Of the batches that were yielded, until the loader counts them.
         self.num_begun = 0
-        self._metrics = context.metrics
+        self._metrics = self.metrics = context.metrics
         self._loader: DataLoader[Any] | None = loader
         self._owner = os.getpid()
         self._timeout_s = timeout_s
@@ -73,7 +73,7 @@ class BatchSource:
         """Whether another iteration may begin: it is not closed, and this is no forked process."""
         return self._loader is not None and os.getpid() == self._owner
 
-    def begin(self) -> None:
+    def begin(self, start: Start | None = None) -> Iterator[WorkerBatch]:
         """Begins an iteration; the first one of a source with workers began when they were started.
 
         Raises:
@@ -81,17 +81,13 @@ class BatchSource:
         """
         if self._loader is None:
             raise WorkerError("This loader's processes have ended.")
-        self.examples.clear()
         self._num_received = 0
         if self.num_begun or self._processes is None:
             self._iterator = self._watched(self._loader.__iter__)
         self.num_begun += 1
-
-    def batches(self) -> Iterator[Any]:
-        """Returns the iterator of the iteration that has begun; dropping it ends nothing."""
         return _Batches(self)
 
-    def next_batch(self) -> Any:
+    def next_batch(self) -> WorkerBatch:
         """Returns the next batch of the iteration.
 
         Raises:
@@ -109,8 +105,7 @@ class BatchSource:
             raise sent.batch.to_error(f"worker {sent.worker} (pid {self._metrics.pid(sent.worker or 0)})")
         if sent.worker is not None:
             self._metrics.add_hand_over(sent.worker, max(0.0, sent.received_at - max(sent.sent_at, self._asked_at)))
-        self.examples.append(sent.num_examples)
-        return sent.batch
+        return WorkerBatch(sent.batch, sent.num_examples)
 
     def _watched(self, step: Callable[[], Any]) -> Any:
         """Returns what a step of torch's loader does, within `timeout_s`."""
@@ -154,13 +149,13 @@ class BatchSource:
             self.close()
 
 
-class _Batches(Iterator[Any]):
+class _Batches(Iterator[WorkerBatch]):
     """The batches of one iteration; it cannot be closed, as its source may be used again."""
 
     def __init__(self, source: BatchSource) -> None:
         self._source = source
 
-    def __next__(self) -> Any:
+    def __next__(self) -> WorkerBatch:
         return self._source.next_batch()
 
 

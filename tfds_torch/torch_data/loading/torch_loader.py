@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, default_convert
 from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.iteration_starts import IterationStarts
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.spawned_process import with_reports
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loading.dataset_check import check_dataset
@@ -23,6 +23,7 @@ from tfds_torch.torch_data.loading.iterables import is_iterable
 from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.loading.sending import SendingCollate
 from tfds_torch.torch_data.loading.worker import TimedIterable, TimedMap, WorkerContext, WorkerStart
+from tfds_torch.torch_data.planned_reader import DatasetSource
 
 _LARGEST_BATCH_BYTES = 1 << 27  # Of address space, not of memory; larger ones are handed over by torch.
 _REST_BYTES = 1 << 20  # What comes with the images.
@@ -105,6 +106,12 @@ class TorchLoaderSetup:
             generator=self.generator,
             **of_workers,
         )
+
+    def source(self, dataset: ImageDataset) -> DatasetSource:
+        """Returns what the workers of a loader over an ImageDataset read."""
+        collate = self.options.collate_fn or self._default_collate(dataset)
+        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        return DatasetSource(dataset, collate, self.options.worker_init_fn, self.seed or 0, base_seed)
 
     def _batching(self) -> dict[str, Any]:
         """Returns torch's arguments that say which examples are in every batch."""

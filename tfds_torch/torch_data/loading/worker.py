@@ -13,8 +13,8 @@ from torch.utils.data._utils import worker as torch_worker
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.iteration_starts import IterationStarts
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import init_worker, seed_random_and_numpy, stagger_first_batch
 from tfds_torch.torch_data.image_dataset import ImageDataset

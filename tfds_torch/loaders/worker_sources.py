@@ -1,11 +1,12 @@
-"""What each worker of a MultiLoader reads: a Parser's planned batches, a function's share, or all of an iterable."""
+"""What each worker of a MultiLoader reads: a Parser's planned batches, a function's items, or all of an iterable."""
 
 import math
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,44 +17,92 @@ from tfds_torch.images.fast_resize import FastArrayBuffer
 from tfds_torch.loaders.wire_tensors import is_tensor
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, stored_name
 from tfds_torch.parsers.reading_names import name_of
+from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.machine_share import num_local_ranks
+from tfds_torch.runtime.limits import num_local_ranks
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 
 
-@dataclass(frozen=True)
-class Start:
-    """Where a worker begins an iteration.
+class WorkerBatch(NamedTuple):
+    """An item of a worker, or of a loader that reads by itself.
 
     Attributes:
-        world: the rank, and which of its workers this is.
-        epoch: of the loader.
-        start_batch: the rank's batch at which to begin.
+        batch: as the training loop gets it, but for the device.
+        num_examples: in it.
     """
 
-    world: World
-    epoch: int
-    start_batch: int
+    batch: Any
+    num_examples: int
 
 
-class Share(Protocol):
-    """What is read. It travels to workers."""
-
-    @property
-    def parser(self) -> Parser | None:
-        """Whose planned batches are read; None: another source."""
+class WorkerSource(Protocol):
+    """What workers read. It travels to them."""
 
     @property
     def name(self) -> str:
         """What is read, for messages."""
 
-    def items(self, start: Start, slots: SharedSlots | None, metrics: StageMetrics) -> Iterator[Any]:
-        """Begins an iteration in a worker."""
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Name -> what the user gave, for the message where it cannot be pickled."""
+
+    def prepare(self, worker: int, num_workers: int) -> None:
+        """Prepares a worker's process, once, before it reads."""
+
+    def items(
+        self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
+    ) -> Iterator[WorkerBatch]:
+        """Begins an iteration.
+
+        Args:
+            world: the rank, and which of its workers this is.
+            start: where the iteration begins.
+            slots: in which arrays may be made, to be handed over without a copy; None: there are none.
+            metrics: what times are reported to: `fetch`, and the stages within it.
+        """
+
+
+class CountedItems(Iterator[WorkerBatch]):
+    """Yields items with the number of examples in each, and reports how long each took.
+
+    Args:
+        items: what is yielded; closed with this iterator.
+        metrics: what times are reported to.
+    """
+
+    def __init__(self, items: Iterator[Any], metrics: StageMetrics) -> None:
+        self._items, self._metrics = items, metrics
+
+    def __next__(self) -> WorkerBatch:
+        begun_at = time.monotonic()
+        try:
+            item = next(self._items)
+        finally:
+            self._metrics.add("fetch", time.monotonic() - begun_at)
+        return WorkerBatch(item, count_examples(item))
+
+    def close(self) -> None:
+        """Ends the iteration."""
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+
+
+class _Unprepared:
+    """What sources have in common that open everything when it is read."""
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Name -> what the user gave, for the message where it cannot be pickled."""
+        return {f"MultiLoader: {name}": value for name, value in vars(self).items()}
+
+    def prepare(self, worker: int, num_workers: int) -> None:
+        """Does nothing."""
 
 
 @dataclass(frozen=True)
-class ParserShare:
+class ParserSource(_Unprepared):
     """The batches that a parser plans for a worker.
 
     Attributes:
@@ -69,16 +118,25 @@ class ParserShare:
         """What is read, for messages."""
         return name_of(self.parser)
 
-    def items(self, start: Start, slots: SharedSlots | None, metrics: StageMetrics) -> Iterator[Any]:
-        """Begins an iteration; images that are preprocessed are written into slots, if there are any."""
+    def items(  # noqa: D102
+        self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
+    ) -> Iterator[WorkerBatch]:
         local = num_local_ranks(os.environ) if "LOCAL_WORLD_SIZE" in os.environ else None
         make_buffer = None if self.parser.preprocess is None else BatchMemory(slots)
         context = ReadContext(make_buffer, metrics, local, is_read_ahead=True)
-        return self.parser.batches(start.world, start.epoch, start.start_batch, fields=self.fields, context=context)
+        batches = self.parser.batches(
+            world,
+            start.epoch,
+            start.start_batch,
+            fields=self.fields,
+            context=context,
+            first_example=start.first_example,
+        )
+        return CountedItems(batches, metrics)
 
 
 @dataclass(frozen=True)
-class FunctionShare:
+class FunctionSource(_Unprepared):
     """What a function returns for a worker's place in the world.
 
     Attributes:
@@ -86,16 +144,16 @@ class FunctionShare:
     """
 
     function: Callable[[World], Iterable[Any]]
-    parser: ClassVar[None] = None
 
     @property
     def name(self) -> str:
         """What is read, for messages."""
         return getattr(self.function, "__qualname__", type(self.function).__name__)
 
-    def items(self, start: Start, slots: SharedSlots | None, metrics: StageMetrics) -> Iterator[Any]:
-        """Begins an iteration."""
-        return self.iterate(start.world)
+    def items(  # noqa: D102
+        self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
+    ) -> Iterator[WorkerBatch]:
+        return CountedItems(self.iterate(world), metrics)
 
     def iterate(self, world: World) -> Iterator[Any]:
         """Returns the items of a worker.
@@ -114,7 +172,7 @@ class FunctionShare:
 
 
 @dataclass(frozen=True)
-class WholeShare:
+class ReplicatedSource(_Unprepared):
     """All of an iterable, in every worker.
 
     Attributes:
@@ -122,16 +180,16 @@ class WholeShare:
     """
 
     iterable: Iterable[Any]
-    parser: ClassVar[None] = None
 
     @property
     def name(self) -> str:
         """What is read, for messages."""
         return type(self.iterable).__name__
 
-    def items(self, start: Start, slots: SharedSlots | None, metrics: StageMetrics) -> Iterator[Any]:
-        """Begins an iteration."""
-        return iter(self.iterable)
+    def items(  # noqa: D102
+        self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
+    ) -> Iterator[WorkerBatch]:
+        return CountedItems(iter(self.iterable), metrics)
 
 
 class BatchMemory:
@@ -153,7 +211,7 @@ class BatchMemory:
         return BatchMemory, (None,)  # Memory is shared by inheritance only.
 
 
-def share_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> Share:
+def source_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> WorkerSource:
     """Returns what workers read of a source.
 
     Args:
@@ -169,7 +227,7 @@ def share_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> Sha
             raise ConfigError(f"MultiLoader: fields={fields!r} must be a sequence of field names, such as ('image',).")
         asked = _usual_fields(source) if fields is None else tuple(fields)
         source.check_fields(asked)
-        return ParserShare(source, asked)
+        return ParserSource(source, asked)
     if fields is not None:
         raise ConfigError(f"MultiLoader: fields={fields!r} are for a Parser, and source is {_describe(source)}.")
     if isinstance(source, str | bytes | Mapping | Iterator):
@@ -187,29 +245,13 @@ def share_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> Sha
                 UserWarning,
                 stacklevel=4,
             )
-        return WholeShare(source)
+        return ReplicatedSource(source)
     if callable(source):
-        return FunctionShare(source)
+        return FunctionSource(source)
     raise ConfigError(
         f"MultiLoader: source is {_describe(source)}. It must be a Parser, a function that takes a World and returns "
         f"the items of that worker, or an iterable."
     )
-
-
-def rebuild_batch(fields: Any, parser: Parser | None) -> Batch:
-    """Returns a Batch that a worker has sent as a dict; the ids of a parser's examples are computed when looked at.
-
-    Raises:
-        TypeError: it is not that of a Batch.
-    """
-    return Batch(**(fields if parser is None else {**fields, "id": parser.ids(fields["index"])}))
-
-
-def take_apart(batch: Batch, has_parser: bool) -> dict[str, Any]:
-    """Returns a Batch as a dict that travels; with a parser at the other end, without its ids."""
-    names = ("image", "label", "valid", "index", "features", "epoch", "batch")
-    fields = {name: getattr(batch, name) for name in names}
-    return fields if has_parser else {**fields, "id": list(batch.id)}
 
 
 def count_examples(item: Any) -> int:

@@ -8,7 +8,7 @@ from storage.made_shards import DATASET
 
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.instruction_table import InstructionTable
+from tfds_torch.storage.record_source import InstructionTable
 
 NUM_IN_SHARD = 9
 

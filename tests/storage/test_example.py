@@ -15,8 +15,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 from zygote import tensorflow_zygote
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.storage.example_fields import BadExampleError
-from tfds_torch.storage.example_proto import ExampleReader
+from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.source import FieldSpec
 
 
@@ -285,7 +284,7 @@ def test_neither_tensorflow_nor_tfds_is_loaded_and_tfds_may_come_later(run_pytho
     code = f"""
     import sys
     import numpy as np
-    from tfds_torch.storage.example_proto import ExampleReader
+    from tfds_torch.storage.example import ExampleReader
     from tfds_torch.storage.source import FieldSpec
     record = {write_example({"x": [5]})!r}
     print(ExampleReader({{"x": FieldSpec((), np.int64)}}).read([record], ["x"])["x"])

@@ -1,18 +1,27 @@
-"""The iterations that one process counts itself: those of a plain DataLoader, or of one worker for torchdata."""
+"""What only plain DataLoaders and torchdata's StatefulDataLoader need of an ImageDataset.
+
+They tell a dataset nothing: the process that reads counts what it hands over, and looks at its callers' frames to find
+out how its items are taken.
+"""
 
 import os
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.context import get_spawning_popen
+from types import FrameType
 from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.shared_progress import Progress
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.worker_position import WorkerPosition
+from tfds_torch.torch_data.plain_epochs import Progress
 
 
 @dataclass
@@ -42,7 +51,7 @@ class Iteration:
         return WorkerPosition(self.began.worker, self.began.num_workers, batches, examples, began_at)
 
 
-class OwnIterations:
+class LocalIteration:
     """The latest iteration that this process counts, and where the next one goes on if it was told so.
 
     torchdata's StatefulDataLoader saves and loads the position of each worker, in the worker; without workers, that of
@@ -138,6 +147,7 @@ def check_delivered(
     Raises:
         ConfigError: so many cannot have been delivered, or it is not known here.
     """
+    start = progress.start
     if num_batches is None:
         if progress.num_workers is None:
             return 0
@@ -153,29 +163,139 @@ def check_delivered(
             f"batches_delivered={num_batches}: the parser has no batch_size, so that the dataset does not know how "
             f"large the loader's batches are. Give it the loader's."
         )
-    if progress.is_counted_elsewhere and progress.num_workers:
+    if progress.knows_delivered and progress.num_workers:
         raise ConfigError(
             f"batches_delivered={num_batches}: the loader went on from a state of its own, so that the dataset does "
             f"not know where this iteration began. Ask the loader for its state."
         )
-    most = num_batches_of_epoch - progress.start_batch
+    most = num_batches_of_epoch - start.start_batch
     if num_batches > most:
         raise ConfigError(
-            f"batches_delivered={num_batches}: the iteration of epoch {progress.epoch} began at batch "
-            f"{progress.start_batch} of {num_batches_of_epoch} and has {most}. Count from iter(loader) on."
+            f"batches_delivered={num_batches}: the iteration of epoch {start.epoch} began at batch "
+            f"{start.start_batch} of {num_batches_of_epoch} and has {most}. Count from iter(loader) on."
         )
     if progress.num_workers is None:
         return num_batches
-    if num_batches > progress.num_produced - progress.start_batch:
+    if num_batches > progress.num_produced - start.start_batch:
         raise ConfigError(
-            f"batches_delivered={num_batches}: only {progress.num_produced - progress.start_batch} batches have been "
-            f"read since the iteration of epoch {progress.epoch} began, at batch {progress.start_batch}. Count from "
+            f"batches_delivered={num_batches}: only {progress.num_produced - start.start_batch} batches have been "
+            f"read since the iteration of epoch {start.epoch} began, at batch {start.start_batch}. Count from "
             f"iter(loader) on: what came before the state that was loaded is added here."
         )
     if num_batches == 0 < most and progress.num_workers and progress.num_produced >= num_batches_of_epoch:
         raise ConfigError(
-            f"batches_delivered=0: all of epoch {progress.epoch} has been read, and the dataset cannot know whether "
-            f"you mean its beginning or that of epoch {progress.epoch + 1}. Call set_epoch first, or take the state "
+            f"batches_delivered=0: all of epoch {start.epoch} has been read, and the dataset cannot know whether "
+            f"you mean its beginning or that of epoch {start.epoch + 1}. Call set_epoch first, or take the state "
             f"after a batch."
         )
     return num_batches
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """How a DataLoader takes items.
+
+    Attributes:
+        batch_size: of its batches; None: items come as they are.
+        is_default_collation: whether torch's own function makes batches of examples.
+        dataset: the DataLoader's; another one may stand in it.
+    """
+
+    batch_size: int | None
+    is_default_collation: bool
+    dataset: Any
+
+
+def find_fetch() -> Fetch | None:
+    """Returns how the DataLoader whose `next` is under way takes items; None: there is none, or torch has changed.
+
+    A dataset that is iterated has no other way to know: the caller's frames are looked at.
+    """
+    fetcher, asked = _find_fetcher()
+    if fetcher is None:
+        return None
+    if not fetcher.auto_collation:
+        return Fetch(None, False, fetcher.dataset)
+    if not isinstance(asked, list):
+        return None
+    return Fetch(len(asked), fetcher.collate_fn is default_collate, fetcher.dataset)
+
+
+def find_iteration() -> object | None:
+    """Returns an object that stands for the iteration of the DataLoader whose `next` is under way; None: there is none.
+
+    It is torch's fetcher, which every process that reads makes anew for every iteration.
+    """
+    iteration: object | None = _find_fetcher()[0]
+    return iteration
+
+
+def _find_fetcher() -> tuple[Any, Any]:
+    """Returns torch's fetcher, and what it is asked for; None and None: there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "fetch":
+            fetcher = frame.f_locals.get("self")
+            if hasattr(fetcher, "auto_collation") and hasattr(fetcher, "collate_fn"):
+                return fetcher, frame.f_locals.get("possibly_batched_index")
+        frame = frame.f_back
+    return None, None
+
+
+def no_collation(loader: str) -> ConfigError:
+    """Returns the error for a loader that would have to make batches of PIL images."""
+    return ConfigError(
+        f"{loader} cannot make batches of PIL images with torch's default collation: give the dataset a transform that "
+        f"ends in tensors (such as torchvision's ToTensor()), the loader a collate_fn, or the parser a preprocess."
+    )
+
+
+def check_fetch(dataset: object, batch_size: int | None, is_batched: bool, has_pil_images: bool) -> None:
+    """Says what a plain DataLoader makes of a dataset's items, where that cannot be meant.
+
+    Args:
+        dataset: that is iterated. A dataset around it, such as timm's, may make tensors of PIL images.
+        batch_size: of the parser.
+        is_batched: whether the items are whole batches.
+        has_pil_images: whether they are single examples with PIL images.
+
+    Raises:
+        ConfigError: torch's default collation would get PIL images.
+    """
+    fetch = find_fetch()
+    if fetch is None:
+        return
+    if fetch.is_default_collation and has_pil_images and fetch.dataset is dataset:
+        raise no_collation("The DataLoader")
+    wanted = None if is_batched else batch_size
+    if (is_batched or wanted is not None) and fetch.batch_size != wanted:
+        items = "whole batches" if is_batched else "single examples"
+        warnings.warn(
+            f"DataLoader(batch_size={fetch.batch_size}) over an ImageDataset that yields {items}, of a parser with "
+            f"batch_size={batch_size}: its batches are not those that the parser plans, and len() and states count "
+            f"others. Use DataLoader(dataset, batch_size={wanted}, ...), or create_loader(dataset, ...).",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def make_plain_loader(
+    dataset: IterableDataset[Any],
+    batch_size: int | None,
+    num_workers: int,
+    collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None,
+) -> "DataLoader[Any]":
+    """Returns torch's own DataLoader, as the commands use it: its workers live from epoch to epoch.
+
+    Args:
+        dataset: what is loaded.
+        batch_size: examples of a batch; None: items come as they are.
+        num_workers: loader processes; 0 reads in this process.
+        collate_fn: makes a batch of a list of examples; None: torch's own.
+    """
+    with warnings.catch_warnings():
+        # The commands say so themselves, once, where a loader would in every rank.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        return DataLoader(
+            dataset, batch_size, num_workers=num_workers, persistent_workers=num_workers > 0, collate_fn=collate_fn
+        )

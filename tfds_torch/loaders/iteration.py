@@ -1,21 +1,20 @@
 """LoaderIteration: one epoch of a loader, as the training loop takes it."""
 
-from collections import deque
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.runtime.loader_metrics import LoaderMetrics
+from tfds_torch.runtime.metrics import LoaderMetrics
 
 
 class LoaderIteration(Iterator[Any]):
     """Yields batches, and counts those that the training loop has got.
 
     Args:
-        batches: what is yielded.
-        examples: how many examples are in the batches to come, in their order.
+        batches: what is yielded, with the number of examples in each.
         metrics: what counts.
-        num_expected: batches of an exact plan; None: nobody knows.
+        num_expected: batches of an exact plan; None: it is unknown.
         on_delivery: called after each batch with their number.
         on_exhausted: called when the last batch has been delivered and another one is asked for.
         on_end: called once: True where a new iteration may go on with the same processes.
@@ -23,16 +22,15 @@ class LoaderIteration(Iterator[Any]):
 
     def __init__(
         self,
-        batches: Iterator[Any],
-        examples: "deque[int]",
+        batches: Iterator[tuple[Any, int]],
         metrics: LoaderMetrics,
         num_expected: int | None,
         on_delivery: Callable[[int], None],
         on_exhausted: Callable[[], None],
         on_end: Callable[[bool], None],
     ) -> None:
-        self._batches: Iterator[Any] | None = batches
-        self._examples, self._metrics = examples, metrics
+        self._batches: Iterator[tuple[Any, int]] | None = batches
+        self._metrics, self._owner = metrics, os.getpid()
         self._num_expected, self._num_delivered = num_expected, 0
         self._on_delivery, self._on_exhausted, self._on_end = on_delivery, on_exhausted, on_end
         self._is_replaced = False
@@ -46,9 +44,15 @@ class LoaderIteration(Iterator[Any]):
                     "has one iteration at a time: make a second loader for a second one."
                 )
             raise StopIteration
+        if os.getpid() != self._owner:
+            raise ConfigError(
+                f"This iteration belongs to the process that began it (pid {self._owner}), and this one (pid "
+                f"{os.getpid()}) was forked from it: it would take batches away from it. Begin another iteration "
+                f"here, with iter(loader)."
+            )
         asked_at = self._metrics.enter()
         try:
-            batch = next(self._batches)
+            batch, num_examples = next(self._batches)
         except StopIteration:
             self._metrics.add_waiting(asked_at)
             self._end(can_go_on=True)
@@ -60,7 +64,7 @@ class LoaderIteration(Iterator[Any]):
             self._end(can_go_on=False)
             raise
         self._num_delivered += 1
-        self._metrics.leave(asked_at, self._examples.popleft())
+        self._metrics.leave(asked_at, num_examples)
         self._on_delivery(self._num_delivered)
         return batch
 
