@@ -13,7 +13,7 @@ import pytest
 
 from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.crop_parameters import CropParameters
+from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.preprocess import MOST_PIXELS, height_and_width
 
 BOTH = (TrainPreprocess, EvalPreprocess)

@@ -14,7 +14,7 @@ from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.images import transform as transform_module
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.buffer_rows import BadImageError, BufferRows, OtherSizeError
-from tfds_torch.images.crop_parameters import cut_windows
+from tfds_torch.images.crops import cut_windows
 from tfds_torch.images.masks import cut_alike
 from tfds_torch.images.transform import ImageTransform
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tfds_torch.check.verdict import NotJudged, Promise, Some
-from tfds_torch.images.crop_parameters import CropParameters
+from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.images.preprocess import Preprocess, height_and_width
 from tfds_torch.plan.epoch import EpochPlan

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.crop_boxes import NUM_DRAWS, random_resized_crops
-from tfds_torch.images.crop_parameters import (
+from tfds_torch.images.crops import (
     CropParameters,
     crop_and_resize,
     cut_windows,

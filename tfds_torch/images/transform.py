@@ -15,7 +15,7 @@ from tfds_torch.images.buffer_rows import (
     single_rows,
     write_rows,
 )
-from tfds_torch.images.crop_parameters import CropParameters
+from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.cutting import cut_windows_of, mirror
 from tfds_torch.images.decoding import CHANNELS, MOST_PIXELS, EncodedImage, ImageDecodeError, ImageDecoder, Pixels
 from tfds_torch.images.headers import Header

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfds_torch.images.crop_parameters import (
+from tfds_torch.images.crops import (
     crop_and_resize,
     cut_windows,
     resize_and_center,
