@@ -13,10 +13,10 @@ from PIL import Image
 from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.images import transform as transform_module
 from tfds_torch.images.batch_buffer import ArrayBuffer
-from tfds_torch.images.buffer_rows import BadImageError, BufferRows, OtherSizeError
-from tfds_torch.images.crops import cut_windows
+from tfds_torch.images.crops import Crops
+from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.masks import cut_alike
-from tfds_torch.images.transform import ImageTransform
+from tfds_torch.images.transform import BufferRows, ImageTransform
 
 SIDE = 5
 SQUASH = EvalPreprocess(size=SIDE, crop_pct=1.0)
@@ -161,7 +161,8 @@ def test_masks_are_cut_like_their_image_and_must_have_its_size() -> None:
 def test_what_a_mask_lacks_is_padded_with_nothing() -> None:
     mask = np.arange(1, 7, dtype=np.uint8).reshape(2, 3, 1)
     for flip in (False, True):
-        parameters = cut_windows(np.array([(2, 3)]), np.array([(-1, -2)]), (4, 6), np.array([flip]))
+        crops = Crops(np.array([(-1, -2, 4, 6)]), flips=np.array([flip]))
+        parameters = crops.parameters(np.array([(2, 3)]), (4, 6), np.array([False]))
         (cut,) = cut_alike([mask], parameters, (4, 6))
         wanted = np.zeros((4, 6), np.uint8)
         wanted[1:3, 2:5] = mask[..., 0]
