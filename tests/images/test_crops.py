@@ -38,7 +38,7 @@ def test_a_crop_is_shrunk_only_as_far_as_the_resize_has_two_and_a_half_left(
     box: tuple[int, int, int, int], size: tuple[int, int], can_shrink: bool
 ) -> None:
     crops, sizes = Crops(rows(box)), rows((box[0] + box[2], box[1] + box[3]))
-    assert crops.find_impossible(sizes, size).tolist() == []
+    assert crops.find_impossible(sizes, size) is None
     placed = crops.parameters(sizes, size, np.array([can_shrink]))
     (shrink,), (window,) = placed.shrinks.tolist(), placed.windows
     factor = min(box[2] / size[0], box[3] / size[1])
@@ -71,7 +71,7 @@ def test_a_window_is_what_of_it_lies_in_the_image(size: tuple[int, int], start: 
     target = (32, 24)
     start = tuple(min(first, side - 1) for first, side in zip(start, size, strict=True))
     crops = Crops(rows((*start, *target)))
-    assert crops.find_impossible(rows(size), target).tolist() == []
+    assert crops.find_impossible(rows(size), target) is None
     placed = crops.parameters(rows(size), target, NO)
     (window,), (offset,) = placed.windows.tolist(), placed.offsets.tolist()
     for axis in (0, 1):
@@ -199,7 +199,14 @@ def test_a_box_has_pixels_of_its_image_and_is_inside_where_it_is_resized(
     box: tuple[int, ...], is_possible: bool
 ) -> None:
     crops, sizes = Crops(rows((0, 0, 5, 5), box)), rows((20, 30), (20, 30))
-    assert crops.find_impossible(sizes, (8, 9)).tolist() == ([] if is_possible else [1])
+    found = crops.find_impossible(sizes, (8, 9))
+    assert (found is None) is is_possible
+    if found is not None:
+        assert found == (
+            1,
+            f"The box (top, left, height, width) = {box} cannot be cut out of 20 x 30 pixels: it must have pixels of "
+            f"the image, and only a box of the result's size, 8 x 9, may reach outside of it.",
+        )
 
 
 # Random numbers

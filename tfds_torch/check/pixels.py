@@ -64,9 +64,8 @@ def judge_pixels(
     if preprocess is not None and preprocess.map_fn is not None:
         return NotJudged(PIXELS_PROMISE, "the preprocess has a map_fn, which may change them in any way")
     if preprocess is not None and preprocess.augments:
-        return NotJudged(
-            PIXELS_PROMISE, f"{type(preprocess).__name__} has an augment, which may change them in any way"
-        )
+        kind = type(preprocess).__name__
+        return NotJudged(PIXELS_PROMISE, f"the preprocess has an augment ({kind}), which may change them in any way")
     both = sorted(came.keys() & encoded.keys())
     if not both:
         return NotJudged(PIXELS_PROMISE, "no encoded image was found that came in epoch 0")

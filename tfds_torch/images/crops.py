@@ -107,18 +107,28 @@ class Crops:
         rows = self.resized if self.boxes is None else self.boxes
         return len(rows) if np.ndim(rows) else 0  # type: ignore[arg-type]
 
-    def find_impossible(self, sizes: Int64Array, size: tuple[int, int]) -> Int64Array:
-        """Returns the positions of boxes that cannot be cut out of images of `sizes`, int64 [n, 2].
+    def find_impossible(self, sizes: Int64Array, size: tuple[int, int]) -> tuple[int, str] | None:
+        """Returns the position of a box that cannot be cut out of its image, and why, in a sentence; None: all can be.
 
-        They have no pixel of their image, or reach outside of it and are to be resized.
+        Args:
+            sizes: int64 [n, 2], heights and widths of the images.
+            size: height and width of the results.
         """
         if self.boxes is None:
-            return np.zeros(0, np.int64)
+            return None
         starts, lengths = self.boxes[:, :2], self.boxes[:, 2:]
         stops = starts + lengths
         reaches = ((starts < 0) | (stops > sizes)).any(axis=1)
         is_empty = ((lengths < 1) | (stops < 1) | (starts >= sizes)).any(axis=1)
-        return np.flatnonzero(is_empty | reaches & (lengths != size).any(axis=1))
+        impossible = np.flatnonzero(is_empty | reaches & (lengths != size).any(axis=1))
+        if not len(impossible):
+            return None
+        position = int(impossible[0])
+        (height, width), box = sizes[position].tolist(), tuple(self.boxes[position].tolist())
+        return position, (
+            f"The box (top, left, height, width) = {box} cannot be cut out of {height} x {width} pixels: it must have "
+            f"pixels of the image, and only a box of the result's size, {size[0]} x {size[1]}, may reach outside of it."
+        )
 
     def parameters(self, sizes: Int64Array, size: tuple[int, int], shrinkable: BoolArray) -> "CropParameters":
         """Returns how the images are decoded and resized.

@@ -136,14 +136,10 @@ class Preprocess(ABC):
             raise TypeError(f"it must return Crops of {len(keys[some])} images, not {found}")
 
         crops, size = self._call("crop", crop, len(keys)), height_and_width(self.size)
-        for position in crops.find_impossible(sizes, size).tolist():
-            box, height_width = tuple(crops.boxes[position].tolist()), sizes[position].tolist()
-            raise PreprocessError(
-                position,
-                f"{type(self).__name__}.crop returned the box (top, left, height, width) = {box} of an image of "
-                f"{height_width[0]} x {height_width[1]} pixels: a box must have pixels of its image, and only one that "
-                f"is not resized, of the size {size[0]} x {size[1]}, may reach outside of it.",
-            )
+        impossible = crops.find_impossible(sizes, size)
+        if impossible is not None:
+            position, reason = impossible
+            raise PreprocessError(position, f"{type(self).__name__}.crop failed: {reason}")
         return crops.parameters(sizes, size, shrinkable)
 
     def augment_all(self, images: NDArray[np.uint8], keys: NDArray[np.int64], seed: int) -> None:

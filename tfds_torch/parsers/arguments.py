@@ -27,7 +27,7 @@ def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str
     """Raises ConfigError for a preprocess that cannot work with a parser's other arguments."""
     if preprocess is None:
         return
-    if not isinstance(preprocess, Preprocess) or not is_dataclass(preprocess):  # Its fields are compared by ranks.
+    if not isinstance(preprocess, Preprocess) or not is_dataclass(type(preprocess)):  # Ranks compare its fields.
         raise ConfigError(
             f"preprocess={quoted(preprocess)} must be a TrainPreprocess or an EvalPreprocess, for example "
             f"TrainPreprocess(size=224), or a dataclass of your own that is derived from one of them or from "
