@@ -104,17 +104,27 @@ def test_a_persistent_worker_that_died_between_epochs_is_replaced(cell: Cell, nu
 # Workers that are stuck, or merely slow
 
 
-@pytest.mark.parametrize("is_stopped", [False, True], ids=["hangs", "stopped"])
 @pytest.mark.parametrize("cell", cells(slow=FORKED))
-def test_a_stuck_worker_is_a_stall_error_with_its_state_or_its_stack(
-    is_stopped: bool, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
+def test_a_hanging_worker_is_a_stall_error_with_its_stack(
+    cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
+    check_stall(cell, numbered_root, tmp_path, are_gone, is_stopped=False)
+
+
+@pytest.mark.parametrize("cell", cells(quick=("shared-fork-once",), slow=FORKED))
+def test_a_stopped_worker_is_a_stall_error_with_its_state(
+    cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
+) -> None:
+    check_stall(cell, numbered_root, tmp_path, are_gone, is_stopped=True)
+
+
+def check_stall(cell: Cell, root: str, folder: Path, are_gone: AreGone, *, is_stopped: bool) -> None:
     timeout_s = STALL_S[cell.method]
-    with make_loader(cell, numbered_root, harm_at(numbered_root, "hang", tmp_path), timeout_s=timeout_s) as loader:
+    with make_loader(cell, root, harm_at(root, "hang", folder), timeout_s=timeout_s) as loader:
         iteration = iter(loader)
         pids = list(loader.worker_pids)
         came = [place for _, place in zip(range(HARMED_BATCH), places(loader, iteration), strict=False)]
-        wait_for(tmp_path / "reached")
+        wait_for(folder / "reached")
         if is_stopped:
             os.kill(pids[1], signal.SIGSTOP)
         with pytest.raises(StallError) as caught:
@@ -131,7 +141,7 @@ def test_a_stuck_worker_is_a_stall_error_with_its_state_or_its_stack(
         else:
             assert re.search(r"Its stacks:\n(?s:.*)in _act\n", said)
         assert are_gone(pids)
-        check_that_it_goes_on(loader, came, numbered_root)
+        check_that_it_goes_on(loader, came, root)
 
 
 @pytest.mark.parametrize("cell", cells())
@@ -169,12 +179,15 @@ EXCEPTIONS = {
     "ours": (CorruptRecordError, "^file x, offset 3"),
     "tensorflow": (WorkerError, "DataLossError: .*tensorflow's own"),
 }
-TAKES_LONG = ("tensorflow",)  # Its import.
+TAKES_LONG = {"tensorflow": pytest.mark.slow}  # Its import.
 
 
-@pytest.mark.parametrize("at", [HARMED_BATCH, 1], ids=["later", "at once"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in TAKES_LONG else ()) for name in EXCEPTIONS]
+    ("name", "at"),
+    [
+        *(pytest.param(name, HARMED_BATCH, marks=TAKES_LONG.get(name, ())) for name in EXCEPTIONS),
+        *((name, 1) for name in ("key", "end of file", "broken pipe", "stop iteration")),  # At its first batch.
+    ],
 )
 @pytest.mark.parametrize("cell", cells(slow=("Loader-spawn-once", "shared-spawn-once", "zmq-fork-once")))
 def test_an_exception_arrives_with_its_type_message_and_traceback(
