@@ -3,12 +3,14 @@
 `pool_lives.py FUNCTION KIND METHOD PERSISTENT ROOT FOLDER ARGUMENTS...` prints the result as JSON.
 """
 
+import ctypes
 import json
 import multiprocessing
 import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +21,7 @@ if __name__ == "__main__":
 import psutil
 
 from faults.cells import Cell, harm_at, make_loader, places
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, TfdsTorchError
 
 
 class Life:
@@ -75,9 +77,9 @@ def leave_open(life: Life) -> list[int]:
 
 
 def read_many_epochs(life: Life) -> dict[str, Any]:
-    """Reads 20 epochs, every third of them broken off; returns what was open after two of them, and at the end."""
+    """Reads epochs, every third of them broken off; returns what was open after each of them, and at the end."""
     loader, found = life.loader(), []
-    for epoch in range(21):
+    for epoch in range(7 if life.cell.method == "spawn" and not life.cell.persistent else 21):  # Starts take long.
         for number, _ in enumerate(loader):
             if epoch % 3 == 2 and number == 2:
                 break
@@ -93,6 +95,57 @@ def read_many_epochs(life: Life) -> dict[str, Any]:
 
 def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+# A machine whose shared memory is full
+
+
+def fill_shared_memory(life: Life, when: str) -> dict[str, Any] | None:
+    """Reads while /dev/shm is full, and goes on when there is room again; None: no such folder can be made here.
+
+    Args:
+        life: of this process.
+        when: /dev/shm is filled: `before` the loader is made, or `within` its first epoch.
+    """
+    if not _has_own_shared_memory():
+        return None
+    filler = Path("/dev/shm/filler")
+    came, said = [], ""
+    loader = None
+    try:
+        if when == "before":
+            _fill(filler)
+        loader = life.loader()
+        iteration = iter(loader)
+        if when == "within":
+            came.append(next(places(loader, iteration)))
+            _fill(filler)
+        came += places(loader, iteration)
+    except TfdsTorchError as error:
+        said = str(error)
+    filler.unlink()
+    loader, rest = loader or life.loader(), []
+    if said:
+        loader.load_state_dict(loader.state_dict())
+        rest = list(places(loader))
+    return {"came": came, "said": said, "rest": rest, "next epoch": list(places(loader))}
+
+
+def _has_own_shared_memory() -> bool:
+    """Gives this process a /dev/shm of 64 KiB, which other processes do not see."""
+    new_mounts, private_and_below = 0x20000, (1 << 18) | 0x4000
+    libc = ctypes.CDLL(None)
+    return (
+        libc.unshare(new_mounts) == 0
+        and libc.mount(None, b"/", None, private_and_below, None) == 0
+        and libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64k") == 0
+    )
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
 
 
 # Children that the user forks

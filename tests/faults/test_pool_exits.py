@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import INTERRUPTED
+from told import tell
 from zygote import Script
 
 from faults import pool_lives
@@ -188,11 +190,34 @@ def test_a_script_that_ends_with_a_stopped_worker_ends(cell: Cell, run_life: Run
     assert len(run_life(pool_lives.leave_open, cell)) == NUM_WORKERS
 
 
-@pytest.mark.parametrize("cell", cells(SHARED, ALSO_SLOW))
+@pytest.mark.parametrize("cell", cells(SHARED, (*FORKED, "shared-spawn-persistent")))
 def test_many_epochs_leave_no_file_open_and_no_process(cell: Cell, run_life: RunLife) -> None:
     life = run_life(pool_lives.read_many_epochs, cell)
     assert max(life["open"][3:]) <= max(life["open"][:3]), life["open"]
     assert (life["alive"], life["others"]) == (0, [])
+
+
+@pytest.mark.parametrize("cell", cells(LOADER, ALSO_SLOW, unkept=lambda cell: True))
+def test_a_loader_that_is_made_while_dev_shm_is_full_works_or_says_what_to_do(
+    cell: Cell, numbered_root: str, run_life: RunLife, pytestconfig: pytest.Config
+) -> None:
+    check_full_memory(run_life(pool_lives.fill_shared_memory, cell, "before"), numbered_root, pytestconfig)
+
+
+@pytest.mark.parametrize("cell", cells(LOADER, ALSO_SLOW))
+def test_a_loader_goes_on_exactly_when_dev_shm_becomes_full(
+    cell: Cell, numbered_root: str, run_life: RunLife, pytestconfig: pytest.Config
+) -> None:
+    check_full_memory(run_life(pool_lives.fill_shared_memory, cell, "within"), numbered_root, pytestconfig)
+
+
+def check_full_memory(life: dict[str, Any] | None, root: str, config: pytest.Config) -> None:
+    if life is None:  # A container may forbid it.
+        tell(config, "not tested on this machine", lambda: ["a full /dev/shm, which needs a mount namespace"])
+        return
+    assert not life["said"] or re.search(r"/dev/shm.*is full.*--shm-size", life["said"], re.DOTALL)
+    assert as_places([*life["came"], *life["rest"]]) == planned(root, 0)
+    assert as_places(life["next epoch"]) == planned(root, 1)
 
 
 # Children that the user forks

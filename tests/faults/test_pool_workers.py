@@ -1,5 +1,6 @@
 """Workers of a Loader over an ImageDataset and of a MultiLoader that die, stop, hang, or fail."""
 
+import gc
 import multiprocessing
 import os
 import re
@@ -16,6 +17,7 @@ from faults.cells import ALL, FORKED, HARMED_BATCH, Cell, cells, harm_at, make_l
 from faults.harm import LAST_WORDS
 from tfds_torch.errors import CorruptRecordError, StallError, WorkerError
 
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
 AreGone = Callable[[list[int]], bool]
 ENDS = {
     "kill": "was killed by SIGKILL (out of memory?)",
@@ -101,6 +103,24 @@ def test_a_persistent_worker_that_died_between_epochs_is_replaced(cell: Cell, nu
         assert pids[0] not in loader.worker_pids
 
 
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "num_deaths", [pytest.param(12, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.campaign)]
+)
+@pytest.mark.parametrize("cell", cells(quick=FORKED))
+def test_every_one_of_many_deaths_is_an_error_and_leaves_nothing_open(
+    num_deaths: int, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
+) -> None:
+    num_open = []
+    for number in range(num_deaths):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        check_death(("kill", "exit")[number % 2], cell, numbered_root, folder, are_gone)
+        gc.collect()  # Of the errors' frames, which pytest has kept.
+        num_open.append(len(os.listdir("/proc/self/fd")))
+    assert num_open[-1] <= max(num_open[:4]), num_open
+
+
 # Workers that are stuck, or merely slow
 
 
@@ -179,7 +199,7 @@ EXCEPTIONS = {
     "ours": (CorruptRecordError, "^file x, offset 3"),
     "tensorflow": (WorkerError, "DataLossError: .*tensorflow's own"),
 }
-TAKES_LONG = {"tensorflow": pytest.mark.slow}  # Its import.
+TAKES_LONG = {"tensorflow": slow}  # Its import.
 
 
 @pytest.mark.parametrize(
@@ -193,8 +213,9 @@ TAKES_LONG = {"tensorflow": pytest.mark.slow}  # Its import.
 def test_an_exception_arrives_with_its_type_message_and_traceback(
     name: str, at: int, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
+    """Each worker may send one batch only, so that nothing else wakes a loop that takes an exception for its own."""
     kind, text = EXCEPTIONS[name]
-    with make_loader(cell, numbered_root, harm_at(numbered_root, name, tmp_path, at)) as loader:
+    with make_loader(cell, numbered_root, harm_at(numbered_root, name, tmp_path, at), prefetch_batches=1) as loader:
         iteration, came = iter(loader), []
         pids = list(loader.worker_pids)
         with pytest.raises(kind) as caught:
