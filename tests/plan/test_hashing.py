@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfds_torch.plan.hashing import hash_with_key
+from tfds_torch.plan.random import hash_with_key
 
 KEY = np.uint64(0x0123456789ABCDEF)
 WORD = 2**64

@@ -11,6 +11,7 @@ from tfds_torch.engines.request import Content, Decoded, EncodedChunk
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.buffer_rows import BadImageError, BufferRows, OtherSizeError
 from tfds_torch.images.transform import ImageTransform
+from tfds_torch.plan.random import examples_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Columns, Source
 
@@ -106,7 +107,7 @@ class ChunkDecoder:
         return self._source.undecodable(int(self._index(chunk)[position]), reason)
 
     def _index(self, chunk: EncodedChunk) -> "np.typing.NDArray[np.int64]":
-        return chunk.keys % len(self._source)
+        return examples_of(chunk.keys, len(self._source))
 
 
 def describe(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from tfds_torch.images.crop_parameters import (
     scaled_size,
 )
 from tfds_torch.plan.arguments import check_integer, did_you_mean
-from tfds_torch.plan.example_random import draw_uniforms
+from tfds_torch.plan.random import draw_uniforms
 
 INTERPOLATIONS = ("bilinear", "bicubic", "random")
 CROP_MODES = ("center", "squash", "border")
@@ -73,7 +73,7 @@ class Preprocess(Protocol):
 
         Args:
             sizes: int64 [n, 2], heights and widths.
-            keys: int64 [n], which random numbers are theirs, see `plan.example_random`.
+            keys: int64 [n], which random numbers are theirs, see `plan.random`.
             seed: of the random numbers.
             shrinkable: bool [n], whether decoding can shrink it.
         """

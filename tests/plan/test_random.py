@@ -4,8 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tfds_torch.plan.example_random import draw_seeds, draw_uniforms
+from tfds_torch.plan.random import draw_seeds, draw_uniforms, examples_of
 
 NUM_KEYS, NUM_DRAWS = 20_000, 6
 KEYS = np.arange(NUM_KEYS, dtype=np.int64)
@@ -88,3 +90,11 @@ def test_seeds_are_pairs_of_their_own_for_every_example() -> None:
     assert not np.isin(draw_seeds(KEYS, 43), seeds).any()
     uniforms_of_bits = (seeds.view(np.uint64) >> np.uint64(11)) * 2.0**-53
     assert not np.isin(uniforms_of_bits, draw_uniforms(KEYS, 42, 64)).any()
+
+
+@given(st.integers(1, 2**40), st.integers(0, 10**6), st.data())
+def test_a_sample_key_names_its_example(num_examples: int, pass_number: int, data: st.DataObject) -> None:
+    index = data.draw(st.lists(st.integers(0, num_examples - 1), max_size=5))
+    keys = pass_number * num_examples + np.array(index, np.int64)
+    assert examples_of(keys, num_examples).tolist() == index
+    assert [examples_of(int(key), num_examples) for key in keys] == index
