@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.processes import WorkerProcesses, describe_exit
+from tfds_torch.runtime.processes import WorkerProcesses
 from tfds_torch.runtime.worker_output import WorkerOutput
 
 Start = Callable[..., tuple[WorkerProcesses, list[Connection]]]
@@ -135,25 +135,6 @@ def test_a_forked_process_that_exits_leaves_the_workers_to_its_parent() -> None:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environ)
     assert (done.stdout, done.stderr) == ("False []\nTrue []\n[0, 0]\n", "")
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        (0, "ended with exit code 0"),
-        (3, "ended with exit code 3"),
-        (-9, "was killed by SIGKILL (out of memory?)"),
-        (-11, "was killed by SIGSEGV"),
-        (
-            -7,
-            "was killed by SIGBUS (a file was cut while it was read as memory, such as a decoded cache, a .beton file "
-            "or an index; or /dev/shm is full: a container has 64 MB of it unless it is given --shm-size or ",
-        ),
-        (-99, "was killed by signal 99"),
-    ],
-)
-def test_an_end_is_told_with_signal_and_hint(code: int, said: str) -> None:
-    assert describe_exit(code).startswith(said)
 
 
 def test_what_is_left_open_is_closed_before_multiprocessing_waits_for_its_children() -> None:

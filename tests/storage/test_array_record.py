@@ -307,7 +307,7 @@ def test_files_that_another_process_reads_are_closed_there(split: MadeSplit, run
         for _ in range(3):
             reader = open_file({split.instructions[0].path!r})
             assert (reader.ok(), reader.num_records(), len(reader.read([0, 1]))) == (True, 6, 2)
-        opened = f"/proc/{{package._process._process.pid}}/fd"
+        opened = f"/proc/{{package._process._child.process.pid}}/fd"
         paths = [os.readlink(f"{{opened}}/{{name}}") for name in os.listdir(opened)]
         os._exit(0 if sum("array_record-" in path for path in paths) == 1 else 1)
     print(os.waitpid(child, 0)[1])

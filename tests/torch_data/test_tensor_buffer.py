@@ -14,9 +14,8 @@ from picture_fixtures import NAMES, crop_with_pillow, difference, photograph
 from PIL import Image
 
 from tfds_torch.check.pixels import measure
-from tfds_torch.images.buffer_rows import BufferRows
 from tfds_torch.images.preprocess import EvalPreprocess
-from tfds_torch.images.transform import ImageTransform
+from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.torch_data import tensor_buffer
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 

@@ -18,7 +18,7 @@ from tfds_torch.bench.system import can_drop, drop_from_page_cache, resident_byt
 from tfds_torch.bench.tables import Column, Ratio, Table, collect
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.tfrecord.reader import RecordIndex
@@ -117,8 +117,8 @@ def measure_index(
     """
     if is_cold:
         drop_from_page_cache(item.path for item in instructions)
-    build_s, peak_bytes = fresh_process.call(_open, instructions, dataset, str(cache_dir))
-    open_s, _ = fresh_process.call(_open, instructions, dataset, str(cache_dir))
+    build_s, peak_bytes = subprocess_call.call(_open, instructions, dataset, str(cache_dir))
+    open_s, _ = subprocess_call.call(_open, instructions, dataset, str(cache_dir))
     return {
         "build_s": build_s,
         "peak_mb": peak_bytes and peak_bytes / 1e6,

@@ -17,7 +17,7 @@ from tfds_torch.engines.decoding import ChunkDecoder
 from tfds_torch.engines.request import Decoded, EncodedChunk, ReadRequest
 from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
-from tfds_torch.images.buffer_rows import BufferRows
+from tfds_torch.images.transform import BufferRows
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.plan.random import examples_of
 

@@ -9,8 +9,9 @@ import numpy as np
 from tfds_torch.engines.map_function import make_map
 from tfds_torch.engines.request import Content, Decoded, EncodedChunk
 from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.images.buffer_rows import BadImageError, BufferRows, OtherSizeError
-from tfds_torch.images.transform import ImageTransform
+from tfds_torch.images.decoding import BadImageError, OtherSizeError
+from tfds_torch.images.preprocess import PreprocessError
+from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.plan.random import examples_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Columns, Source
@@ -59,7 +60,7 @@ class ChunkDecoder:
 
         Raises:
             CorruptRecordError: an image or another value cannot be decoded.
-            ConfigError: the map_fn failed, or images of whole batches are of several sizes.
+            ConfigError: the preprocess or its map_fn failed, or images of whole batches are of several sizes.
         """
         began_s = time.perf_counter()
         try:
@@ -71,6 +72,9 @@ class ChunkDecoder:
                 f"{error.reason} Give the parser a preprocess, such as TrainPreprocess(size=224), or leave out "
                 f"batched=True."
             ) from None
+        except PreprocessError as error:
+            (name,) = self._source.ids(self._index(chunk)[error.position : error.position + 1])
+            raise ConfigError(f"The preprocess cannot be applied to {name}. {error.reason}") from error.__cause__
         except BadImageError as error:
             raise self._undecodable(chunk, error.position, error.reason) from None
         finally:

@@ -14,7 +14,7 @@ from tfds_torch.engines.replacing import Replacement
 from tfds_torch.engines.request import Content, Decoded, EncodedChunk, ReadContext, ReadRequest, SampleOrder
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer
-from tfds_torch.images.buffer_rows import BufferRows
+from tfds_torch.images.transform import BufferRows
 from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.random import examples_of

@@ -15,10 +15,10 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.decoding import ChunkDecoder
 from tfds_torch.engines.direct import read_in_order
 from tfds_torch.engines.read_mode import assign
-from tfds_torch.engines.record_process import stream_elsewhere
 from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_records
 from tfds_torch.engines.request import EncodedChunk, ReadRequest
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
+from tfds_torch.engines.tf_subprocess import stream_elsewhere
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.assignment import Assignment, ShardRange
 from tfds_torch.plan.epoch import Remainder

@@ -15,8 +15,8 @@ from tfds_torch.loaders.transport import END, FAILURE, ITEM, Message, ProtocolEr
 from tfds_torch.loaders.worker_sources import WorkerBatch, WorkerSource
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.allocator import keep_freed_memory
 from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.memory import keep_freed_memory
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_output import WorkerOutput

@@ -29,7 +29,7 @@ from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
 from tfds_torch.plan.epoch import LARGEST_KEY, EpochPlan, Remainder
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
@@ -330,7 +330,7 @@ class ParserBase(ABC):
         if has_inherited_runtime() and self.preprocess is not None and self.preprocess.map_fn is not None:
             # A process that was forked after tensorflow ran must not use it, as a map_fn does.
             arguments = (self, world, epoch, start_batch, tuple(fields), context.num_local_ranks, first_example)
-            made_there = fresh_process.iterate(_batches_of, *arguments)
+            made_there = subprocess_call.iterate(_batches_of, *arguments)
             return OneThreadIterator(_move_into_buffers(made_there, context), repr(self))
         content = self._content(fields, in_buffers=context.make_buffer is not None and not in_pieces)
         request = ReadRequest(

@@ -1,6 +1,7 @@
-"""Processes as Linux lists them in `/proc`: a family, its processor time, the state of one."""
+"""What can be found out of other processes: a family, its processor time, the state of one, and how one ended."""
 
 import os
+import signal
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -11,6 +12,12 @@ _STATES = {
     "T": "stopped",
     "t": "stopped by a debugger",
     "Z": "ended",
+}
+_HINTS = {
+    "SIGKILL": " (out of memory?)",
+    "SIGBUS": " (a file was cut while it was read as memory, such as a decoded cache, a .beton file or an index; or "
+    "/dev/shm is full: a container has 64 MB of it unless it is given --shm-size or --ipc=host)",
+    "SIGTERM": " (somebody asked it to end: a job scheduler, or `kill`)",
 }
 
 
@@ -50,6 +57,24 @@ def process_state(pid: int) -> tuple[str, str]:
     """Returns the letter that Linux gives a process's state, and its meaning; "?" for a process that is not there."""
     letter = next(iter(_stat_fields(pid)), "?")
     return letter, _STATES.get(letter, "unknown")
+
+
+def describe_exit(exit_code: int, cut: str | None = None) -> str:
+    """Returns how a process ended, as the end of a sentence that begins with its name.
+
+    Args:
+        exit_code: of the process.
+        cut: which file was cut while it was mapped, as a clause; None: none, as far as known.
+    """
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    if cut is not None and name == "SIGBUS":
+        return f"was killed by SIGBUS ({cut})"
+    return f"was killed by {name}{_HINTS.get(name, '')}"
 
 
 def _all_processes() -> list[int]:

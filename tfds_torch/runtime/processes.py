@@ -21,13 +21,6 @@ from tfds_torch.runtime.pickling import unpicklable
 from tfds_torch.runtime.spawned_process import with_reports
 from tfds_torch.runtime.worker_output import WorkerOutput
 
-_HINTS = {
-    "SIGKILL": " (out of memory?)",
-    "SIGBUS": " (a file was cut while it was read as memory, such as a decoded cache, a .beton file or an index; or "
-    "/dev/shm is full: a container has 64 MB of it unless it is given --shm-size or --ipc=host)",
-    "SIGTERM": " (somebody asked it to end: a job scheduler, or `kill`)",
-}
-
 
 class WorkerProcesses:
     """The processes of one pool of workers, numbered from 0 in the order of their start.
@@ -154,24 +147,6 @@ def leave_to_parent(processes: Iterable[BaseProcess]) -> None:
     those that are daemons, and fails for the others, because they are not its own.
     """
     _left_to_parent.update(processes)
-
-
-def describe_exit(exit_code: int, cut: str | None = None) -> str:
-    """Returns how a process ended, as the end of a sentence that begins with its name.
-
-    Args:
-        exit_code: of the process.
-        cut: which file was cut while it was mapped, as a clause; None: none, as far as known.
-    """
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
-    if cut is not None and name == "SIGBUS":
-        return f"was killed by SIGBUS ({cut})"
-    return f"was killed by {name}{_HINTS.get(name, '')}"
 
 
 class Closable(Protocol):

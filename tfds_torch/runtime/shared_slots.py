@@ -3,6 +3,7 @@
 import mmap
 import os
 import weakref
+from functools import partial
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -111,13 +112,14 @@ class SharedSlots:
         """Returns bytes of a slot; a flag is cleared when nothing refers to them."""
         # A new object over the same memory: it lives as long as any view of it.
         array = np.frombuffer(self.bytes_of(slot)[:num_bytes].data, np.uint8)
-        weakref.finalize(array, _set_free, self._flags, flag, os.getpid()).atexit = False
+        self._owners[flag] = weakref.ref(array, partial(_set_free, self._flags, flag, os.getpid()))
         return array
 
     def _map(self, descriptor: int) -> None:
         self._bytes = np.frombuffer(mmap.mmap(descriptor, self._size), np.uint8)
         self._flags = self._bytes[: self._flag_bytes]
         self._address = self._bytes.ctypes.data
+        self._owners: dict[int, weakref.ref[NDArray[np.uint8]]] = {}  # Flag -> what clears it when it is dropped.
         self._unsent: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
         self._received: weakref.WeakValueDictionary[int, NDArray[np.uint8]] = weakref.WeakValueDictionary()
 
@@ -201,6 +203,6 @@ def _nothing() -> None:
 _slots_by_name: "weakref.WeakValueDictionary[str, SharedSlots]" = weakref.WeakValueDictionary()
 
 
-def _set_free(flags: NDArray[np.uint8], flag: int, owner: int) -> None:
+def _set_free(flags: NDArray[np.uint8], flag: int, owner: int, _: object) -> None:
     if os.getpid() == owner:  # Not what a fork has copied of it.
         flags[flag] = _FREE

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.process_tree import process_state
-from tfds_torch.runtime.processes import describe_exit
+from tfds_torch.runtime.process_tree import describe_exit, process_state
 from tfds_torch.runtime.spawned_process import GUARD, MISSING_GUARD, NOT_LOADED, describe_guard
 from tfds_torch.runtime.worker_output import WorkerOutput
 

@@ -1,5 +1,6 @@
 """Sources whose records are `tf.train.Example`s in shard files, and the table that finds the record of an example."""
 
+import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -169,6 +170,12 @@ class RecordSource(ABC):
         for derived in ("_file_names", "_instructions_of"):
             state.pop(derived, None)
         return state
+
+    def with_checksums(self, verify_checksums: bool) -> "RecordSource":
+        """Returns this source, with checksums verified or not. It opens files of its own."""
+        other = copy.copy(self)  # As a pickled one, it has no open files.
+        other.verify_checksums, other._lock = verify_checksums, ProcessLock()
+        return other
 
     @property
     def identity(self) -> object:

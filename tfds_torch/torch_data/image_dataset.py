@@ -19,8 +19,8 @@ from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.allocator import keep_freed_memory
 from tfds_torch.runtime.limits import num_local_ranks
+from tfds_torch.runtime.memory import keep_freed_memory
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tfds_torch.images.batch_buffer import fill_with_pillow, resize_with_pillow
 from tfds_torch.images.decoding import Pixels
-from tfds_torch.runtime.reused_memory import ReusedMemory
+from tfds_torch.runtime.memory import ReusedMemory
 from tfds_torch.runtime.shared_slots import SharedSlots
 
 _LARGEST_SERIAL = 30_000  # Elements. Of more, torch makes several threads' work, and they would wait for each other.

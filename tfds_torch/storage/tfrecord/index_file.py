@@ -12,8 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.index_cache import IndexCache, index_path
-from tfds_torch.storage.index_file import DamagedIndexError, front_bytes, map_index, store_index
+from tfds_torch.storage.index_cache import (
+    DamagedIndexError,
+    IndexCache,
+    front_bytes,
+    index_path,
+    map_index,
+    store_index,
+)
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_errors import wrong_count
 from tfds_torch.storage.shard_scans import Advance, scan_shards

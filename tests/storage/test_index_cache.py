@@ -1,4 +1,4 @@
-"""The file of offsets: whole and for these shards, or not used."""
+"""Index files: whole and for these shards, or not used."""
 
 import struct
 import tracemalloc
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage import index_file
-from tfds_torch.storage.index_file import DamagedIndexError, UnusableIndexError
+from tfds_torch.storage import index_cache
+from tfds_torch.storage.index_cache import DamagedIndexError, UnusableIndexError
 from tfds_torch.storage.tfrecord import index_file as offsets_file
 from tfds_torch.storage.tfrecord.index_file import IndexedShards, file_bytes, load_offsets, store_offsets
 
@@ -56,7 +56,7 @@ def test_paths_that_are_not_text_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_content_of_many_pieces_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_file, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(index_cache, "_CHUNK_BYTES", 64)
     monkeypatch.setattr(offsets_file, "_CHUNK_BYTES", 64)
     one = IndexedShards("fake:1.0.0", ("/a",), ((17 * 1000, 5),), (1000,))
     store_offsets(tmp_path / "many", one, np.arange(1001) * 17)
@@ -185,7 +185,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(
     def fail(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index_file.os, "fsync", fail)
+    monkeypatch.setattr(index_cache.os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
         store_offsets(stored, SHARDS, OFFSETS + 1)
     assert stored.read_bytes() == before

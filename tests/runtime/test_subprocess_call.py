@@ -1,4 +1,4 @@
-"""fresh_process: functions that run in a process of their own."""
+"""subprocess_call: functions that run in a process of their own."""
 
 import multiprocessing
 import os
@@ -20,7 +20,7 @@ from conftest import RunPython
 from runtime import answering, child_functions
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
-from tfds_torch.runtime.fresh_process import FreshProcess, call, iterate
+from tfds_torch.runtime.subprocess_call import FreshProcess, call, iterate
 
 WATCHDOG_S = 60  # A hung test fails after it; nothing waits for it otherwise.
 
@@ -191,7 +191,7 @@ def test_a_function_that_the_process_cannot_import_is_a_worker_error(run_python:
     code = textwrap.dedent(
         """
         from tfds_torch.errors import WorkerError
-        from tfds_torch.runtime.fresh_process import call
+        from tfds_torch.runtime.subprocess_call import call
         def f(): return 1
         try:
             call(f)
@@ -209,12 +209,31 @@ def test_a_module_of_the_current_folder_is_not_taken_for_the_standard_librarys(
     (tmp_path / "script").mkdir()
     script = tmp_path / "script" / "script.py"
     script.write_text(
-        "import os; from tfds_torch.runtime.fresh_process import call; print(call(os.path.basename, 'a/b'))"
+        "import os; from tfds_torch.runtime.subprocess_call import call; print(call(os.path.basename, 'a/b'))"
     )
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "pickle.py").write_text("raise RuntimeError('not the real one')")
     done = run_python(str(script), cwd=tmp_path / "data", env={"PYTHONPATH": str(root)})
     assert done.stdout == "b\n", done.stderr
+
+
+def test_a_forked_process_that_exits_leaves_an_iteration_to_its_parent(run_python: RunPython, root: Path) -> None:
+    code = textwrap.dedent(
+        """
+        import os, sys
+        from runtime.child_functions import send_blocks
+        from tfds_torch.runtime.subprocess_call import iterate
+        blocks = iterate(send_blocks, 1 << 20, 3)
+        next(blocks)
+        if (pid := os.fork()) == 0:
+            del blocks
+            sys.exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        print(len(list(blocks)))
+        """
+    )
+    done = run_python("-c", code, env={"PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])})
+    assert (done.stdout, done.stderr) == ("2\n", "")
 
 
 # Deaths.
@@ -229,8 +248,8 @@ def test_a_killed_process_is_a_worker_error_that_names_signal_function_and_likel
 
 
 def test_another_signal_is_named_without_the_guess() -> None:
-    with pytest.raises(WorkerError, match=r"die_by was killed by SIGTERM before it had finished\.$"):
-        call(child_functions.die_by, signal.SIGTERM)
+    with pytest.raises(WorkerError, match=r"die_by was killed by SIGHUP before it had finished\.$"):
+        call(child_functions.die_by, signal.SIGHUP)
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -493,7 +512,7 @@ def test_what_could_not_be_made_is_made_for_a_later_request(tmp_path: Path) -> N
     ("request_", "how"),
     [
         (("die_by", signal.SIGKILL), r"answering.calls was killed by SIGKILL \(out of memory\?\) before"),
-        (("die_by", signal.SIGTERM), "answering.calls was killed by SIGTERM before"),
+        (("die_by", signal.SIGTERM), r"answering.calls was killed by SIGTERM \(somebody asked it to end.*\) before"),
         (("leave_with", 3), "answering.calls ended with exit code 3 before"),
         *((("die_after_bytes_of_a_reply", n), "killed by SIGKILL") for n in (1, 7, 8, 9, 5000)),
     ],

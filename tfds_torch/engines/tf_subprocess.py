@@ -12,7 +12,7 @@ from typing import Any
 from tfds_torch.engines.record_stream import RecordStream, stream_records
 from tfds_torch.errors import WorkerError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.fresh_process import FreshProcess
+from tfds_torch.runtime.subprocess_call import FreshProcess
 
 _Request = tuple[int, RecordStream | None, list[int]]
 """The number of a stream; it, where it begins; the numbers of others that were given up."""

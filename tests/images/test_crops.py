@@ -1,18 +1,22 @@
-"""CropParameters: windows that hold what the result needs, and no more shrinking than leaves a good resize."""
+"""Crops: windows that hold what the result needs, and no more shrinking than leaves a good resize; what cannot be."""
+
+import re
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfds_torch.images.crop_parameters import (
-    crop_and_resize,
-    cut_windows,
-    resize_and_center,
+from tfds_torch.images.crops import (
+    CropParameters,
+    Crops,
+    ExampleRandom,
     resize_keeping_ratio,
     resize_shorter_side,
     scaled_size,
 )
+from tfds_torch.plan.random import draw_uniforms
 
 SIDES = st.integers(1, 5000)
 YES, NO = np.array([True]), np.array([False])
@@ -33,7 +37,9 @@ def rows(*values: tuple[int, ...]) -> np.ndarray:
 def test_a_crop_is_shrunk_only_as_far_as_the_resize_has_two_and_a_half_left(
     box: tuple[int, int, int, int], size: tuple[int, int], can_shrink: bool
 ) -> None:
-    placed = crop_and_resize(rows(box), size, np.array([can_shrink]), NO, NO)
+    crops, sizes = Crops(rows(box)), rows((box[0] + box[2], box[1] + box[3]))
+    assert crops.find_impossible(sizes, size) is None
+    placed = crops.parameters(sizes, size, np.array([can_shrink]))
     (shrink,), (window,) = placed.shrinks.tolist(), placed.windows
     factor = min(box[2] / size[0], box[3] / size[1])
     allowed = [s for s in (2, 4, 8) if factor >= 2.5 * s]
@@ -48,8 +54,8 @@ def test_a_crop_is_shrunk_only_as_far_as_the_resize_has_two_and_a_half_left(
 
 
 def test_flips_and_filters_are_those_given() -> None:
-    flips, bicubic = np.array([True, False]), np.array([False, True])
-    placed = crop_and_resize(rows((0, 0, 8, 8), (1, 2, 3, 4)), (4, 4), np.array([True, True]), flips, bicubic)
+    crops = Crops(rows((0, 0, 8, 8), (1, 2, 3, 4)), flips=np.array([True, False]), bicubic=np.array([False, True]))
+    placed = crops.parameters(rows((8, 8), (8, 8)), (4, 4), np.array([True, True]))
     assert len(placed) == 2
     assert placed.rows() == [([4, 4], [2.0, 2.0], [0, 0], True, False), ([4, 4], [0.75, 1.0], [0, 0], False, True)]
 
@@ -64,7 +70,9 @@ def test_flips_and_filters_are_those_given() -> None:
 def test_a_window_is_what_of_it_lies_in_the_image(size: tuple[int, int], start: tuple[int, int]) -> None:
     target = (32, 24)
     start = tuple(min(first, side - 1) for first, side in zip(start, size, strict=True))
-    placed = cut_windows(rows(size), rows(start), target, NO)
+    crops = Crops(rows((*start, *target)))
+    assert crops.find_impossible(rows(size), target) is None
+    placed = crops.parameters(rows(size), target, NO)
     (window,), (offset,) = placed.windows.tolist(), placed.offsets.tolist()
     for axis in (0, 1):
         inside = [at for at in range(start[axis], start[axis] + target[axis]) if 0 <= at < size[axis]]
@@ -83,7 +91,7 @@ def test_a_center_lies_where_torchvision_cuts_it_and_its_window_holds_what_the_f
     size: tuple[int, int], resized: tuple[int, int], can_shrink: bool
 ) -> None:
     target = (96, 64)
-    placed = resize_and_center(rows(size), rows(resized), target, np.array([can_shrink]), YES)
+    placed = Crops(resized=rows(resized)).parameters(rows(size), target, np.array([can_shrink]))
     ((_, _, *window),), (offset,), (stop,) = placed.windows.tolist(), placed.offsets.tolist(), placed.resized.tolist()
     (shrink,) = placed.shrinks.tolist()
     for axis in (0, 1):
@@ -127,3 +135,87 @@ def test_a_centre_is_its_share_of_what_is_resized_rounded_down() -> None:
     assert scaled_size((224, 160), 0.875) == (256, 182)
     assert scaled_size((224, 224), 1.0) == (224, 224)
     assert scaled_size((224, 224), 0.95) == (235, 235)
+
+
+# What cannot be
+
+
+BOX = rows((0, 0, 4, 4))
+EITHER = "Crops takes either boxes, or resized for the centres of whole images"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "Crops takes either boxes, or resized for the centres of whole images"),
+        (
+            {"boxes": BOX, "resized": rows((4, 4))},
+            "Crops takes either boxes, or resized for the centres of whole images",
+        ),
+        ({"boxes": [(0, 0, 4, 4)]}, "Crops: boxes must be a numpy array int64 [1, 4], not [(0, 0, 4, 4)]"),
+        ({"boxes": BOX[0]}, "Crops: boxes must be a numpy array int64 [4, 4], not int64 [4]"),
+        ({"boxes": BOX[:, :2]}, "Crops: boxes must be a numpy array int64 [1, 4], not int64 [1, 2]"),
+        ({"boxes": BOX / 2}, "Crops: boxes must be a numpy array int64 [1, 4], not float64 [1, 4]"),
+        ({"boxes": 7}, "Crops: boxes must be a numpy array int64 [0, 4], not 7"),
+        ({"resized": BOX}, "Crops: resized must be a numpy array int64 [1, 2], not int64 [1, 4]"),
+        ({"resized": rows((3, 0))}, "Crops: resized must be at least 1, and one is 0"),
+        ({"boxes": BOX, "flips": np.array([1])}, "Crops: flips must be a numpy array bool [1], not int64 [1]"),
+        ({"boxes": BOX, "flips": np.array([True, False])}, "Crops: flips must be a numpy array bool [1], not bool [2]"),
+        ({"boxes": BOX, "bicubic": True}, "Crops: bicubic must be a numpy array bool [1], not True"),
+    ],
+)
+def test_arrays_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message) + "$"):
+        Crops(**arguments)
+
+
+def test_boxes_of_small_integers_are_taken() -> None:
+    crops = Crops(np.array([(0, 0, 200, 200)], np.uint8))
+    assert isinstance(crops.parameters(rows((256, 256)), (200, 200), NO), CropParameters)
+    assert crops.boxes is not None
+    assert crops.boxes.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("box", "is_possible"),
+    [
+        ((0, 0, 20, 30), True),
+        ((19, 29, 1, 1), True),
+        ((0, 0, 0, 5), False),
+        ((0, 0, 5, -1), False),
+        ((0, 0, 21, 30), False),
+        ((-1, 0, 5, 5), False),
+        ((0, 26, 5, 5), False),
+        # Of the result's size: it is not resized.
+        ((-1, -1, 8, 9), True),
+        ((13, 22, 8, 9), True),
+        ((-7, -8, 8, 9), True),
+        ((-8, 0, 8, 9), False),
+        ((20, 0, 8, 9), False),
+        ((0, 30, 8, 9), False),
+    ],
+)
+def test_a_box_has_pixels_of_its_image_and_is_inside_where_it_is_resized(
+    box: tuple[int, ...], is_possible: bool
+) -> None:
+    crops, sizes = Crops(rows((0, 0, 5, 5), box)), rows((20, 30), (20, 30))
+    found = crops.find_impossible(sizes, (8, 9))
+    assert (found is None) is is_possible
+    if found is not None:
+        assert found == (
+            1,
+            f"The box (top, left, height, width) = {box} cannot be cut out of 20 x 30 pixels: it must have pixels of "
+            f"the image, and only a box of the result's size, 8 x 9, may reach outside of it.",
+        )
+
+
+# Random numbers
+
+
+def test_random_numbers_follow_each_other_and_belong_to_the_example() -> None:
+    keys = np.array([5, 0, 7])
+    random = ExampleRandom(keys, 42)
+    drawn = [random.uniforms(2), random.uniforms((0, 3)), random.uniforms(0), random.uniforms(1)]
+    np.testing.assert_array_equal(np.concatenate(drawn, axis=1), draw_uniforms(keys, 42, (0, 1, 2, 5, 6)))
+    np.testing.assert_array_equal(ExampleRandom(keys[1:], 42).uniforms(2), drawn[0][1:])
+    np.testing.assert_array_equal(ExampleRandom(keys, 42, first=5).uniforms(2), draw_uniforms(keys, 42, (5, 6)))
