@@ -15,9 +15,8 @@ from plan.saved_states import message_of, state_of
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.assignment import deal_examples, deal_files
-from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.world import World
 
 PLANS = plans(max_examples=60, max_replicas=3, max_workers=3, max_batch_size=7, max_repeats=3)

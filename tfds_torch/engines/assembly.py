@@ -19,6 +19,7 @@ from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
 from tfds_torch.images.transform import BufferRows
 from tfds_torch.plan.epoch import PAD_LABEL
+from tfds_torch.plan.random import examples_of
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Assembly:
             del decoding  # It keeps an error, whose traceback keeps this frame and its buffers.
         metrics = self._request.context.metrics
         if metrics is not None:
-            metrics.note_reading(int(chunk.keys[-1]) % self._request.plan.num_examples)
+            metrics.note_reading(examples_of(int(chunk.keys[-1]), self._request.plan.num_examples))
         for ordinal, first, last in self._within_batches(start, stop):
             parts = self._batch_at(ordinal).parts
             if decoded is not None:
@@ -206,7 +207,7 @@ class Assembly:
         """Returns the parts of a batch, which end before position `stop`, as one."""
         part = join(batch.parts)
         plan, content = self._request.plan, self._request.content
-        index = part.keys % plan.num_examples
+        index = examples_of(part.keys, plan.num_examples)
         valid = np.arange(stop - len(index), stop) < self._num_valid
         if part.replaced is not None and not plan.is_training:  # What took its place is counted where it belongs.
             valid &= ~part.replaced

@@ -12,6 +12,7 @@ from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.preprocess import PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.plan.random import examples_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Columns, Source
 
@@ -110,7 +111,7 @@ class ChunkDecoder:
         return self._source.undecodable(int(self._index(chunk)[position]), reason)
 
     def _index(self, chunk: EncodedChunk) -> "np.typing.NDArray[np.int64]":
-        return chunk.keys % len(self._source)
+        return examples_of(chunk.keys, len(self._source))
 
 
 def describe(error: BaseException) -> str:

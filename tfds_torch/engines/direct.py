@@ -15,8 +15,9 @@ from tfds_torch.engines.request import Content, Decoded, EncodedChunk, ReadConte
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.transform import BufferRows
+from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.random import examples_of
 from tfds_torch.storage.source import Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
@@ -82,11 +83,11 @@ class _ChunkReader:
             ahead = min(stop + num_ahead, self._num_examples)
             keys = self._sample_keys(start, ahead)
             own = keys[: stop - start]
-            index = own % num_examples
+            index = examples_of(own, num_examples)
             if metrics is not None:
                 metrics.note_reading(int(index[0]))
             try:
-                source.announce(keys[max(announced, start) - start :] % num_examples)
+                source.announce(examples_of(keys[max(announced, start) - start :], num_examples))
                 announced = ahead
                 chunk = EncodedChunk(start, own, source.read(index, self._keys))
             except TfdsTorchError as error:
@@ -152,7 +153,7 @@ def read_examples(
     make_buffer = context.make_buffer or ArrayBuffer
 
     def read(part: Int64Array) -> tuple[Int64Array, Decoded]:
-        index = part % len(source)
+        index = examples_of(part, len(source))
         chunk = EncodedChunk(0, part, source.read(index, content.keys) if content.keys else {})
         if content.image is None:
             return index, decoder.decode(chunk, [])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.epoch import EpochPlan, Remainder, pipeline_counts
 from tfds_torch.plan.order import epoch_order, order_at
 from tfds_torch.plan.world import World
 
@@ -56,25 +56,6 @@ class Assignment:
     def num_fill(self) -> int:
         """Number of wrapped or padded examples."""
         return sum(map(len, self.fill))
-
-
-def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:
-    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch.
-
-    Args:
-        plan: the epoch plan; its world names the pipeline.
-        start_batch: the rank's batch at which this iteration of the epoch begins.
-
-    Raises:
-        ConfigError: start_batch lies outside 0..num_batches.
-    """
-    numbers = plan.worker_batches(start_batch)
-    slots = len(numbers) * plan.batch_size
-    if not numbers or numbers[-1] != plan.num_batches - 1:
-        return slots, 0
-    first_of_last = numbers[-1] * plan.global_batch_size + plan.world.rank * plan.batch_size
-    fill = plan.batch_size - min(max(plan.num_valid - first_of_last, 0), plan.batch_size)
-    return slots - fill, 0 if plan.remainder is Remainder.KEEP else fill
 
 
 def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assignment:

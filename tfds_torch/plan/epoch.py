@@ -1,4 +1,4 @@
-"""EpochPlan: how many batches each rank and worker yields, and which examples are in them.
+"""EpochPlan and WorkerOrder: how many batches each rank and worker yields, and which examples are in them.
 
 N examples, R ranks, W workers, batch_size B per rank, global batch G = R * B. An epoch is a row of *slots*: first k * N
 slots for its k passes (`repeats`), then, where the remainder asks for it, the fill of the last global batch. Global
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.distinct import find_distinct
-from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
+from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, find_distinct, order_at
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 
@@ -252,6 +251,93 @@ class EpochPlan:
         if self.blocks is None:
             return order_at(positions, self.num_examples, self.seed, pass_number)
         return block_order_at(positions, self.num_examples, self.seed, pass_number, self.blocks)
+
+
+def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:
+    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch.
+
+    Args:
+        plan: the epoch plan; its world names the pipeline.
+        start_batch: the rank's batch at which this iteration of the epoch begins.
+
+    Raises:
+        ConfigError: start_batch lies outside 0..num_batches.
+    """
+    numbers = plan.worker_batches(start_batch)
+    slots = len(numbers) * plan.batch_size
+    if not numbers or numbers[-1] != plan.num_batches - 1:
+        return slots, 0
+    first_of_last = numbers[-1] * plan.global_batch_size + plan.world.rank * plan.batch_size
+    fill = plan.batch_size - min(max(plan.num_valid - first_of_last, 0), plan.batch_size)
+    return slots - fill, 0 if plan.remainder is Remainder.KEEP else fill
+
+
+@dataclass(frozen=True)
+class WorkerOrder:
+    """What one worker of one rank delivers of an epoch, from a batch on, in order of delivery.
+
+    It is arithmetic: nothing is listed before it is asked for, whatever the size of the dataset.
+
+    Attributes:
+        plan: the epoch plan; its world names the worker.
+        epoch: which epoch, >= 0.
+        start_batch: the rank's batch at which this iteration of the epoch begins, 0 <= start_batch <= num_batches.
+
+    Raises:
+        ConfigError: there is no such epoch or batch.
+    """
+
+    plan: EpochPlan
+    epoch: int
+    start_batch: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epoch", check_integer("epoch", self.epoch, 0))
+        self.plan.worker_batches(self.start_batch)
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the rank's batches that this worker delivers."""
+        return self.plan.worker_batches(self.start_batch)
+
+    def __len__(self) -> int:
+        """Examples that this worker delivers; wrapped and padded ones count."""
+        return sum(pipeline_counts(self.plan, self.start_batch))
+
+    @property
+    def num_valid(self) -> int:
+        """Of these, the leading ones that are no padding."""
+        num_own, num_fill = pipeline_counts(self.plan, self.start_batch)
+        return num_own if self.plan.remainder is Remainder.PAD else num_own + num_fill
+
+    def sample_keys(self, start: int, stop: int) -> Int64Array:
+        """Returns the sample keys at positions start..stop-1 of this worker's deliveries.
+
+        Returns:
+            int64 [stop - start]: `pass_number * num_examples + index`.
+
+        Raises:
+            ConfigError: the positions are not within 0..len.
+        """
+        planned = self.planned(start, stop)
+        return planned.pass_number * self.plan.num_examples + planned.index
+
+    def planned(self, start: int, stop: int) -> PlannedBatch:
+        """Returns the examples at the same positions, the pass of each, and whether it is valid.
+
+        Raises:
+            ConfigError: the positions are not within 0..len.
+        """
+        if not 0 <= start <= stop <= len(self):
+            raise ConfigError(
+                f"WorkerOrder: positions {start}:{stop} must lie within 0..{len(self)}, the examples that worker "
+                f"{self.plan.world.worker} of rank {self.plan.world.rank} delivers from batch {self.start_batch} on."
+            )
+        numbers, batch_size = self.numbers, self.plan.batch_size
+        own, offsets = np.divmod(np.arange(start, stop, dtype=np.int64), batch_size)
+        first = self.plan.world.rank * batch_size
+        slots = (numbers.start + own * numbers.step) * self.plan.global_batch_size + first + offsets
+        return self.plan.at_slots(self.epoch, slots)
 
 
 def _to_member(kind: type[Enum], name: str, value: object) -> Enum:

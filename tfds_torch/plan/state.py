@@ -11,10 +11,17 @@ from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import BlockShuffle
-from tfds_torch.plan.state_fields import checksum_of, describe, read_fields
+from tfds_torch.plan.state_fields import (
+    READ_MODES,
+    STATE_FIELDS,
+    STATE_VERSION,
+    check_kind,
+    checksum_of,
+    describe,
+    read_fields,
+)
 from tfds_torch.plan.state_fit import differences, likely_changed
-from tfds_torch.plan.state_layout import READ_MODES, STATE_FIELDS, STATE_VERSION, check_kind
-from tfds_torch.plan.stateful_loader import read_stateful
+from tfds_torch.plan.worker_position import read_stateful
 from tfds_torch.plan.world import World
 
 

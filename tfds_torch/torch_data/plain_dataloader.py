@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.epoch import EpochPlan, WorkerOrder
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.torch_data.plain_epochs import Progress
 

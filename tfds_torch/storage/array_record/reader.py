@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
-from tfds_torch.plan.distinct import find_distinct
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import Int64Array, find_distinct
 from tfds_torch.storage.array_record.package import FileReader, find_opener
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.open_files import ProcessLock, Stamp, most_open_files, stamp_of

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.plan.distinct import find_distinct
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import Int64Array, find_distinct
 from tfds_torch.storage.open_files import OpenFiles, ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
