@@ -105,7 +105,7 @@ def test_a_new_iteration_ends_the_one_before(cell: Cell, numbered_root: str) -> 
 
 
 @pytest.mark.parametrize("way", ["thread", "signal handler"])
-@pytest.mark.parametrize("cell", cells(slow=FORKED, unkept=lambda cell: not cell.is_multi))
+@pytest.mark.parametrize("cell", cells(slow=FORKED, unkept=lambda cell: cell.kind != "shared"))
 def test_a_loader_that_is_closed_while_its_batch_is_waited_for_is_an_error_and_leaves_nothing(
     way: str, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
