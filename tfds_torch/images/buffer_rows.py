@@ -69,7 +69,7 @@ def copy_stored(images: StoredPixels, rows: Sequence[BufferRows]) -> None:
             raise OtherSizeError(
                 start, f"It has [H, W, C] = {list(images.shape)}, and the first {list(out.shape[1:])}."
             )
-        images[start : start + len(out)].copy_into(out)
+        images[start : start + len(out)].copy_into(out, part.buffer.gather)
         start += len(out)
 
 
