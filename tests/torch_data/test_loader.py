@@ -25,8 +25,8 @@ from torch.utils.data import Sampler, TensorDataset
 from tfds_torch import Loader, create_loader
 from tfds_torch.errors import ConfigError, CorruptRecordError, WorkerError
 from tfds_torch.torch_data import device_copy
+from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.loading import source
-from tfds_torch.torch_data.loading.options import LoaderOptions
 from torch_data.fake_cuda import FakeCuda
 from torch_data.loader_datasets import (
     BATCH_SIZE,
@@ -473,10 +473,10 @@ def test_a_training_process_that_would_read_by_itself_for_a_device_is_warned_of(
 
 def test_workers_that_need_more_memory_than_there_is_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     from tfds_torch.runtime.memory_limits import MemoryLimit
-    from tfds_torch.torch_data.loading import advice
+    from tfds_torch.torch_data import loader_advice
 
-    monkeypatch.setattr(advice, "available_bytes", lambda: 2**30)
-    monkeypatch.setattr(advice, "memory_limit", lambda: MemoryLimit(2**31, "the container's limit, memory.max"))
+    monkeypatch.setattr(loader_advice, "available_bytes", lambda: 2**30)
+    monkeypatch.setattr(loader_advice, "memory_limit", lambda: MemoryLimit(2**31, "the container's limit, memory.max"))
     with pytest.warns(UserWarning, match="workers will take about") as caught:
         create_loader(Squares(), 8)
     (warning,) = caught

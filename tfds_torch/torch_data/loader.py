@@ -21,8 +21,8 @@ from tfds_torch.runtime.loader_stats import LoaderStats
 from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
-from tfds_torch.torch_data.loading.options import LoaderOptions
+from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
+from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.loading.reported_length import CountedBatches, reported_length
 from tfds_torch.torch_data.loading.source import BatchSource
 from tfds_torch.torch_data.loading.start_errors import unpicklable_is_named

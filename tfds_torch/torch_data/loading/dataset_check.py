@@ -8,8 +8,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.torch_data.image_dataset import ImageDataset, no_numbers
+from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.loading.iterables import is_iterable, is_plain_iterable
-from tfds_torch.torch_data.loading.options import LoaderOptions
 from tfds_torch.torch_data.torch_fetch import no_collation
 
 _OWN_ORDER = (

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.runtime.pickling import unpicklable
-from tfds_torch.torch_data.loading.options import LoaderOptions
+from tfds_torch.torch_data.loader_options import LoaderOptions
 
 
 @contextmanager
