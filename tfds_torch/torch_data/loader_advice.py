@@ -17,8 +17,7 @@ from tfds_torch.runtime.machine_share import choose_workers, num_local_ranks, us
 from tfds_torch.runtime.memory_limits import available_bytes, memory_limit
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
-from tfds_torch.torch_data.loader_options import LoaderOptions
-from tfds_torch.torch_data.loading.iterables import is_plain_iterable
+from tfds_torch.torch_data.loader_options import LoaderOptions, is_plain_iterable
 from tfds_torch.torch_data.rank_world import find_rank
 from tfds_torch.torch_data.wrapped_datasets import find_layer, unwrap
 

@@ -18,9 +18,7 @@ from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_process import with_reports
 from tfds_torch.torch_data.default_collation import DefaultCollation
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.loader_options import LoaderOptions
-from tfds_torch.torch_data.loading.dataset_check import check_dataset
-from tfds_torch.torch_data.loading.iterables import is_iterable
+from tfds_torch.torch_data.loader_options import LoaderOptions, check_dataset, is_iterable
 from tfds_torch.torch_data.loading.sending import SendingCollate
 from tfds_torch.torch_data.loading.worker import TimedIterable, TimedMap, WorkerContext, WorkerStart
 
