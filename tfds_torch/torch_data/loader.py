@@ -1,7 +1,9 @@
 """Loader and create_loader: any dataset's batches, watched, measured, on their device; ours resume exactly."""
 
 import logging
+import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
@@ -10,6 +12,7 @@ from typing import Any
 import torch
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.receiver import WorkerBatch
 from tfds_torch.parsers.reading_names import name_of, names_of
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.delivered import DeliveredBatches
@@ -18,14 +21,14 @@ from tfds_torch.runtime.exit_closing import close_at_exit
 from tfds_torch.runtime.loader_iteration import LoaderIteration
 from tfds_torch.runtime.loader_metrics import LoaderMetrics
 from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.runtime.pickling import unpicklable_is_named
 from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
+from tfds_torch.torch_data.foreign import ForeignReader, count_batches
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
 from tfds_torch.torch_data.loader_options import LoaderOptions
-from tfds_torch.torch_data.loading.reported_length import CountedBatches, reported_length
-from tfds_torch.torch_data.loading.source import BatchSource
-from tfds_torch.torch_data.loading.start_errors import unpicklable_is_named
+from tfds_torch.torch_data.loading.source import BatchSource, _start_method
 from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
 from tfds_torch.torch_data.loading.worker import WorkerContext
 from tfds_torch.torch_data.own_iteration import is_position
@@ -185,7 +188,7 @@ class Loader(Iterable[Any]):
         """
         if self._is_ours:
             return int(self.dataset.plan().num_batches)
-        return len(self._setup.torch_loader(self.dataset, self._setup.make_context(self.dataset, 0), num_workers=0))
+        return count_batches(self.dataset, self.options)
 
     def __iter__(self) -> Iterator[Any]:
         if self._is_closed:
@@ -197,7 +200,7 @@ class Loader(Iterable[Any]):
         self._check_ranks()
         began = self._begin_epoch()
         source = self._begin_source(began)
-        batches = self._counted(source)
+        batches = source.batches()
         num_expected = None if began is None else began.num_batches - began.batches_delivered
         iteration = LoaderIteration(
             iter(self._on_device(batches)) if self.options.has_device_stage else batches,
@@ -295,6 +298,8 @@ class Loader(Iterable[Any]):
     def _begin_source(self, began: LoaderState | None) -> BatchSource:
         """Returns the source of an iteration that begins now."""
         source, context = self._source, self._context
+        if not self._is_ours:
+            return self._begin_foreign(source)
         if source is None or context is None or not source.is_usable:
             if source is not None:
                 source.close()
@@ -302,7 +307,11 @@ class Loader(Iterable[Any]):
             self._metrics.use(context.metrics)
             _write_start(context, 0, began)
             loader = self._setup.torch_loader(self.dataset, context, self.num_workers)
-            with unpicklable_is_named(self.dataset, self.options, loader):
+            options, method = self.options, _start_method(loader) if self.num_workers else "fork"
+            parts = {"collate_fn": options.collate_fn, "worker_init_fn": options.worker_init_fn}
+            parts["dataset"] = self.dataset
+            with warnings.catch_warnings(), unpicklable_is_named("create_loader", parts, method):
+                warnings.filterwarnings("ignore", "Got pickle error when attempting to start", UserWarning)
                 source = self._source = BatchSource(loader, context, self._names(), self.options.timeout_s)
         else:
             _write_start(context, source.num_begun, began)
@@ -313,13 +322,20 @@ class Loader(Iterable[Any]):
             raise
         return source
 
-    def _counted(self, source: BatchSource) -> Iterator[Any]:
-        """Returns the batches of a source; those of an IterableDataset with a length are held against that."""
-        batches, length = source.batches(), None if self._is_ours else reported_length(self.dataset)
-        if length is None:
-            return batches
-        setup = self._setup
-        return CountedBatches(batches, source.examples, setup.is_collated, self._name, length, self.num_workers)
+    def _begin_foreign(self, source: Any) -> Any:
+        """Returns the source of an iteration over a dataset that is not ours."""
+        if source is None or not source.is_usable:
+            if source is not None:
+                source.close()
+            reader = ForeignReader(self.dataset, self.options, self.num_workers, self._setup.generator)
+            source = self._source = _ForeignSource(reader)
+            self._metrics.use(reader.metrics)
+        try:
+            source.begin()
+        except BaseException:
+            self._end_source(source, can_go_on=False)
+            raise
+        return source
 
     def _end_source(self, source: BatchSource, can_go_on: bool) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""
@@ -383,6 +399,35 @@ class Loader(Iterable[Any]):
         if not self._is_ours:
             return ReadingNames(self._name)
         return names_of(self.dataset.parser, "Loader", "multiprocessing_context")
+
+
+class _ForeignSource:
+    """A ForeignReader as a BatchSource: the examples of its batches go beside them."""
+
+    def __init__(self, reader: ForeignReader) -> None:
+        self.reader, self.examples = reader, deque[int]()
+
+    @property
+    def pids(self) -> list[int]:
+        return self.reader.pids
+
+    @property
+    def is_usable(self) -> bool:
+        return self.reader.is_usable
+
+    def begin(self) -> None:
+        self.examples.clear()
+        self._found = self.reader.begin()
+
+    def batches(self) -> Iterator[Any]:
+        return map(self._split, self._found)
+
+    def _split(self, found: WorkerBatch) -> Any:
+        self.examples.append(found.num_examples)
+        return found.batch
+
+    def close(self) -> None:
+        self.reader.close()
 
 
 def _nothing() -> None:

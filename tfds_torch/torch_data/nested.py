@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,10 @@ def tensors_and_arrays(value: Any) -> Iterator[Tensor | NDArray[Any]]:
 def replace_value(value: Any, old: object, new: Any) -> Any:
     """Returns a batch of the same structure and types with a new object in the place of an old one."""
     return new if value is old else _map_items(value, lambda item: replace_value(item, old, new))
+
+
+def count_examples(batch: Any) -> int:
+    """Returns B of a batch that a dataset made: the size of its first tensor, or of its first list; else 1."""
+    of_tensors = (tensor.size(0) for tensor in tensors(batch) if tensor.ndim)  # Nested ones have no shape.
+    of_lists = (len(entry) for entry in batch if isinstance(entry, list)) if isinstance(batch, tuple | list) else ()
+    return next(chain(of_tensors, of_lists), 1)

@@ -1,5 +1,6 @@
 """Tensors on their way between processes: in shared slots, or within the message. For our own workers' pipes only."""
 
+import os
 import pickle
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -161,3 +162,17 @@ def _from_bytes(
     content: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> Tensor:
     return torch.from_numpy(content).view(dtype).as_strided(shape, strides)
+
+
+def describe_full_memory() -> str:
+    """Says that a batch does not fit into shared memory, and what to do."""
+    try:
+        found = os.statvfs("/dev/shm")  # noqa: S108
+        size = f", {found.f_blocks * found.f_frsize / 2**20:,.1f} MiB,"
+    except OSError:
+        size = ""
+    return (
+        f"A batch cannot be handed over: the machine's shared memory (/dev/shm){size} is full. Give the container more "
+        f"(--shm-size=8g, or --ipc=host), take fewer workers, prefetch_batches or examples of a batch, or give the "
+        f"parser a preprocess: whole batches of images need none of it."
+    )

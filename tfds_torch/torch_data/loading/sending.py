@@ -1,10 +1,8 @@
 """SendingCollate: what torch's loader calls in a worker to make a batch, measure it and pack it."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch.utils.data
@@ -13,8 +11,8 @@ from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.torch_data.nested import map_tensors, tensors
-from tfds_torch.torch_data.tensor_codec import TensorPacking, unpack
+from tfds_torch.torch_data.nested import count_examples, map_tensors
+from tfds_torch.torch_data.tensor_codec import TensorPacking, describe_full_memory, unpack
 
 _NO_SPACE = "No space left on device"
 
@@ -107,24 +105,3 @@ def _unpack(content: bytes | tuple[int, int, int], numbers: tuple[int, ...], nam
     sent: Sent = unpack(content, name, numbers)
     sent.received_at = time.monotonic()
     return sent
-
-
-def describe_full_memory() -> str:
-    """Says that a batch does not fit into shared memory, and what to do."""
-    try:
-        found = os.statvfs("/dev/shm")  # noqa: S108
-        size = f", {found.f_blocks * found.f_frsize / 2**20:,.1f} MiB,"
-    except OSError:
-        size = ""
-    return (
-        f"A batch cannot be handed over: the machine's shared memory (/dev/shm){size} is full. Give the container more "
-        f"(--shm-size=8g, or --ipc=host), take fewer workers, prefetch_batches or examples of a batch, or give the "
-        f"parser a preprocess: whole batches of images need none of it."
-    )
-
-
-def count_examples(batch: Any) -> int:
-    """Returns B of a batch that a dataset made: the size of its first tensor, or of its first list; else 1."""
-    of_tensors = (tensor.size(0) for tensor in tensors(batch) if tensor.ndim)  # Nested ones have no shape.
-    of_lists = (len(entry) for entry in batch if isinstance(entry, list)) if isinstance(batch, tuple | list) else ()
-    return next(chain(of_tensors, of_lists), 1)
