@@ -157,9 +157,7 @@ def test_a_stream_keeps_its_batch(kind: str, root: Path) -> None:
     read = {"read": ReadOptions(mode="examples")}
     state = dataset_of(root, 6, **read).state_at(1, 1, None).to_dict()
     (loader,) = ranks_of(kind, root, 1, 4, **read)
-    with pytest.raises(
-        StateMismatchError, match=r"batch_size: 6 in the state, 4 here\. Read mode .examples."
-    ):
+    with pytest.raises(StateMismatchError, match=r"batch_size: 6 in the state, 4 here\. Read mode .examples."):
         loader.load_state_dict(state, allow_batch_change=True)
 
 
