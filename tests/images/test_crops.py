@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfds_torch.images.crops import (
+    CropError,
     CropParameters,
     Crops,
     ExampleRandom,
@@ -37,9 +38,8 @@ def rows(*values: tuple[int, ...]) -> np.ndarray:
 def test_a_crop_is_shrunk_only_as_far_as_the_resize_has_two_and_a_half_left(
     box: tuple[int, int, int, int], size: tuple[int, int], can_shrink: bool
 ) -> None:
-    crops, sizes = Crops(rows(box)), rows((box[0] + box[2], box[1] + box[3]))
-    assert crops.find_impossible(sizes, size) is None
-    placed = crops.parameters(sizes, size, np.array([can_shrink]))
+    sizes = rows((box[0] + box[2], box[1] + box[3]))
+    placed = Crops(rows(box)).parameters(sizes, size, np.array([can_shrink]))
     (shrink,), (window,) = placed.shrinks.tolist(), placed.windows
     factor = min(box[2] / size[0], box[3] / size[1])
     allowed = [s for s in (2, 4, 8) if factor >= 2.5 * s]
@@ -70,9 +70,7 @@ def test_flips_and_filters_are_those_given() -> None:
 def test_a_window_is_what_of_it_lies_in_the_image(size: tuple[int, int], start: tuple[int, int]) -> None:
     target = (32, 24)
     start = tuple(min(first, side - 1) for first, side in zip(start, size, strict=True))
-    crops = Crops(rows((*start, *target)))
-    assert crops.find_impossible(rows(size), target) is None
-    placed = crops.parameters(rows(size), target, NO)
+    placed = Crops(rows((*start, *target))).parameters(rows(size), target, NO)
     (window,), (offset,) = placed.windows.tolist(), placed.offsets.tolist()
     for axis in (0, 1):
         inside = [at for at in range(start[axis], start[axis] + target[axis]) if 0 <= at < size[axis]]
@@ -199,14 +197,26 @@ def test_a_box_has_pixels_of_its_image_and_is_inside_where_it_is_resized(
     box: tuple[int, ...], is_possible: bool
 ) -> None:
     crops, sizes = Crops(rows((0, 0, 5, 5), box)), rows((20, 30), (20, 30))
-    found = crops.find_impossible(sizes, (8, 9))
-    assert (found is None) is is_possible
-    if found is not None:
-        assert found == (
-            1,
-            f"The box (top, left, height, width) = {box} cannot be cut out of 20 x 30 pixels: it must have pixels of "
-            f"the image, and only a box of the result's size, 8 x 9, may reach outside of it.",
-        )
+    if is_possible:
+        assert len(crops.parameters(sizes, (8, 9), np.array([True, True]))) == 2
+        return
+    with pytest.raises(CropError) as refused:
+        crops.parameters(sizes, (8, 9), np.array([True, True]))
+    assert refused.value.position == 1
+    assert refused.value.reason == (
+        f"The box (top, left, height, width) = {box} cannot be cut out of 20 x 30 pixels: it must have pixels of the "
+        f"image, and only a box of the result's size, 8 x 9, may reach outside of it."
+    )
+
+
+def test_boxes_that_are_cut_and_boxes_that_are_resized_may_be_mixed() -> None:
+    boxes = rows((-1, -2, 8, 9), (2, 3, 80, 90), (0, 0, 8, 9))
+    yes, sizes = np.ones(3, np.bool_), np.full((3, 2), 100)
+    alone = [Crops(boxes[[i]]).parameters(sizes[[i]], (8, 9), yes[[i]]) for i in range(3)]
+    together = Crops(boxes).parameters(sizes, (8, 9), yes)
+    assert together.rows() == [crop.rows()[0] for crop in alone]
+    assert together.windows.tolist() == [crop.windows[0].tolist() for crop in alone]
+    assert together.shrinks.tolist() == [1, 4, 1]
 
 
 # Random numbers

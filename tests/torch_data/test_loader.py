@@ -14,6 +14,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,15 @@ from torch.utils.data import Sampler, TensorDataset
 
 from tfds_torch import Loader, create_loader
 from tfds_torch.errors import ConfigError, CorruptRecordError, WorkerError
-from tfds_torch.torch_data import device_copy
-from tfds_torch.torch_data.loading import source
-from tfds_torch.torch_data.loading.options import LoaderOptions
+from tfds_torch.torch_data import device_copy, foreign_processes
+from tfds_torch.torch_data.loader_options import LoaderOptions
 from torch_data.fake_cuda import FakeCuda
 from torch_data.loader_datasets import (
     BATCH_SIZE,
     NUM_BATCHES,
     Batches,
     Everything,
+    Gated,
     Harmed,
     Named,
     Randoms,
@@ -473,10 +474,10 @@ def test_a_training_process_that_would_read_by_itself_for_a_device_is_warned_of(
 
 def test_workers_that_need_more_memory_than_there_is_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     from tfds_torch.runtime.limits import MemoryLimit
-    from tfds_torch.torch_data.loading import advice
+    from tfds_torch.torch_data import loader_advice
 
-    monkeypatch.setattr(advice, "available_bytes", lambda: 2**30)
-    monkeypatch.setattr(advice, "memory_limit", lambda: MemoryLimit(2**31, "the container's limit, memory.max"))
+    monkeypatch.setattr(loader_advice, "available_bytes", lambda: 2**30)
+    monkeypatch.setattr(loader_advice, "memory_limit", lambda: MemoryLimit(2**31, "the container's limit, memory.max"))
     with pytest.warns(UserWarning, match="workers will take about") as caught:
         create_loader(Squares(), 8)
     (warning,) = caught
@@ -573,17 +574,31 @@ def test_a_line_names_the_workers(caplog: pytest.LogCaptureFixture) -> None:
     assert all(line.endswith(f"; workers' pids {pids[0]}, {pids[1]}") for line in lines)
 
 
-def test_workers_that_take_long_to_start_are_told_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+class GatedFromTheStart(Gated):
+    """No batch is made before a file is there."""
+
+    def act(self, number: int) -> None:
+        super().act(number + 1)
+
+
+def test_workers_that_take_long_to_start_are_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(source, "_SLOW_START_S", 0.0)
-    with (
-        caplog.at_level(logging.INFO, "tfds_torch"),
-        create_loader(Harmed("slow at the start"), 1, **FORKED) as loader,
-    ):
-        assert numbers(loader) == numbers(loader) == list(range(NUM_BATCHES))
+    class Opening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            (tmp_path / "gate").touch()
+
+    monkeypatch.setattr(foreign_processes, "_SLOW_START_S", 0.0)
+    logger, opening = logging.getLogger("tfds_torch"), Opening()
+    logger.addHandler(opening)
+    try:
+        dataset = GatedFromTheStart(tmp_path / "gate")
+        with caplog.at_level(logging.INFO, "tfds_torch"), create_loader(dataset, 1, timeout_s=60, **FORKED) as loader:
+            assert numbers(loader) == numbers(loader) == list(range(NUM_BATCHES))
+    finally:
+        logger.removeHandler(opening)
     assert [record.getMessage() for record in caplog.records] == [
-        "Harmed: no batch after 0 s yet: 1 of 1 workers have begun to read."
+        "GatedFromTheStart: no batch after 0 s yet: 1 of 1 workers have begun to read."
     ]
 
 

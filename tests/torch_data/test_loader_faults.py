@@ -10,22 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from torch.utils.data import DataLoader
 from zygote import Script, last_line_of, torch_zygote
 
 from tfds_torch import create_loader
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.worker_faults import ReadingNames
+from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.torch_data.loading.processes import LoaderProcesses
-from tfds_torch.torch_data.loading.source import BatchSource
-from tfds_torch.torch_data.loading.worker import WorkerContext
+from tfds_torch.torch_data.foreign_processes import ForeignWorkers
 from torch_data import loader_lives
 from torch_data.loader_datasets import NUM_BATCHES, Gated, HalfMessage
 
@@ -124,45 +120,20 @@ def test_a_worker_that_was_asked_to_end_is_not_said_to_have_finished(run_life: R
     assert f"Worker 1 (pid {life['pids'][1]}) was killed by SIGTERM (somebody asked it to end" in life["message"]
 
 
-class Dying:
-    """Stands for workers of which one is dead only a moment after its connection broke."""
-
-    pids: tuple[int, ...] = ()
-
-    def find_dead(self, error: BaseException) -> list[tuple[int, int, int]]:
-        return [(1, 4321, 1)] if isinstance(error, ConnectionResetError) else []
-
-
-class Breaking:
-    """Stands for an iterator of torch's loader."""
-
-    def __next__(self) -> Any:
-        raise ConnectionResetError(104, "Connection reset by peer")
-
-
-def test_a_connection_that_breaks_is_told_as_the_death_behind_it() -> None:
-    loader: DataLoader[Any] = DataLoader([1])
-    context = WorkerContext(StageMetrics(2), WorkerOutput(0), None, None, None)
-    source = BatchSource(loader, context, ReadingNames("Harmed", "Begin again."), 10.0)
-    source.begin()
-    source._processes, source._iterator = Dying(), Breaking()  # type: ignore[assignment]
-    source._faults.can_import_only = True
-    with pytest.raises(WorkerError, match=r"^Worker 1 \(pid 4321\) ended with exit code 1 .* Begin again\. ") as caught:
-        source.next_batch()
-    source._processes = None
-    assert isinstance(caught.value.__cause__, ConnectionResetError)
-    assert str(caught.value).endswith("Or start workers with multiprocessing_context='fork'.")  # It had not begun.
-
-
-def test_an_end_that_torch_does_not_name_is_waited_for() -> None:
-    process = multiprocessing.get_context("fork").Process(target=os._exit, args=(0,))
+def test_a_connection_that_breaks_is_reported_as_the_death_behind_it() -> None:
+    """torch raises what the connection does, while the worker at its other end is not quite dead yet."""
+    context = multiprocessing.get_context("fork")
+    output, metrics = WorkerOutput(1), StageMetrics(1)
+    workers = ForeignWorkers(context, WorkerFaults(ReadingNames("Harmed"), metrics, output, 10.0, True))
+    process = workers.context.Process(target=os._exit, args=(0,))  # type: ignore[attr-defined]
     process.start()
-    processes = LoaderProcesses.__new__(LoaderProcesses)
-    processes._iterator = SimpleNamespace(_workers=[process])
-    assert processes.find_dead(EOFError()) == [(0, process.pid, 0)]
-    assert processes.find_dead(ValueError("of a dataset")) == []
-    assert processes.find_dead(RuntimeError(f"DataLoader worker (pid(s) {process.pid}) exited")) != []
-    processes._iterator = None
+    assert workers.find_dead(EOFError()) == [(0, process.pid, 0)]
+    assert workers.find_dead(ValueError("of a dataset")) == []
+    assert workers.find_dead(RuntimeError(f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly")) != []
+    said = workers.faults.describe_deaths(workers.find_dead(EOFError()))
+    assert said.startswith(f"Worker 0 (pid {process.pid}) ended with exit code 0 before it had begun")
+    assert said.endswith("Or start workers with multiprocessing_context='fork'.")
+    workers.end()
 
 
 @slow

@@ -9,7 +9,7 @@ from tfds_fixtures import with_read
 
 from tfds_torch import ImageDataset, Loader, ParserTfds, World, create_loader
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.torch_data.loading import advice
+from tfds_torch.torch_data import loader_advice
 from torch_data import loader_resuming
 from torch_data.conftest import NUMBERED_SHARDS
 from torch_data.resuming import Setup
@@ -298,7 +298,7 @@ def test_whole_batches_come_normalised_and_go_on_exactly(num_workers: int, fleet
 def test_the_memory_of_workers_is_told_with_all_figures(
     mode: str, free_mib: int, parts: list[str], numbered_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(advice, "available_bytes", lambda: free_mib * 2**20)
+    monkeypatch.setattr(loader_advice, "available_bytes", lambda: free_mib * 2**20)
     dataset = dataset_of(numbered_root, read=with_read(mode))
     create_loader(dataset, 1, prefetch_batches=1)
     with pytest.warns(UserWarning, match="2 workers will take about") as caught:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch.utils.data
+from tfds_torch.torch_data.loading import worker as loader_worker
+from tfds_torch.torch_data.loading.worker import TimedIterable, WorkerContext
 
 from tfds_torch import World
 from tfds_torch.runtime.iteration_starts import IterationStarts
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.torch_data.loading import worker as loader_worker
-from tfds_torch.torch_data.loading.worker import TimedIterable, WorkerContext
 
 
 def dataset_of_rank(rank: int) -> Any:

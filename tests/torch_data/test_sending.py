@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tfds_torch.torch_data.loading.sending import SendingCollate
 from torch import Tensor
 
 from tfds_torch.errors import WorkerError
@@ -17,7 +18,6 @@ from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.torch_data import tensor_codec
-from tfds_torch.torch_data.loading.sending import SendingCollate
 
 SLOT_BYTES = 1 << 18
 DTYPES = [torch.uint8, torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.complex64]

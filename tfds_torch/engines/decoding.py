@@ -12,9 +12,11 @@ from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.preprocess import PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.random import examples_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Columns, Source
+from tfds_torch.storage.stored_pixels import StoredPixels
 
 
 class ChunkDecoder:
@@ -50,6 +52,24 @@ class ChunkDecoder:
             return self._transform.row_shape(chunk.columns[self._content.image.key], position)
         except BadImageError as error:
             raise self._undecodable(chunk, position, error.reason) from None
+
+    def only_copies(self, columns: Columns, keys: Int64Array) -> bool:
+        """Whether decoding is but to copy: all values are arrays, and images pixels that are at most cut and flipped.
+
+        Args:
+            columns: stored field -> n encoded values.
+            keys: int64 [m], the sample keys of some examples, by whose crops it is judged.
+        """
+        image, preprocess = self._content.image, self._content.preprocess
+        if image is None or self._transform is None or (preprocess is not None and preprocess.also):
+            return False
+        images = columns[image.key]
+        others = [values for name, values in columns.items() if name != image.key]
+        return (
+            isinstance(images, StoredPixels)
+            and all(isinstance(values, np.ndarray) and values.dtype != object for values in others)
+            and self._transform.only_copies(images, keys)
+        )
 
     def decode(self, chunk: EncodedChunk, rows: Sequence[BufferRows]) -> Decoded:
         """Returns field name -> n values; the images of batch buffers are written into these.

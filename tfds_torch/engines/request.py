@@ -156,6 +156,11 @@ class EncodedChunk:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def cut(self, start: int, stop: int) -> "EncodedChunk":
+        """Returns the examples at positions start..stop-1 of these."""
+        columns = {name: values[start:stop] for name, values in self.columns.items()}
+        return EncodedChunk(self.start + start, self.keys[start:stop], columns, self.error)
+
 
 Decoded = dict[str, Any]
 """Field -> n values."""

@@ -31,6 +31,19 @@ _SHRINKS = (2, 4, 8)
 _WIDEST_SUPPORT = 2.0  # Of the bicubic filter, in pixels of the coarser grid.
 
 
+class CropError(Exception):
+    """A box that cannot be cut out of its image.
+
+    Args:
+        position: of the image among those of the call.
+        reason: why, in a sentence.
+    """
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position, self.reason = position, reason
+
+
 class ExampleRandom:
     """Random numbers of n examples, which depend on nothing but the seed, the pass and the example.
 
@@ -55,10 +68,10 @@ class ExampleRandom:
         Returns:
             float64 [n, m], uniform in [0, 1).
         """
-        which = range(draws) if isinstance(draws, int) else draws
-        numbers = [self._next + number for number in which]
-        self._next = numbers[-1] + 1 if numbers else self._next
-        return draw_uniforms(self._keys, self._seed, numbers)
+        which = np.arange(draws) if isinstance(draws, int) else np.array(draws)
+        numbers = draw_uniforms(self._keys, self._seed, which + self._next)
+        self._next += draws if isinstance(draws, int) else int(which[-1]) + 1
+        return numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,29 +120,6 @@ class Crops:
         rows = self.resized if self.boxes is None else self.boxes
         return len(rows) if np.ndim(rows) else 0  # type: ignore[arg-type]
 
-    def find_impossible(self, sizes: Int64Array, size: tuple[int, int]) -> tuple[int, str] | None:
-        """Returns the position of a box that cannot be cut out of its image, and why, in a sentence; None: all can be.
-
-        Args:
-            sizes: int64 [n, 2], heights and widths of the images.
-            size: height and width of the results.
-        """
-        if self.boxes is None:
-            return None
-        starts, lengths = self.boxes[:, :2], self.boxes[:, 2:]
-        stops = starts + lengths
-        reaches = ((starts < 0) | (stops > sizes)).any(axis=1)
-        is_empty = ((lengths < 1) | (stops < 1) | (starts >= sizes)).any(axis=1)
-        impossible = np.flatnonzero(is_empty | reaches & (lengths != size).any(axis=1))
-        if not len(impossible):
-            return None
-        position = int(impossible[0])
-        (height, width), box = sizes[position].tolist(), tuple(self.boxes[position].tolist())
-        return position, (
-            f"The box (top, left, height, width) = {box} cannot be cut out of {height} x {width} pixels: it must have "
-            f"pixels of the image, and only a box of the result's size, {size[0]} x {size[1]}, may reach outside of it."
-        )
-
     def parameters(self, sizes: Int64Array, size: tuple[int, int], shrinkable: BoolArray) -> "CropParameters":
         """Returns how the images are decoded and resized.
 
@@ -139,31 +129,58 @@ class Crops:
             sizes: int64 [n, 2], heights and widths of the images.
             size: height and width of the results.
             shrinkable: bool [n], whether decoding can shrink it.
+
+        Raises:
+            CropError: a box has no pixel of its image, or reaches outside of it and is to be resized.
         """
         none = np.zeros(len(self), np.bool_)
         flips = none if self.flips is None else self.flips
         bicubic = none if self.bicubic is None else self.bicubic
         target = np.array(size, np.int64)
-        if self.boxes is not None:
-            return CropParameters(*_resize_boxes(self.boxes, sizes, target, shrinkable), flips, bicubic)
-        assert self.resized is not None  # noqa: S101 (or there are boxes)
-        return CropParameters(*_cut_centers(self.resized, sizes, target, shrinkable), flips, bicubic)
+        if self.resized is not None:
+            geometry = _cut_centers(self.resized, sizes, target, shrinkable)
+        else:
+            assert self.boxes is not None  # noqa: S101 (or there is resized)
+            geometry = _cut_boxes(self.boxes, sizes, target, shrinkable)
+        return CropParameters(*geometry, flips, bicubic)
 
 
 _Geometry = tuple[Boxes, Int64Array, Int64Array, Float64Array, Int64Array]
 """The first five attributes of CropParameters."""
 
 
-def _resize_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array, shrinkable: BoolArray) -> _Geometry:
+def _cut_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array, shrinkable: BoolArray) -> _Geometry:
     starts, lengths = boxes[:, :2], boxes[:, 2:]
-    shrinks = _shrinks(lengths / target, shrinkable)
-    inside = np.maximum(starts, 0)
-    windows = np.concatenate([inside, np.minimum(starts + lengths, sizes) - inside], axis=1)
-    windows = windows // shrinks[:, None] * shrinks[:, None]
-    is_cut = (lengths == target).all(axis=1)[:, None]
-    resized = np.where(is_cut, windows[:, 2:], target)
-    steps = windows[:, 2:] / shrinks[:, None] / resized
-    return windows, shrinks, resized, steps, np.minimum(starts, 0)
+    offsets, windows = np.minimum(starts, 0), np.empty_like(boxes)
+    windows[:, :2] = starts - offsets
+    windows[:, 2:] = np.minimum(starts + lengths, sizes) - windows[:, :2]
+    are_cut = bool((lengths == target).all())
+    if windows[:, 2:].min(initial=1) < 1 or (not are_cut and bool((windows != boxes).any())):
+        _check_boxes(boxes, sizes, target)
+    shrinks = np.ones(len(boxes), np.int64)
+    if are_cut:
+        return windows, shrinks, windows[:, 2:], np.ones(lengths.shape), offsets
+    resized = np.where((lengths == target).all(axis=1)[:, None], windows[:, 2:], target)
+    if shrinkable.any():
+        shrinks = _shrinks(lengths / target, shrinkable)
+        windows = windows // shrinks[:, None] * shrinks[:, None]
+    return windows, shrinks, resized, windows[:, 2:] / shrinks[:, None] / resized, offsets
+
+
+def _check_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array) -> None:
+    starts, lengths = boxes[:, :2], boxes[:, 2:]
+    stops = starts + lengths
+    reaches = ((starts < 0) | (stops > sizes)).any(axis=1)
+    is_empty = ((lengths < 1) | (stops < 1) | (starts >= sizes)).any(axis=1)
+    impossible = np.flatnonzero(is_empty | reaches & (lengths != target).any(axis=1))
+    if len(impossible):
+        (height, width), box = sizes[impossible[0]].tolist(), tuple(boxes[impossible[0]].tolist())
+        raise CropError(
+            int(impossible[0]),
+            f"The box (top, left, height, width) = {box} cannot be cut out of {height} x {width} pixels: it must have "
+            f"pixels of the image, and only a box of the result's size, {target[0]} x {target[1]}, may reach outside "
+            f"of it.",
+        )
 
 
 def _cut_centers(resized: Int64Array, sizes: Int64Array, target: Int64Array, shrinkable: BoolArray) -> _Geometry:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.crops import (
     NUM_DRAWS,
+    CropError,
     CropParameters,
     Crops,
     ExampleRandom,
@@ -135,12 +136,11 @@ class Preprocess(ABC):
             found = f"{len(crops)} of them" if isinstance(crops, Crops) else f"{crops!r:.100}"
             raise TypeError(f"it must return Crops of {len(keys[some])} images, not {found}")
 
-        crops, size = self._call("crop", crop, len(keys)), height_and_width(self.size)
-        impossible = crops.find_impossible(sizes, size)
-        if impossible is not None:
-            position, reason = impossible
-            raise PreprocessError(position, f"{type(self).__name__}.crop failed: {reason}")
-        return crops.parameters(sizes, size, shrinkable)
+        crops = self._call("crop", crop, len(keys))
+        try:
+            return crops.parameters(sizes, height_and_width(self.size), shrinkable)
+        except CropError as error:
+            raise PreprocessError(error.position, f"{type(self).__name__}.crop failed: {error.reason}") from None
 
     def augment_all(self, images: NDArray[np.uint8], keys: NDArray[np.int64], seed: int) -> None:
         """Lets `augment` change n finished images, uint8 [n, H, W, C], whose sample keys are int64 [n].
@@ -255,10 +255,13 @@ class TrainPreprocess(Preprocess):
             return Crops(boxes, flips=flips, bicubic=_choose_bicubic(self.interpolation, uniforms[:, NUM_DRAWS + 1]))
         size = np.array(height_and_width(self.size))
         uniforms = random.uniforms((0, 1, NUM_DRAWS))  # The same flips as without padding.
-        room = sizes + 2 * self.crop_padding - size
-        starts = np.floor(uniforms[:, :2] * (room + 1)).astype(np.int64) - self.crop_padding
-        starts = np.where(room >= 0, starts, -((size - sizes) // 2))
-        boxes = np.concatenate([starts, np.broadcast_to(size, starts.shape)], axis=1)
+        room = sizes + (2 * self.crop_padding - size)
+        boxes = np.empty((len(sizes), 4), np.int64)
+        boxes[:, :2] = np.floor(uniforms[:, :2] * (room + 1))
+        boxes[:, :2] -= self.crop_padding
+        boxes[:, 2:] = size
+        if room.min(initial=0) < 0:  # An image that is still smaller lies in the middle.
+            boxes[:, :2] = np.where(room >= 0, boxes[:, :2], -((size - sizes) // 2))
         return Crops(boxes, flips=uniforms[:, 2] < self.hflip)
 
 

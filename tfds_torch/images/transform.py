@@ -84,6 +84,20 @@ class ImageTransform:
         (header,) = self._headers(images[first : first + 1])
         return header.height, header.width, self._decoder.num_channels(header)
 
+    def only_copies(self, images: StoredPixels, keys: Int64Array) -> bool:
+        """Whether stored images become rows by being copied, or cut and flipped all at once, as those of `keys` do."""
+        if self._map is not None or self._num_channels not in (0, images.shape[2]):
+            return False
+        if self.preprocess is None:
+            return True
+        if self.preprocess.augments:
+            return False
+        sizes = np.broadcast_to(np.array(images.shape[:2], np.int64), (len(keys), 2))
+        parameters = self.preprocess.crop_parameters(sizes, keys, self._seed, np.zeros(len(keys), np.bool_))
+        is_small = sizes[0].prod() <= _MOST_SMALL_PIXELS
+        is_kept = parameters.keep_all(sizes, height_and_width(self.preprocess.size))
+        return is_kept or (is_small and parameters.only_cut(sizes))
+
     def decode(self, images: Sequence[EncodedImage]) -> list[Pixels]:
         """Returns the pixels of n whole images, uint8 [h, w, C].
 
@@ -246,7 +260,10 @@ class ImageTransform:
         for buffer, start, stop, first in _blocks_of(rows):
             some, out = slice(first, first + stop - start), buffer.pixels[start:stop]
             decoded = ArrayBuffer((len(out), *shape))
-            self._copy(images[some], headers[some], [BufferRows(decoded, 0, len(out))], first)
+            if isinstance(images, StoredPixels):
+                images[some].copy_into(decoded.pixels, buffer.gather)
+            else:
+                self._copy(images[some], headers[some], [BufferRows(decoded, 0, len(out))], first)
             cut_windows_of(decoded.pixels, starts[some], fill, out)
             mirror(out, parameters.flips[some])
 
@@ -364,7 +381,7 @@ def _copy_stored(images: StoredPixels, rows: Sequence[BufferRows]) -> None:
             raise OtherSizeError(
                 start, f"It has [H, W, C] = {list(images.shape)}, and the first {list(out.shape[1:])}."
             )
-        images[start : start + len(out)].copy_into(out)
+        images[start : start + len(out)].copy_into(out, part.buffer.gather)
         start += len(out)
 
 

@@ -17,18 +17,14 @@ from tfds_torch.plan.cursor import Position
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
 from tfds_torch.runtime.processes import close_at_exit
-from tfds_torch.runtime.worker_faults import ReadingNames
 from tfds_torch.torch_data.batch_reader import BatchReader
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
+from tfds_torch.torch_data.foreign import ForeignReader, count_batches, make_generator
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.loading.advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
-from tfds_torch.torch_data.loading.options import LoaderOptions
-from tfds_torch.torch_data.loading.reported_length import CountedBatches, reported_length
-from tfds_torch.torch_data.loading.source import BatchSource
-from tfds_torch.torch_data.loading.start_errors import unpicklable_is_named
-from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
+from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
+from tfds_torch.torch_data.loader_options import LoaderOptions, check_dataset
 from tfds_torch.torch_data.plain_dataloader import is_position
-from tfds_torch.torch_data.planned_reader import OwnReader, PoolReader
+from tfds_torch.torch_data.planned_reader import make_reader, make_seeds
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
@@ -155,7 +151,9 @@ class Loader(Iterable[Any]):
         self.dataset = dataset
         self.options = options
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
-        self._setup = TorchLoaderSetup.of(dataset, options)
+        check_dataset(dataset, options)
+        # Draws orders and seeds of workers over all iterations.
+        self._generator = make_seeds(dataset, options) if self._is_ours else make_generator(options)
         self._position: Position | None = None  # Of the latest iteration over an ImageDataset.
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
@@ -169,7 +167,7 @@ class Loader(Iterable[Any]):
     @property
     def batch_size(self) -> int | None:
         """Examples of a batch; None: the dataset's items come as they are, or a batch sampler deals them out."""
-        return self._setup.batch_size
+        return (self.dataset.parser.batch_size or 1) if self._is_ours else self.options.batch_size
 
     @property
     def worker_pids(self) -> list[int]:
@@ -184,7 +182,7 @@ class Loader(Iterable[Any]):
         """
         if self._is_ours:
             return int(self.dataset.plan().num_batches)
-        return len(self._setup.torch_loader(self.dataset, self._setup.make_context(self.dataset, 0), num_workers=0))
+        return count_batches(self.dataset, self.options)
 
     def __iter__(self) -> Iterator[Any]:
         if self._is_closed:
@@ -201,8 +199,6 @@ class Loader(Iterable[Any]):
         except BaseException:
             self._end_reader(reader, can_go_on=False)
             raise
-        if (length := reported_length(self.dataset)) is not None and not self._is_ours:
-            batches = CountedBatches(batches, self._setup.is_collated, self._name, length, self.num_workers)
         iteration = LoaderIteration(
             self._device_stage().iterate(batches) if self.options.has_device_stage else batches,
             self._metrics,
@@ -319,17 +315,9 @@ class Loader(Iterable[Any]):
         return reader
 
     def _make_reader(self) -> BatchReader:
-        options = self.options
-        if not isinstance(self.dataset, ImageDataset):
-            context = self._setup.make_context(self.dataset, self.num_workers)
-            loader = self._setup.torch_loader(self.dataset, context, self.num_workers)
-            with unpicklable_is_named(self.dataset, options, loader):
-                return BatchSource(loader, context, ReadingNames(self._name), options.timeout_s)
-        source = self._setup.source(self.dataset)
-        if not self.num_workers:
-            return OwnReader(source, options.timeout_s)
-        context = options.multiprocessing_context
-        return PoolReader(source, self.num_workers, context, options.prefetch_batches, options.timeout_s)
+        if isinstance(self.dataset, ImageDataset):
+            return make_reader(self.dataset, self.options, self.num_workers, self._generator)
+        return ForeignReader(self.dataset, self.options, self.num_workers, self._generator)
 
     def _end_reader(self, reader: BatchReader, can_go_on: bool) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""

@@ -16,8 +16,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import available_bytes, choose_workers, memory_limit, num_local_ranks, usable_cores
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
-from tfds_torch.torch_data.loading.iterables import is_plain_iterable
-from tfds_torch.torch_data.loading.options import LoaderOptions
+from tfds_torch.torch_data.loader_options import LoaderOptions, is_plain_iterable
 from tfds_torch.torch_data.rank_world import find_rank
 from tfds_torch.torch_data.wrapped_datasets import find_layer, unwrap
 
