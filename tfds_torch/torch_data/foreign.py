@@ -68,7 +68,7 @@ class ForeignReader:
         output, names, timeout_s = WorkerOutput(num_workers), ReadingNames(type(dataset).__name__), options.timeout_s
         context = WorkerContext(self.metrics, output, _make_slots(num_workers, options.prefetch_batches))
         if not num_workers:
-            self._torch = [_make_torch_loader(dataset, options, context, generator, None)]
+            self._torch: list[Any] = [_make_torch_loader(dataset, options, context, generator, None)]
             if timeout_s is not None:
                 faults = WorkerFaults(names, self.metrics, output, timeout_s, can_import_only=False)
                 self._watchdog = Watchdog(timeout_s, faults.describe_own_stall)

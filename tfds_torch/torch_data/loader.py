@@ -152,7 +152,7 @@ class Loader(Iterable[Any]):
     """
 
     def __init__(self, dataset: Any, options: LoaderOptions = LoaderOptions()) -> None:  # noqa: B008 (frozen)
-        self._source: BatchSource | None = None
+        self._source: Any = None
         self._iteration: Callable[[], LoaderIteration | None] = _nothing
         self._context: WorkerContext | None = None
         self._is_closed = False
@@ -295,7 +295,7 @@ class Loader(Iterable[Any]):
             return None
         return self._delivered.begin(self.dataset.progress, partial(self.dataset.begin, self.num_workers))
 
-    def _begin_source(self, began: LoaderState | None) -> BatchSource:
+    def _begin_source(self, began: LoaderState | None) -> Any:
         """Returns the source of an iteration that begins now."""
         source, context = self._source, self._context
         if not self._is_ours:
