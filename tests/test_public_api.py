@@ -177,12 +177,13 @@ def test_the_rest_of_parser_tfds_is_keyword_only() -> None:
 def test_parsers_plan_and_yield_batches_as_designed() -> None:
     for parser in (tfds_torch.ParserTfds, tfds_torch.Parser):
         assert list(defaults(parser.plan, POSITIONAL)) == ["world"]
+        assert defaults(parser.plan, KEYWORD_ONLY) == {"first_example": 0}
         arguments = defaults(parser.batches, POSITIONAL)
         assert list(arguments) == ["world", "epoch", "start_batch"]
         assert (arguments["epoch"], arguments["start_batch"]) == (0, 0)
         options = defaults(parser.batches, KEYWORD_ONLY)
-        assert set(options) == {"fields", "in_pieces", "context"}
-        assert (options["fields"], options["in_pieces"]) == (("image", "label"), False)
+        assert set(options) == {"fields", "in_pieces", "context", "first_example"}
+        assert (options["fields"], options["in_pieces"], options["first_example"]) == (("image", "label"), False, 0)
 
 
 @pytest.mark.parametrize("name", ["num_examples", "class_names", "class_to_idx", "element_spec", "fingerprint"])

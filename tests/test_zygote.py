@@ -9,7 +9,7 @@ import pytest
 from zygote import Answering, Script, forked_instead_of_fresh, tensorflow_zygote, torch_zygote
 
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 
 def loaded() -> set[str]:
@@ -36,8 +36,8 @@ def test_one_has_torch_and_the_other_one_tensorflow_too() -> None:
     assert torch_zygote().call(loaded) == {"torch"}
     assert tensorflow_zygote().call(loaded) == {"tensorflow", "torch"}
     with forked_instead_of_fresh():
-        assert fresh_process.call(loaded) == {"tensorflow", "torch"}
-    assert fresh_process.call(loaded) == set()
+        assert subprocess_call.call(loaded) == {"tensorflow", "torch"}
+    assert subprocess_call.call(loaded) == set()
 
 
 def test_each_call_has_a_process_and_an_answering_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ from unittest import mock
 import psutil
 
 from tfds_torch.errors import WorkerError
-from tfds_torch.runtime import fresh_process
-from tfds_torch.runtime.child_process import to_ours
+from tfds_torch.runtime import subprocess_call
+from tfds_torch.runtime.subprocess_call import to_ours
 
 TESTS = Path(__file__).parent
 RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -103,7 +103,7 @@ class Zygote:
             return int(self._control.recv())
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Returns `function(*args, **kwargs)` of a process of its own, as `fresh_process.call` does."""
+        """Returns `function(*args, **kwargs)` of a process of its own, as `subprocess_call.call` does."""
         with Answering(self) as answering:
             return answering.ask(function, *args, **kwargs)
 
@@ -141,7 +141,7 @@ class Answering:
         self._pid, self._link = zygote.fork(_answer)
 
     def ask(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Returns `function(*args, **kwargs)`; raises what `fresh_process.call` raises."""
+        """Returns `function(*args, **kwargs)`; raises what `subprocess_call.call` raises."""
         self._link.send((dict(os.environ), pickle.dumps((function, args, kwargs))))
         try:
             is_error, result = self._link.recv()
@@ -208,8 +208,8 @@ def _session_of(process: psutil.Process) -> int | None:
 
 @contextmanager
 def forked_instead_of_fresh() -> Iterator[None]:
-    """Lets `fresh_process.call` fork: for what only needs a dataset that is built there, not how it is built."""
-    with mock.patch.object(fresh_process, "call", tensorflow_zygote().call):
+    """Lets `subprocess_call.call` fork: for what only needs a dataset that is built there, not how it is built."""
+    with mock.patch.object(subprocess_call, "call", tensorflow_zygote().call):
         yield
 
 

@@ -10,7 +10,7 @@ from tfds_torch.bench.suites import SUITES
 from tfds_torch.bench.tables import Column, Ratio, Row, Spread, Table
 from tfds_torch.bench.targets import judge
 from tfds_torch.bench.task import PEERS, SINGLE_PEERS, Peer
-from tfds_torch.runtime.epoch_times import EpochTimes
+from tfds_torch.runtime.metrics import EpochTimes
 
 SUITE_OF = {suite.name: suite for suite in SUITES}
 

@@ -16,7 +16,7 @@ from PIL import Image
 from tfds_torch.bench.beton import INSTALL, DecodedImages, write
 from tfds_torch.bench.conversion import converted
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 
 def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -82,14 +82,14 @@ def test_ffcv_writes_all_photographs_or_says_what_is_missing(photos: Path, tmp_p
             converted(photos, "beton", tmp_path)
         return
     found = converted(photos, "beton", tmp_path)
-    assert fresh_process.call(count_and_labels, str(found / "images.beton")) == (64, {0, 1})
+    assert subprocess_call.call(count_and_labels, str(found / "images.beton")) == (64, {0, 1})
 
 
 @pytest.mark.slow
 def test_ffcv_does_not_hang_over_a_broken_image(folder: Path) -> None:
     expected = ConfigError if find_spec("ffcv") is None else WorkerError
     with pytest.raises(expected, match=r"No module named 'ffcv'|was killed by SIGTERM"):
-        fresh_process.call(write, str(folder), str(folder))
+        subprocess_call.call(write, str(folder), str(folder))
 
 
 def count_and_labels(beton: str) -> tuple[int, set[int]]:

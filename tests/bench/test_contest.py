@@ -18,7 +18,7 @@ from tfds_torch.bench.suite import Run, Settings
 from tfds_torch.bench.tables import Spread, Table
 from tfds_torch.bench.task import Peer, Task
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 SETTINGS = Settings(num_photos=64, batch_size=4, num_workers=2, num_repeats=3, timeout_s=60)
 Measure = Callable[..., list[Table]]
@@ -67,7 +67,7 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
     monkeypatch.setattr(contest, "ContestantProcess", Pretender)
     monkeypatch.setattr(contest, "converted", convert)
     monkeypatch.setattr(demo, "prepare_fake", lambda name, num_examples, **_: tmp_path / f"{name}-{num_examples}")
-    monkeypatch.setattr(fresh_process, "call", lambda function, module: {"torch": 1.0}[module])
+    monkeypatch.setattr(subprocess_call, "call", lambda function, module: {"torch": 1.0}[module])
     monkeypatch.setattr(contests, "num_cores", lambda: 2)
 
     def run(suite: str, **settings: int) -> list[Table]:

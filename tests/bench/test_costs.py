@@ -107,7 +107,7 @@ def test_writers_take_turns_and_one_that_is_missing_has_no_further_one(
             raise ConfigError("No module named 'ffcv' (install it)")
         return 2.0 if write is exports.export else 8.0
 
-    monkeypatch.setattr(file_costs.fresh_process, "call", call)
+    monkeypatch.setattr(file_costs.subprocess_call, "call", call)
     monkeypatch.setattr(file_costs, "converted", lambda *arguments: tmp_path)
     settings = Settings(40, 4, 0, 2, timeout_s=120)
     passthrough, raw = file_costs.measure_beton(Run((), settings, tmp_path, lambda text: None))

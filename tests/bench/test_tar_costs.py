@@ -62,7 +62,7 @@ def test_writers_take_turns_the_first_does_not_count_and_nothing_stays(
             raise ConfigError("No module named 'webdataset'")
         return (100.0 if len(calls) <= 5 else 2.0 if write is tar_exports.export else 1.0), 0.5
 
-    monkeypatch.setattr(tar_costs.fresh_process, "call", call)
+    monkeypatch.setattr(tar_costs.subprocess_call, "call", call)
     table = tar_costs.measure_writing(tar_costs.WRITING["on_disk"], small_run(photos), tmp_path, tmp_path)
     assert calls[:5] == ["export", "export", "copy", "copy", "write_with_webdataset"]
     assert calls[5:9] == ["export", "export", "copy", "copy"]

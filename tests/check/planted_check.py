@@ -151,14 +151,13 @@ READER_FAULTS = {"another record": read_previous}
 REFERENCE_FAULTS = {"failing reference": fail_to_read}
 
 
-def make_loader_of_threes(dataset: Any, num_workers: int, collate_fn: Any) -> Any:
+def make_loader_of_threes(dataset: Any, batch_size: int | None, num_workers: int, collate_fn: Any) -> Any:
     """A loader whose batches are not the parser's."""
     return DataLoader(dataset, 3, num_workers=num_workers, collate_fn=collate_fn)
 
 
-def make_loader_that_drops(dataset: Any, num_workers: int, collate_fn: Any) -> Any:
+def make_loader_that_drops(dataset: Any, batch_size: int | None, num_workers: int, collate_fn: Any) -> Any:
     """A loader that leaves out a short last batch."""
-    batch_size = dataset.parser.batch_size
     return DataLoader(dataset, batch_size, num_workers=num_workers, collate_fn=collate_fn, drop_last=True)
 
 

@@ -15,8 +15,8 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.epoch_times import EpochTimes
-from tfds_torch.runtime.machine_share import WorkerChoice
+from tfds_torch.runtime.limits import WorkerChoice
+from tfds_torch.runtime.metrics import EpochTimes
 
 GIB = 2**30
 PLAN = {"num_examples", "batch_size", "remainder", "is_training", "shuffle", "repeats"}

@@ -9,7 +9,7 @@ from tfds_torch.check import order_sample
 from tfds_torch.check.order_sample import OrderSample, shuffle_by_buffer
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 
 def make_plan(num_examples: int, batch_size: int, world: World = World()) -> EpochPlan:
@@ -58,7 +58,7 @@ def shuffle_with_tf_data(num_examples: int, size: int) -> list[int]:
 @pytest.mark.slow
 def test_the_buffer_shuffles_as_that_of_tf_data() -> None:
     """By how far examples are moved: both have the same distribution."""
-    theirs = np.array(fresh_process.call(shuffle_with_tf_data, 20_000, 500))
+    theirs = np.array(subprocess_call.call(shuffle_with_tf_data, 20_000, 500))
     ours = shuffle_by_buffer(20_000, np.arange(20_000), 1, 500)
     deciles = np.linspace(0.1, 0.9, 9)
     moved = [np.quantile(order - np.arange(20_000), deciles) for order in (ours, theirs)]

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from own_preprocess import Shade, SquareCrop
 from picture_fixtures import ENCODINGS, photograph
 
 from tfds_torch.check.pixels import PIXELS_PROMISE, Distance, judge_pixels, measure
@@ -25,6 +26,7 @@ PREPROCESSES = {
     "squash": EvalPreprocess(64, crop_mode="squash", interpolation="bicubic"),
     "border": EvalPreprocess((64, 90), crop_mode="border", fill=200),
     "whole": EvalPreprocess((120, 180), crop_pct=1.0),
+    "a crop of one's own": SquareCrop(50),
 }
 
 
@@ -40,7 +42,7 @@ def transform(encoded: bytes, preprocess: Any, key: int, mode: str = "RGB") -> n
 @pytest.mark.parametrize("preprocess", PREPROCESSES.values(), ids=PREPROCESSES)
 def test_every_preprocess_is_close_to_pillow_and_other_crops_are_not(preprocess: Any) -> None:
     encoded = ENCODINGS["jpeg 4:2:0"](photograph("china", (180, 120)))
-    is_random = isinstance(preprocess, TrainPreprocess) and preprocess.size != 400  # There it lies in the middle.
+    is_random = not isinstance(preprocess, EvalPreprocess) and preprocess.size != 400  # There it lies in the middle.
     for key in range(3):
         came = transform(encoded, preprocess, key)
         distance = measure(came, encoded, preprocess, key, SEED)
@@ -174,5 +176,9 @@ def test_what_cannot_be_compared_is_not_judged() -> None:
     judged = judge_pixels({0: np.zeros((20, 20, 3), np.uint8)}, ENCODED, IDS, with_function, plan())
     assert isinstance(judged, NotJudged)
     assert "map_fn" in judged.reason
+    judged = judge_pixels({0: np.zeros((20, 20, 3), np.uint8)}, ENCODED, IDS, Shade(20), plan())
+    assert judged == NotJudged(
+        PIXELS_PROMISE, "the preprocess has an augment (Shade), which may change them in any way"
+    )
     assert isinstance(judge_pixels({}, ENCODED, IDS, None, plan()), NotJudged)
     assert isinstance(judge_pixels({5: np.zeros((1, 1, 1), np.uint8)}, ENCODED, IDS, None, plan()), NotJudged)

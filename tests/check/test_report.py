@@ -17,7 +17,7 @@ from tfds_torch.check.ledger import EpochCounts, Ledger
 from tfds_torch.check.report import plain, print_findings, print_verdict
 from tfds_torch.check.throughput import STAGES, RankReading
 from tfds_torch.check.verdict import NotJudged, Promise, Some
-from tfds_torch.runtime.epoch_times import EpochTimes
+from tfds_torch.runtime.metrics import EpochTimes
 
 
 def speed(

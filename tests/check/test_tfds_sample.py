@@ -16,7 +16,7 @@ from tfds_torch.check.tfds_reader import ask_tfds, digest, find_image_key
 from tfds_torch.check.tfds_sample import choose_examples, read_sample
 from tfds_torch.errors import ShardError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.tfrecord.framing import read_records
 
@@ -93,7 +93,7 @@ def test_what_tfds_reads_is_what_the_index_gives(datasets: Datasets, tmp_path: P
         (root, "channels/png_l", "train+train", "image"),
         (array_record, "tiny", "train", "image"),
     ]
-    *tfrecord, by_array_record = fresh_process.call(read_samples, reads, str(damaged))
+    *tfrecord, by_array_record = subprocess_call.call(read_samples, reads, str(damaged))
     assert [row[1:3] for row in tfrecord] == [(True, True)] * 5
     assert [row[3] for row in tfrecord] == [True, True, False, False, True]
     assert all(number > 10 for number, *_ in tfrecord)

@@ -1,7 +1,7 @@
 """RankReading: which epochs the figures of a rank come from."""
 
 from tfds_torch.check.throughput import RankReading
-from tfds_torch.runtime.epoch_times import EpochTimes
+from tfds_torch.runtime.metrics import EpochTimes
 
 
 def reading(*epochs: tuple[float, float, float, int]) -> RankReading:

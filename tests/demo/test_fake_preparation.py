@@ -17,7 +17,7 @@ from tfds_torch.demo import is_fake, prepare_fake
 from tfds_torch.demo.metadata import FAKE_KEY, DemoMetadata, tfds_version
 from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError, CorruptRecordError, DatasetNotFoundError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 # A dataset with configs whose builder does not need tensorflow to start.
 NAME, CONFIG, VERSION = "emnist", "letters", "3.1.0"
@@ -51,7 +51,7 @@ def no_build(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> NoReturn:
         raise AssertionError(f"a build began: {args}")
 
-    monkeypatch.setattr(fresh_process, "call", refuse)
+    monkeypatch.setattr(subprocess_call, "call", refuse)
 
 
 def version_dir(root: Path) -> Path:

@@ -14,7 +14,7 @@ from conftest import RunPython
 from demo.conftest import DIGITS, PHOTOS
 from tfds_torch.demo import prepare
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, WorkerError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 HEAVY = ("tensorflow", "tensorflow_datasets", "torch")
 PREPARE = "from tfds_torch.demo import prepare; print(prepare('photos', root={root!r}, num_examples=20, num_shards=2))"
@@ -35,7 +35,7 @@ def no_build(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> NoReturn:
         raise AssertionError(f"a build began: {args}")
 
-    monkeypatch.setattr(fresh_process, "call", refuse)
+    monkeypatch.setattr(subprocess_call, "call", refuse)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         (Path(folder) / "half").touch()
         raise WorkerError("no space left on device")
 
-    monkeypatch.setattr(fresh_process, "call", fail)
+    monkeypatch.setattr(subprocess_call, "call", fail)
     with pytest.raises(WorkerError, match="no space left"):
         prepare("photos", root=tmp_path)
     assert set(list_folder(tmp_path)) <= {".photos.lock"}

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from picture_fixtures import save
+from PIL import Image
 
 from tfds_torch.engines.fields import ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
@@ -16,6 +18,7 @@ from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.source import Columns, FieldSpec
+from tfds_torch.storage.stored_pixels import StoredPixels
 
 
 @dataclass
@@ -26,6 +29,8 @@ class MadeSource:
     mean_example_bytes: int = 1000
     damaged: frozenset[int] = frozenset()
     images: Sequence[bytes] = ()
+    pixels: NDArray[np.uint8] | None = None  # [n, H, W, C], which lie in one memory.
+    num_stored: int = 2**62  # Reads of pixels that find them stored; later ones get encoded images.
     name: str = "made:1.0.0"
     identity: str = "made"
     obstacle: str | None = None
@@ -56,7 +61,12 @@ class MadeSource:
         if bad:
             raise CorruptRecordError(f"example {bad[0]} is damaged.")
         columns: dict[str, Any] = {"number": index.copy(), "text": [b"%d" % number for number in index.tolist()]}
-        if self.images:
+        if self.pixels is not None:
+            starts = index * self.pixels[0].size
+            stored = StoredPixels(self.pixels.reshape(-1), starts, self.pixels.shape[1:])
+            columns["image"] = stored if self.num_stored > 0 else [save(Image.fromarray(one), "PNG") for one in stored]
+            self.num_stored -= 1
+        elif self.images:
             columns["image"] = [self.images[number % len(self.images)] for number in index.tolist()]
         return {name: columns[name] for name in fields}
 

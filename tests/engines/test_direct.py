@@ -13,7 +13,7 @@ from tfds_torch.engines import direct
 from tfds_torch.engines.direct import _ChunkReader, end_of_chunk, read_examples, read_in_index_mode
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.world import World
 
 TWO_WORKERS = World(0, 1, 1, 2)
@@ -44,7 +44,7 @@ def test_nothing_before_the_start_is_read_or_announced() -> None:
     assert len(order) == 50
     chunks = _ChunkReader(request, order).chunks()
     next(chunks)
-    whole = WorkerOrder(request.plan, 0, 0).examples(450, 500).tolist()
+    whole = WorkerOrder(request.plan, 0, 0).planned(450, 500).index.tolist()
     assert source.numbers("read") == whole[: len(source.numbers("read"))] != []
     assert source.numbers("announce") == whole[: len(source.numbers("announce"))] != []
 
@@ -117,7 +117,7 @@ def test_an_iteration_that_is_given_up_read_no_more_than_it_decodes_ahead() -> N
 def test_what_was_read_before_a_damaged_example_comes_before_its_error() -> None:
     source = MadeSource(40, mean_example_bytes=400_000)
     request = request_of(source)
-    damaged = int(WorkerOrder(request.plan, 0).examples(25, 26)[0])
+    damaged = int(WorkerOrder(request.plan, 0).planned(25, 26).index[0])
     source.damaged = frozenset([damaged])
     batches, came = read_in_index_mode(request), []
     with pytest.raises(CorruptRecordError, match=f"example {damaged} is damaged"):

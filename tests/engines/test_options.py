@@ -9,8 +9,8 @@ from tfds_torch.engines import options
 from tfds_torch.engines.options import READ_MODES, ReadOptions
 from tfds_torch.engines.record_stream import tf_data_options
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime import machine_share
-from tfds_torch.runtime.machine_share import UsableCores
+from tfds_torch.runtime import limits
+from tfds_torch.runtime.limits import UsableCores
 
 NUMBERS = [
     *("num_threads", "cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches", "ram_budget_bytes"),
@@ -124,7 +124,7 @@ def test_ranks_of_a_machine_share_its_cores(
 
 
 def test_threads_and_workers_have_one_notion_of_cores() -> None:
-    assert options.usable_cores is machine_share.usable_cores
+    assert options.usable_cores is limits.usable_cores
 
 
 # The shuffle buffer.

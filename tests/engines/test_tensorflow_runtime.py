@@ -9,7 +9,7 @@ import pytest
 from tfds_fixtures import Datasets, Read, read_one
 
 from tfds_torch.engines import tensorflow_runtime
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 READ = Read({"name": "shapes", "split": "train[:20]", "batch_size": 8, "shuffle": True}, fields=("image", "label"))
 
@@ -82,7 +82,7 @@ def fork_before_and_after_tensorflow(root: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def forks(datasets: Datasets) -> dict[str, Any]:
-    return fresh_process.call(fork_before_and_after_tensorflow, str(datasets.root))
+    return subprocess_call.call(fork_before_and_after_tensorflow, str(datasets.root))
 
 
 def test_a_fork_knows_whether_tensorflow_ran_before_it(forks: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from tfds_torch.export.sharded_export import ShardedExport
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime import whole_folder
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 
 OLD, NEW = 4, 5
 SLOW = pytest.mark.slow

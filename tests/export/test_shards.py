@@ -31,7 +31,7 @@ from tfds_torch.export.shard_jobs import write_shard
 from tfds_torch.export.tar_members import choose_members
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 
 DATASETS = ("digits", "photos", "oxford_iiit_pet", "coco/2017")
 RECORDS = ("tfrecord", "array_record")

@@ -19,7 +19,7 @@ from export.made_sources import Numbered, Sized
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import workers
 from tfds_torch.export.exporting import export_dataset
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ReadingNames
 
 others: list[psutil.Process] = []  # Children of the tests, that no test here has started.

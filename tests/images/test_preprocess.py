@@ -1,6 +1,7 @@
 """TrainPreprocess and EvalPreprocess: what they take, what they refuse and how, and what they place where."""
 
 import functools
+import hashlib
 import math
 import pickle
 import re
@@ -12,7 +13,7 @@ import pytest
 
 from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.crop_parameters import CropParameters
+from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.preprocess import MOST_PIXELS, height_and_width
 
 BOTH = (TrainPreprocess, EvalPreprocess)
@@ -267,3 +268,31 @@ def test_a_value_of_a_config_that_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize("map_fn", ["module:function", len, functools.partial(max, 1), None])
 def test_functions_and_their_names_are_map_functions(map_fn: Any) -> None:
     assert TrainPreprocess(size=8, map_fn=map_fn).map_fn == map_fn
+
+
+# What must never change: runs are repeated with later versions
+
+
+def digest(crop: CropParameters) -> str:
+    integers = [crop.windows, crop.shrinks, crop.resized, crop.offsets, crop.flips, crop.bicubic]
+    found = hashlib.sha256(b"".join(np.ascontiguousarray(values, "<i8").tobytes() for values in integers))
+    return found.hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "expected"),
+    [
+        (TrainPreprocess(64), "42684e520d0f60be"),
+        (TrainPreprocess((96, 80), scale=(0.5, 1.0), interpolation="random"), "c9a95d8d46960317"),
+        (TrainPreprocess(32, crop_padding=4), "4e9f51fa7be00fd9"),
+        (TrainPreprocess((400, 300), crop_padding=40), "c9e560f3c127aa11"),
+        (EvalPreprocess(64), "0d42ca7056e00f74"),
+        (EvalPreprocess((64, 96), crop_mode="border", interpolation="bicubic"), "9a79129c0c9b54c0"),
+        (EvalPreprocess((64, 96), crop_mode="squash", crop_pct=1.0), "94da32c307a82d63"),
+    ],
+    ids=str,
+)
+def test_an_example_has_the_crop_that_it_always_had(preprocess: Any, expected: str) -> None:
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate([rng.integers(1, 1000, (500, 2)), np.full((20, 2), 32)])
+    assert digest(preprocess.crop_parameters(sizes, np.arange(520), 42, rng.random(520) < 0.5)) == expected

@@ -3,20 +3,24 @@
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from own_preprocess import Failing, Shade, ShiftedEval
 from picture_fixtures import save
 from PIL import Image
 
 from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.images import transform as transform_module
 from tfds_torch.images.batch_buffer import ArrayBuffer
-from tfds_torch.images.buffer_rows import BadImageError, BufferRows, OtherSizeError
-from tfds_torch.images.crop_parameters import cut_windows
+from tfds_torch.images.crops import Crops
+from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.masks import cut_alike
-from tfds_torch.images.transform import ImageTransform
+from tfds_torch.images.preprocess import PreprocessError
+from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.storage.stored_pixels import StoredPixels
 
 SIDE = 5
 SQUASH = EvalPreprocess(size=SIDE, crop_pct=1.0)
@@ -161,8 +165,80 @@ def test_masks_are_cut_like_their_image_and_must_have_its_size() -> None:
 def test_what_a_mask_lacks_is_padded_with_nothing() -> None:
     mask = np.arange(1, 7, dtype=np.uint8).reshape(2, 3, 1)
     for flip in (False, True):
-        parameters = cut_windows(np.array([(2, 3)]), np.array([(-1, -2)]), (4, 6), np.array([flip]))
+        crops = Crops(np.array([(-1, -2, 4, 6)]), flips=np.array([flip]))
+        parameters = crops.parameters(np.array([(2, 3)]), (4, 6), np.array([False]))
         (cut,) = cut_alike([mask], parameters, (4, 6))
         wanted = np.zeros((4, 6), np.uint8)
         wanted[1:3, 2:5] = mask[..., 0]
         np.testing.assert_array_equal(cut[..., 0], wanted[:, ::-1] if flip else wanted)
+
+
+# A preprocess of one's own
+
+
+def stored(count: int) -> StoredPixels:
+    """Returns images of SIDE x SIDE pixels, all different, as they lie in a file."""
+    pixels = np.arange(count * SIDE * SIDE * 3, dtype=np.int64).astype(np.uint8)
+    return StoredPixels(pixels, np.arange(count) * SIDE * SIDE * 3, (SIDE, SIDE, 3))
+
+
+@pytest.mark.parametrize("preprocess", [Shade(SIDE), Shade(SIDE, crop_padding=2), Shade(SIDE, crop_padding=0, hflip=0)])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_an_augment_changes_finished_rows_alone_whatever_the_buffers(preprocess: Any, is_stored: bool) -> None:
+    images: Any = stored(9) if is_stored else [flat(level, size=(SIDE, SIDE)) for level in range(9)]
+    keys = np.arange(100, 109)
+    plain, once = (ArrayBuffer((9, SIDE, SIDE, 3)) for _ in range(2))
+    of_class = {name: getattr(preprocess, name) for name in ("size", "crop_padding", "hflip")}
+    ImageTransform("RGB", TrainPreprocess(**of_class)).write(images, keys, [BufferRows(plain, 0, 9)])
+    ImageTransform("RGB", preprocess).write(images, keys, [BufferRows(once, 0, 9)])
+    levels = (once.pixels - plain.pixels).reshape(9, -1)
+    assert (levels == levels[:, :1]).all()
+    assert len(set(levels[:, 0].tolist())) > 5
+    first, second = ArrayBuffer((4, SIDE, SIDE, 3)), ArrayBuffer((7, SIDE, SIDE, 3))
+    first.pixels[:], second.pixels[:] = 1, 1
+    rows = [BufferRows(first, 2, 4), BufferRows(second, 0, 7)]
+    ImageTransform("RGB", preprocess).write(images, keys, rows)
+    np.testing.assert_array_equal(np.concatenate([first.pixels[2:], second.pixels]), once.pixels)
+    assert (first.pixels[:2] == 1).all()
+
+
+def test_an_augment_comes_after_a_map_function() -> None:
+    def blacken(images: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        return np.zeros_like(images)
+
+    buffer = ArrayBuffer((6, SIDE, SIDE, 3))
+    write(ImageTransform("RGB", Shade(SIDE), map_images=blacken), [flat(10)] * 6, buffer)
+    assert (buffer.pixels == buffer.pixels[:, :1, :1, :1]).all()
+    assert len(set(buffer.pixels[:, 0, 0, 0].tolist())) > 3
+
+
+def test_random_crops_in_evaluation_are_not_taken_for_whole_images() -> None:
+    images, buffer = stored(20), ArrayBuffer((20, SIDE, SIDE, 3))
+    transform = ImageTransform("RGB", ShiftedEval(SIDE, crop_pct=1.0))
+    write(transform, images, buffer)  # type: ignore[arg-type]
+    crops = transform.preprocess.crop_parameters(np.full((20, 2), SIDE), np.arange(20), 0, np.zeros(20, np.bool_))
+    starts = crops.windows[:, :2] + crops.offsets
+    assert len({tuple(start) for start in starts.tolist()}) > 5
+    for image, out, (top, left) in zip(images.copy(), buffer.pixels, starts.tolist(), strict=True):
+        padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
+        np.testing.assert_array_equal(out, padded[top + 2 : top + 2 + SIDE, left + 2 : left + 2 + SIDE])
+
+
+@pytest.mark.parametrize("how", ["raises in crop", "raises in augment", "lies outside"])
+def test_a_failure_has_the_position_among_all_images_whatever_the_buffers(how: str) -> None:
+    images, keys = [flat(level) for level in range(20)], np.arange(20)
+    transform = ImageTransform("RGB", Failing(SIDE, how=how))
+
+    def position_of(some: list[int], ends: list[int]) -> int | None:
+        rows = [BufferRows(ArrayBuffer((20, SIDE, SIDE, 3)), start, stop) for start, stop in pairwise(ends)]
+        try:
+            transform.write([images[i] for i in some], keys[some], rows)
+        except PreprocessError as error:
+            return error.position
+        return None
+
+    fails = [position_of([i], [0, 1]) for i in range(20)]
+    good, bad = ([i for i in range(20) if (fails[i] == 0) is is_bad] for is_bad in (False, True))
+    assert min(len(good), len(bad)) > 4
+    for ends in ([0, 5], [0, 2, 5], [0, 3, 5], [0, 4, 5]):
+        assert position_of([*good[:3], bad[0], good[3]], ends) == 3

@@ -13,7 +13,7 @@ import pytest
 
 from integrations import timm_defects
 from integrations.timm_defects import NUM_EXAMPLES, NUM_PICTURES, PICTURE_SIDE, REPEATS, Batches
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 Measure = Callable[..., Any]
 ALL = list(range(NUM_EXAMPLES))
@@ -47,7 +47,7 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Measure:
     def result_of(reader: str, function: Callable[..., Any]) -> Any:
         functions = QUICK if function in QUICK else SLOW
         if (reader, function) not in measured:
-            found = fresh_process.call(timm_defects.measure_all, reader, str(root), functions)
+            found = subprocess_call.call(timm_defects.measure_all, reader, str(root), functions)
             measured.update({(reader, one): found[one.__name__] for one in functions})
         results = measured[reader, function]
         for result in results:

@@ -9,7 +9,7 @@ from tfds_fixtures import Datasets, cache_home, datasets
 
 from integrations import timm_lives
 from integrations.timm_lives import GRIDS, NUM_EXAMPLES
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 __all__ = ["cache_home", "datasets"]
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ Life = Callable[..., Any]
 def lives(tmp_path_factory: pytest.TempPathFactory, data_root: Path, datasets: Datasets) -> dict[str, list[Any]]:
     root = tmp_path_factory.mktemp("lives")
     data = timm_lives.prepare_data(root, data_root, datasets.root)
-    return fresh_process.call(timm_lives.live_all, data, str(root / "store"))
+    return subprocess_call.call(timm_lives.live_all, data, str(root / "store"))
 
 
 @pytest.fixture

@@ -58,10 +58,6 @@ def failing(world: World) -> Iterator[int]:
     raise KeyError("no such thing")
 
 
-def failing_at_once(world: World) -> Iterator[int]:
-    raise LookupError(f"worker {world.worker} finds nothing")
-
-
 def with_a_set(world: World) -> Iterator[Any]:
     yield {"fine": 1, "bad": [{1, 2}]}
 

@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as npst
 from loaders.sources import equal, every_kind
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders import wire
-from tfds_torch.loaders.wire import MalformedMessage, Outgoing, read_header, view_buffer
+from tfds_torch.loaders.transport import ProtocolError
+from tfds_torch.loaders.wire import Outgoing, read_header, view_buffer
 from tfds_torch.loaders.wire_items import ItemReader, ItemWriter
 
 DTYPES = st.one_of(
@@ -49,7 +50,7 @@ def send(item: Any, kind: str = "item") -> tuple[bytes, list[bytes]]:
 def receive(header: bytes, buffers: list[bytes]) -> Any:
     read = read_header(header)
     if len(read.buffers) != len(buffers):  # Each transport looks at that.
-        raise MalformedMessage("other buffers")
+        raise ProtocolError("other buffers")
     arrays = [view_buffer(*pair) for pair in zip(buffers, read.buffers, strict=True)]
     return ItemReader(arrays).read(read.tree)
 
@@ -90,7 +91,7 @@ def test_a_message_that_was_changed_is_malformed_or_still_harmless(item: Any, da
     header, buffers = send(item)
     place = data.draw(st.integers(0, len(header) - 1))
     changed = header[:place] + bytes([data.draw(st.integers(0, 255))]) + header[place + 1 :]
-    with suppress(MalformedMessage):
+    with suppress(ProtocolError):
         receive(changed, buffers)
 
 
@@ -106,13 +107,13 @@ JSON = st.recursive(
 @given(JSON)
 def test_no_tree_can_do_more_than_be_malformed(tree: Any) -> None:
     buffers = [np.arange(3, dtype=np.int64), np.arange(6, dtype=np.uint8), np.ones((2, 2), np.int64)]
-    with suppress(MalformedMessage):
+    with suppress(ProtocolError):
         ItemReader(buffers).read(tree)
 
 
 @given(st.lists(JSON, min_size=9, max_size=9) | JSON)
 def test_no_header_can_do_more_than_be_malformed(fields: Any) -> None:
-    with suppress(MalformedMessage):
+    with suppress(ProtocolError):
         read_header(json.dumps(fields).encode())
 
 
@@ -144,13 +145,13 @@ def test_no_header_can_do_more_than_be_malformed(fields: Any) -> None:
     ],
 )
 def test_a_header_that_breaks_a_rule_is_refused(header: bytes) -> None:
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(ProtocolError):
         read_header(header)
 
 
 def test_a_buffer_of_another_size_is_refused() -> None:
     header, _ = send(np.zeros(4, np.int32))
-    with pytest.raises(MalformedMessage, match=r"^a buffer of 16 bytes has 15$"):
+    with pytest.raises(ProtocolError, match=r"^a buffer of 16 bytes has 15$"):
         receive(header, [bytes(15)])
 
 
@@ -171,7 +172,7 @@ def test_a_buffer_of_another_size_is_refused() -> None:
 )
 def test_a_tree_that_does_not_fit_its_buffers_is_refused(tree: Any) -> None:
     buffers = [np.array([3, -1]), np.zeros(4, np.uint8), np.full((2, 2), 7)]
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(ProtocolError):
         ItemReader(buffers).read(tree)
 
 
@@ -209,10 +210,10 @@ def test_messages_that_are_too_large_are_not_sent() -> None:
         return Outgoing("item", 0, 0, 0, 0, 0.0, tree, parts).encode_header()
 
     small = wire.Part(np.dtype("|u1"), (1,), ())
-    with pytest.raises(MalformedMessage, match="257 buffers, and a message may have 256"):
+    with pytest.raises(ProtocolError, match="257 buffers, and a message may have 256"):
         header([small] * 257)
-    with pytest.raises(MalformedMessage, match="1,073,741,825 bytes, and a message may have 1,073,741,824"):
+    with pytest.raises(ProtocolError, match="1,073,741,825 bytes, and a message may have 1,073,741,824"):
         header([wire.Part(np.dtype("|u1"), (wire.MOST_BYTES,), ()), small])
-    with pytest.raises(MalformedMessage, match="put its values into fewer, larger arrays"):
+    with pytest.raises(ProtocolError, match="put its values into fewer, larger arrays"):
         header([], ["l", ["text" * 100] * 200])
     assert read_header(header([small] * 256)).num_examples == 0

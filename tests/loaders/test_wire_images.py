@@ -14,7 +14,7 @@ from PIL import Image
 from loaders.test_wire import receive, send
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders import wire_images
-from tfds_torch.loaders.wire import MalformedMessage
+from tfds_torch.loaders.transport import ProtocolError
 from tfds_torch.loaders.wire_images import put_image_together, take_image_apart
 from tfds_torch.loaders.wire_items import ItemReader, ItemWriter
 
@@ -162,10 +162,10 @@ WRONG = [
 def test_a_description_that_breaks_a_rule_is_malformed(description: Any) -> None:
     content = bytes(10)
     assert put_image_together(GOOD, content).size == (2, 2)
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(ProtocolError):
         put_image_together(description, content)
     for node in (["i", description, 0], ["I", [description], 0]):
-        with pytest.raises(MalformedMessage):
+        with pytest.raises(ProtocolError):
             ItemReader([np.frombuffer(content, np.uint8)]).read(node)
 
 
@@ -184,7 +184,7 @@ def test_a_description_that_breaks_a_rule_is_malformed(description: Any) -> None
 )
 def test_a_node_of_images_that_breaks_a_rule_is_malformed(node: Any) -> None:
     buffers = [np.zeros(10, np.uint8), np.zeros(11, np.uint8), np.zeros((2, 5), np.uint8)]
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(ProtocolError):
         ItemReader(buffers).read(node)
 
 
@@ -195,7 +195,7 @@ SIZES = st.lists(NUMBERS, min_size=5, max_size=5)
 
 @given(st.tuples(st.sampled_from(MODES) | ANY, NUMBERS | ANY, NUMBERS | ANY, ANY, SIZES | ANY, ANY | st.lists(ANY)))
 def test_no_description_can_do_more_than_be_malformed(description: Any) -> None:
-    with suppress(MalformedMessage):
+    with suppress(ProtocolError):
         put_image_together(list(description), bytes(10))
 
 

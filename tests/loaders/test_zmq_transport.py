@@ -23,8 +23,10 @@ from loaders import sources
 from loaders.sources import NUM_ITEMS
 from tfds_torch import MultiLoader
 from tfds_torch.loaders import zmq_transport
-from tfds_torch.loaders.wire import MOST_BYTES, MalformedMessage, Outgoing, Part
-from tfds_torch.loaders.zmq_transport import ZmqOutlet, ZmqTransport, _open, _sign
+from tfds_torch.loaders.item_codec import ItemCodec
+from tfds_torch.loaders.transport import ITEM, Message, ProtocolError
+from tfds_torch.loaders.wire import MOST_BYTES, Outgoing, Part
+from tfds_torch.loaders.zmq_transport import ZmqSender, ZmqTransport, _open, _sign
 
 
 class Bomb:
@@ -147,7 +149,7 @@ def test_a_frame_of_two_gigabytes_is_refused_before_it_is_received(sockets: Path
 
 
 def test_the_folder_of_the_sockets_is_its_owners_alone(sockets: Path) -> None:
-    transport = ZmqTransport(2, sockets)
+    transport = ZmqTransport(2, sockets, ItemCodec(None))
     (folder,) = sockets.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert len({transport.key(0), transport.key(1)}) == 2
@@ -160,37 +162,37 @@ def test_a_signature_covers_all_frames_and_their_sizes() -> None:
     key, parts = b"k" * 32, [Part(np.dtype("|u1"), (4,), ())]
     header = Outgoing("item", 0, 0, 0, 1, 0.0, ["a", 0], parts).encode_header()
     frames = [_sign(key, [header, b"abcd"]), header, b"abcd"]
-    assert _open(key, frames).buffers[0].tobytes() == b"abcd"
+    assert _open(key, frames)[1][0].tobytes() == b"abcd"
     for place in range(len(frames)):
         changed = list(frames)
         changed[place] = bytes([changed[place][0] ^ 1]) + changed[place][1:]
-        with pytest.raises(MalformedMessage, match="its signature is wrong"):
+        with pytest.raises(ProtocolError, match="its signature is wrong"):
             _open(key, changed)
-    with pytest.raises(MalformedMessage, match="its signature is wrong"):
+    with pytest.raises(ProtocolError, match="its signature is wrong"):
         _open(key, [frames[0], header + b"a", b"bcd"])
-    with pytest.raises(MalformedMessage, match="its signature is wrong"):
+    with pytest.raises(ProtocolError, match="its signature is wrong"):
         _open(b"l" * 32, frames)
 
 
 def test_a_message_that_came_before_does_not_count_again(sockets: Path) -> None:
     """It is signed, and says another number than the next one's."""
-    transport = ZmqTransport(1, sockets)
-    outlet = ZmqOutlet(addresses(sockets)[0])
-    outlet.open(transport.key(0))
-    outlet.send(Outgoing("item", 0, 0, 3, 1, 0.0, None))
+    transport = ZmqTransport(1, sockets, ItemCodec(None))
+    sender = ZmqSender(addresses(sockets)[0], ItemCodec(None))
+    sender.open(transport.key(0))
+    sender.send(Message(ITEM, 0, 0, 3, 1, 0.0, None))
     transport.wait([0], 30.0)
-    incoming = transport.receive(0)
-    assert incoming is not None
-    assert incoming.header.number == 3
+    received = transport.receive(0)
+    assert received is not None
+    assert received.number == 3
     assert transport.receive(0) is None
-    outlet.close()
+    sender.close()
     transport.close()
 
 
 def test_no_frame_may_be_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq_transport, "MOST_BYTES", 10)
     header = Outgoing("item", 0, 0, 0, 1, 0.0, None).encode_header()
-    with pytest.raises(MalformedMessage, match="larger than a message may be"):
+    with pytest.raises(ProtocolError, match="larger than a message may be"):
         _open(b"k", [bytes(32), header, bytes(6), bytes(6)])
     assert MOST_BYTES == 1 << 30
 

@@ -27,7 +27,7 @@ from tfds_torch import (
 from tfds_torch.errors import CorruptRecordError, WorkerError
 from tfds_torch.parsers.cache.decoded_cache import list_caches
 from tfds_torch.parsers.reading_names import names_of
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.storage.beton.head import read_head
@@ -279,11 +279,11 @@ def test_a_training_process_goes_on_where_its_cache_is_cut_in_mid_epoch(
     path, wanted, copies = path_of(cache), read(open_parser(small, None)), list[int]()
     copy_into = CachedPixels.copy_into
 
-    def cut_and_copy(self: CachedPixels, out: Any) -> None:
+    def cut_and_copy(self: CachedPixels, out: Any, gather: Any) -> None:
         copies.append(len(out))
         if len(copies) == len(wanted) + 2:  # In the second epoch: then nothing is compared with its checksum.
             os.truncate(path, int(path.stat().st_size * CUTS["in the images"]))
-        copy_into(self, out)
+        copy_into(self, out, gather)
 
     monkeypatch.setattr(CachedPixels, "copy_into", cut_and_copy)
     with create_loader(ImageDataset(parser)) as loader:

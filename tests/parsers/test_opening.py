@@ -16,7 +16,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import DatasetNotFoundError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 
 def test_a_dataset_opens_by_name_version_and_config(datasets: Datasets) -> None:
@@ -171,8 +171,8 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tupl
     root = tmp_path_factory.mktemp("downloads") / "new" / "folder"
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setenv(BUILD_LOG, str(root.parent.parent / "builds.log"))
-        results = list(pool.map(lambda _: fresh_process.call(open_with_download, str(root)), range(2)))
-        results.append(fresh_process.call(open_with_download, str(root)))
+        results = list(pool.map(lambda _: subprocess_call.call(open_with_download, str(root)), range(2)))
+        results.append(subprocess_call.call(open_with_download, str(root)))
     return root, results
 
 

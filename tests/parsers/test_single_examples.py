@@ -33,7 +33,7 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundEr
 from tfds_torch.parsers import examples
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.tfrecord.framing import read_records
 
 FEATURES = (
@@ -478,5 +478,5 @@ def send_indices(told: Any, parser: ParserTfds) -> None:
 
 @slow
 def test_where_tensorflow_ran_or_was_inherited_examples_are_read_as_anywhere(datasets: Datasets) -> None:
-    here, there = fresh_process.call(read_after_a_fork_from_tensorflow, str(datasets.root))
+    here, there = subprocess_call.call(read_after_a_fork_from_tensorflow, str(datasets.root))
     assert here == there == [5, 3, 5, 209, 0]

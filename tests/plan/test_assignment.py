@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.oracle import plans
 
-from tfds_torch.plan.assignment import Assignment, ShardRange, deal_examples, deal_files, pipeline_counts
-from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.assignment import Assignment, ShardRange, deal_examples, deal_files
+from tfds_torch.plan.epoch import EpochPlan, Remainder, pipeline_counts
 from tfds_torch.plan.order import epoch_order
 from tfds_torch.plan.world import World
 

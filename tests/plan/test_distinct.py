@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from zygote import forked_instead_of_fresh
 
 from tfds_torch import demo
-from tfds_torch.plan.distinct import find_distinct
+from tfds_torch.plan.order import find_distinct
 
 
 @given(st.lists(st.integers(-5, 5)))

@@ -19,9 +19,10 @@ from tfds_torch.plan.world import World
 FIELDS = [
     *("version", "dataset", "split", "fingerprint", "num_examples", "read_mode", "is_training", "shuffle", "seed"),
     *("repeats", "remainder", "block_records", "window_blocks", "global_batch_size", "batch_size", "num_replicas"),
-    *("num_workers", "epoch", "batches_delivered", "checksum"),
+    *("num_workers", "epoch", "first_example", "batches_delivered", "checksum"),
 ]
 MODES = ("index", "files", "examples")
+DEAL_ANEW = " Or call load_state_dict(state, allow_batch_change=True), which deals the rest of the epoch anew."
 PLANS = plans(max_examples=10**6, max_replicas=64, max_workers=16, max_batch_size=4096)
 
 
@@ -70,7 +71,7 @@ def test_a_state_holds_plain_values_under_known_names() -> None:
     assert list(saved) == FIELDS
     assert saved == json.loads(STATE.to_json())
     assert {name: saved[name] for name in FIELDS[:-1]} == {
-        "version": 1,
+        "version": 2,
         "dataset": "digits/full:1.0.0",
         "split": "train",
         "fingerprint": "0123456789abcdef",
@@ -88,12 +89,13 @@ def test_a_state_holds_plain_values_under_known_names() -> None:
         "num_replicas": 2,
         "num_workers": 2,
         "epoch": 3,
+        "first_example": 0,
         "batches_delivered": 7,
     }
 
 
 def test_the_layout_never_changes_within_a_version() -> None:
-    assert STATE.checksum == "592312d9"
+    assert STATE.checksum == "32e2228c"
 
 
 def test_a_state_is_the_same_on_every_rank_and_worker() -> None:
@@ -141,7 +143,7 @@ def test_a_number_of_workers_below_one_is_a_config_error() -> None:
 # Damaged, tampered, foreign.
 
 PLAUSIBLE: dict[str, list[Any]] = {
-    "version": [0, 2, 99],
+    "version": [0, 1, 3, 99],
     "dataset": ["digits/full:1.0.1", ""],
     "split": ["test", "train[:50%]"],
     "fingerprint": ["0123456789abcdee", "", "x" * 10**4],
@@ -159,6 +161,7 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "num_replicas": [1, 3, 4, 10**30],
     "num_workers": [None, 1, 3, 10**9],
     "epoch": [2, 4, 0, 10**30],
+    "first_example": [1, 64, 1000, 1001, 10**30],
     "batches_delivered": [6, 8, 0, 16, 17, 10**30],
     "checksum": ["00000000", "", "x" * 10**4],
 }
@@ -239,9 +242,9 @@ def test_states_of_other_kinds_are_recognised() -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (2, "LoaderState: version=2 is newer than version 1, which this release reads. Install the release that saved "
-            "it, or a later one."),
-        (0, "LoaderState: version=0 is older than version 1, which this release reads. No release reads it any more: "
+        (3, "LoaderState: version=3 is newer than versions 1 to 2, which this release reads. Install the release that "
+            "saved it, or a later one."),
+        (0, "LoaderState: version=0 is older than versions 1 to 2, which this release reads. No release reads it: "
             "begin the epoch anew."),
     ],
 )  # fmt: skip
@@ -298,7 +301,8 @@ def test_a_changed_epoch_is_named_among_what_cannot_be_compared() -> None:
     expected = replace(here, epoch=4)._sealed().checksum
     assert message_of(LoaderState.load, tampered, here) == (
         f"LoaderState: checksum='{here.checksum}' does not fit its fields, which give '{expected}'. One of epoch=4, "
-        f"batches_delivered=7, num_workers=2 or the checksum was changed after saving. Load the state as it was saved."
+        f"first_example=0, batches_delivered=7, num_workers=2 or the checksum was changed after saving. Load the state "
+        f"as it was saved."
     )
 
 
@@ -355,13 +359,13 @@ def test_evaluation_on_several_ranks_continues_on_one() -> None:
 def test_another_global_batch_names_both_and_what_would_do(num_replicas: int, batch_size: int, message: str) -> None:
     here = state_of(training_plan(num_replicas, batch_size), batches_delivered=0)
     found = message_of(state_of(training_plan()).check_fits, here)
-    assert found == f"The state does not fit this dataset. {message}"
+    assert found == f"The state does not fit this dataset. {message}{DEAL_ANEW}"
 
 
 def test_of_many_numbers_of_ranks_the_eight_nearest_are_named() -> None:
     stored, here = (state_of(plan, batches_delivered=0) for plan in (training_plan(1, 5040), training_plan(11, 3)))
     found = message_of(stored.check_fits, here)
-    assert found.endswith("these numbers of ranks continue it: 6, 7, 8, 9, 10, 12, 14, 15.")
+    assert found.endswith(f"these numbers of ranks continue it: 6, 7, 8, 9, 10, 12, 14, 15.{DEAL_ANEW}")
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from plan.oracle import collect_round_robin, plans, write_out
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder
 from tfds_torch.plan.order import BlockShuffle
-from tfds_torch.plan.worker_order import WorkerOrder
 from tfds_torch.plan.world import World
 
 SMALL_PLANS = plans(max_examples=60, max_replicas=4, max_workers=4, max_batch_size=6)
@@ -39,8 +38,8 @@ def test_the_examples_are_those_of_the_workers_batches_in_order(
     whole = order.planned(0, len(order))
     assert (whole.index.tolist(), whole.pass_number.tolist(), whole.valid.tolist()) == (index, passes, valid)
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(order))] * 2)))
-    assert order.examples(start, stop).dtype == np.int64
-    assert order.examples(start, stop).tolist() == index[start:stop]
+    assert order.planned(start, stop).index.dtype == np.int64
+    assert order.planned(start, stop).index.tolist() == index[start:stop]
 
 
 @settings(max_examples=100, deadline=None)
@@ -54,7 +53,7 @@ def test_the_workers_of_a_rank_taken_in_turn_deliver_the_ranks_batches(
     for worker in range(plan.world.num_workers):
         order = WorkerOrder(replace(plan, world=replace(plan.world, worker=worker)), epoch, start_batch)
         ends = [min((n + 1) * plan.batch_size, len(order)) for n in range(len(order.numbers))]
-        deliveries.append([order.examples(n * plan.batch_size, end).tolist() for n, end in enumerate(ends)])
+        deliveries.append([order.planned(n * plan.batch_size, end).index.tolist() for n, end in enumerate(ends)])
     assert collect_round_robin(deliveries) == [
         expected.batch_of_rank(number, plan.world.rank, plan.batch_size)[0]
         for number in range(start_batch, plan.num_batches)
@@ -71,7 +70,7 @@ def peak_bytes(order: WorkerOrder, size: int) -> int:
     start = len(order) // 2
     tracemalloc.start()
     try:
-        assert len(order.examples(start, start + size)) == size
+        assert len(order.planned(start, start + size).index) == size
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -91,15 +90,15 @@ def test_it_can_be_sent_to_another_process() -> None:
     order = huge_order(10**7, BlockShuffle(256, 32))
     again = pickle.loads(pickle.dumps(order))
     assert again == order
-    assert np.array_equal(again.examples(1000, 1300), order.examples(1000, 1300))
+    assert np.array_equal(again.planned(1000, 1300).index, order.planned(1000, 1300).index)
 
 
 def test_a_worker_without_batches_has_nothing_to_deliver() -> None:
     plan = EpochPlan(10, World(worker=2, num_workers=3), 5, Remainder.KEEP)
     order = WorkerOrder(plan, 0)
-    assert (len(order), order.num_valid, list(order.numbers), order.examples(0, 0).tolist()) == (0, 0, [], [])
+    assert (len(order), order.num_valid, list(order.numbers), order.planned(0, 0).index.tolist()) == (0, 0, [], [])
     empty = WorkerOrder(EpochPlan(0, World(), 5, Remainder.KEEP), 0)
-    assert (len(empty), empty.num_valid, empty.examples(0, 0).tolist()) == (0, 0, [])
+    assert (len(empty), empty.num_valid, empty.planned(0, 0).index.tolist()) == (0, 0, [])
 
 
 PLAN = EpochPlan(100, World(1, 2, 1, 2), 8, Remainder.PAD)
@@ -108,7 +107,7 @@ PLAN = EpochPlan(100, World(1, 2, 1, 2), 8, Remainder.PAD)
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (0, 25), (5, 4)])
 def test_positions_outside_are_a_config_error(start: int, stop: int) -> None:
     with pytest.raises(ConfigError) as caught:
-        WorkerOrder(PLAN, 0, 1).examples(start, stop)
+        WorkerOrder(PLAN, 0, 1).planned(start, stop)
     assert str(caught.value) == (
         f"WorkerOrder: positions {start}:{stop} must lie within 0..24, the examples that worker 1 of rank 1 delivers "
         f"from batch 1 on."

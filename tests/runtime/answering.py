@@ -13,8 +13,8 @@ from typing import Any
 from runtime.child_functions import is_writable_pipe
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime import child_process
-from tfds_torch.runtime.fresh_process import FreshProcess
+from tfds_torch.runtime import subprocess_call
+from tfds_torch.runtime.subprocess_call import FreshProcess
 
 
 def calls(*made_of: Any) -> Callable[[Any], Any]:
@@ -61,7 +61,7 @@ class Caller:
         """As one that is killed while it writes: the pipe holds the reply's first bytes."""
         (replies,) = [fd for fd in range(3, 64) if is_writable_pipe(fd)]
         whole = io.BytesIO()
-        child_process.send_reply(whole, "item", bytes(100_000))
+        subprocess_call.send_reply(whole, "item", bytes(100_000))
         os.write(replies, whole.getvalue()[:num_bytes])
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What the tests of fresh_process run in fresh processes. Importable, and light to import."""
+"""What the tests of subprocess_call run in fresh processes. Importable, and light to import."""
 
 import fcntl
 import io
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StallError
-from tfds_torch.runtime import child_process, fresh_process
+from tfds_torch.runtime import subprocess_call
 
 
 def echo(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +103,7 @@ def die_after_bytes_of_a_reply(num_bytes: int) -> Iterator[Any]:
     yield "first"
     (replies,) = [fd for fd in range(3, 64) if is_writable_pipe(fd)]
     whole = io.BytesIO()
-    child_process.send_reply(whole, "item", bytes(100_000))
+    subprocess_call.send_reply(whole, "item", bytes(100_000))
     os.write(replies, whole.getvalue()[:num_bytes])
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -164,13 +164,13 @@ def say_in_a_grandchild(text: str) -> int:
 
 def start_one_and_block(replies: Any, function: Any) -> None:
     """Tells the pid of a fresh process of ours, and then waits for ever with the iterator open."""
-    iterator = fresh_process.iterate(function)
+    iterator = subprocess_call.iterate(function)
     replies.send(next(iterator))
     threading.Event().wait()
 
 
 def use_from_a_daemon(replies: Any) -> None:
     daemon = multiprocessing.current_process().daemon
-    called = fresh_process.call(echo, 1, word="two")
-    counted = list(fresh_process.iterate(count, 3))
+    called = subprocess_call.call(echo, 1, word="two")
+    counted = list(subprocess_call.iterate(count, 3))
     replies.send((daemon, called, counted, os.getpid()))

@@ -1,10 +1,13 @@
-"""process_tree: who belongs to a process, and whether it runs."""
+"""process_tree: the family of a process, its state, and how it ended."""
 
 import os
+import signal
 import subprocess
 import sys
 
-from tfds_torch.runtime.process_tree import cpu_s, is_running, process_tree
+import pytest
+
+from tfds_torch.runtime.process_tree import cpu_s, describe_exit, is_running, process_state, process_tree
 
 GRANDPARENT = """
 import subprocess, sys
@@ -53,3 +56,33 @@ def test_processor_time_is_that_of_the_processes_together() -> None:
     after = cpu_s([os.getpid(), NO_SUCH_PID])
     assert after is not None
     assert after >= before + 0.05
+
+
+def test_states_are_described_in_words() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)  # It has stopped when this returns.
+    assert process_state(process.pid) == ("T", "stopped")
+    process.kill()
+    process.communicate()
+    assert process_state(process.pid) == ("?", "unknown")
+    assert process_state(os.getpid())[1] in ("running", "sleeping")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (0, "ended with exit code 0"),
+        (3, "ended with exit code 3"),
+        (-9, "was killed by SIGKILL (out of memory?)"),
+        (-11, "was killed by SIGSEGV"),
+        (
+            -7,
+            "was killed by SIGBUS (a file was cut while it was read as memory, such as a decoded cache, a .beton file "
+            "or an index; or /dev/shm is full: a container has 64 MB of it unless it is given --shm-size or ",
+        ),
+        (-99, "was killed by signal 99"),
+    ],
+)
+def test_an_end_is_told_with_signal_and_hint(code: int, said: str) -> None:
+    assert describe_exit(code).startswith(said)

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.feed_stats import FeederStats, FetcherStats, SourceStats
-from tfds_torch.runtime.loader_stats import LoaderStats, WorkerStats
+from tfds_torch.runtime.feed_metrics import FeederStats, FetcherStats, SourceStats
+from tfds_torch.runtime.metrics import LoaderStats, WorkerStats
 from tfds_torch.runtime.prometheus_text import StatsCollector, prometheus_text
 
 WORKERS = (FetcherStats(3, 4, 40, 1.5, 0.25), FetcherStats(5, 6, 60, 2.5, 0.5))

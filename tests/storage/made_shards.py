@@ -8,6 +8,7 @@ from pathlib import Path
 from storage.tfrecord_writer import write
 
 from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.record_source import InstructionTable
 
 DATASET = "fake/plain:1.0.0"
 
@@ -31,6 +32,10 @@ class MadeSplit:
         records = self.records[path]
         self.instructions.append(FileInstruction(path, skip, take, len(self.examples), len(records)))
         self.examples.extend(records[skip : skip + take])
+
+    @property
+    def table(self) -> InstructionTable:
+        return InstructionTable(self.instructions, DATASET)
 
 
 def made_records(count: int, seed: int = 0, largest: int = 300) -> list[bytes]:

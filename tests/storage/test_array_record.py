@@ -239,7 +239,7 @@ def test_forked_processes_open_the_files_anew(split: MadeSplit, run_python: RunP
 
     reader = ArrayRecordFilesReader([FileInstruction(*item) for item in {instructions!r}], {DATASET!r})
     expected = reader.read(np.arange(18))
-    reader._lock.acquire()  # As another thread in the middle of a read.
+    reader._lock._lock.acquire()  # As another thread in the middle of a read.
     children = []
     for seed in range(3):
         child = os.fork()
@@ -253,7 +253,7 @@ def test_forked_processes_open_the_files_anew(split: MadeSplit, run_python: RunP
             reader.close()
             os._exit(0)
         children.append(child)
-    reader._lock.release()
+    reader._lock._lock.release()
     assert reader.read(np.arange(18)) == expected
     print([os.waitpid(child, 0)[1] for child in children])
     """
@@ -307,7 +307,7 @@ def test_files_that_another_process_reads_are_closed_there(split: MadeSplit, run
         for _ in range(3):
             reader = open_file({split.instructions[0].path!r})
             assert (reader.ok(), reader.num_records(), len(reader.read([0, 1]))) == (True, 6, 2)
-        opened = f"/proc/{{package._process._process.pid}}/fd"
+        opened = f"/proc/{{package._process._child.process.pid}}/fd"
         paths = [os.readlink(f"{{opened}}/{{name}}") for name in os.listdir(opened)]
         os._exit(0 if sum("array_record-" in path for path in paths) == 1 else 1)
     print(os.waitpid(child, 0)[1])

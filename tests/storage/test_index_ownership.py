@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from foreign_files import OTHER_USER, TRAPS, give_away
 from storage.tfrecord_writer import boundaries, write
@@ -15,7 +16,8 @@ from storage.webdataset.made_tars import write_samples
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.open_files import stamp_of
-from tfds_torch.storage.tfrecord.record_index import RecordIndex
+from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.tfrecord.reader import RecordIndex
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
 from tfds_torch.storage.webdataset.index_opening import open_index
 
@@ -29,8 +31,8 @@ def open_one(request: pytest.FixtureRequest, tmp_path: Path, cache_home: Path) -
     """Opens an index, and returns what it says."""
     if request.param == "records":
         shard = str(write(tmp_path / "data" / "shard", RECORDS))
-        instructions = [FileInstruction(shard, 0, 3, 0, 3)]
-        return lambda: RecordIndex.open(instructions, DATASET).offsets.tolist()
+        table = InstructionTable([FileInstruction(shard, 0, 3, 0, 3)], DATASET)
+        return lambda: RecordIndex.open(table).locate(np.arange(len(table))).offset.tolist()
     tar = write_samples(tmp_path / "a.tar", [{"__key__": "a", "txt": b"text"}, {"__key__": "b", "txt": b"more"}])
     return lambda: open_index([str(tar)], [stamp_of(tar.stat())], DATASET).offset.tolist()
 

@@ -1,6 +1,7 @@
-"""OpenFiles: any part of any file, with few files open."""
+"""OpenFiles: any part of any file, with few files open. ProcessLock: a lock that is open in a forked process."""
 
 import os
+import pickle
 import textwrap
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from conftest import RunPython
 
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.storage import open_files
-from tfds_torch.storage.open_files import OpenFiles, stamp_of
+from tfds_torch.storage.open_files import OpenFiles, ProcessLock, stamp_of
 
 
 def write_files(folder: Path, count: int) -> list[str]:
@@ -162,7 +163,7 @@ def test_a_read_that_fails_is_a_shard_error(tmp_path: Path, monkeypatch: pytest.
 LIMITED = """
 import os, resource
 from tfds_torch.errors import ShardError
-from tfds_torch.storage.open_files import OpenFiles, stamp_of
+from tfds_torch.storage.open_files import OpenFiles, ProcessLock, stamp_of
 
 paths = [f"file-{{number}}" for number in range(100)]
 for path in paths:
@@ -248,7 +249,7 @@ def test_a_fork_while_another_thread_reads_leaves_the_child_free_to_read(run_pyt
     body = """
     import signal
     files.read(0, 0, 1)
-    held = files._lock
+    held = files._lock._lock
     held.acquire()  # As a thread that is in the middle of a read.
     child = os.fork()
     if child == 0:
@@ -258,3 +259,45 @@ def test_a_fork_while_another_thread_reads_leaves_the_child_free_to_read(run_pyt
     print(os.waitpid(child, 0)[1], files.read(0, 0, 6))
     """
     assert run_limited(run_python, body) == "0 b'file-0'"
+
+
+# The lock
+
+
+def test_a_process_lock_is_a_lock() -> None:
+    lock = ProcessLock()
+    with lock:
+        assert lock._lock.locked()
+    assert not lock._lock.locked()
+
+
+def test_a_pickled_copy_of_a_lock_is_open() -> None:
+    lock = ProcessLock()
+    with lock:
+        copy = pickle.loads(pickle.dumps(lock))
+        assert not copy._lock.locked()
+
+
+def test_a_lock_is_open_in_a_forked_process_although_a_thread_of_the_parent_held_it(run_python: RunPython) -> None:
+    code = """
+    import os, signal, threading
+    from tfds_torch.storage.open_files import ProcessLock
+    lock, held, done = ProcessLock(), threading.Event(), threading.Event()
+    def hold():
+        with lock:
+            held.set()
+            done.wait()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        with lock:
+            os._exit(0)
+    print(os.waitpid(child, 0)[1])
+    done.set()
+    thread.join()
+    """
+    done = run_python("-W", "ignore", "-c", textwrap.dedent(code))
+    assert done.stdout == "0\n", done.stderr

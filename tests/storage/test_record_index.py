@@ -20,9 +20,10 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundEr
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage import index_cache
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.tfrecord import record_index
-from tfds_torch.storage.tfrecord.index_builder import find_records
-from tfds_torch.storage.tfrecord.record_index import RecordIndex
+from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.tfrecord import index_file
+from tfds_torch.storage.tfrecord.index_file import find_records
+from tfds_torch.storage.tfrecord.reader import RecordIndex
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(str(arguments[-1]))
         return find_records(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(record_index, "find_records", build)
+    monkeypatch.setattr(index_file, "find_records", build)
     return names
 
 
@@ -49,7 +50,8 @@ def index_files(cache_home: Path) -> list[Path]:
 
 def lies(index: RecordIndex) -> list[tuple[str, int, int]]:
     """File, offset and length of every example."""
-    columns = index.file_numbers.tolist(), index.offsets.tolist(), index.lengths.tolist()
+    located = index.locate(np.arange(len(index)))
+    columns = located.file.tolist(), located.offset.tolist(), located.length.tolist()
     return [(index.files[file], offset, length) for file, offset, length in zip(*columns, strict=True)]
 
 
@@ -84,14 +86,14 @@ def test_slices_and_sums_are_located_where_their_records_lie(
     split = MadeSplit(records=whole.records)
     for shard, skip, take in instructions:
         split.add_instruction(list(whole.records)[shard], skip, take)
-    index = RecordIndex.open(split.instructions, DATASET)
+    index = RecordIndex.open(split.table)
     assert lies(index) == expected(split)
     assert len(index) == len(split.examples)
     assert index.files == tuple(dict.fromkeys(item.path for item in split.instructions))
 
 
 def test_located_examples_come_in_the_order_asked_with_their_records(split: MadeSplit) -> None:
-    located = RecordIndex.open(split.instructions, DATASET).locate(np.array([9, 0, 4, 4]))
+    located = RecordIndex.open(split.table).locate(np.array([9, 0, 4, 4]))
     assert located.file.tolist() == [3, 0, 2, 2]
     assert located.record.tolist() == [1, 0, 1, 1]
     for column in (located.file, located.record, located.offset, located.length, located.place):
@@ -100,20 +102,20 @@ def test_located_examples_come_in_the_order_asked_with_their_records(split: Made
 
 def test_an_index_outside_the_split_is_an_error(split: MadeSplit) -> None:
     with pytest.raises(ExampleNotFoundError, match=r"has no example 10 here: the split has 10 examples"):
-        RecordIndex.open(split.instructions, DATASET).locate(np.array([10]))
+        RecordIndex.open(split.table).locate(np.array([10]))
 
 
 def test_a_remote_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="not a file of this machine"):
-        RecordIndex.open([FileInstruction("s3://a/b", 0, 1, 0, 1)], DATASET)
+        RecordIndex.open(InstructionTable([FileInstruction("s3://a/b", 0, 1, 0, 1)], DATASET))
 
 
 # Built once.
 
 
 def test_it_is_built_once_and_mapped_afterwards(split: MadeSplit, built: list[str], cache_home: Path) -> None:
-    first = RecordIndex.open(split.instructions, DATASET)
-    second = RecordIndex.open(split.instructions, DATASET)
+    first = RecordIndex.open(split.table)
+    second = RecordIndex.open(split.table)
     assert built == [DATASET]
     assert lies(first) == lies(second) == expected(split)
     (file,) = index_files(cache_home)
@@ -121,16 +123,18 @@ def test_it_is_built_once_and_mapped_afterwards(split: MadeSplit, built: list[st
 
 
 def test_splits_and_datasets_have_indices_of_their_own(split: MadeSplit, built: list[str], cache_home: Path) -> None:
-    RecordIndex.open(split.instructions, DATASET)
-    RecordIndex.open(split.instructions, "fake/plain:1.0.1")
-    RecordIndex.open(split.instructions[:1], DATASET)
+    RecordIndex.open(split.table)
+    RecordIndex.open(InstructionTable(split.instructions, "fake/plain:1.0.1"))
+    RecordIndex.open(InstructionTable(split.instructions[:1], DATASET))
     assert len(built) == len(index_files(cache_home)) == 3
 
 
 def test_slices_of_the_same_files_share_an_index(split: MadeSplit, built: list[str]) -> None:
     path = split.instructions[2].path
-    RecordIndex.open([FileInstruction(path, 0, 2, 0, 5)], DATASET)
-    index = RecordIndex.open([FileInstruction(path, 3, 2, 0, 5), FileInstruction(path, 0, 1, 2, 5)], DATASET)
+    RecordIndex.open(InstructionTable([FileInstruction(path, 0, 2, 0, 5)], DATASET))
+    index = RecordIndex.open(
+        InstructionTable([FileInstruction(path, 3, 2, 0, 5), FileInstruction(path, 0, 1, 2, 5)], DATASET)
+    )
     assert index.locate(np.arange(3)).record.tolist() == [3, 4, 0]
     assert len(built) == 1
 
@@ -138,7 +142,7 @@ def test_slices_of_the_same_files_share_an_index(split: MadeSplit, built: list[s
 def test_a_path_means_the_same_from_any_folder(
     split: MadeSplit, built: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RecordIndex.open(split.instructions, DATASET)
+    RecordIndex.open(split.table)
     monkeypatch.chdir(Path(split.instructions[0].path).parent)
     relative = [
         FileInstruction(
@@ -150,27 +154,29 @@ def test_a_path_means_the_same_from_any_folder(
         )
         for item in split.instructions
     ]
-    assert (
-        RecordIndex.open(relative, DATASET).offsets.tolist()
-        == RecordIndex.open(split.instructions, DATASET).offsets.tolist()
-    )
+    for table in (InstructionTable(relative, DATASET), split.table):
+        index = RecordIndex.open(table)
+        assert index.locate(np.arange(10)).offset.tolist() == [offset for _, offset, _ in expected(split)]
     assert len(built) == 1
 
 
 def test_a_split_without_files_needs_no_index(cache_home: Path) -> None:
-    index = RecordIndex.open([], DATASET)
-    assert (len(index), index.files, index.offsets.tolist()) == (0, (), [])
+    index = RecordIndex.open(InstructionTable([], DATASET))
+    assert (len(index), index.files, lies(index)) == (0, (), [])
     assert not cache_home.exists()
 
 
 RACE = """
 import os, signal
+import numpy as np
 from tfds_torch.storage.index_cache import IndexCache
-from tfds_torch.storage.tfrecord import record_index
+from tfds_torch.storage.tfrecord import index_file
+from tfds_torch.storage.tfrecord.reader import RecordIndex
 from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.record_source import InstructionTable
 
 instructions = [FileInstruction(*item) for item in {instructions!r}]
-build, load = record_index.find_records, IndexCache._load
+build, load = index_file.find_records, IndexCache._load
 
 def find_records(*arguments):
     os.write(log, b"built\\n")
@@ -183,7 +189,7 @@ def load_and_tell(cache, *, say):
         os.write(tell, b"x")
     return load(cache, say=say)
 
-record_index.find_records, IndexCache._load = find_records, load_and_tell
+index_file.find_records, IndexCache._load = find_records, load_and_tell
 log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 tried, tell = os.pipe()
 children = []
@@ -191,8 +197,8 @@ for number in range({num_processes}):
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        index = record_index.RecordIndex.open(instructions, {dataset!r})
-        os._exit(0 if index.offsets.tolist() == {offsets!r} else 1)
+        index = RecordIndex.open(InstructionTable(instructions, {dataset!r}))
+        os._exit(0 if index.locate(np.arange(len(index))).offset.tolist() == {offsets!r} else 1)
     children.append(child)
 assert [os.waitpid(child, 0)[1] for child in children] == [0] * {num_processes}
 """
@@ -220,16 +226,17 @@ def test_a_builder_killed_while_it_writes_leaves_nothing_in_the_way(
     ]
     code = f"""
     import os, signal
-    from tfds_torch.storage.tfrecord.record_index import RecordIndex
+    from tfds_torch.storage.tfrecord.reader import RecordIndex
     from tfds_torch.storage.file_instruction import FileInstruction
+    from tfds_torch.storage.record_source import InstructionTable
     os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
-    RecordIndex.open([FileInstruction(*item) for item in {instructions!r}], {DATASET!r})
+    RecordIndex.open(InstructionTable([FileInstruction(*item) for item in {instructions!r}], {DATASET!r}))
     """
     assert run_python("-c", textwrap.dedent(code)).returncode == -9
     folder = cache_home / "tfds_torch" / "record_index"
     assert len(list(folder.glob("*.tmp"))) == 1
     assert index_files(cache_home) == []
-    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.table)) == expected(split)
     assert list(folder.glob("*.tmp")) == []
     assert len(index_files(cache_home)) == 1
 
@@ -246,12 +253,12 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 def test_a_changed_file_rebuilds_it_and_it_is_said(
     split: MadeSplit, built: list[str], caplog: pytest.LogCaptureFixture, cache_home: Path
 ) -> None:
-    RecordIndex.open(split.instructions, DATASET)
+    RecordIndex.open(split.table)
     path = split.instructions[2].path
     split.records[path] = made_records(5, seed=99)
     write(Path(path), split.records[path])
     caplog.set_level(logging.INFO)
-    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.table)) == expected(split)
     assert len(built) == 2
     (file,) = index_files(cache_home)
     assert logged(caplog) == [
@@ -260,10 +267,10 @@ def test_a_changed_file_rebuilds_it_and_it_is_said(
 
 
 def test_a_file_written_to_without_a_change_of_size_rebuilds_it(split: MadeSplit, built: list[str]) -> None:
-    RecordIndex.open(split.instructions, DATASET)
+    RecordIndex.open(split.table)
     stamp = os.stat(split.instructions[0].path)
     os.utime(split.instructions[0].path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
-    RecordIndex.open(split.instructions, DATASET)
+    RecordIndex.open(split.table)
     assert len(built) == 2
 
 
@@ -285,12 +292,12 @@ def test_a_damaged_index_is_built_again_and_it_is_said(
     damage: Callable[[bytes], bytes],
     problem: str,
 ) -> None:
-    RecordIndex.open(split.instructions, DATASET)
+    RecordIndex.open(split.table)
     (file,) = index_files(cache_home)
     whole = file.read_bytes()
     file.unlink()  # The mapped one stays as it is.
     file.write_bytes(damage(whole))
-    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.table)) == expected(split)
     assert len(built) == 2
     ((level, message),) = logged(caplog)
     assert level == "WARNING"
@@ -301,12 +308,12 @@ def test_a_damaged_index_is_built_again_and_it_is_said(
 def test_the_index_of_another_dataset_in_its_place_is_built_again(
     split: MadeSplit, built: list[str], cache_home: Path
 ) -> None:
-    RecordIndex.open(split.instructions, DATASET)
+    RecordIndex.open(split.table)
     (first,) = index_files(cache_home)
-    RecordIndex.open(split.instructions, "other:1.0.0")
+    RecordIndex.open(InstructionTable(split.instructions, "other:1.0.0"))
     (other,) = set(index_files(cache_home)) - {first}
     os.replace(other, first)
-    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.table)) == expected(split)
     assert len(built) == 3
 
 
@@ -316,11 +323,11 @@ def test_the_index_of_another_dataset_in_its_place_is_built_again(
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_missing_shard_is_named(split: MadeSplit, indexed: bool) -> None:
     if indexed:
-        RecordIndex.open(split.instructions, DATASET)
+        RecordIndex.open(split.table)
     path = split.instructions[2].path
     os.remove(path)
     with pytest.raises(ShardError) as caught:
-        RecordIndex.open(split.instructions, DATASET)
+        RecordIndex.open(split.table)
     assert str(caught.value) == f"The shard file {path} is missing. Prepare the dataset again."
 
 
@@ -328,12 +335,12 @@ def test_a_missing_shard_is_named(split: MadeSplit, indexed: bool) -> None:
 @pytest.mark.parametrize("found", [4, 6])
 def test_a_shard_cut_between_records_or_grown_is_named(split: MadeSplit, found: int, indexed: bool) -> None:
     if indexed:
-        RecordIndex.open(split.instructions, DATASET)
+        RecordIndex.open(split.table)
     path = split.instructions[2].path
     write(Path(path), made_records(6, 2)[:found])
     for _ in range(2):
         with pytest.raises(ShardError) as caught:
-            RecordIndex.open(split.instructions, DATASET)
+            RecordIndex.open(split.table)
         assert str(caught.value) == (
             f"{path} holds {found} of 5 examples: dataset_info.json of {DATASET} promises 5. The file was cut or "
             f"exchanged; prepare the dataset again."
@@ -343,13 +350,13 @@ def test_a_shard_cut_between_records_or_grown_is_named(split: MadeSplit, found: 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_shard_cut_inside_a_record_is_a_corrupt_record_error(split: MadeSplit, indexed: bool) -> None:
     if indexed:
-        RecordIndex.open(split.instructions, DATASET)
+        RecordIndex.open(split.table)
     path = split.instructions[2].path
     starts = boundaries(split.records[path])
     with Path(path).open("r+b") as file:
         file.truncate(starts[5] - 1)
     with pytest.raises(CorruptRecordError, match=rf"inside record 4, which begins at offset {starts[4]}: it was cut"):
-        RecordIndex.open(split.instructions, DATASET)
+        RecordIndex.open(split.table)
 
 
 def test_a_damaged_length_is_a_corrupt_record_error(split: MadeSplit) -> None:
@@ -359,7 +366,7 @@ def test_a_damaged_length_is_a_corrupt_record_error(split: MadeSplit) -> None:
     content[starts[3] + 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(CorruptRecordError, match=rf"the length of record 3 at offset {starts[3]} does not have its"):
-        RecordIndex.open(split.instructions, DATASET)
+        RecordIndex.open(split.table)
 
 
 @pytest.mark.parametrize("length", [100, 2**40, 2**63, 2**64 - 1])
@@ -368,13 +375,13 @@ def test_a_record_longer_than_its_file_is_a_corrupt_record_error(split: MadeSpli
     with path.open("ab") as file:
         file.write(header(length))
     with pytest.raises(CorruptRecordError, match="inside record 5, which begins at offset"):
-        RecordIndex.open(split.instructions, DATASET)
+        RecordIndex.open(split.table)
 
 
 def test_a_wrong_shard_leaves_no_index_behind(split: MadeSplit, cache_home: Path) -> None:
     instructions = [FileInstruction(split.instructions[0].path, 0, 4, 0, 4)]
     with pytest.raises(ShardError, match="holds 3 of 4 examples"):
-        RecordIndex.open(instructions, DATASET)
+        RecordIndex.open(InstructionTable(instructions, DATASET))
     assert index_files(cache_home) == []
 
 
@@ -386,7 +393,7 @@ def test_without_a_cache_folder_the_index_stays_in_memory(
 ) -> None:
     cache_home.write_text("a file where the folder should be")
     for _ in range(2):
-        assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
+        assert lies(RecordIndex.open(split.table)) == expected(split)
     assert len(built) == 2
     (level, message), _ = logged(caplog)
     assert level == "WARNING"
@@ -397,14 +404,14 @@ def test_without_a_cache_folder_the_index_stays_in_memory(
 def test_an_index_in_a_folder_that_may_only_be_read_is_used(
     split: MadeSplit, built: list[str], cache_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RecordIndex.open(split.instructions, DATASET)
+    RecordIndex.open(split.table)
 
     def refuse(*arguments: object, **names: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     monkeypatch.setattr(FileLock, "acquire", refuse)
-    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.table)) == expected(split)
     assert len(built) == 1
 
 
@@ -420,7 +427,7 @@ def test_without_a_lock_the_index_stays_in_memory(
         raise error
 
     monkeypatch.setattr(FileLock, "acquire", refuse)
-    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.table)) == expected(split)
     assert index_files(cache_home) == []
     ((level, message),) = logged(caplog)
     assert level == "WARNING"
@@ -433,12 +440,15 @@ def test_on_a_full_disk_the_index_stays_in_memory_and_the_numbers_are_said(
     split = write_shards(tmp_path / "data", [300], largest=3)
     code = f"""
     import logging, resource
-    from tfds_torch.storage.tfrecord.record_index import RecordIndex
+    import numpy as np
+    from tfds_torch.storage.tfrecord.reader import RecordIndex
     from tfds_torch.storage.file_instruction import FileInstruction
+    from tfds_torch.storage.record_source import InstructionTable
     logging.basicConfig(format="%(levelname)s %(message)s")
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-    index = RecordIndex.open([FileInstruction({split.instructions[0].path!r}, 0, 300, 0, 300)], {DATASET!r})
-    print(index.offsets.tolist())
+    instructions = [FileInstruction({split.instructions[0].path!r}, 0, 300, 0, 300)]
+    index = RecordIndex.open(InstructionTable(instructions, {DATASET!r}))
+    print(index.locate(np.arange(300)).offset.tolist())
     """
     done = run_python("-c", textwrap.dedent(code))
     assert done.returncode == 0, done.stderr
@@ -457,7 +467,7 @@ def test_on_a_full_disk_the_index_stays_in_memory_and_the_numbers_are_said(
 @pytest.fixture
 def held_lock(split: MadeSplit, cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The lock of the split's index is held by someone else, who lets it go when this is called."""
-    RecordIndex.open(split.instructions, DATASET)
+    RecordIndex.open(split.table)
     (file,) = index_files(cache_home)
     file.unlink()
     descriptor = os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT)
@@ -481,7 +491,7 @@ def test_who_waits_long_says_so_once_and_takes_what_the_other_built(
     handler = LetGo()
     logging.getLogger(index_cache.__name__).addHandler(handler)
     try:
-        assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
+        assert lies(RecordIndex.open(split.table)) == expected(split)
     finally:
         logging.getLogger(index_cache.__name__).removeHandler(handler)
     (file,) = index_files(cache_home)
@@ -500,10 +510,10 @@ def test_a_builder_that_never_ends_holds_nobody_up(
 ) -> None:
     monkeypatch.setattr(index_cache, "_LONGEST_WAIT_S", 0.0)
     built.clear()
-    assert lies(RecordIndex.open(split.instructions, DATASET)) == expected(split)
+    assert lies(RecordIndex.open(split.table)) == expected(split)
     assert built == [DATASET]
     assert index_files(cache_home) == []
     assert "cannot be kept" in logged(caplog)[1][1]
     held_lock()
-    RecordIndex.open(split.instructions, DATASET)
+    RecordIndex.open(split.table)
     assert len(index_files(cache_home)) == 1

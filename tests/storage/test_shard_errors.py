@@ -12,8 +12,7 @@ from storage.made_shards import DATASET, write_shards
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.tfrecord.framing import count_records, read_records
-from tfds_torch.storage.tfrecord.reader import TfrecordReader
-from tfds_torch.storage.tfrecord.record_index import RecordIndex
+from tfds_torch.storage.tfrecord.reader import RecordIndex, TfrecordReader
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
 
 
@@ -60,10 +59,10 @@ def test_a_missing_file_is_a_shard_error(tmp_path: Path) -> None:
 
 def test_a_fifo_in_a_shards_place_holds_nobody_up(tmp_path: Path, cache_home: Path) -> None:
     split = write_shards(tmp_path / "data", [3])
-    reader = TfrecordReader(RecordIndex.open(split.instructions, DATASET))
+    reader = TfrecordReader(RecordIndex.open(split.table))
     path = split.instructions[0].path
     os.remove(path)
     os.mkfifo(path)
-    for use in (lambda: reader.read(np.array([1])), lambda: RecordIndex.open(split.instructions, DATASET)):
+    for use in (lambda: reader.read(np.array([1])), lambda: RecordIndex.open(split.table)):
         with pytest.raises(ShardError, match=f"The shard file {path} is a FIFO, not a regular file"):
             use()

@@ -456,7 +456,7 @@ def test_a_forked_process_goes_on_with_a_source_of_its_parent(made: Made, run_py
     source = pickle.loads({pickle.dumps(made.source())!r})
     index = np.array([14, 3])
     assert source.read(index, ["label"])["label"].tolist() == [14, 3]
-    source._lock.acquire()  # As another thread that opens the files.
+    source._lock._lock.acquire()  # As another thread that opens the files.
     children = []
     for number in range(3):
         child = os.fork()
@@ -467,7 +467,7 @@ def test_a_forked_process_goes_on_with_a_source_of_its_parent(made: Made, run_py
             source.check()
             os._exit(0 if source.read(index, ["label"])["label"].tolist() == [14, 3] else 1)
         children.append(child)
-    source._lock.release()
+    source._lock._lock.release()
     print([os.waitpid(child, 0)[1] for child in children])
     """
     done = run_python("-c", textwrap.dedent(code), env={"PYTHONPATH": os.pathsep.join(sys.path)})

@@ -10,12 +10,12 @@ from tfds_torch.errors import ShardError
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 MEMORY = np.random.default_rng(0).integers(0, 256, 8192, dtype=np.uint8)
-SHAPE = (4, 8, 3)  # 96 bytes: three units of 32.
+SHAPE = (4, 8, 3)  # 96 bytes.
 
 
-@pytest.mark.parametrize(("starts", "unit"), [([0, 8096, 96, 96], 32), ([0, 8096, 96, 96], 1), ([3, 1001, 8095], 1)])
-def test_each_image_is_what_lies_at_its_start(starts: list[int], unit: int) -> None:
-    images = StoredPixels(MEMORY, np.array(starts), SHAPE, unit)
+@pytest.mark.parametrize("starts", [[0, 8096, 96, 96], [3, 1001, 8095]])
+def test_each_image_is_what_lies_at_its_start(starts: list[int]) -> None:
+    images = StoredPixels(MEMORY, np.array(starts), SHAPE)
     expected = [MEMORY[start : start + 96].reshape(SHAPE) for start in starts]
     assert (images.copy() == np.stack(expected)).all()
     for place, one in enumerate(expected):
@@ -27,14 +27,13 @@ def test_each_image_is_what_lies_at_its_start(starts: list[int], unit: int) -> N
 
 
 def test_the_last_byte_of_memory_may_be_an_images() -> None:
-    images = StoredPixels(MEMORY[:192], np.array([96, 0]), SHAPE, 32)
+    images = StoredPixels(MEMORY[:192], np.array([96, 0]), SHAPE)
     assert (images.copy()[0] == MEMORY[96:192].reshape(SHAPE)).all()
     assert (StoredPixels(MEMORY[:191], np.array([95]), SHAPE).copy()[0] == MEMORY[95:191].reshape(SHAPE)).all()
 
 
 def test_no_images_are_no_images() -> None:
     empty: Any = np.empty(0, np.int64)
-    assert StoredPixels(MEMORY, empty, SHAPE, 32).copy().shape == (0, *SHAPE)
     assert StoredPixels(MEMORY, empty, SHAPE).copy().shape == (0, *SHAPE)
 
 
@@ -44,9 +43,8 @@ def test_pickled_they_are_a_list_of_arrays() -> None:
     assert (images[1] == MEMORY[7:103].reshape(SHAPE)).all()
 
 
-@pytest.mark.parametrize("unit", [32, 1])
 @pytest.mark.parametrize("look", [1, 2])
-def test_a_cut_is_found_before_images_are_copied_and_one_meanwhile_afterwards(look: int, unit: int) -> None:
+def test_a_cut_is_found_before_images_are_copied_and_one_meanwhile_afterwards(look: int) -> None:
     looks = []
 
     def check() -> None:
@@ -54,8 +52,8 @@ def test_a_cut_is_found_before_images_are_copied_and_one_meanwhile_afterwards(lo
         if len(looks) == look:
             raise ShardError("it was cut")
 
-    images = StoredPixels(MEMORY, np.array([0, 96]), SHAPE, unit, check)
+    images = StoredPixels(MEMORY, np.array([0, 96]), SHAPE, check)
     with pytest.raises(ShardError, match="it was cut"):
         images.copy()
     assert len(looks) == look
-    assert (images.copy() == StoredPixels(MEMORY, np.array([0, 96]), SHAPE, unit).copy()).all()
+    assert (images.copy() == StoredPixels(MEMORY, np.array([0, 96]), SHAPE).copy()).all()

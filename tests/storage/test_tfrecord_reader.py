@@ -17,11 +17,10 @@ from storage.tfrecord_writer import FOOTER_SIZE, HEADER_SIZE, boundaries, write
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage import open_files
+from tfds_torch.storage.tfrecord import index_file
 from tfds_torch.storage.tfrecord import reader as tfrecord_reader
-from tfds_torch.storage.tfrecord import record_index
 from tfds_torch.storage.tfrecord.framing import read_records, scan_offsets
-from tfds_torch.storage.tfrecord.reader import TfrecordReader
-from tfds_torch.storage.tfrecord.record_index import RecordIndex
+from tfds_torch.storage.tfrecord.reader import RecordIndex, TfrecordReader
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def split(tmp_path: Path, cache_home: Path) -> MadeSplit:
 
 @pytest.fixture
 def reader(split: MadeSplit) -> Iterator[TfrecordReader]:
-    with TfrecordReader(RecordIndex.open(split.instructions, DATASET)) as opened:
+    with TfrecordReader(RecordIndex.open(split.table)) as opened:
         yield opened
 
 
@@ -89,7 +88,7 @@ def test_any_examples_come_in_the_order_asked(
     index = data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=40)) if expected else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tfrecord_reader, "_RANGE_BYTES", most)
-        with TfrecordReader(RecordIndex.open(split.instructions, DATASET)) as reader:
+        with TfrecordReader(RecordIndex.open(split.table)) as reader:
             assert reader.read(np.array(index, np.int64)) == [expected[number] for number in index]
 
 
@@ -128,7 +127,7 @@ def test_long_ranges_are_read_in_pieces(tmp_path: Path, cache_home: Path, reads:
     records = [bytes([number]) * 1_000_000 for number in range(12)]
     split = MadeSplit(records={str(write(tmp_path / "data" / "shard", records)): records})
     split.add_instruction(next(iter(split.records)), 0, 12)
-    with TfrecordReader(RecordIndex.open(split.instructions, DATASET)) as reader:
+    with TfrecordReader(RecordIndex.open(split.table)) as reader:
         assert reader.read(np.arange(12)) == records
     assert 3 <= len(reads) <= 4
     assert sum(size for _, size in reads) == boundaries(records)[-1]
@@ -185,7 +184,7 @@ def test_a_closed_reader_reads_nothing(reader: TfrecordReader) -> None:
 
 
 def test_every_flipped_byte_is_an_error_that_names_example_file_and_offset(split: MadeSplit) -> None:
-    index = RecordIndex.open(split.instructions, DATASET)
+    index = RecordIndex.open(split.table)
     path = split.instructions[2].path
     starts = boundaries(split.records[path])
     for position in range(starts[3], starts[4]):
@@ -199,7 +198,7 @@ def test_every_flipped_byte_is_an_error_that_names_example_file_and_offset(split
 
 
 def test_the_messages_of_damage_say_what_is_damaged(split: MadeSplit) -> None:
-    index = RecordIndex.open(split.instructions, DATASET)
+    index = RecordIndex.open(split.table)
     path = split.instructions[2].path
     start, end = boundaries(split.records[path])[3:5]
     where = f"example 9 of {DATASET}: {path}: record 3 at offset {start}: "
@@ -218,7 +217,7 @@ def test_the_messages_of_damage_say_what_is_damaged(split: MadeSplit) -> None:
 
 
 def test_without_verification_damaged_data_is_returned_and_a_damaged_header_is_not(split: MadeSplit) -> None:
-    index = RecordIndex.open(split.instructions, DATASET)
+    index = RecordIndex.open(split.table)
     path = split.instructions[2].path
     start = boundaries(split.records[path])[3]
     replace_byte(path, start + HEADER_SIZE, 1)
@@ -247,14 +246,14 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         paths.append(path)
         return scan_offsets(path)
 
-    monkeypatch.setattr(record_index, "scan_offsets", scan)
+    monkeypatch.setattr(tfrecord_reader, "scan_offsets", scan)
     return paths
 
 
 def test_records_exchanged_behind_the_index_are_read_after_another_look(
     split: MadeSplit, scanned: list[str], cache_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    index = RecordIndex.open(split.instructions, DATASET)
+    index = RecordIndex.open(split.table)
     path = split.instructions[2].path
     exchange(path, split.records[path][::-1])
     with TfrecordReader(index) as reader:
@@ -266,7 +265,7 @@ def test_records_exchanged_behind_the_index_are_read_after_another_look(
         f"The index of {DATASET} is built again: {path} was exchanged for a file of the same size and time."
     ]
     # The others find the index that was built again.
-    with TfrecordReader(RecordIndex.open(split.instructions, DATASET)) as reader:
+    with TfrecordReader(RecordIndex.open(split.table)) as reader:
         assert reader.read(np.arange(6, 15)) == split.records[path][::-1]
     assert scanned == [path]
 
@@ -274,19 +273,19 @@ def test_records_exchanged_behind_the_index_are_read_after_another_look(
 def test_a_reader_with_the_stale_index_takes_what_another_process_built_again(
     split: MadeSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stale = [RecordIndex.open(split.instructions, DATASET) for _ in range(2)]
+    stale = [RecordIndex.open(split.table) for _ in range(2)]
     path = split.instructions[2].path
     exchange(path, split.records[path][::-1])
     for index, may_build in zip(stale, (True, False), strict=True):
         if not may_build:
-            monkeypatch.delattr(record_index, "find_records")
+            monkeypatch.delattr(index_file, "find_records")
         with TfrecordReader(index) as reader:
             assert reader.read(np.arange(6, 15)) == split.records[path][::-1]
 
 
 def test_without_a_cache_folder_a_stale_index_is_built_again_in_memory(split: MadeSplit, cache_home: Path) -> None:
     cache_home.write_text("a file where the folder should be")
-    index = RecordIndex.open(split.instructions, DATASET)
+    index = RecordIndex.open(split.table)
     path = split.instructions[2].path
     exchange(path, split.records[path][::-1])
     with TfrecordReader(index) as reader:
@@ -294,7 +293,7 @@ def test_without_a_cache_folder_a_stale_index_is_built_again_in_memory(split: Ma
 
 
 def test_a_file_exchanged_for_one_with_fewer_records_is_a_shard_error_that_counts(split: MadeSplit) -> None:
-    index = RecordIndex.open(split.instructions, DATASET)
+    index = RecordIndex.open(split.table)
     path = split.instructions[2].path
     first, second, *rest = split.records[path]
     exchange(path, [first + second + bytes(HEADER_SIZE + FOOTER_SIZE), *rest])
@@ -303,7 +302,7 @@ def test_a_file_exchanged_for_one_with_fewer_records_is_a_shard_error_that_count
 
 
 def test_a_damaged_file_is_looked_at_again_only_once(split: MadeSplit, scanned: list[str]) -> None:
-    index = RecordIndex.open(split.instructions, DATASET)
+    index = RecordIndex.open(split.table)
     path = split.instructions[2].path
     starts = boundaries(split.records[path])
     replace_byte(path, starts[3] + HEADER_SIZE, 1)
@@ -357,7 +356,7 @@ def test_a_file_that_vanished_or_changed_is_named_with_its_example(split: MadeSp
 
 def test_threads_may_read_at_once(split: MadeSplit) -> None:
     wrong: list[int] = []
-    index = RecordIndex.open(split.instructions, DATASET)
+    index = RecordIndex.open(split.table)
     with TfrecordReader(index) as reader:
         reader._files._most = 1  # Every read closes the file of the one before.
         together = threading.Barrier(4)
@@ -385,12 +384,13 @@ def test_forked_processes_read_on_with_the_files_of_their_parent(split: MadeSpli
     code = f"""
     import os, signal
     import numpy as np
-    from tfds_torch.storage.tfrecord.record_index import RecordIndex
+    from tfds_torch.storage.tfrecord.reader import RecordIndex
     from tfds_torch.storage.file_instruction import FileInstruction
+    from tfds_torch.storage.record_source import InstructionTable
     from tfds_torch.storage.tfrecord.reader import TfrecordReader
 
     instructions = [FileInstruction(*item) for item in {instructions!r}]
-    reader = TfrecordReader(RecordIndex.open(instructions, {DATASET!r}))
+    reader = TfrecordReader(RecordIndex.open(InstructionTable(instructions, {DATASET!r})))
     expected = reader.read(np.arange(18))
     children = []
     for seed in range(4):

@@ -9,6 +9,7 @@ import pickle
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,43 @@ if __name__ == "__main__":
     # As a script, this folder is on the path; the package of the tests is one up.
     sys.path[0] = str(Path(__file__).parents[1])
 
+from conformance import Step
+
+from tfds_torch import MultiLoader, ParserTfds, World
 from torch_data.loader_resuming import CountedLoader
 from torch_data.resuming import PlainLoader, Ranks, Setup, StatefulLoader
 
+
+class MultiRank:
+    """A MultiLoader, which counts by itself: one rank."""
+
+    def __init__(self, setup: Setup, rank: int = 0) -> None:
+        self.loader = MultiLoader(
+            ParserTfds(**setup.arguments, batch_size=setup.batch_size),
+            setup.num_workers,
+            world=World(rank, setup.num_replicas),
+            fields=("label",),
+            persistent_workers=setup.persistent,
+        )
+
+    def __iter__(self) -> Iterator[Step]:
+        for batch in self.loader:
+            assert batch.label[batch.valid].tolist() == batch.index[batch.valid].tolist()
+            yield Step(batch.epoch, batch.batch, tuple(batch.index.tolist()), tuple(batch.valid.tolist()))
+
+    def state(self, num_steps: int) -> Any:
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.loader.close()
+
+
 KINDS: dict[str, Any] = {
     "Loader": partial(Ranks, make=CountedLoader),
+    "MultiLoader": partial(Ranks, make=MultiRank),
     "DataLoader": partial(Ranks, make=PlainLoader),
     "StatefulDataLoader": StatefulLoader,
 }

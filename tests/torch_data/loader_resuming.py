@@ -19,15 +19,12 @@ from tfds_torch.errors import TfdsTorchError, WorkerError
 from torch_data.resuming import Ranks, Setup, columns_of
 
 
-class Ahead(Iterable[Any]):
+class Ahead:
     """Stands for a device prefetcher on CUDA: takes two batches more than it has yielded."""
 
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[Any]:
+    def iterate(self, batches: Iterator[Any]) -> Iterator[Any]:
         taken: deque[Any] = deque()
-        for batch in self.batches:
+        for batch in batches:
             taken.append(batch)
             if len(taken) > 2:
                 yield taken.popleft()
@@ -57,7 +54,7 @@ def make_loader(setup: Setup, rank: int = 0) -> Loader:
     """Returns a Loader of one rank, whose prefetcher is ahead where there is a device."""
     loader = create_loader(setup.dataset(rank), collate_fn=columns_of, **setup.of_workers)
     if "device" in setup.loader_arguments:
-        loader._on_device = Ahead  # type: ignore[assignment, method-assign]
+        loader._device_stage = Ahead  # type: ignore[assignment, method-assign]
     return loader
 
 

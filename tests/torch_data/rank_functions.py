@@ -17,7 +17,7 @@ import torch
 import torch.distributed
 
 from tfds_torch import ImageDataset, ParserTfds, errors
-from tfds_torch.plan.shared_progress import SharedProgress
+from tfds_torch.torch_data.plain_epochs import PlainEpochs
 
 TORCHRUN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"
 
@@ -97,9 +97,9 @@ def fork_one_that_waits() -> int:
 
 def hold_things_for_ever() -> Iterator[dict[str, Any]]:
     """Has a child process and a semaphore, which Python's resource tracker watches, and says which."""
-    counter = SharedProgress()
+    counter = PlainEpochs()
     child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
-    semaphore = counter._numbers.get_lock()._semlock.name
+    semaphore = counter._shared.get_lock()._semlock.name
     found = {"semaphore": semaphore, "port": int(os.environ["MASTER_PORT"])}
     while True:
         yield {"pids": [os.getpid(), child.pid, resource_tracker._resource_tracker._pid]} | found

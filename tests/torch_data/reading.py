@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, World
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime import worker_watch
+from tfds_torch.runtime import worker_start
 
 LEDGER = ("index", "label", "valid", "id")
 """Fields that default collation takes, and that tell examples and padding apart."""
@@ -77,7 +77,7 @@ def collate_by_default(dataset: ImageDataset) -> None:
 
 def is_watching(image: Image.Image) -> bool:
     """A transform: whether this process watches that its parent is there."""
-    return worker_watch._watching_in == os.getpid()
+    return worker_start._watching_in == os.getpid()
 
 
 def warnings_of(dataset: ImageDataset, batch_size: int | None, num_batches: int = 1) -> list[str]:

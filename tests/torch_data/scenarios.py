@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch.distributed
+from own_preprocess import Shade
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
@@ -195,6 +196,7 @@ def compare_ranks(store: str, root: str) -> dict[str, str]:
         "worlds of other sizes": lambda: ImageDataset(make(), world=World(0, 1 + rank)),
         "each by itself": lambda: ImageDataset(make(), world=World()),
         "preprocess": lambda: ImageDataset(make(preprocess=TrainPreprocess([8, 16][rank]))),
+        "own preprocess": lambda: ImageDataset(make(preprocess=Shade(8, most=[8, 16][rank]))),
         "map_fn": lambda: ImageDataset(make(preprocess=TrainPreprocess(8, map_fn=[_same, _other][rank]))),
         "equal with a map_fn": lambda: ImageDataset(make(preprocess=TrainPreprocess(8, map_fn=_same))),
         "epoch": lambda: _at(ImageDataset(make()), epoch=rank),

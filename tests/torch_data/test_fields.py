@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tfds_torch.engines.batch import Batch
-from tfds_torch.storage.ids import LazyIds
+from tfds_torch.storage.source import LazyIds
 from tfds_torch.torch_data.fields import make_tensors
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 
@@ -42,14 +42,11 @@ def test_images_of_a_buffer_are_handed_over_as_they_are(channels: int) -> None:
 
 
 def test_ids_are_a_list_whatever_they_are_computed_by() -> None:
-    def name(files: Any, records: Any) -> list[str]:
-        return [f"{file}__{record}" for file, record in zip(files, records, strict=True)]
-
-    ids = LazyIds(name, np.arange(2), np.arange(2))
+    ids = LazyIds(lambda numbers: [f"file__{number}" for number in numbers], np.arange(2))
     batch = Batch(None, None, np.array([True] * 2), np.arange(2), ids, {}, 0, 0)
     (found,) = fields_of(batch, "id")
     assert type(found) is list
-    assert found == ["0__0", "1__1"]
+    assert found == ["file__0", "file__1"]
 
 
 def test_other_features_are_tensors_where_their_values_have_one_shape() -> None:

@@ -473,7 +473,7 @@ def test_a_training_process_that_would_read_by_itself_for_a_device_is_warned_of(
 
 
 def test_workers_that_need_more_memory_than_there_is_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tfds_torch.runtime.memory_limits import MemoryLimit
+    from tfds_torch.runtime.limits import MemoryLimit
     from tfds_torch.torch_data import loader_advice
 
     monkeypatch.setattr(loader_advice, "available_bytes", lambda: 2**30)

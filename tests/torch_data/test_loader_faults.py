@@ -18,7 +18,7 @@ from zygote import Script, last_line_of, torch_zygote
 
 from tfds_torch import create_loader
 from tfds_torch.errors import WorkerError
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.torch_data.foreign_processes import ForeignWorkers

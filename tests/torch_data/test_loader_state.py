@@ -241,7 +241,7 @@ def test_ranks_that_are_compared_say_their_numbers_of_workers(
     for _ in range(2):  # Until it has succeeded.
         with pytest.raises(ConfigError, match="they differ"):
             iter(loader)
-    assert calls == [{"epoch": 0, "start_batch": 0, "num_workers": 2}] * 2
+    assert calls == [{"epoch": 0, "start_batch": 0, "first_example": 0, "num_workers": 2}] * 2
     assert loader.state_dict()["epoch"] == 0
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, World
 from tfds_torch.errors import ConfigError, StateMismatchError
+from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
 from torch_data import resume_scenarios
@@ -97,7 +98,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "a field too many": (lambda state: {**state, "extra": 1}, "extra"),
     "a wrong type": (lambda state: {**state, "epoch": "1"}, "epoch"),
     "changed by hand": (lambda state: {**state, "batches_delivered": 1}, "checksum"),
-    "newer": (lambda state: {**state, "version": 99}, "version=99 is newer than version 1"),
+    "newer": (lambda state: {**state, "version": 99}, "version=99 is newer than versions 1 to 2"),
     "empty": (lambda state: {}, "no whole LoaderState. It lacks"),
     "no dict": (lambda state: [1, 2], "LoaderState"),
     "None": (lambda state: None, "LoaderState"),
@@ -400,6 +401,6 @@ def test_a_dataset_behind_a_loader_that_fetches_ahead_must_be_told(setup: Setup)
 
 def test_a_dataset_whose_loader_went_on_by_a_state_of_its_own_refuses_a_count(setup: Setup) -> None:
     dataset = setup.dataset()
-    dataset._progress.begin_at(11, 2, 0, 1)  # As a worker of a StatefulDataLoader does.
+    dataset._plain.begin_at(11, 2, Start(0, 1))  # As a worker of a StatefulDataLoader does.
     with pytest.raises(ConfigError, match=r"went on from a state of its own.* Ask the loader"):
         dataset.state_dict(batches_delivered=1)

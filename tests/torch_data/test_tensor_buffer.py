@@ -2,8 +2,10 @@
 
 import io
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from multiprocessing.connection import Connection
 
 import hypothesis
 import hypothesis.strategies as st
@@ -14,11 +16,11 @@ from picture_fixtures import NAMES, crop_with_pillow, difference, photograph
 from PIL import Image
 
 from tfds_torch.check.pixels import measure
-from tfds_torch.images.buffer_rows import BufferRows
 from tfds_torch.images.preprocess import EvalPreprocess
-from tfds_torch.images.transform import ImageTransform
+from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.torch_data import tensor_buffer
-from tfds_torch.torch_data.tensor_buffer import TensorBuffers
+from tfds_torch.torch_data.tensor_buffer import GatherThreads, TensorBuffers
+from torch_data.forked import run_forked
 
 SIZES = ((48, 64), (64, 64), (224, 224), (7, 3), (1, 1))
 SIDES = st.integers(1, 130)
@@ -209,3 +211,66 @@ def test_memory_that_is_free_again_is_used_again() -> None:
 def test_its_maker_can_be_pickled() -> None:
     make = pickle.loads(pickle.dumps(TensorBuffers()))
     assert make((1, 2, 3, 3)).images.shape == (1, 3, 2, 3)
+
+
+MEMORY = np.random.default_rng(0).integers(0, 256, 200_000, dtype=np.uint8)
+MEMORY.flags.writeable = False  # As that of a mapped file.
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("length", [1, 96, 3072, 30_001, 60_000, 31_337])  # The last one is a prime number.
+def test_pieces_of_memory_are_gathered(length: int, num_threads: int, all_threads: None) -> None:
+    torch.set_num_threads(num_threads)
+    starts = np.array([0, len(MEMORY) - length, 7, 7, 1001, 5], np.int64)
+    out = np.empty((len(starts), length), np.uint8)
+    TensorBuffers()((1, 1, 1, 3)).gather(MEMORY, starts, out)
+    assert all((piece == MEMORY[start : start + length]).all() for piece, start in zip(out, starts, strict=True))
+    with torch.inference_mode():
+        TensorBuffers()((1, 1, 1, 3)).gather(MEMORY, starts[::-1].copy(), out)
+    assert (out[0] == MEMORY[5 : 5 + length]).all()
+
+
+def test_no_pieces_are_no_pieces(all_threads: None) -> None:
+    TensorBuffers()((1, 1, 1, 3)).gather(MEMORY, np.empty(0, np.int64), np.empty((0, 96), np.uint8))
+
+
+def test_threads_that_are_slower_pause_longer_each_time() -> None:
+    threads, num_calls = GatherThreads(), [0, 0]
+    for _ in range(1000):  # Where the cores are others'.
+        with_threads = threads.are_wanted
+        num_calls[with_threads] += 1
+        threads.note(10.0 if with_threads else 1.0, with_threads=with_threads)
+    assert num_calls == [994, 6]  # After 16 calls and 16, 32, 64, ... more.
+
+
+def test_threads_that_are_faster_are_used_and_tried_again_after_a_slow_call() -> None:
+    threads, wanted = GatherThreads(), []
+    for call in range(10_000):
+        wanted.append(threads.are_wanted)
+        seconds = 0.5 if wanted[-1] else 1.0
+        threads.note(10.0 if call in (100, 9000) else seconds, with_threads=wanted[-1])
+    assert [call for call, one in enumerate(wanted) if not one] == [*range(16), *range(101, 117), *range(9001, 9017)]
+
+
+@pytest.fixture
+def all_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets every call of `gather` use torch's threads, of which there are two."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(GatherThreads, "are_wanted", True)
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def gather_and_compute(sender: Connection, rank: int) -> None:
+    out = np.empty((256, 3072), np.uint8)
+    TensorBuffers()((1, 1, 1, 3)).gather(MEMORY, np.arange(256) + rank, out)
+    sender.send((bool((out[1] == MEMORY[1 + rank : 3073 + rank]).all()), float(torch.ones(10**6).sum())))
+
+
+def test_a_process_that_is_forked_after_threads_gathered_gathers_and_computes(all_threads: None) -> None:
+    """GNU's OpenMP would wait for ever for threads that exist in the parent only."""
+    out = np.empty((256, 3072), np.uint8)
+    TensorBuffers()((1, 1, 1, 3)).gather(MEMORY, np.arange(256), out)
+    assert run_forked(gather_and_compute, 2, 60.0) == [(True, 1e6)] * 2
+    assert torch.get_num_threads() == 2

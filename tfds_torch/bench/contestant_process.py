@@ -18,8 +18,8 @@ from tfds_torch.bench.figures import EpochFigures, Memory
 from tfds_torch.bench.system import disk_bytes
 from tfds_torch.bench.task import Peer, Task
 from tfds_torch.errors import StallError, WorkerError
-from tfds_torch.runtime.epoch_times import EpochTimes
 from tfds_torch.runtime.memory import tree_pss_bytes
+from tfds_torch.runtime.metrics import EpochTimes
 from tfds_torch.runtime.process_tree import cpu_s, is_running, process_tree
 
 # The current folder, which comes first in the path of `python -c`, must not hide the standard library. All contestants

@@ -26,8 +26,8 @@ from tfds_torch.bench.suite import Run
 from tfds_torch.bench.system import can_drop
 from tfds_torch.bench.tables import Column, Ratio, Table
 from tfds_torch.bench.task import EIGHT, EVAL, IMAGE_SHAPE, OURS, OURS_8, PLAIN, Peer
-from tfds_torch.runtime import fresh_process
-from tfds_torch.runtime.machine_share import num_cores
+from tfds_torch.runtime import subprocess_call
+from tfds_torch.runtime.limits import num_cores
 
 CONTESTANTS = "contestants"
 """Name of the table of a suite that is one contest."""
@@ -86,7 +86,7 @@ BEYOND = Table(
 def measure_memory(run: Run) -> Iterator[Table]:
     """Yields the tables of the suite `memory`."""
     run.say(f"importing {_IMPORTED}")
-    took_s = [fresh_process.call(import_s, _IMPORTED) for _ in range(run.settings.num_repeats)]
+    took_s = [subprocess_call.call(import_s, _IMPORTED) for _ in range(run.settings.num_repeats)]
     imports = IMPORTS.fill({_IMPORTED: {"import_s": took_s}})
     table = compete(STARTING, run)
     yield table

@@ -16,9 +16,9 @@ from PIL import Image
 
 from tfds_torch.bench import beton
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.array_record import writer as array_record
-from tfds_torch.storage.example_proto import ExampleReader
+from tfds_torch.storage.example import ExampleReader
 from tfds_torch.storage.source import FieldSpec
 from tfds_torch.storage.tfrecord.framing import read_records
 from tfds_torch.storage.webdataset.writer import TarWriter
@@ -122,7 +122,7 @@ def _convert_in_place(source: Path, target: Path, file_format: str, stamp: Any) 
         shutil.rmtree(leftover, ignore_errors=True)
     workplace = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     try:
-        fresh_process.call(write_shards, os.fspath(source), os.fspath(workplace), file_format)
+        subprocess_call.call(write_shards, os.fspath(source), os.fspath(workplace), file_format)
         (workplace / _STAMP).write_text(json.dumps(stamp), encoding="utf-8")
         if target.exists():
             shutil.rmtree(target)

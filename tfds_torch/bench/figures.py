@@ -5,7 +5,7 @@ from typing import Any
 
 from tfds_torch.bench.tables import Column, Ratio
 from tfds_torch.bench.task import OURS, TIMM, Peer
-from tfds_torch.runtime.epoch_times import EpochTimes
+from tfds_torch.runtime.metrics import EpochTimes
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tfds_torch.bench.system import resident_bytes
 from tfds_torch.bench.tables import Column, Ratio, Table, collect
 from tfds_torch.bench.task import FFCV, OURS, PLAIN, TIMM, TRAIN, Peer
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.beton.fields import BetonBytes, BetonField, BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
@@ -136,7 +136,7 @@ def _write(name: str, data_dir: Path, mode: str, num_photos: int) -> float:
     write: Callable[[str, str, str, int], float] = exports.export if name == OURS else exports.write_with_ffcv
     source = data_dir if name == OURS else converted(data_dir, "tar")
     with tempfile.TemporaryDirectory() as folder:
-        return fresh_process.call(write, str(source), str(Path(folder) / "images.beton"), mode, num_photos)
+        return subprocess_call.call(write, str(source), str(Path(folder) / "images.beton"), mode, num_photos)
 
 
 def measure_cached(run: Run) -> Iterator[Table]:
@@ -144,7 +144,7 @@ def measure_cached(run: Run) -> Iterator[Table]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run.say("writing small images")
-        fresh_process.call(write_pixels, name, run.settings.num_photos * _PIXELS_FOR_A_PHOTO)
+        subprocess_call.call(write_pixels, name, run.settings.num_photos * _PIXELS_FOR_A_PHOTO)
         for contest in PIXELS:
             yield compete(contest, run, folder)
         yield compete(CACHE, run, folder / "cache")
@@ -171,8 +171,8 @@ def measure_opening(folder: Path, num_samples: int) -> dict[str, float | None]:
     """
     path = folder / f"{num_samples}.beton"
     if not path.exists():
-        fresh_process.call(_write_samples, str(path), num_samples)
-    open_s, kept_bytes = fresh_process.call(_open, str(path))
+        subprocess_call.call(_write_samples, str(path), num_samples)
+    open_s, kept_bytes = subprocess_call.call(_open, str(path))
     return {
         "open_s": open_s,
         "kept_mb": kept_bytes and kept_bytes / 1e6,

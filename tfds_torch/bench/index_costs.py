@@ -18,9 +18,10 @@ from tfds_torch.bench.system import can_drop, drop_from_page_cache, resident_byt
 from tfds_torch.bench.tables import Column, Ratio, Table, collect
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.tfrecord.record_index import RecordIndex
+from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.tfrecord.reader import RecordIndex
 
 SLICE = 4096
 """Positions of a slice of the order."""
@@ -116,8 +117,8 @@ def measure_index(
     """
     if is_cold:
         drop_from_page_cache(item.path for item in instructions)
-    build_s, peak_bytes = fresh_process.call(_open, instructions, dataset, str(cache_dir))
-    open_s, _ = fresh_process.call(_open, instructions, dataset, str(cache_dir))
+    build_s, peak_bytes = subprocess_call.call(_open, instructions, dataset, str(cache_dir))
+    open_s, _ = subprocess_call.call(_open, instructions, dataset, str(cache_dir))
     return {
         "build_s": build_s,
         "peak_mb": peak_bytes and peak_bytes / 1e6,
@@ -130,7 +131,7 @@ def _open(instructions: Sequence[FileInstruction], dataset: str, cache_dir: str)
     os.environ["XDG_CACHE_HOME"] = cache_dir
     before = resident_bytes()
     start = time.perf_counter()
-    RecordIndex.open(instructions, dataset)
+    RecordIndex.open(InstructionTable(instructions, dataset))
     took_s = time.perf_counter() - start
     after = resident_bytes()
     return took_s, None if before is None or after is None else after[1] - before[0]

@@ -15,7 +15,7 @@ from tfds_torch.bench.peers.multi_items import LOADER, SHARED, WEBDATASET, ZMQ
 from tfds_torch.bench.ready_chunks import BATCH_SIZE, run_cuts, run_feeds
 from tfds_torch.bench.suite import Run
 from tfds_torch.bench.tables import Column, Ratio, Table, collect
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 SMALL_SHAPE = (256, 3, 32, 32)
 LARGE_SHAPE = (128, 3, 224, 224)
@@ -98,7 +98,7 @@ def measure_ready(run: Run) -> Iterator[Table]:
     for table, num_batches, counts in ((READY, _NUM_BATCHES, WORKER_COUNTS), (LARGE, _NUM_LARGE, (2,))):
         run.say(table.title)
         shape = SMALL_SHAPE if table is READY else LARGE_SHAPE
-        samples = collect(fresh_process.iterate(run_ready_epochs, num_batches, shape, counts, num_rounds))
+        samples = collect(subprocess_call.iterate(run_ready_epochs, num_batches, shape, counts, num_rounds))
         yield table.fill(samples, {name: _ready_title(name) for name in samples})
 
 
@@ -111,9 +111,9 @@ def _ready_title(name: str) -> str:
 def measure_feeder(run: Run) -> Iterator[Table]:
     """Yields the tables of the suite `feeder`."""
     run.say("taking batches out of a Feeder")
-    yield FEED.fill(collect(fresh_process.iterate(run_feeds, _NUM_FED, run.settings.num_repeats)))
+    yield FEED.fill(collect(subprocess_call.iterate(run_feeds, _NUM_FED, run.settings.num_repeats)))
     run.say("cutting chunks into batches")
-    yield CUT.fill(collect(fresh_process.iterate(run_cuts, _FEW, _MANY, run.settings.num_repeats)))
+    yield CUT.fill(collect(subprocess_call.iterate(run_cuts, _FEW, _MANY, run.settings.num_repeats)))
 
 
 def measure_multi(run: Run) -> Iterator[Table]:
@@ -122,13 +122,13 @@ def measure_multi(run: Run) -> Iterator[Table]:
     num_workers, num_turns = max(1, settings.num_workers), settings.num_repeats
     run.say("handing over small images")
     yield _in_order(
-        ITEMS, collect(fresh_process.iterate(multi_items.run_item_turns, _NUM_ITEMS, num_workers, num_turns))
+        ITEMS, collect(subprocess_call.iterate(multi_items.run_item_turns, _NUM_ITEMS, num_workers, num_turns))
     )
     run.say("reading photographs")
-    turns = fresh_process.iterate(multi_items.run_photo_turns, data_dir, settings.batch_size, num_workers, num_turns)
+    turns = subprocess_call.iterate(multi_items.run_photo_turns, data_dir, settings.batch_size, num_workers, num_turns)
     yield _in_order(PHOTOS, collect(turns))
     run.say("measuring workers")
-    sizes = fresh_process.call(multi_items.worker_bytes, data_dir, settings.batch_size, num_workers)
+    sizes = subprocess_call.call(multi_items.worker_bytes, data_dir, settings.batch_size, num_workers)
     yield WORKERS.fill({"worker": {"mebibytes": [size and size / 2**20 for size in sizes]}}, {"worker": "a worker"})
 
 

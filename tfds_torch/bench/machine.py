@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.machine_share import num_cores
+from tfds_torch.runtime.limits import num_cores
 
 _ALWAYS = ("tfds-torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow", "protobuf")
 

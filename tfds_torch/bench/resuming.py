@@ -20,7 +20,7 @@ from tfds_torch.bench.suite import Run
 from tfds_torch.bench.system import read_bytes
 from tfds_torch.bench.tables import Column, Ratio, Table, collect
 from tfds_torch.bench.task import Task
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 MODES = ("index", "files", "examples")
 POSITIONS = ("beginning", "middle", "end")
@@ -71,11 +71,11 @@ def measure_state(run: Run) -> Iterator[Table]:
     settings = run.settings
     task = Task(str(run.data_dir), None, settings.num_photos, settings.batch_size, num_workers=0)
     run.say("saving and loading states")
-    yield STATE.fill(collect(fresh_process.iterate(measure_states, task, MODES, _NUM_STATES)))
+    yield STATE.fill(collect(subprocess_call.iterate(measure_states, task, MODES, _NUM_STATES)))
     samples: list[Sample] = []
     num_all = settings.num_repeats * len(MODES) * len(POSITIONS)
     run.say("resuming, a round that is not counted")
-    for sample in fresh_process.iterate(resume_again_and_again, task, MODES, settings.num_repeats):
+    for sample in subprocess_call.iterate(resume_again_and_again, task, MODES, settings.num_repeats):
         samples.append(sample)
         run.say(f"resuming, {len(samples)} of {num_all}")
     names = [(mode, position) for mode in MODES for position in POSITIONS]

@@ -20,7 +20,7 @@ from typing import Any
 
 from tfds_torch.bench.beton import INSTALL
 from tfds_torch.bench.task import Task
-from tfds_torch.runtime.epoch_times import EpochTimer
+from tfds_torch.runtime.metrics import EpochTimer
 
 Epochs = Callable[[int], Iterable[Any]]
 

@@ -26,8 +26,8 @@ from tfds_torch.bench.suite import Run
 from tfds_torch.bench.tables import Column, Ratio, Table, collect
 from tfds_torch.bench.task import OURS, WEBDATASET, Peer
 from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.runtime import fresh_process
-from tfds_torch.runtime.machine_share import num_cores
+from tfds_torch.runtime import subprocess_call
+from tfds_torch.runtime.limits import num_cores
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, RECORD_BYTES, member_header
 
@@ -114,7 +114,7 @@ def measure_tars(run: Run) -> Iterator[Table]:
     with _workplace() as folder:
         tars = folder / "tars"
         run.say("exporting")
-        fresh_process.call(tar_exports.export, str(run.data_dir), str(tars), num_cores(), run.settings.num_shards)
+        subprocess_call.call(tar_exports.export, str(run.data_dir), str(tars), num_cores(), run.settings.num_shards)
         if os.access(IN_MEMORY, os.W_OK):
             with tempfile.TemporaryDirectory(dir=IN_MEMORY) as memory:
                 yield measure_writing(WRITING["in_memory"], run, tars, Path(memory))
@@ -155,7 +155,7 @@ def measure_writing(table: Table, run: Run, tars: Path, folder: Path) -> Table:
         for name in [one for one in writers if one not in missing]:
             _, write, arguments = writers[name]
             try:
-                took_s, cpu_s = fresh_process.call(write, *arguments)
+                took_s, cpu_s = subprocess_call.call(write, *arguments)
             except TfdsTorchError as error:
                 missing[name], samples[name] = str(error).strip().splitlines()[-1], {}
                 continue
@@ -180,7 +180,7 @@ def measure_memory(run: Run, folder: Path) -> Table:
         run.say(f"memory, {number + 1} of {settings.num_repeats}")
         for name, num_examples in (("few", few), ("many", many)):
             target = folder / f"{name}-{number}"
-            parent, worker = fresh_process.call(
+            parent, worker = subprocess_call.call(
                 tar_exports.export_memory, str(data_dir), "cifar10", f"train[:{num_examples}]", str(target), cores
             )
             shutil.rmtree(target)
@@ -203,9 +203,9 @@ def measure_indexing(run: Run, folder: Path) -> Table:
         for number in range(min(_MOST_OPENINGS, run.settings.num_repeats)):
             run.say(f"the index of {num_members:,} members")
             cache = str(folder / f"cache-{size}-{number}")
-            index_s, open_s = (fresh_process.call(open_tar, str(path), cache) for _ in range(2))
+            index_s, open_s = (subprocess_call.call(open_tar, str(path), cache) for _ in range(2))
             samples.append((f"{OURS}_{size}", {"index_s": index_s, "open_ms": open_s * 1e3}))
-            visit_s = fresh_process.call(visit_members, str(path))
+            visit_s = subprocess_call.call(visit_members, str(path))
             samples.append((f"tarfile_{size}", {"index_s": visit_s, "open_ms": None}))
         path.unlink()
     return replace(INDEXING.fill(collect(samples), titles), note=INDEXING.note.format(num_members=num_members))

@@ -8,7 +8,7 @@ from tfds_torch.check.throughput import RankReading
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.runtime.machine_share import WorkerChoice
+from tfds_torch.runtime.limits import WorkerChoice
 
 _LARGE_REMAINDER = 0.05
 _LARGE_SHARE_OF_TIME = 0.5

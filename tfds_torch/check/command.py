@@ -51,8 +51,7 @@ from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.machine_share import choose_workers, num_cores, usable_cores
-from tfds_torch.runtime.memory_limits import available_bytes
+from tfds_torch.runtime.limits import available_bytes, choose_workers, num_cores, usable_cores
 from tfds_torch.storage.file_instruction import is_local
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.check.expected_ids import ExpectedIds
 from tfds_torch.check.reference import CheckedParser, reference_of
-from tfds_torch.plan.assignment import pipeline_counts
-from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder, pipeline_counts
 from tfds_torch.plan.world import World
 
 

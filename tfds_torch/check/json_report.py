@@ -54,7 +54,7 @@ from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.reference import CheckedParser, num_skipped_files, reference_of
 from tfds_torch.parsers.parser import METADATA_FIELDS
-from tfds_torch.runtime.machine_share import num_cores
+from tfds_torch.runtime.limits import num_cores
 from tfds_torch.storage.source import FieldSpec
 
 SCHEMA_VERSION = 2

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tfds_torch.check.verdict import NotJudged, Promise, Some
-from tfds_torch.images.crop_parameters import CropParameters
+from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.images.preprocess import Preprocess, height_and_width
 from tfds_torch.plan.epoch import EpochPlan
@@ -63,6 +63,9 @@ def judge_pixels(
     """
     if preprocess is not None and preprocess.map_fn is not None:
         return NotJudged(PIXELS_PROMISE, "the preprocess has a map_fn, which may change them in any way")
+    if preprocess is not None and preprocess.augments:
+        kind = type(preprocess).__name__
+        return NotJudged(PIXELS_PROMISE, f"the preprocess has an augment ({kind}), which may change them in any way")
     both = sorted(came.keys() & encoded.keys())
     if not both:
         return NotJudged(PIXELS_PROMISE, "no encoded image was found that came in epoch 0")
@@ -96,7 +99,7 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
         came: uint8 [h, w, C].
         encoded: the same image.
         preprocess: what was done to it; None: nothing.
-        key: which random numbers it had, see `plan.example_random`.
+        key: which random numbers it had, see `plan.random`.
         seed: of the random numbers.
 
     Raises:

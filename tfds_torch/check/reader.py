@@ -20,11 +20,10 @@ from tfds_torch.check.resume import NUM_AFTER, Point, Resumed, batches_after
 from tfds_torch.errors import ConfigError, StateMismatchError, TfdsTorchError, WorkerError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.epoch_times import EpochTimer
-from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.runtime.metrics import EpochTimer, LoaderStats
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import Loader, create_loader
-from tfds_torch.torch_data.plain_loader import make_plain_loader
+from tfds_torch.torch_data.plain_dataloader import make_plain_loader
 
 _TIMEOUT_S = 600.0
 
@@ -62,7 +61,9 @@ class Reader:
         collate = None if self.dataset.is_batched else self._receive
         self.loader: Any
         if is_plain:
-            self.loader = make_plain_loader(self.dataset, num_workers, collate)
+            # As it is planned; None would mean no batches.
+            batch_size = None if self.dataset.is_batched else parser.batch_size or 1
+            self.loader = make_plain_loader(self.dataset, batch_size, num_workers, collate)
             return
         with warnings.catch_warnings():
             # Advice reports memory and workers; here each rank would warn of them.

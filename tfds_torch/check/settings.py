@@ -10,7 +10,7 @@ from pathlib import Path
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import TrainPreprocess
 from tfds_torch.parsers.config import Config, load_config
-from tfds_torch.runtime.machine_share import num_cores
+from tfds_torch.runtime.limits import num_cores
 
 _DEFAULTS = Config(name="digits", is_training=True, batch_size=32, num_workers=2)
 

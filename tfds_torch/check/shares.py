@@ -10,9 +10,10 @@ import numpy as np
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.item_codec import batch_to_dict
 from tfds_torch.loaders.multi_loader import MultiLoader
 from tfds_torch.loaders.wire_items import ItemWriter
-from tfds_torch.loaders.worker_shares import FunctionShare, share_of, take_apart
+from tfds_torch.loaders.worker_sources import FunctionSource, source_of
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.world import World
 
@@ -55,8 +56,8 @@ def check_shares(
         ConfigError: two workers have the same items (it says which), or an argument that cannot work.
         WorkerError, StallError: as in MultiLoader. What the function raises comes with its own type.
     """
-    share = share_of(source, 1, None)
-    if not isinstance(share, FunctionShare):
+    share = source_of(source, 1, None)
+    if not isinstance(share, FunctionSource):
         raise ConfigError(
             f"check_shares: source is {share.name}. It must be a function that takes a World and returns the items of "
             f"that worker. `python -m tfds_torch.check` proves what a Parser gives to workers; an iterable is read "
@@ -123,7 +124,7 @@ class _NamedItems:
         most_items: that are read.
     """
 
-    def __init__(self, share: FunctionShare, find_ids: FindIds | None, most_items: int | None) -> None:
+    def __init__(self, share: FunctionSource, find_ids: FindIds | None, most_items: int | None) -> None:
         self.__qualname__ = share.name  # In messages it is the user's function.
         self._share, self._find_ids, self._most_items = share, find_ids, most_items
 
@@ -134,7 +135,7 @@ class _NamedItems:
     def _names(self, item: Any) -> tuple[list[Id], list[str]]:
         """Returns what an item is known by, and how that is shown."""
         content = _content_of(
-            take_apart(item, False) if isinstance(item, Batch) else item
+            batch_to_dict(item, False) if isinstance(item, Batch) else item
         )  # Also says what cannot travel.
         if self._find_ids is not None:
             ids = _plain_ids(self._find_ids(item))

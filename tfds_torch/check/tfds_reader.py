@@ -17,7 +17,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
 from tfds_torch.errors import ShardError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def ask_tfds(
         WorkerError: the process that read it died.
     """
     arguments = (data_dir, split, list(positions), compared_key, image_key)
-    return _ask(*arguments) if "tensorflow" in sys.modules else fresh_process.call(_ask, *arguments)
+    return _ask(*arguments) if "tensorflow" in sys.modules else subprocess_call.call(_ask, *arguments)
 
 
 def find_image_key(data_dir: str, image_key: str | None) -> str | None:

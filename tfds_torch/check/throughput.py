@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfds_torch.check.resume import Resumed
-from tfds_torch.runtime.epoch_times import EpochTimes
+from tfds_torch.runtime.metrics import EpochTimes
 
 STAGES = ("read", "decode", "fetch", "collate", "hand_over", "waiting")
 """Of `LoaderStats`, those that say what a loop waited for."""

@@ -12,7 +12,7 @@ from tfds_torch.demo.metadata import DemoMetadata
 from tfds_torch.demo.spec import DEMO_NAMES, DemoSpec
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.plan.arguments import did_you_mean
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 
 def prepare(
@@ -98,7 +98,7 @@ def _prepare(spec: DemoSpec, root: str | os.PathLike[str] | None, progress: bool
 
     def build_in(workplace: Path) -> Path:
         arguments = os.fspath(workplace), os.fspath(data_dir)
-        version_dir = Path(fresh_process.call(build, spec, *arguments, progress=progress))
+        version_dir = Path(subprocess_call.call(build, spec, *arguments, progress=progress))
         if (data_dir / version_dir).exists():
             # Another TFDS wrote it, and only now it is known that it has the same defaults.
             _check_same(spec, data_dir / version_dir)

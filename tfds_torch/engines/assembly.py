@@ -17,8 +17,9 @@ from tfds_torch.engines.decoding import ChunkDecoder
 from tfds_torch.engines.request import Decoded, EncodedChunk, ReadRequest
 from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
-from tfds_torch.images.buffer_rows import BufferRows
+from tfds_torch.images.transform import BufferRows
 from tfds_torch.plan.epoch import PAD_LABEL
+from tfds_torch.plan.random import examples_of
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,8 @@ class Assembly:
         try:
             for chunk in chunks:
                 waiting.append((chunk, self._begin(chunk, threads)))
-                # Larger chunks are of pixels, of which one ahead is enough: copied by two threads, each takes longer.
-                is_of_pixels = len(chunk) > self._request.chunk_size
                 # The first chunks are not kept waiting for those that are read ahead.
-                while len(waiting) > (1 if is_of_pixels else num_ahead):
+                while len(waiting) > num_ahead:
                     num_ahead += num_ahead < self._request.num_chunks_ahead
                     yield from self._finish(*waiting.popleft())
             while waiting:
@@ -158,7 +157,7 @@ class Assembly:
             del decoding  # It keeps an error, whose traceback keeps this frame and its buffers.
         metrics = self._request.context.metrics
         if metrics is not None:
-            metrics.note_reading(int(chunk.keys[-1]) % self._request.plan.num_examples)
+            metrics.note_reading(examples_of(int(chunk.keys[-1]), self._request.plan.num_examples))
         for ordinal, first, last in self._within_batches(start, stop):
             parts = self._batch_at(ordinal).parts
             if decoded is not None:
@@ -204,18 +203,32 @@ class Assembly:
 
     def _make(self, batch: _OpenBatch, stop: int) -> Batch:
         """Returns the parts of a batch, which end before position `stop`, as one."""
-        part = join(batch.parts)
-        plan, content = self._request.plan, self._request.content
-        index = part.keys % plan.num_examples
-        valid = np.arange(stop - len(index), stop) < self._num_valid
-        if part.replaced is not None and not plan.is_training:  # What took its place is counted where it belongs.
-            valid &= ~part.replaced
-        columns, label = part.columns, None
-        if content.has_label:
-            label = np.where(valid, np.asarray(columns.pop("label"), np.int64), PAD_LABEL)
-        image = columns.pop("image", None) if batch.buffer is None else batch.buffer.images
-        ids = self._request.source.ids(index)
-        return Batch(image, label, valid, index, ids, columns, self._request.epoch, batch.number)
+        images = None if batch.buffer is None else batch.buffer.images
+        return make_batch(self._request, batch.number, join(batch.parts), images, stop, self._num_valid)
+
+
+def make_batch(
+    request: ReadRequest, number: int, decoded: DecodedChunk, images: Any, stop: int, num_valid: int
+) -> Batch:
+    """Returns decoded examples as a batch.
+
+    Args:
+        request: what is read.
+        number: of the batch among the rank's batches of the epoch.
+        decoded: n examples; their fields become the batch's.
+        images: of the batch's buffer; None: they are among the fields, or are not asked for.
+        stop: end of the examples' positions among those that the pipeline delivers.
+        num_valid: the leading ones of these that are not padding.
+    """
+    plan, columns, label = request.plan, decoded.columns, None
+    index = examples_of(decoded.keys, plan.num_examples)
+    valid = np.arange(stop - len(index), stop) < num_valid
+    if decoded.replaced is not None and not plan.is_training:  # What took its place is counted where it belongs.
+        valid &= ~decoded.replaced
+    if request.content.has_label:
+        label = np.where(valid, np.asarray(columns.pop("label"), np.int64), PAD_LABEL)
+    image = columns.pop("image", None) if images is None else images
+    return Batch(image, label, valid, index, request.source.ids(index), columns, request.epoch, number)
 
 
 def _failed(error: TfdsTorchError) -> "Future[DecodedChunk]":

@@ -9,10 +9,14 @@ import numpy as np
 from tfds_torch.engines.map_function import make_map
 from tfds_torch.engines.request import Content, Decoded, EncodedChunk
 from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.images.buffer_rows import BadImageError, BufferRows, OtherSizeError
-from tfds_torch.images.transform import ImageTransform
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.images.decoding import BadImageError, OtherSizeError
+from tfds_torch.images.preprocess import PreprocessError
+from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.random import examples_of
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Columns, Source
+from tfds_torch.storage.stored_pixels import StoredPixels
 
 
 class ChunkDecoder:
@@ -49,6 +53,24 @@ class ChunkDecoder:
         except BadImageError as error:
             raise self._undecodable(chunk, position, error.reason) from None
 
+    def only_copies(self, columns: Columns, keys: Int64Array) -> bool:
+        """Whether decoding is but to copy: all values are arrays, and images pixels that are at most cut and flipped.
+
+        Args:
+            columns: stored field -> n encoded values.
+            keys: int64 [m], the sample keys of some examples, by whose crops it is judged.
+        """
+        image, preprocess = self._content.image, self._content.preprocess
+        if image is None or self._transform is None or (preprocess is not None and preprocess.also):
+            return False
+        images = columns[image.key]
+        others = [values for name, values in columns.items() if name != image.key]
+        return (
+            isinstance(images, StoredPixels)
+            and all(isinstance(values, np.ndarray) and values.dtype != object for values in others)
+            and self._transform.only_copies(images, keys)
+        )
+
     def decode(self, chunk: EncodedChunk, rows: Sequence[BufferRows]) -> Decoded:
         """Returns field name -> n values; the images of batch buffers are written into these.
 
@@ -58,7 +80,7 @@ class ChunkDecoder:
 
         Raises:
             CorruptRecordError: an image or another value cannot be decoded.
-            ConfigError: the map_fn failed, or images of whole batches are of several sizes.
+            ConfigError: the preprocess or its map_fn failed, or images of whole batches are of several sizes.
         """
         began_s = time.perf_counter()
         try:
@@ -70,6 +92,9 @@ class ChunkDecoder:
                 f"{error.reason} Give the parser a preprocess, such as TrainPreprocess(size=224), or leave out "
                 f"batched=True."
             ) from None
+        except PreprocessError as error:
+            (name,) = self._source.ids(self._index(chunk)[error.position : error.position + 1])
+            raise ConfigError(f"The preprocess cannot be applied to {name}. {error.reason}") from error.__cause__
         except BadImageError as error:
             raise self._undecodable(chunk, error.position, error.reason) from None
         finally:
@@ -106,7 +131,7 @@ class ChunkDecoder:
         return self._source.undecodable(int(self._index(chunk)[position]), reason)
 
     def _index(self, chunk: EncodedChunk) -> "np.typing.NDArray[np.int64]":
-        return chunk.keys % len(self._source)
+        return examples_of(chunk.keys, len(self._source))
 
 
 def describe(error: BaseException) -> str:

@@ -1,27 +1,28 @@
 """The direct engine: a Source hands over encoded fields by number; threads decode. tensorflow is never imported."""
 
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.assembly import Assembly
+from tfds_torch.engines.assembly import Assembly, DecodedChunk, make_batch
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.decoding import ChunkDecoder
 from tfds_torch.engines.replacing import Replacement
 from tfds_torch.engines.request import Content, Decoded, EncodedChunk, ReadContext, ReadRequest, SampleOrder
-from tfds_torch.errors import TfdsTorchError
-from tfds_torch.images.batch_buffer import ArrayBuffer
-from tfds_torch.images.buffer_rows import BufferRows
+from tfds_torch.errors import CorruptRecordError, TfdsTorchError
+from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
+from tfds_torch.images.transform import BufferRows
+from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.plan.worker_order import WorkerOrder
+from tfds_torch.plan.random import examples_of
 from tfds_torch.storage.source import Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 _AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples, that the system is asked to read ahead.
-_PIXELS_BYTES = 3 << 20
+_READ_AT_ONCE = 256  # Examples of small batches whose images are only copied.
 _ORDER_SLICE = 8192  # Examples whose order is worked out at a time; of a quarter of them each takes twice as long.
 
 
@@ -50,8 +51,77 @@ def read_in_order(request: ReadRequest, order: SampleOrder, num_valid: int) -> I
     request.source.check()
     decoder = ChunkDecoder(request.source, request.content, request.plan.seed, request.context.metrics)
     replace = Replacement(request, order, decoder) if request.options.on_error == "replace" else None
-    assembly = Assembly(request, len(order), num_valid, decoder, replace)
-    yield from assembly.batches(_ChunkReader(request, order).chunks())
+    reader = _ChunkReader(request, order)
+    stop = 0  # Of what is gathered.
+    if _are_only_copied(request, order, decoder):
+        stop = yield from _gather_batches(request, reader, decoder, replace, num_valid)
+    if stop < len(order):
+        assembly = Assembly(request, len(order), num_valid, decoder, replace)
+        yield from assembly.batches(reader.chunks(stop))
+
+
+def _are_only_copied(request: ReadRequest, order: SampleOrder, decoder: ChunkDecoder) -> bool:
+    """Whether examples are stored as they are delivered; their number and the first batch tell it."""
+    try:
+        columns = request.source.read(np.empty(0, np.int64), request.content.keys)
+    except TfdsTorchError:  # Whoever reads an example says it.
+        return False
+    return decoder.only_copies(columns, order.sample_keys(0, min(request.plan.batch_size, len(order))))
+
+
+def _gather_batches(
+    request: ReadRequest, reader: "_ChunkReader", decoder: ChunkDecoder, replace: Replacement | None, num_valid: int
+) -> Generator[Batch, None, int]:
+    """Yields batches whose images are copied into their memory at once, in this thread, while all are stored so.
+
+    Returns:
+        The number of examples that were yielded.
+    """
+    batch_size, image = request.plan.batch_size, request.content.image
+    numbers = request.plan.worker_batches(request.start_batch)
+    for chunk in reader.chunks(0, batch_size * max(1, _READ_AT_ONCE // batch_size)):
+        for start in range(0, len(chunk), batch_size):
+            part = chunk.cut(start, start + batch_size)
+            stop, rows = part.start + len(part), _BatchRows(part, decoder, request.context.make_buffer or ArrayBuffer)
+            try:
+                if part.error is not None:
+                    raise part.error
+                if image is None or not isinstance(part.columns[image.key], StoredPixels):
+                    return part.start  # A cache was lost.
+                decoded = DecodedChunk(part.keys, decoder.decode(part, rows.of(part)))
+            except CorruptRecordError:
+                if replace is None:
+                    raise
+                decoded = replace(part.start, stop, rows.of)
+            number = numbers[part.start // batch_size]
+            yield make_batch(request, number, decoded, rows.take_images(), stop, num_valid)
+    return reader.num_examples
+
+
+class _BatchRows:
+    """The memory of one batch's images, made for the first one of them.
+
+    Args:
+        batch: the examples.
+        decoder: of the examples.
+        make_buffer: makes the memory.
+    """
+
+    def __init__(self, batch: EncodedChunk, decoder: ChunkDecoder, make_buffer: MakeBatchBuffer) -> None:
+        self._start, self._size, self._decoder, self._make_buffer = batch.start, len(batch), decoder, make_buffer
+        self._buffer: BatchBuffer | None = None
+
+    def of(self, chunk: EncodedChunk) -> list[BufferRows]:
+        """Returns the rows of some examples of the batch."""
+        if self._buffer is None:
+            self._buffer = self._make_buffer((self._size, *self._decoder.row_shape(chunk, 0)))
+        first = chunk.start - self._start
+        return [BufferRows(self._buffer, first, first + len(chunk))]
+
+    def take_images(self) -> Any:
+        """Returns the images of the whole batch; nothing here refers to them any more."""
+        buffer, self._buffer = self._buffer, None
+        return None if buffer is None else buffer.images
 
 
 class _ChunkReader:
@@ -64,54 +134,43 @@ class _ChunkReader:
 
     def __init__(self, request: ReadRequest, order: SampleOrder) -> None:
         self._request = request
-        self._order, self._num_examples = order, len(order)  # Counting them is arithmetic, too.
+        self._order, self.num_examples = order, len(order)  # Counting them is arithmetic, too.
         self._keys = request.content.keys
         self._known = np.empty(0, np.int64)  # Sample keys from `_known_from` on, as far as they are worked out.
         self._known_from = 0
 
-    def chunks(self) -> Iterator[EncodedChunk]:
-        """Yields the chunks; one that cannot be read has an error."""
+    def chunks(self, start: int = 0, chunk_size: int | None = None) -> Iterator[EncodedChunk]:
+        """Yields the chunks from a position on; one that cannot be read has an error."""
+        chunk_size = chunk_size or self._request.chunk_size
         request, num_examples = self._request, self._request.plan.num_examples
         source, metrics = request.source, request.context.metrics
-        num_ahead = max(request.chunk_size, min(_AHEAD_BYTES // max(1, source.mean_example_bytes), _MOST_AHEAD))
-        announced = 0
-        stop, chunk_size = 0, request.chunk_size
-        while stop < self._num_examples:
-            start, stop = stop, end_of_chunk(stop, self._num_examples, request.plan.batch_size, chunk_size)
+        num_ahead = max(chunk_size, min(_AHEAD_BYTES // max(1, source.mean_example_bytes), _MOST_AHEAD))
+        announced, stop = 0, start
+        while stop < self.num_examples:
+            start, stop = stop, end_of_chunk(stop, self.num_examples, request.plan.batch_size, chunk_size)
             began_s = time.perf_counter()
-            ahead = min(stop + num_ahead, self._num_examples)
+            ahead = min(stop + num_ahead, self.num_examples)
             keys = self._sample_keys(start, ahead)
             own = keys[: stop - start]
-            index = own % num_examples
+            index = examples_of(own, num_examples)
             if metrics is not None:
                 metrics.note_reading(int(index[0]))
             try:
-                source.announce(keys[max(announced, start) - start :] % num_examples)
+                source.announce(examples_of(keys[max(announced, start) - start :], num_examples))
                 announced = ahead
                 chunk = EncodedChunk(start, own, source.read(index, self._keys))
             except TfdsTorchError as error:
                 chunk = EncodedChunk(start, own, error=error)
             if metrics is not None:
                 metrics.add("read", time.perf_counter() - began_s)
-            chunk_size = max(chunk_size, self._chunk_of_pixels(chunk))
             yield chunk
-
-    def _chunk_of_pixels(self, chunk: EncodedChunk) -> int:
-        """Returns how many examples are handed on at a time where their images are but copied; 0: they are decoded.
-
-        Copying 256 images of 32 x 32 pixels takes no longer than handing them to a thread. A loader's worker hands on
-        every batch by itself, in one of a few slots.
-        """
-        image = self._request.content.image
-        images = None if image is None or self._request.context.is_read_ahead else chunk.columns.get(image.key)
-        return _PIXELS_BYTES // math.prod(images.shape) if isinstance(images, StoredPixels) else 0
 
     def _sample_keys(self, start: int, stop: int) -> Int64Array:
         """Returns the sample keys at positions start..stop-1; those before `start` are forgotten."""
         self._known, self._known_from = self._known[start - self._known_from :], start
         worked_out = start + len(self._known)
         if worked_out < stop:
-            until = min(max(stop, worked_out + _ORDER_SLICE), self._num_examples)
+            until = min(max(stop, worked_out + _ORDER_SLICE), self.num_examples)
             self._known = np.concatenate([self._known, self._order.sample_keys(worked_out, until)])
         return self._known[: stop - start]
 
@@ -152,7 +211,7 @@ def read_examples(
     make_buffer = context.make_buffer or ArrayBuffer
 
     def read(part: Int64Array) -> tuple[Int64Array, Decoded]:
-        index = part % len(source)
+        index = examples_of(part, len(source))
         chunk = EncodedChunk(0, part, source.read(index, content.keys) if content.keys else {})
         if content.image is None:
             return index, decoder.decode(chunk, [])

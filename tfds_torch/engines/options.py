@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.order import BlockShuffle
-from tfds_torch.runtime.machine_share import usable_cores
+from tfds_torch.runtime.limits import usable_cores
 
 READ_MODES = ("auto", "index", "files", "examples")
 ON_ERROR = ("raise", "replace")

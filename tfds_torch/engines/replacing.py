@@ -9,6 +9,7 @@ from tfds_torch.engines.decoding import ChunkDecoder
 from tfds_torch.engines.request import EncodedChunk, ReadRequest, SampleOrder
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.random import examples_of
 
 _logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Replacement:
         return DecodedChunk(whole.keys, whole.columns, is_replaced)
 
     def _read(self, position: int, key: Int64Array, rows_of: RowsOf) -> DecodedChunk:
-        index = key % self._request.plan.num_examples
+        index = examples_of(key, self._request.plan.num_examples)
         example = EncodedChunk(position, key, self._request.source.read(index, self._request.content.keys))
         return DecodedChunk(key, self._decoder.decode(example, rows_of(example)))
 
@@ -81,7 +82,7 @@ class Replacement:
         """
         self._num_replaced += 1
         num_examples = self._request.plan.num_examples
-        damaged, taken = damaged_key % num_examples, taken_key % num_examples
+        damaged, taken = examples_of(damaged_key, num_examples), examples_of(taken_key, num_examples)
         damaged_id, taken_id = self._request.source.ids(np.array([damaged, taken], np.int64))
         if self._num_replaced > self._most:
             raise CorruptRecordError(

@@ -12,7 +12,7 @@ from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Columns, Source
 
 # Examples are decoded in chunks. Small ones cost more calls; the arrays of large ones (above about 32 MB decoded, that
@@ -155,6 +155,11 @@ class EncodedChunk:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def cut(self, start: int, stop: int) -> "EncodedChunk":
+        """Returns the examples at positions start..stop-1 of these."""
+        columns = {name: values[start:stop] for name, values in self.columns.items()}
+        return EncodedChunk(self.start + start, self.keys[start:stop], columns, self.error)
 
 
 Decoded = dict[str, Any]

@@ -15,14 +15,15 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.decoding import ChunkDecoder
 from tfds_torch.engines.direct import read_in_order
 from tfds_torch.engines.read_mode import assign
-from tfds_torch.engines.record_process import stream_elsewhere
 from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_records
 from tfds_torch.engines.request import EncodedChunk, ReadRequest
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
+from tfds_torch.engines.tf_subprocess import stream_elsewhere
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.assignment import Assignment, ShardRange
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.order import Int64Array, epoch_order
+from tfds_torch.plan.random import examples_of
 from tfds_torch.storage.file_instruction import FileInstruction
 
 
@@ -138,7 +139,7 @@ def _encoded_chunks(request: ReadRequest, stream: RecordStream) -> Generator[Enc
             except TfdsTorchError as error:
                 yield EncodedChunk(position, np.zeros(1, np.int64), error=error)
                 return
-            index = sample_keys % request.plan.num_examples
+            index = examples_of(sample_keys, request.plan.num_examples)
             if metrics is not None:
                 metrics.note_reading(int(index[0]))
             try:

@@ -30,8 +30,8 @@ from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_file import write_for_good
 from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.shard_jobs import DoneShard, WriteShards
-from tfds_torch.runtime import fresh_process
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime import subprocess_call
+from tfds_torch.runtime.metrics import StageMetrics
 
 _LOOK_S = 0.5
 
@@ -153,7 +153,7 @@ class _WriteShard:
         Raises:
             TfdsTorchError: it cannot be written, or its process died.
         """
-        fresh_process.call(write_by_job, self._path, number)
+        subprocess_call.call(write_by_job, self._path, number)
         return number
 
 

@@ -18,7 +18,7 @@ from tfds_torch.export.shard_request import ShardRequest
 from tfds_torch.export.sharded_export import ShardedExport
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.plan.arguments import check_flag, check_integer, did_you_mean
-from tfds_torch.runtime.machine_share import num_cores
+from tfds_torch.runtime.limits import num_cores
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target

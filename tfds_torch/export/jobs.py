@@ -8,7 +8,7 @@ from tfds_torch.export.field_choice import ChosenFields, FieldChoice, FieldPlan,
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import SampleSource
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.beton.pages import WrittenPart
 from tfds_torch.storage.beton.writer import BetonWriter
 

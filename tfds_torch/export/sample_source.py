@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ReadingNames
 
 

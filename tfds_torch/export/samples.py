@@ -13,8 +13,8 @@ from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import Placed, Sample, SampleSource
 from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _PIECE_BYTES = 3 * 2**19  # Encoded, of a parser: what is read at a time.
 

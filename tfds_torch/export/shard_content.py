@@ -15,7 +15,7 @@ from tfds_torch.export.sample_source import SampleSource
 from tfds_torch.export.shard_file import ShardFile, WriteRefusedError, WrittenFile, read_file, told_refusals
 from tfds_torch.export.tar_members import Member
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.array_record.writer import ArrayRecordFileWriter
 from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.tfrecord.writer import TfrecordWriter, framed_bytes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.whole_file import WholeFile
 
 _BLOCK_BYTES = 2**20

@@ -30,8 +30,8 @@ from tfds_torch.export.own_files import OwnFiles, own_files_in
 from tfds_torch.export.plan import ExportPlan, split_label
 from tfds_torch.export.refused_writes import KEPT
 from tfds_torch.export.shard_file import read_file, told_refusals, write_for_good
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.whole_folder import WholeFolder, settle_folder
 
 _SUFFIXES_OF_FILES = (".tar", ".beton", ".tfrecord", ".array_record")

@@ -13,7 +13,7 @@ from tfds_torch.export.shard_file import ShardFile, WriteRefusedError
 from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 
 
 @dataclass(frozen=True)

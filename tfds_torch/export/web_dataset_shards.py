@@ -8,8 +8,8 @@ from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.sample_source import Placed, Sample
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.stage_metrics import StageMetrics
 
 _KEY = "__key__"
 

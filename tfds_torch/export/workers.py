@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 import socket
 import struct
 import sys
@@ -10,18 +9,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Protocol
 
 from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
 from tfds_torch.runtime.failure import Failure, RemoteTraceback
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.process_tree import process_state
+from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_watch import end_with_parent, process_state
+from tfds_torch.runtime.worker_start import init_worker
 
 LOOK_S = 0.2
 STUCK_S = 300.0
@@ -61,16 +60,15 @@ class Workers(AbstractContextManager["Workers"]):
         self.metrics, self._output = StageMetrics(num_workers), WorkerOutput(num_workers)
         self._context, self._names = context, names
         self._faults = WorkerFaults(names, self.metrics, self._output, None, False)
+        self._processes = WorkerProcesses("fork", self._output, num_workers)
         self._workers: list[_Worker] = []
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Until a worker leaves it to this process.
         try:
-            for _ in range(num_workers):
-                self._start(job)
+            with interrupts_held("fork"):
+                for _ in range(num_workers):
+                    self._start(job)
         except BaseException:
             self.end()
             raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def run(self, tasks: Iterable[Any], num_ahead: int, look: Callable[[], None]) -> Iterator[Any]:
         """Yields the answers to all tasks, as they come, and then the last one of each worker.
@@ -90,7 +88,8 @@ class Workers(AbstractContextManager["Workers"]):
             for worker in self._workers:
                 self._give(worker, left)
         while waiting := [worker for worker in self._workers if not worker.has_finished]:
-            ready = wait([one for worker in waiting for one in (worker.link, worker.process.sentinel)], LOOK_S)
+            sentinels = self._processes.sentinels
+            ready = wait([one for worker in waiting for one in (worker.link, sentinels[worker.number])], LOOK_S)
             look()
             for worker in waiting:
                 if worker.link in ready:
@@ -98,7 +97,7 @@ class Workers(AbstractContextManager["Workers"]):
                     if not worker.has_finished:
                         self._give(worker, left)
                     yield answer
-                elif worker.process.sentinel in ready:
+                elif sentinels[worker.number] in ready:
                     raise self._death(worker)
                 self._check_is_alive(worker)
 
@@ -106,10 +105,7 @@ class Workers(AbstractContextManager["Workers"]):
         """Ends all of them, at once; may be called twice."""
         for worker in self._workers:
             worker.link.close()
-            if worker.process.is_alive():
-                worker.process.kill()
-        for worker in self._workers:
-            worker.process.join()
+        self._processes.end(0.0)
         self._workers = []
         self._output.close()
 
@@ -119,17 +115,14 @@ class Workers(AbstractContextManager["Workers"]):
         self.end()
 
     def _start(self, job: Job) -> None:
-        fork = get_context("fork")
         ours, theirs = _link()
         number = len(self._workers)
         # The ends of the others, which a forked process inherits, would keep their pipes open.
         inherited = [worker.link for worker in self._workers] + [ours]
-        process = fork.Process(
-            target=_serve, args=(number, theirs, inherited, job, self.metrics, self._output), daemon=False
-        )
-        process.start()
+        arguments = number, theirs, inherited, job, self.metrics, self._output
+        self._processes.start(_serve, arguments, {}, is_daemon=False)
         theirs.close()
-        self._workers.append(_Worker(number, process, ours, time.monotonic()))
+        self._workers.append(_Worker(number, ours, time.monotonic()))
 
     def _give(self, worker: "_Worker", tasks: Iterator[Any]) -> None:
         if worker.is_told_all:
@@ -169,7 +162,7 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _failure(self, worker: "_Worker", failure: Failure) -> TfdsTorchError:
         where = f"{self._names.dataset}{self._names.example(self.metrics.reading(worker.number))}"
-        raised_in = f"Raised in worker {worker.number} (pid {worker.process.pid}):\n{failure.trace}"
+        raised_in = f"Raised in worker {worker.number} (pid {self._processes.pids[worker.number]}):\n{failure.trace}"
         error = failure.to_error("a worker")
         if isinstance(error, ConfigError):
             error = ConfigError(f"{self._context} {where}: {failure.message} {self._names.next_step}")
@@ -183,11 +176,10 @@ class Workers(AbstractContextManager["Workers"]):
         return error
 
     def _death(self, worker: "_Worker") -> ExportError:
-        worker.process.join(_GRACE_S)
-        if worker.process.exitcode is None:
-            worker.process.kill()
-            worker.process.join()
-        dead = [(worker.number, worker.process.pid or 0, worker.process.exitcode or 0)]
+        dead = self._processes.find_dead({worker.number}, _GRACE_S)
+        if not dead:  # It has closed its link, and lives on.
+            self._processes.end(0.0)
+            dead = self._processes.find_dead({worker.number})
         return ExportError(f"{self._context} {self._faults.describe_deaths(dead)}")
 
     def _check_is_alive(self, worker: "_Worker") -> None:
@@ -202,7 +194,7 @@ class Workers(AbstractContextManager["Workers"]):
             raise self._stuck(worker, f"has been at {reading}")
 
     def _stuck(self, worker: "_Worker", what: str) -> ExportError:
-        pid = worker.process.pid or 0
+        pid = self._processes.pids[worker.number]
         letter, state = process_state(pid)
         stack = None if letter in "Tt" else self._output.ask_for_stack(worker.number, pid)
         return ExportError(
@@ -217,7 +209,6 @@ class _Worker:
 
     Attributes:
         number: of it.
-        process: itself.
         link: to it.
         last_sign_at: when it last did something, seconds of the monotonic clock.
         last_signs: what it had noted then.
@@ -226,7 +217,6 @@ class _Worker:
     """
 
     number: int
-    process: BaseProcess
     link: "Connection[Any, Any]"
     last_sign_at: float
     last_signs: Any = None
@@ -253,15 +243,9 @@ def _serve(
     output: WorkerOutput,
 ) -> None:
     """The worker's side."""
-    # Ctrl-C reaches the whole process group: the exporting process ends its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    init_worker(number, metrics, output, None)
     for other in inherited:
         other.close()
-    end_with_parent()
-    metrics.bind(number)
-    output.bind(number)
     _use_one_thread()
     try:
         _work(link, job, metrics)

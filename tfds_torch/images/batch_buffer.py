@@ -3,9 +3,11 @@
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from tfds_torch.images.decoding import Pixels
+from tfds_torch.storage.stored_pixels import gather_with_numpy
 
 
 class BatchBuffer(Protocol):
@@ -18,6 +20,15 @@ class BatchBuffer(Protocol):
     @property
     def images(self) -> Any:
         """What is handed over: the memory as whoever made the buffer wants it."""
+
+    def gather(self, memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
+        """Copies pieces of one length out of memory, in one call.
+
+        Args:
+            memory: uint8 [m].
+            starts: int64 [n], where each piece begins; the whole piece lies inside of memory.
+            out: uint8 [n, length], contiguous: rows, or memory for images that are then cut.
+        """
 
     def resize(self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool) -> Pixels:
         """Returns an image resized with antialiasing, uint8 [*size, C], as Pillow does it.
@@ -55,6 +66,8 @@ class ArrayBuffer:
     Args:
         shape: [B, H, W, C].
     """
+
+    gather = staticmethod(gather_with_numpy)
 
     def __init__(self, shape: tuple[int, int, int, int]) -> None:
         self.pixels: Pixels = np.empty(shape, np.uint8)

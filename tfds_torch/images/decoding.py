@@ -7,15 +7,21 @@ import numpy as np
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import jpeg, pillow, png, png_strips, raw
 from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Decoder, EncodedImage, ImageDecodeError, Pixels
-from tfds_torch.images.headers import Header, ImageFormat, read_header
+from tfds_torch.images.headers import MOST_PIXELS, Header, ImageFormat, read_header
 
-__all__ = ["CHANNELS", "MOST_PIXELS", "EncodedImage", "ImageDecodeError", "ImageDecoder", "Pixels"]
+__all__ = [
+    "CHANNELS",
+    "MOST_PIXELS",
+    "BadImageError",
+    "EncodedImage",
+    "ImageDecodeError",
+    "ImageDecoder",
+    "OtherSizeError",
+    "Pixels",
+]
 
 CHANNELS: Mapping[str | None, int] = {None: 0, "L": 1, "RGB": 3, "RGBA": 4}
 """Mode of images -> number of channels; 0: as stored."""
-
-MOST_PIXELS = 178_956_970
-"""Of an image, unless a caller allows more: what Pillow refuses as a decompression bomb."""
 
 _DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
     ImageFormat.JPEG: (jpeg, pillow),
@@ -27,6 +33,23 @@ _DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
 """Who decodes what; the first one that does not refuse. What is stored as pixels is converted by `raw`."""
 
 _STORED_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+
+
+class BadImageError(Exception):
+    """One of several images cannot be used.
+
+    Args:
+        position: which one.
+        reason: why, in a sentence.
+    """
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position, self.reason = position, reason
+
+
+class OtherSizeError(BadImageError):
+    """An image is not of the size of its batch."""
 
 
 class ImageDecoder:

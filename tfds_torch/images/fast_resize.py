@@ -7,6 +7,7 @@ import numpy as np
 
 from tfds_torch.images.batch_buffer import resize_with_pillow
 from tfds_torch.images.decoding import Pixels
+from tfds_torch.storage.stored_pixels import gather_with_numpy
 
 try:
     import cykooz_resizer as resizer
@@ -25,6 +26,8 @@ class FastArrayBuffer:
     Args:
         memory: uint8 [B, H, W, C], of any content.
     """
+
+    gather = staticmethod(gather_with_numpy)
 
     def __init__(self, memory: Pixels) -> None:
         self.pixels = memory

@@ -4,6 +4,9 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
+MOST_PIXELS = 178_956_970
+"""Of an image, unless a caller allows more: what Pillow refuses as a decompression bomb."""
+
 _unpack_png = struct.Struct(">IIBB").unpack_from  # Width, height, bit depth, colour type.
 _unpack_png_chunk = struct.Struct(">I4s").unpack_from  # Length, kind.
 _unpack_jpeg_frame = struct.Struct(">BHHB").unpack_from  # Bit depth, height, width, number of components.

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.images.buffer_rows import BadImageError
-from tfds_torch.images.crop_parameters import CropParameters
-from tfds_torch.images.decoding import Pixels
+from tfds_torch.images.crops import CropParameters
+from tfds_torch.images.decoding import BadImageError, Pixels
 
 Int64Array = NDArray[np.int64]
 

@@ -1,86 +1,183 @@
-"""What is done to images while they are decoded: plain values, built without tensorflow.
+"""Preprocesses: how images of any size become images of one size, as plain values that can be pickled.
 
-`TrainPreprocess` and `EvalPreprocess` say how an image of any size becomes one of a fixed size. Both work on sizes and
-random numbers alone (`crop_parameters`): what is decoded and resized, and where it comes to lie, is known before a
-pixel is decoded.
+`TrainPreprocess` and `EvalPreprocess` are the usual ones. One of your own overrides one method: `crop` decides, from
+sizes and random numbers, which part of each image is decoded and resized; `augment` changes finished images in place.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.crop_boxes import NUM_DRAWS, random_resized_crops
-from tfds_torch.images.crop_parameters import (
+from tfds_torch.images.crops import (
+    NUM_DRAWS,
+    CropError,
     CropParameters,
-    crop_and_resize,
-    cut_windows,
-    resize_and_center,
+    Crops,
+    ExampleRandom,
+    random_resized_crops,
     resize_keeping_ratio,
     resize_shorter_side,
     scaled_size,
 )
+from tfds_torch.images.headers import MOST_PIXELS
+from tfds_torch.images.preprocess_arguments import (
+    check_interpolation,
+    check_range,
+    check_shared,
+    is_number,
+    read_timm_config,
+)
 from tfds_torch.plan.arguments import check_integer, did_you_mean
-from tfds_torch.plan.example_random import draw_uniforms
 
-INTERPOLATIONS = ("bilinear", "bicubic", "random")
+__all__ = ["MOST_PIXELS", "Crops", "EvalPreprocess", "ExampleRandom", "Preprocess", "TrainPreprocess"]
+
 CROP_MODES = ("center", "squash", "border")
-MOST_PIXELS = 178_956_970
-"""Of an image, unless told otherwise: where Pillow refuses an image as a decompression bomb."""
 
+_FIRST_OF_AUGMENT = 2**31
+"""Number of an example's random numbers with which those of `augment` begin."""
+
+_Result = TypeVar("_Result")
 MapFunction = str | Callable[..., Any]
 
 
-class Preprocess(Protocol):
-    """How images of any size become images of one size."""
+class PreprocessError(Exception):
+    """A preprocess failed, or returned crops that cannot be.
+
+    Args:
+        position: of the example among those of the call.
+        reason: what happened, in sentences that name the preprocess.
+    """
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position, self.reason = position, reason
+
+
+class Preprocess(ABC):
+    """How images of any size become images of one size.
+
+    To write one, derive a frozen dataclass with a field `size` from this class and define `crop`; or derive one from
+    `TrainPreprocess` or `EvalPreprocess` and override `crop` or `augment`. Loaders call these methods in several
+    threads and processes, each time for some examples of a batch: treat every example by itself, and keep nothing
+    between calls. Then an example has the same pixels in whatever batch, rank or worker, and after a resume.
+
+    Attributes:
+        size: of the result: pixels of a side, or (height, width).
+        fill: grey level of the padding, or one for each channel, 0 to 255.
+        also: other image features, such as a segmentation mask, that go through the same crop, by the nearest pixel.
+        map_fn: a tensorflow function, see `TrainPreprocess`.
+        max_pixels: an image of more pixels is an error; it is not decoded.
+
+    Raises:
+        ConfigError: a value out of range or of the wrong type.
+    """
+
+    size: int | tuple[int, int]
+    fill: int | tuple[int, ...] = 0
+    also: tuple[str, ...] = ()
+    map_fn: MapFunction | None = None
+    max_pixels: int = MOST_PIXELS
+
+    def __post_init__(self) -> None:
+        check_shared(self)
+
+    @abstractmethod
+    def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
+        """Returns which part of each of n images becomes the result.
+
+        Args:
+            sizes: int64 [n, 2], heights and widths.
+            random: the random numbers of the n examples.
+        """
+
+    def augment(self, images: NDArray[np.uint8], random: ExampleRandom) -> None:  # noqa: B027 (may be left out)
+        """Changes n finished images in place; by default not at all.
+
+        Args:
+            images: uint8 [n, H, W, C], in the memory of their batch.
+            random: the random numbers of the n examples; others than those of `crop`.
+        """
 
     @property
-    def size(self) -> Any:
-        """Height and width of the results."""
-
-    @property
-    def also(self) -> tuple[str, ...]:
-        """Other image features that go through the same crop."""
-
-    @property
-    def map_fn(self) -> MapFunction | None:
-        """A tensorflow function that is applied to the results."""
-
-    @property
-    def fill(self) -> Any:
-        """The grey level, or one for each channel, of what is padded."""
-
-    @property
-    def max_pixels(self) -> int:
-        """Pixels above which an image is refused."""
+    def augments(self) -> bool:
+        """Whether the class has an `augment` of its own."""
+        return type(self).augment is not Preprocess.augment
 
     @property
     def keeps_positions(self) -> bool:
         """Whether every place of an image stays, relative to its sides: nothing is cut off, padded or flipped."""
+        return False
 
     def crop_parameters(
-        self,
-        sizes: NDArray[np.int64],
-        keys: NDArray[np.int64],
-        seed: int,
-        shrinkable: NDArray[np.bool_],
+        self, sizes: NDArray[np.int64], keys: NDArray[np.int64], seed: int, shrinkable: NDArray[np.bool_]
     ) -> CropParameters:
-        """Returns what is done to each of n images.
+        """Returns how n images are decoded and resized.
 
         Args:
             sizes: int64 [n, 2], heights and widths.
-            keys: int64 [n], which random numbers are theirs, see `plan.example_random`.
+            keys: int64 [n], sample keys, which random numbers are theirs.
             seed: of the random numbers.
             shrinkable: bool [n], whether decoding can shrink it.
+
+        Raises:
+            PreprocessError: `crop` failed, or returned what cannot be.
         """
+
+        def crop(some: slice) -> Crops:
+            crops = self.crop(sizes[some], ExampleRandom(keys[some], seed))
+            if isinstance(crops, Crops) and len(crops) == len(keys[some]):
+                return crops
+            found = f"{len(crops)} of them" if isinstance(crops, Crops) else f"{crops!r:.100}"
+            raise TypeError(f"it must return Crops of {len(keys[some])} images, not {found}")
+
+        crops = self._call("crop", crop, len(keys))
+        try:
+            return crops.parameters(sizes, height_and_width(self.size), shrinkable)
+        except CropError as error:
+            raise PreprocessError(error.position, f"{type(self).__name__}.crop failed: {error.reason}") from None
+
+    def augment_all(self, images: NDArray[np.uint8], keys: NDArray[np.int64], seed: int) -> None:
+        """Lets `augment` change n finished images, uint8 [n, H, W, C], whose sample keys are int64 [n].
+
+        Raises:
+            PreprocessError: it failed, or returned something.
+        """
+
+        def augment(some: slice) -> None:
+            result: object = self.augment(images[some], ExampleRandom(keys[some], seed, _FIRST_OF_AUGMENT))  # type: ignore[func-returns-value]
+            if result is not None:
+                raise TypeError("it must change the images in place, as in images[:] = ..., and return nothing")
+
+        self._call("augment", augment, len(keys))
+
+    def _call(self, name: str, call: Callable[[slice], _Result], count: int) -> _Result:
+        """Returns the result of a method for all of `count` examples; where it fails, finds the example."""
+        try:
+            return call(slice(0, count))
+        except MemoryError:
+            raise
+        except Exception as error:  # Of whatever the user's code does.
+            failure = error
+        position, together = 0, " for it and its neighbours"
+        for one in range(count):
+            try:
+                call(slice(one, one + 1))
+            except Exception as error:
+                position, together, failure = one, "", error
+                break
+        raise PreprocessError(
+            position, f"{type(self).__name__}.{name} failed{together}: {type(failure).__name__}: {failure}."
+        ) from failure
 
 
 @dataclass(frozen=True)
-class TrainPreprocess:
+class TrainPreprocess(Preprocess):
     """Random crops for training: torchvision's RandomResizedCrop, or pad-and-crop for small images; then a flip.
 
     The result is uint8 `[H, W, C]`, resized with antialiasing as Pillow, timm and torchvision do it. Random numbers
@@ -119,10 +216,11 @@ class TrainPreprocess:
     max_pixels: int = MOST_PIXELS
 
     def __post_init__(self) -> None:
-        _check_shared(self)
+        super().__post_init__()
+        check_interpolation(type(self).__name__, self.interpolation)
         for name, most in (("scale", 1.0), ("ratio", math.inf)):
-            object.__setattr__(self, name, _check_range(f"TrainPreprocess: {name}", getattr(self, name), most))
-        if not _is_number(self.hflip) or not 0 <= self.hflip <= 1:
+            object.__setattr__(self, name, check_range(f"TrainPreprocess: {name}", getattr(self, name), most))
+        if not is_number(self.hflip) or not 0 <= self.hflip <= 1:
             raise ConfigError(f"TrainPreprocess: hflip={self.hflip!r} must be a probability, 0 to 1.")
         if self.crop_padding is not None:
             padding = check_integer("TrainPreprocess: crop_padding", self.crop_padding, 0)
@@ -132,11 +230,6 @@ class TrainPreprocess:
                     f"TrainPreprocess: crop_padding={padding} must be less than size={self.size}: there would be "
                     f"results of nothing but padding."
                 )
-
-    @property
-    def keeps_positions(self) -> bool:
-        """False: crops are random; see `Preprocess`."""
-        return False
 
     @classmethod
     def from_timm_config(cls, config: Any, **changes: Any) -> "TrainPreprocess":
@@ -150,34 +243,30 @@ class TrainPreprocess:
         Raises:
             ConfigError: config has no input_size, or a value that cannot be.
         """
-        values = _read_timm_config(config, ("interpolation", "scale", "ratio", "hflip"))
+        values = read_timm_config(config, ("interpolation", "scale", "ratio", "hflip"))
         return cls(**values | changes)
 
-    def crop_parameters(
-        self,
-        sizes: NDArray[np.int64],
-        keys: NDArray[np.int64],
-        seed: int,
-        shrinkable: NDArray[np.bool_],
-    ) -> CropParameters:
-        """Returns what is done to each of n images; see `Preprocess`."""
-        height, width = height_and_width(self.size)
-        if self.crop_padding is not None:
-            uniforms = draw_uniforms(keys, seed, (0, 1, NUM_DRAWS))
-            flips = uniforms[:, 2] < self.hflip
-            room = sizes + 2 * self.crop_padding - np.array([height, width])
-            starts = np.floor(uniforms[:, :2] * (room + 1)).astype(np.int64) - self.crop_padding
-            centered = -((np.array([height, width]) - sizes) // 2)
-            return cut_windows(sizes, np.where(room >= 0, starts, centered), (height, width), flips)
-        uniforms = draw_uniforms(keys, seed, NUM_DRAWS + 2)
-        flips = uniforms[:, NUM_DRAWS] < self.hflip
-        boxes = random_resized_crops(sizes, uniforms[:, :NUM_DRAWS], self.scale, self.ratio)
-        bicubic = _choose_bicubic(self.interpolation, uniforms[:, NUM_DRAWS + 1])
-        return crop_and_resize(boxes, (height, width), shrinkable, flips, bicubic)
+    def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
+        """Returns random boxes; see `Preprocess`."""
+        if self.crop_padding is None:
+            uniforms = random.uniforms(NUM_DRAWS + 2)
+            boxes = random_resized_crops(sizes, uniforms[:, :NUM_DRAWS], self.scale, self.ratio)
+            flips = uniforms[:, NUM_DRAWS] < self.hflip
+            return Crops(boxes, flips=flips, bicubic=_choose_bicubic(self.interpolation, uniforms[:, NUM_DRAWS + 1]))
+        size = np.array(height_and_width(self.size))
+        uniforms = random.uniforms((0, 1, NUM_DRAWS))  # The same flips as without padding.
+        room = sizes + (2 * self.crop_padding - size)
+        boxes = np.empty((len(sizes), 4), np.int64)
+        boxes[:, :2] = np.floor(uniforms[:, :2] * (room + 1))
+        boxes[:, :2] -= self.crop_padding
+        boxes[:, 2:] = size
+        if room.min(initial=0) < 0:  # An image that is still smaller lies in the middle.
+            boxes[:, :2] = np.where(room >= 0, boxes[:, :2], -((size - sizes) // 2))
+        return Crops(boxes, flips=uniforms[:, 2] < self.hflip)
 
 
 @dataclass(frozen=True)
-class EvalPreprocess:
+class EvalPreprocess(Preprocess):
     """The resize and central crop of evaluation, as timm does it.
 
     The result is uint8 `[H, W, C]`, resized with antialiasing as Pillow, timm and torchvision do it.
@@ -210,10 +299,11 @@ class EvalPreprocess:
     max_pixels: int = MOST_PIXELS
 
     def __post_init__(self) -> None:
-        _check_shared(self)
+        super().__post_init__()
+        check_interpolation(type(self).__name__, self.interpolation)
         if self.interpolation == "random":
             raise ConfigError("EvalPreprocess: interpolation='random' is for training: choose 'bilinear' or 'bicubic'.")
-        if not _is_number(self.crop_pct) or not 0 < self.crop_pct <= 1:
+        if not is_number(self.crop_pct) or not 0 < self.crop_pct <= 1:
             raise ConfigError(f"EvalPreprocess: crop_pct={self.crop_pct!r} must be a fraction, above 0 and at most 1.")
         if self.crop_mode not in CROP_MODES:
             names = ", ".join(map(repr, CROP_MODES))
@@ -237,22 +327,15 @@ class EvalPreprocess:
         Raises:
             ConfigError: config has no input_size, or a value that cannot be.
         """
-        values = _read_timm_config(config, ("interpolation", "crop_pct", "crop_mode"))
-        mean = _get(config, "mean")
+        values = read_timm_config(config, ("interpolation", "crop_pct", "crop_mode", "mean"))
+        mean = values.pop("mean", None)
         if values.get("crop_mode") == "border" and mean is not None:
             values["fill"] = tuple(round(255 * level) for level in mean)
         return cls(**values | changes)
 
-    def crop_parameters(
-        self,
-        sizes: NDArray[np.int64],
-        keys: NDArray[np.int64],
-        seed: int,
-        shrinkable: NDArray[np.bool_],
-    ) -> CropParameters:
-        """Returns what is done to each of n images; see `Preprocess`."""
-        size = height_and_width(self.size)
-        scaled = scaled_size(size, self.crop_pct)
+    def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
+        """Returns whole images and what they are resized to; see `Preprocess`."""
+        scaled = scaled_size(height_and_width(self.size), self.crop_pct)
         if self.crop_mode == "squash":
             resized = np.broadcast_to(np.array(scaled, np.int64), sizes.shape)
         elif self.crop_mode == "border":
@@ -261,8 +344,7 @@ class EvalPreprocess:
             resized = resize_shorter_side(sizes, scaled[0])
         else:
             resized = resize_keeping_ratio(sizes, scaled, inside=False)
-        bicubic = np.full(len(sizes), self.interpolation == "bicubic")
-        return resize_and_center(sizes, resized, size, shrinkable, bicubic)
+        return Crops(resized=resized, bicubic=np.full(len(sizes), self.interpolation == "bicubic"))
 
 
 def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -270,66 +352,5 @@ def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
     return size if isinstance(size, tuple) else (size, size)
 
 
-def _check_shared(value: Any) -> None:
-    """Checks what both have in common, and turns lists into tuples."""
-    kind = type(value).__name__
-    sides = value.size if isinstance(value.size, tuple | list) else (value.size,)
-    if len(sides) not in (1, 2):
-        raise ConfigError(f"{kind}: size={value.size!r} must be the pixels of a side, or (height, width).")
-    checked = tuple(check_integer(f"{kind}: size", side, 1) for side in sides)
-    object.__setattr__(
-        value, "size", checked if isinstance(value.size, tuple | list) and len(checked) == 2 else checked[0]
-    )
-    if value.interpolation not in INTERPOLATIONS:
-        names = ", ".join(map(repr, INTERPOLATIONS))
-        hint = did_you_mean(value.interpolation, INTERPOLATIONS)
-        raise ConfigError(f"{kind}: unknown interpolation {value.interpolation!r}: choose one of {names}.{hint}")
-    levels = value.fill if isinstance(value.fill, tuple | list) else (value.fill,)
-    if not levels or any(check_integer(f"{kind}: fill", level, 0) > 255 for level in levels):
-        raise ConfigError(f"{kind}: fill={value.fill!r} must be a grey level, 0 to 255, or one for each channel.")
-    object.__setattr__(value, "fill", tuple(levels) if isinstance(value.fill, tuple | list) else levels[0])
-    if not isinstance(value.also, tuple | list) or not all(isinstance(name, str) for name in value.also):
-        raise ConfigError(f"{kind}: also={value.also!r} must be names of image features, such as ('mask',).")
-    object.__setattr__(value, "also", tuple(value.also))
-    object.__setattr__(value, "max_pixels", check_integer(f"{kind}: max_pixels", value.max_pixels, 1))
-    is_named = isinstance(value.map_fn, str) and all(part.strip() for part in f"{value.map_fn}:".split(":", 1))
-    if isinstance(value.map_fn, str) and (not is_named or value.map_fn.count(":") != 1 or value.map_fn.endswith(":")):
-        raise ConfigError(f"{kind}: map_fn={value.map_fn!r} must have the form 'module:function'.")
-    if value.map_fn is not None and not isinstance(value.map_fn, str) and not callable(value.map_fn):
-        raise ConfigError(f"{kind}: map_fn={value.map_fn!r} must be a function, or its name as 'module:function'.")
-
-
-def _check_range(name: str, value: Any, most: float) -> tuple[float, float]:
-    pair = tuple(value) if isinstance(value, tuple | list) else ()
-    if len(pair) != 2 or not all(map(_is_number, pair)) or not 0 < pair[0] <= pair[1] <= most:
-        limit = f" <= {most:g}" if math.isfinite(most) else ""
-        raise ConfigError(f"{name}={value!r} must be two numbers with 0 < least <= greatest{limit}.")
-    return float(pair[0]), float(pair[1])
-
-
-def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, int | float | np.integer | np.floating)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    )
-
-
 def _choose_bicubic(interpolation: str, uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
     return uniforms < 0.5 if interpolation == "random" else np.full(len(uniforms), interpolation == "bicubic")
-
-
-def _read_timm_config(config: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Returns size and the named values of a timm config, as far as it has them."""
-    input_size = _get(config, "input_size")
-    if not isinstance(input_size, tuple | list) or len(input_size) != 3:
-        raise ConfigError(
-            f"from_timm_config: input_size={input_size!r} must be (channels, height, width). Pass a model's "
-            f"pretrained_cfg, or what timm.data.resolve_data_config returned."
-        )
-    found = {name: _get(config, name) for name in names}
-    return {"size": tuple(input_size[1:])} | {name: value for name, value in found.items() if value is not None}
-
-
-def _get(config: Any, name: str) -> Any:
-    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)

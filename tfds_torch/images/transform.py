@@ -1,34 +1,47 @@
 """Decode and transform: encoded images become rows of batch buffers, or arrays of their own size."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
-from tfds_torch.images.buffer_rows import (
-    BadImageError,
-    BufferRows,
-    OtherSizeError,
-    blocks_of,
-    copy_stored,
-    single_rows,
-    write_rows,
-)
-from tfds_torch.images.crop_parameters import CropParameters
+from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.cutting import cut_windows_of, mirror
-from tfds_torch.images.decoding import CHANNELS, MOST_PIXELS, EncodedImage, ImageDecodeError, ImageDecoder, Pixels
+from tfds_torch.images.decoding import (
+    CHANNELS,
+    MOST_PIXELS,
+    BadImageError,
+    EncodedImage,
+    ImageDecodeError,
+    ImageDecoder,
+    OtherSizeError,
+    Pixels,
+)
 from tfds_torch.images.headers import Header
 from tfds_torch.images.masks import check_masks, cut_alike
-from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, height_and_width
+from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, PreprocessError, height_and_width
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 Int64Array = NDArray[np.int64]
 
 _MOST_SMALL_PIXELS = 128 * 128
+_BLOCK_BYTES = 3 << 17
+"""Pixels of small images that are cut at a time. More scratch memory is given back to the system, and faulted in again:
+blocks of twice the size take twice the time."""
 
 MapImages = Callable[[Pixels, Int64Array], Pixels]
 """uint8 [n, H, W, C] and the sample keys int64 [n] -> uint8 [n, H, W, C]."""
+
+
+@dataclass(frozen=True)
+class BufferRows:
+    """Rows `start` to `stop` - 1 of a batch buffer, which images belong to."""
+
+    buffer: BatchBuffer
+    start: int
+    stop: int
 
 
 class ImageTransform:
@@ -71,6 +84,20 @@ class ImageTransform:
         (header,) = self._headers(images[first : first + 1])
         return header.height, header.width, self._decoder.num_channels(header)
 
+    def only_copies(self, images: StoredPixels, keys: Int64Array) -> bool:
+        """Whether stored images become rows by being copied, or cut and flipped all at once, as those of `keys` do."""
+        if self._map is not None or self._num_channels not in (0, images.shape[2]):
+            return False
+        if self.preprocess is None:
+            return True
+        if self.preprocess.augments:
+            return False
+        sizes = np.broadcast_to(np.array(images.shape[:2], np.int64), (len(keys), 2))
+        parameters = self.preprocess.crop_parameters(sizes, keys, self._seed, np.zeros(len(keys), np.bool_))
+        is_small = sizes[0].prod() <= _MOST_SMALL_PIXELS
+        is_kept = parameters.keep_all(sizes, height_and_width(self.preprocess.size))
+        return is_kept or (is_small and parameters.only_cut(sizes))
+
     def decode(self, images: Sequence[EncodedImage]) -> list[Pixels]:
         """Returns the pixels of n whole images, uint8 [h, w, C].
 
@@ -106,8 +133,21 @@ class ImageTransform:
         Raises:
             BadImageError: an image or a mask cannot be used.
             OtherSizeError: without a preprocess, an image is not of the size of its row.
+            PreprocessError: the preprocess failed.
         """
-        images = self._as_stored(images)
+        cut_masks = self._write(self._as_stored(images), keys, rows, masks)
+        if self.preprocess is not None and self.preprocess.augments:
+            self._augment(self.preprocess, keys, rows)
+        return cut_masks
+
+    def _write(
+        self,
+        images: Sequence[EncodedImage],
+        keys: Int64Array,
+        rows: Sequence[BufferRows],
+        masks: Mapping[str, Sequence[Pixels]] | None,
+    ) -> dict[str, list[Pixels]]:
+        """As `write`, without `augment`."""
         if isinstance(images, StoredPixels) and not masks and self._copies(images.shape[:2]):
             self._copy(images, [], rows)
             return {}
@@ -135,12 +175,23 @@ class ImageTransform:
         size = height_and_width(self.preprocess.size)
         return {name: cut_alike(values, parameters, size) for name, values in masks.items()}
 
+    def _augment(self, preprocess: Preprocess, keys: Int64Array, rows: Sequence[BufferRows]) -> None:
+        """Lets the preprocess change finished rows, whose sample keys are int64 [n]."""
+        first = 0
+        for part in rows:
+            last = first + part.stop - part.start
+            try:
+                preprocess.augment_all(part.buffer.pixels[part.start : part.stop], keys[first:last], self._seed)
+            except PreprocessError as error:
+                raise PreprocessError(first + error.position, error.reason) from error.__cause__
+            first = last
+
     def _copies(self, size: tuple[int, int]) -> bool:
         """Whether nothing is ever done to images of this size."""
         if self._kept_size == size:
             return True
-        if self._map is not None or not isinstance(self.preprocess, EvalPreprocess):
-            return False
+        if self._map is not None or self.preprocess is None or type(self.preprocess).crop is not EvalPreprocess.crop:
+            return False  # Another crop may depend on the example.
         sizes = np.array([size], np.int64)
         parameters = self.preprocess.crop_parameters(sizes, np.zeros(1, np.int64), 0, np.zeros(1, np.bool_))
         self._kept_size = size if parameters.keep_all(sizes, height_and_width(self.preprocess.size)) else None
@@ -173,9 +224,9 @@ class ImageTransform:
     ) -> None:
         """Decodes whole images into their rows; `first` is the number of the first one, for messages."""
         if isinstance(images, StoredPixels):
-            copy_stored(images, rows)
+            _copy_stored(images, rows)
             return
-        each = zip(images, headers, single_rows(rows), strict=True)
+        each = zip(images, headers, _single_rows(rows), strict=True)
         for position, (image, header, (buffer, row)) in enumerate(each, first):
             out = buffer.pixels[row]
             shape = (header.height, header.width, self._decoder.num_channels(header))
@@ -201,15 +252,18 @@ class ImageTransform:
         size = rows[0].buffer.pixels.shape[1:3]
         if size == shape[:2] and not parameters.windows[:, :2].any() and not parameters.offsets.any():
             self._copy(images, headers, rows)
-            for buffer, start, stop, first in blocks_of(rows):
+            for buffer, start, stop, first in _blocks_of(rows):
                 mirror(buffer.pixels[start:stop], parameters.flips[first : first + stop - start])
             return
         fill = 0 if self.preprocess is None else self.preprocess.fill
         starts = parameters.windows[:, :2] + parameters.offsets
-        for buffer, start, stop, first in blocks_of(rows):
+        for buffer, start, stop, first in _blocks_of(rows):
             some, out = slice(first, first + stop - start), buffer.pixels[start:stop]
             decoded = ArrayBuffer((len(out), *shape))
-            self._copy(images[some], headers[some], [BufferRows(decoded, 0, len(out))], first)
+            if isinstance(images, StoredPixels):
+                images[some].copy_into(decoded.pixels, buffer.gather)
+            else:
+                self._copy(images[some], headers[some], [BufferRows(decoded, 0, len(out))], first)
             cut_windows_of(decoded.pixels, starts[some], fill, out)
             mirror(out, parameters.flips[some])
 
@@ -231,7 +285,7 @@ class ImageTransform:
             return
         apart = ArrayBuffer((len(images), *self.row_shape(())))
         self._fill([BufferRows(apart, 0, len(images))], decoded, parameters, resizer=rows[0].buffer)
-        write_rows(rows, self._map(apart.pixels, keys))
+        _write_rows(rows, self._map(apart.pixels, keys))
 
     def _decode_windows(
         self, images: Sequence[EncodedImage], headers: Sequence[Header], parameters: CropParameters
@@ -260,7 +314,7 @@ class ImageTransform:
         resizer: BatchBuffer | None = None,
     ) -> None:
         """Resizes decoded images into their rows; as another buffer resizes, where one is given."""
-        for (buffer, row), pixels, crop in zip(single_rows(rows), decoded, parameters.rows(), strict=True):
+        for (buffer, row), pixels, crop in zip(_single_rows(rows), decoded, parameters.rows(), strict=True):
             self._fill_row(buffer, row, pixels, *crop, resizer=resizer or buffer)
 
     def _fill_row(
@@ -294,3 +348,47 @@ class ImageTransform:
             left = width - left - part.shape[1] if flip else left
             out = out[top : top + part.shape[0], left : left + part.shape[1]]
         out[:] = part[:, ::-1] if flip else part
+
+
+def _single_rows(rows: Sequence[BufferRows]) -> Iterator[tuple[BatchBuffer, int]]:
+    """Yields each row by itself."""
+    for part in rows:
+        for row in range(part.start, part.stop):
+            yield part.buffer, row
+
+
+def _blocks_of(rows: Sequence[BufferRows]) -> Iterator[tuple[BatchBuffer, int, int, int]]:
+    """Yields (buffer, start, stop, number of the first image) of a few rows each, whose scratch memory stays small."""
+    first = 0
+    for part in rows:
+        step = max(1, _BLOCK_BYTES // part.buffer.pixels[0].nbytes)
+        for start in range(part.start, part.stop, step):
+            stop = min(start + step, part.stop)
+            yield part.buffer, start, stop, first
+            first += stop - start
+
+
+def _copy_stored(images: StoredPixels, rows: Sequence[BufferRows]) -> None:
+    """Copies n images into their n rows.
+
+    Raises:
+        OtherSizeError: they are of another size.
+    """
+    start = 0
+    for part in rows:
+        out = part.buffer.pixels[part.start : part.stop]
+        if images.shape != out.shape[1:]:
+            raise OtherSizeError(
+                start, f"It has [H, W, C] = {list(images.shape)}, and the first {list(out.shape[1:])}."
+            )
+        images[start : start + len(out)].copy_into(out, part.buffer.gather)
+        start += len(out)
+
+
+def _write_rows(rows: Sequence[BufferRows], pixels: Pixels) -> None:
+    """Writes n images, uint8 [n, H, W, C], into their n rows."""
+    start = 0
+    for part in rows:
+        stop = start + part.stop - part.start
+        part.buffer.pixels[part.start : part.stop] = pixels[start:stop]
+        start = stop

@@ -134,7 +134,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
-        num_left = len(self.loader) - self.loader.state_dict()["batches_delivered"]
+        state = LoaderState.from_dict(self.loader.state_dict())
+        num_left = state.num_batches - state.batches_delivered
         self.begin()
         try:
             for number, batch in enumerate(batches, 1):

@@ -10,8 +10,7 @@ from tfds_torch.loaders.feed_consumer import MOST_READY, Consumer, Numbered
 from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
 from tfds_torch.loaders.feed_watch import FeedWatch
 from tfds_torch.loaders.rebatching import Arrays, Chunk, RowQueue
-from tfds_torch.runtime.feed_metrics import FeedMetrics, FetcherMetrics
-from tfds_torch.runtime.feed_stats import SourceStats
+from tfds_torch.runtime.feed_metrics import FeedMetrics, FetcherMetrics, SourceStats
 
 _logger = logging.getLogger(__name__)
 

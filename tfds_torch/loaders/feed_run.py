@@ -16,8 +16,7 @@ from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
 from tfds_torch.loaders.feed_queue import FeedQueue
 from tfds_torch.loaders.fetching import ChunkReader
 from tfds_torch.loaders.rebatching import join_pieces
-from tfds_torch.runtime.feed_metrics import FetcherMetrics
-from tfds_torch.runtime.feed_stats import SourceStats
+from tfds_torch.runtime.feed_metrics import FetcherMetrics, SourceStats
 
 Logger = Callable[[dict[str, Any]], Any]
 

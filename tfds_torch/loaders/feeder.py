@@ -16,8 +16,8 @@ from tfds_torch.loaders.feed_run import FeedRun, Logger
 from tfds_torch.loaders.fetching import FetchSource
 from tfds_torch.loaders.mixing import MixedBatches, Weights, find_weights
 from tfds_torch.plan.arguments import check_integer, did_you_mean
-from tfds_torch.runtime.exit_closing import close_at_exit
-from tfds_torch.runtime.feed_stats import FeederStats
+from tfds_torch.runtime.feed_metrics import FeederStats
+from tfds_torch.runtime.processes import close_at_exit
 
 
 class Feeder:

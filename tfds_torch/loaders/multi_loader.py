@@ -9,18 +9,20 @@ from types import TracebackType
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.iteration import LoaderIteration
 from tfds_torch.loaders.multi_options import MultiOptions
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
 from tfds_torch.loaders.pool_setup import PoolSetup
-from tfds_torch.loaders.position import LoaderPosition
-from tfds_torch.loaders.receiver import Deliveries
-from tfds_torch.loaders.worker_shares import ParserShare, rebuild_batch
+from tfds_torch.loaders.receiver import ItemReceiver
+from tfds_torch.loaders.worker_sources import ParserSource
+from tfds_torch.parsers.loader_state import state_at
+from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.reading_advice import warn_of_reading
+from tfds_torch.plan.cursor import Cursor, Position, Start
+from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.exit_closing import close_at_exit
-from tfds_torch.runtime.loader_iteration import LoaderIteration
-from tfds_torch.runtime.loader_metrics import LoaderMetrics
-from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
+from tfds_torch.runtime.processes import close_at_exit
 
 _logger = logging.getLogger(__name__)
 
@@ -105,11 +107,11 @@ class MultiLoader(Iterable[Any]):
             fields,
         )
         self._setup = PoolSetup.of(source, options)
-        self._parser, self._name = self._setup.share.parser, self._setup.share.name
+        self._parser, self._name = self._setup.parser, self._setup.source.name
         self.source, self.num_workers, self.world = source, options.num_workers, self._setup.rank
-        self._position = LoaderPosition(self._parser, self.world, self.num_workers)
-        if isinstance(share := self._setup.share, ParserShare):
-            warn_of_reading(share.parser, share.fields, self.world)
+        self._cursor = Cursor(self.num_workers)
+        if isinstance(read := self._setup.source, ParserSource):
+            warn_of_reading(read.parser, read.fields, self.world)
         self._metrics = LoaderMetrics()
         self._num_rejected = 0
         close_at_exit(self)
@@ -139,28 +141,27 @@ class MultiLoader(Iterable[Any]):
             raise ConfigError("This MultiLoader is closed: make a new one.")
         if not self._options.concurrent:
             self._end_live()
-        epoch, start_batch, num_expected = self._position.begin(is_alone=not self._options.concurrent)
-        pool = self._take_pool()
+        earlier = None if self._options.concurrent or self._parser is None else self._cursor.position()
+        position = self._cursor.begin(self.num_workers, earlier)
+        start, pool = position.start, self._take_pool()
         try:
-            number = pool.begin(epoch, start_batch, self._options.prefetch_batches)
+            number = pool.begin(start, self._options.prefetch_batches)
         except BaseException:
             self._end_pool(pool, can_go_on=False)
             raise
-        deliveries = Deliveries(
+        items = ItemReceiver(
             pool,
             number,
             self._setup.faults(pool),
-            partial(rebuild_batch, parser=self._parser),
             in_order=self._options.in_order,
-            num_planned=self._setup.num_planned(start_batch),
+            num_planned=self._setup.num_planned(start),
         )
         iteration = LoaderIteration(
-            deliveries,
-            deliveries.examples,
+            items,
             self._metrics,
-            num_expected,
-            self._note_delivery,
-            self._note_end,
+            self._num_left(start),
+            position.note_delivery,
+            partial(self._note_end, position),
             partial(self._end_pool, pool),
         )
         self._live[iteration] = pool
@@ -172,31 +173,39 @@ class MultiLoader(Iterable[Any]):
         Raises:
             ConfigError: epoch is not an integer >= 0.
         """
-        self._position.set_epoch(epoch)
+        self._cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where training is: a small dictionary of plain values, for JSON.
 
-        A batch counts as soon as the loop has got it.
+        A batch counts as soon as the loop has got it. Where iterations live side by side (`concurrent`), the state is
+        that of the one that began last.
 
         Raises:
             ConfigError: the source is not a Parser, or batches come in no fixed order.
         """
-        self._check_has_state()
-        return self._position.state().to_dict()
+        parser, position = self._planned(), self._cursor.position()
+        return state_at(parser, self.world, position.now, position.num_workers).to_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
         """Lets the next iteration go on where a state was taken, by this or by torch's `Loader`.
 
         In mode `index` the numbers of workers and ranks may be others, as long as the global batch is the same; the
         first iteration after an epoch's end is empty.
 
+        Args:
+            state: what `state_dict` returned, here or on another rank.
+            allow_batch_change: whether a state of another global batch is taken, in mode `index`: what is left of the
+                epoch is then dealt anew, each example exactly once. It must be given on every rank.
+
         Raises:
             ConfigError: the source is not a Parser, or batches come in no fixed order.
             StateMismatchError: the state is damaged, or not of this dataset, split, plan or world; nothing is changed.
         """
-        self._check_has_state()
-        self._position.load(state)
+        here = state_at(self._planned(), self.world, Start(0), self.num_workers)
+        # Also of a stream: with as many workers as here.
+        loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
+        self._cursor.load(loaded.start, loaded.num_workers)
 
     def stats(self) -> LoaderStats:
         """Returns what was delivered since the loader was made, and where the time went, by stage and worker.
@@ -268,20 +277,33 @@ class MultiLoader(Iterable[Any]):
         for iteration in list(self._live):
             iteration.replace()
 
-    def _note_delivery(self, number: int) -> None:
-        self._position.delivered.number = number
+    def _num_left(self, start: Start) -> int | None:
+        """Returns how many batches an iteration has that begins now, where they are planned."""
+        if self._parser is None:
+            return None
+        return self._parser.plan(self.world, first_example=start.first_example).num_batches - start.start_batch
 
-    def _note_end(self) -> None:
-        self._position.delivered.has_ended = True
+    def _note_end(self, position: Position) -> None:
+        position.note_end()
         _logger.log(self._options.log_level, "%s: %s", self._name, self.stats())
 
-    def _check_has_state(self) -> None:
-        for name, value in (("in_order", False), ("concurrent", True)):
-            if getattr(self._options, name) is value:
-                raise ConfigError(
-                    f"A MultiLoader with {name}={value} has no state: nobody can say which batches were delivered when "
-                    f"the next one comes."
-                )
+    def _planned(self) -> Parser:
+        """Returns the parser whose batches come in their planned order.
+
+        Raises:
+            ConfigError: there is none, or they come in no fixed order.
+        """
+        if not self._options.in_order:
+            raise ConfigError(
+                "A MultiLoader with in_order=False has no state: it does not know which batches were delivered when "
+                "the next one comes."
+            )
+        if self._parser is None:
+            raise ConfigError(
+                "A MultiLoader has a state over a Parser only: another source does not say which items come after "
+                "which. Keep a state of your own, or read the dataset with a Parser."
+            )
+        return self._parser
 
 
 def _make(source: Any, options: MultiOptions) -> MultiLoader:

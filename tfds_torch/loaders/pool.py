@@ -1,20 +1,15 @@
-"""WorkerPool: the processes of a MultiLoader, how they are started, told what to do, watched and ended."""
+"""WorkerPool: the worker processes of a loader: their start, the commands they get, the watch over them, their end."""
 
 import os
 import sys
-import time
 from contextlib import suppress
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 
-from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.transport import Transport
-from tfds_torch.loaders.wire import MalformedMessage
-from tfds_torch.loaders.worker import BEGIN, END, MORE, ORDER, PoolContext, work
-from tfds_torch.runtime.worker_process import with_reports
-from tfds_torch.runtime.worker_start import interrupts_held
+from tfds_torch.loaders.transport import ProtocolError, Transport
+from tfds_torch.loaders.worker import BEGIN, COMMAND, CREDIT, STOP, PoolContext, work
+from tfds_torch.plan.cursor import Start
+from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held
 
 GRACE_S = 1.0
 """Seconds that workers have to end by themselves."""
@@ -41,40 +36,33 @@ class WorkerPool:
     Args:
         context: what the processes share.
         transport: what carries the items.
-        method: how they start.
+        start: how they start: "fork", "spawn", "forkserver", or a context of multiprocessing.
 
     Raises:
-        ConfigError: the source cannot be pickled, and the method needs that.
+        ConfigError: the source cannot be pickled, and the start method needs that.
     """
 
-    def __init__(self, context: PoolContext, transport: Transport, method: str) -> None:
-        self.context, self.transport, self.method = context, transport, method
+    def __init__(self, context: PoolContext, transport: Transport, start: str | BaseContext) -> None:
+        self.context, self.transport = context, transport
         self.num_workers = context.metrics.num_workers
         self.num_begun = 0
-        self._owner = os.getpid()
-        self._processes: list[Any] = []
-        self._orders: list[Connection] = []
-        self._start_context = with_reports(get_context(method), context.output, self.num_workers)
+        self._processes = WorkerProcesses(start, context.output, self.num_workers)
+        self.method = self._processes.method
+        self._commands: list[Connection] = []
         self.is_open = True
         try:
-            with interrupts_held(method):
+            with interrupts_held(self.method):
                 for worker in range(self.num_workers):
                     self._start(worker)
-        except BaseException as error:
+        except BaseException:
             self.end(0.0)
-            if method != "fork" and isinstance(error, Exception):
-                _refuse_unpicklable(context, method, error)
             raise
 
     def _start(self, worker: int) -> None:
-        start = self._start_context
-        theirs, ours = start.Pipe(duplex=False)
-        self._orders.append(ours)
-        outlet = self.transport.outlet(worker, start)
-        arguments = self.context, worker, theirs, outlet
-        process = start.Process(target=work, args=arguments, name=f"tfds_torch worker {worker}", daemon=True)  # type: ignore[attr-defined]
-        process.start()
-        self._processes.append(process)
+        theirs, ours = self._processes.context.Pipe(duplex=False)
+        self._commands.append(ours)
+        sender = self.transport.sender(worker, self._processes.context)
+        self._processes.start(work, (self.context, worker, theirs, sender), self.context.source.inputs)
         theirs.close()
         self.transport.note_started(worker)
         with suppress(OSError):  # It is dead already, which is found where its items are waited for.
@@ -83,38 +71,37 @@ class WorkerPool:
     @property
     def pids(self) -> list[int]:
         """The processes, by the worker's number."""
-        return [process.pid for process in self._processes]
+        return self._processes.pids
 
     @property
     def is_usable(self) -> bool:
         """Whether another iteration may begin: it was not ended, all workers live, and this is no forked process."""
-        return self.is_open and os.getpid() == self._owner and not self.find_dead(set(range(self.num_workers)))
+        return self.is_open and self._processes.is_owner and not self.find_dead(set(range(self.num_workers)))
 
-    def begin(self, epoch: int, start_batch: int, num_allowed: int) -> int:
+    def begin(self, start: Start, num_allowed: int) -> int:
         """Begins an iteration in all workers; returns its number.
 
         Args:
-            epoch: which one.
-            start_batch: the rank's batch at which it begins.
+            start: where it begins.
             num_allowed: items that each worker may send.
         """
         number, self.num_begun = self.num_begun, self.num_begun + 1
         for worker in range(self.num_workers):
             self._drop_what_came(worker)
-            self._order(worker, BEGIN, number, epoch, start_batch, num_allowed)
+            self._command(worker, BEGIN, number, start.epoch, start.start_batch, start.first_example, num_allowed)
         return number
 
     def allow_more(self, worker: int, iteration: int) -> None:
         """Lets a worker send one more item of an iteration."""
-        self._order(worker, MORE, iteration, 1, 0, 0)
+        self._command(worker, CREDIT, iteration, 1, 0, 0, 0)
 
-    def _order(self, worker: int, *numbers: int) -> None:
+    def _command(self, worker: int, *numbers: int) -> None:
         with suppress(OSError):  # As above.
-            os.write(self._orders[worker].fileno(), ORDER.pack(*numbers))  # A pipe takes so few bytes whole.
+            os.write(self._commands[worker].fileno(), COMMAND.pack(*numbers))  # A pipe takes so few bytes whole.
 
     def _drop_what_came(self, worker: int) -> None:
         """Takes what a worker has sent in an iteration that was broken off before its turn; it blocks otherwise."""
-        with suppress(EOFError, MalformedMessage):  # Who ended or does not keep to the protocol is found when awaited.
+        with suppress(EOFError, ProtocolError):  # Reported when the worker is awaited.
             while self.transport.receive(worker) is not None:
                 pass
 
@@ -125,15 +112,7 @@ class WorkerPool:
             workers: which ones to look at.
             wait_s: how long to wait for the first of them.
         """
-        processes = [(worker, self._processes[worker]) for worker in sorted(workers)] if self.is_open else []
-        if wait_s:
-            ending = wait([process.sentinel for _, process in processes], wait_s)
-            for _, process in processes:
-                if process.sentinel in ending:
-                    process.join(wait_s)  # Its files are closed a moment before it has ended.
-        return [
-            (worker, process.pid, process.exitcode) for worker, process in processes if process.exitcode is not None
-        ]
+        return self._processes.find_dead(workers, wait_s) if self.is_open else []
 
     def end(self, grace_s: float = GRACE_S) -> None:
         """Ends the workers: those that are idle by themselves, the others by SIGKILL.
@@ -144,30 +123,11 @@ class WorkerPool:
         if not self.is_open:
             return
         self.is_open = False
-        if os.getpid() != self._owner:
+        if not self._processes.is_owner:
             return
-        for worker, orders in enumerate(self._orders):
-            self._order(worker, END, 0, 0, 0, 0)  # Its pipe alone would not tell: workers forked later hold it open.
-            orders.close()
-        ends_at, waiting = time.monotonic() + grace_s, {process.sentinel for process in self._processes}
-        while waiting and (left_s := ends_at - time.monotonic()) > 0:
-            waiting -= set(wait(list(waiting), left_s))
-        for process in self._processes:
-            if process.is_alive():
-                process.kill()
-        for process in self._processes:
-            process.join()
+        for worker, commands in enumerate(self._commands):
+            self._command(worker, STOP, 0, 0, 0, 0, 0)  # Workers that were forked later hold its pipe open.
+            commands.close()
+        self._processes.end(grace_s)
         self.transport.close()
         self.context.output.close()
-
-
-def _refuse_unpicklable(context: PoolContext, method: str, error: Exception) -> None:
-    """Raises ConfigError where the source of a pool is what cannot be handed to its workers."""
-    try:
-        ForkingPickler.dumps(context.share)
-    except Exception as reason:
-        raise ConfigError(
-            f"MultiLoader: the source {context.share.name} cannot be pickled ({type(reason).__name__}: {reason}), and "
-            f"workers that are started by {method!r} get it pickled. Use what a module defines, not a lambda, a "
-            f"function within a function, or an open file; or start_method='fork'."
-        ) from error

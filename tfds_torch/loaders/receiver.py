@@ -1,17 +1,14 @@
-"""Deliveries: the items of one iteration, as they come from a pool of workers; a dead or stuck worker is an error."""
+"""ItemReceiver: the items of one iteration, in order; a dead or stuck worker is an error."""
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.loaders.pool import WorkerPool
-from tfds_torch.loaders.transport import Incoming
-from tfds_torch.loaders.wire import Header, MalformedMessage
-from tfds_torch.loaders.wire_items import ItemReader
-from tfds_torch.runtime.failure import Failure
+from tfds_torch.loaders.transport import END, FAILURE, ProtocolError, Received
+from tfds_torch.loaders.worker_sources import WorkerBatch
 from tfds_torch.runtime.worker_faults import WorkerFaults
 
 _LOOK_S = 0.2
@@ -21,28 +18,15 @@ _SLOW_START_S = 5.0
 _logger = logging.getLogger(__name__)
 
 
-class WorkerBatch(NamedTuple):
-    """What a loader takes from its workers, or reads itself.
-
-    Attributes:
-        batch: as the training loop gets it, but for the device.
-        num_examples: in it.
-    """
-
-    batch: Any
-    num_examples: int
-
-
-class Deliveries(Iterator[Any]):
+class ItemReceiver(Iterator[WorkerBatch]):
     """Yields the items of an iteration that has just begun, to one thread.
 
     Args:
         pool: whose workers send them.
         iteration: its number in the pool.
-        faults: says what is wrong with workers.
-        rebuild: makes a Batch of what a worker has sent as one.
+        faults: describes what is wrong with workers.
         in_order: whether workers take turns; else items come as they arrive.
-        num_planned: items of each worker; None: nobody knows.
+        num_planned: items of each worker; None: it is unknown.
     """
 
     def __init__(
@@ -50,32 +34,29 @@ class Deliveries(Iterator[Any]):
         pool: WorkerPool,
         iteration: int,
         faults: WorkerFaults,
-        rebuild: Callable[[Any], Any],
         *,
-        in_order: bool,
-        num_planned: Mapping[int, int] | None,
+        in_order: bool = True,
+        num_planned: Mapping[int, int] | None = None,
     ) -> None:
-        self.examples: deque[int] = deque()  # Of the items that were yielded, until the loader counts them.
         self._pool, self._iteration, self._faults = pool, iteration, faults
-        self._rebuild, self._in_order, self._num_planned = rebuild, in_order, num_planned
-        self._turns = deque(range(pool.num_workers))  # Of the workers that have not ended.
+        self._in_order, self._num_planned = in_order, num_planned
+        self._turns = deque(range(pool.num_workers))  # The workers that have not ended.
         self._num_came = dict.fromkeys(self._turns, 0)
         self._began_at = self._asked_at = time.monotonic()
-        self._is_slow_start_told = False
+        self._is_slow_start_reported = False
         self._is_closed = False
 
-    def __next__(self) -> Any:
+    def __next__(self) -> WorkerBatch:
         self._asked_at = looked_at = time.monotonic()
         while self._turns:
             self._check_open()
-            incoming = self._take()
-            if incoming is not None:
-                header = incoming.header
-                if header.kind == "end":
-                    self._end(header)
+            received = self._take()
+            if received is not None:
+                if received.kind == END:
+                    self._end(received)
                     continue
-                self._is_slow_start_told = True
-                return self._deliver(incoming)
+                self._is_slow_start_reported = True
+                return self._deliver(received)
             now = time.monotonic()
             if now - looked_at >= _LOOK_S:
                 self._look()
@@ -89,21 +70,21 @@ class Deliveries(Iterator[Any]):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ConfigError("This MultiLoader was closed while its item was waited for.")
+            raise ConfigError("This loader was closed while its batch was waited for.")
 
     def _awaited(self) -> list[int]:
         return [self._turns[0]] if self._in_order else list(self._turns)
 
-    def _take(self) -> Incoming | None:
+    def _take(self) -> Received | None:
         """Returns the next message of this iteration, if it has come."""
         for worker in self._awaited():
-            while (incoming := self._receive(worker)) is not None:
-                if incoming.header.iteration == self._iteration:
-                    return self._checked(worker, incoming)
-                del incoming  # Of an iteration that was broken off; its slots are free again.
+            while (received := self._receive(worker)) is not None:
+                if received.iteration == self._iteration:
+                    return self._checked(received)
+                del received  # Of an iteration that was broken off; its slots are free again.
         return None
 
-    def _receive(self, worker: int) -> Incoming | None:
+    def _receive(self, worker: int) -> Received | None:
         try:
             return self._pool.transport.receive(worker)
         except EOFError:
@@ -111,49 +92,40 @@ class Deliveries(Iterator[Any]):
             dead = self._pool.find_dead({worker}, _DYING_S)
             if dead:
                 raise WorkerError(self._faults.describe_deaths(dead)) from None
-            raise self._lie(worker, "has closed its end and lives on") from None
-        except MalformedMessage as reason:
-            raise self._lie(worker, f"has sent something that is no message: {reason}") from None
+            raise self._protocol_error(worker, "has closed its end of the pipe") from None
+        except ProtocolError as reason:
+            raise self._protocol_error(worker, f"sent {reason}") from None
 
-    def _checked(self, worker: int, incoming: Incoming) -> Incoming:
-        header = incoming.header
-        if header.worker != worker:
-            raise self._lie(worker, f"says that it is worker {header.worker}")
-        came = self._num_came[worker]
-        if header.number != came and header.kind != "failure":
-            what = f"that its {header.number} items have all been sent" if header.kind == "end" else "otherwise"
-            raise self._lie(worker, f"says {what}, and {came} have come")
-        return incoming
+    def _checked(self, received: Received) -> Received:
+        came = self._num_came[received.worker]
+        if received.number != came and received.kind != FAILURE:
+            raise self._protocol_error(received.worker, f"sent item {received.number} after {came} items")
+        return received
 
-    def _end(self, header: Header) -> None:
-        worker = header.worker
+    def _end(self, received: Received) -> None:
+        worker = received.worker
         planned = None if self._num_planned is None else self._num_planned[worker]
-        if planned is not None and header.number != planned:
-            raise self._lie(worker, f"ended after {header.number} batches, and {planned} were planned")
+        if planned is not None and received.number != planned:
+            raise self._protocol_error(worker, f"ended after {received.number} batches, and {planned} were planned")
         self._turns.remove(worker)
 
-    def _deliver(self, incoming: Incoming) -> Any:
-        header = incoming.header
-        worker, now = header.worker, time.monotonic()
+    def _deliver(self, received: Received) -> WorkerBatch:
+        worker, now = received.worker, time.monotonic()
         try:
-            item = ItemReader(incoming.buffers).read(header.tree)
-            failure = _read_failure(item) if header.kind == "failure" else None
-            if header.kind == "batch":
-                item = self._rebuild(item)
-        except (MalformedMessage, TypeError, KeyError) as reason:
-            raise self._lie(worker, f"has sent something that is no item: {reason}") from None
-        if failure is not None:
-            raise failure.to_error(f"worker {worker} (pid {self._pool.pids[worker]})")
+            item = received.decode()
+        except (ProtocolError, TypeError, KeyError) as reason:
+            raise self._protocol_error(worker, f"sent an invalid item: {reason}") from None
+        if received.kind == FAILURE:
+            raise item.to_error(f"worker {worker} (pid {self._pool.pids[worker]})")
         self._num_came[worker] += 1
         self._pool.allow_more(worker, self._iteration)
-        self._pool.context.metrics.add_hand_over(worker, max(0.0, now - max(header.ready_at, self._asked_at)))
-        self.examples.append(header.num_examples)
+        self._pool.context.metrics.add_hand_over(worker, max(0.0, now - max(received.ready_at, self._asked_at)))
         if self._in_order:
             self._turns.rotate(-1)
-        else:  # Whoever has just delivered is asked last.
+        else:  # The worker that has just delivered is asked last.
             self._turns.remove(worker)
             self._turns.append(worker)
-        return item
+        return WorkerBatch(item, received.num_examples)
 
     def _look(self) -> None:
         """Looks how the workers are while nothing comes.
@@ -166,17 +138,11 @@ class Deliveries(Iterator[Any]):
         if dead:
             raise WorkerError(self._faults.describe_deaths(dead))
         now, limit_s = time.monotonic(), self._faults.timeout_s
-        if not self._is_slow_start_told and now - self._began_at >= _SLOW_START_S:
-            self._is_slow_start_told = True
+        if not self._is_slow_start_reported and now - self._began_at >= _SLOW_START_S:
+            self._is_slow_start_reported = True
             _logger.info("%s", self._faults.describe_slow_start(_SLOW_START_S))
         if limit_s is not None and now - self._asked_at >= limit_s:
             raise StallError(self._faults.describe_stall(self._pool.pids, sum(self._num_came.values())))
 
-    def _lie(self, worker: int, what: str) -> WorkerError:
-        return WorkerError(self._faults.describe_lie(worker, self._pool.pids[worker], what))
-
-
-def _read_failure(told: Any) -> Failure:
-    if not isinstance(told, dict) or not all(isinstance(one, str) for one in told.values()):
-        raise MalformedMessage("a failure says nothing")
-    return Failure(**told)
+    def _protocol_error(self, worker: int, what: str) -> WorkerError:
+        return WorkerError(self._faults.describe_protocol_error(worker, self._pool.pids[worker], what))

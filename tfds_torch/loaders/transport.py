@@ -1,24 +1,88 @@
-"""What carries messages from the workers of a loader to the process that iterates: the Transport protocol."""
+"""How the items of workers travel to the process that iterates: the Transport protocol, and pipes with shared slots."""
 
-from collections.abc import Sequence
+import math
+import os
+import select
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from tfds_torch.loaders.wire import Header, Outgoing
+from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
+
+ITEM, END, FAILURE = range(3)
+"""Kinds of messages: an item, the end of a worker's items, and a `Failure`."""
 
 
-@dataclass(frozen=True)
-class Incoming:
-    """A message that came, with its buffers as arrays."""
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a worker sends.
 
-    header: Header
-    buffers: Sequence[NDArray[Any]]
+    Attributes:
+        kind: ITEM, END or FAILURE.
+        worker: the sender's number.
+        iteration: the number of the iteration in the pool.
+        number: of an item, counted by its worker from 0; of an end: how many items there were.
+        num_examples: in the item.
+        ready_at: when the item was made, by the machine's monotonic clock, seconds.
+        item: the item, a Failure, or None.
+    """
+
+    kind: int
+    worker: int
+    iteration: int
+    number: int
+    num_examples: int
+    ready_at: float
+    item: Any
 
 
-class Outlet(Protocol):
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message that came, whose item is not decoded yet; attributes as those of `Message`.
+
+    Attributes:
+        decode: returns the item. Its memory is used again when nothing refers to this object and to the item.
+    """
+
+    kind: int
+    worker: int
+    iteration: int
+    number: int
+    num_examples: int
+    ready_at: float
+    decode: Callable[[], Any]
+
+
+class ProtocolError(Exception):
+    """A message that breaks a rule of its transport; the text says which."""
+
+
+class Codec(Protocol):
+    """Turns items into bytes and back, for a pipe between a worker and its parent. Picklable."""
+
+    def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:
+        """Returns the bytes of a message's item, in pieces; larger parts of it are written into slots.
+
+        Raises:
+            ConfigError: the item cannot travel.
+        """
+
+    def decode(self, content: memoryview, slots: Mapping[int, NDArray[Any]]) -> Any:
+        """Returns the item.
+
+        Args:
+            content: the bytes, which the item may keep.
+            slots: number -> uint8 [slot_bytes] of the slots that the item lies in.
+        """
+
+
+class Sender(Protocol):
     """A worker's end of a transport. It travels to the worker's process."""
 
     def open(self, key: bytes) -> None:
@@ -28,15 +92,16 @@ class Outlet(Protocol):
             key: a secret that the receiver and this worker share.
         """
 
-    def send(self, message: Outgoing) -> None:
+    def send(self, message: Message) -> None:
         """Sends a message; returns when its arrays may change.
 
         Raises:
-            MalformedMessage: it is larger than a message may be; nothing was sent.
+            ConfigError: the item cannot travel; nothing was sent.
+            BrokenPipeError: the receiver has gone.
         """
 
     def close(self) -> None:
-        """Lets go of the transport; messages that were not received yet may be lost."""
+        """Closes the connection; messages that were not received yet may be lost."""
 
 
 class Transport(Protocol):
@@ -45,21 +110,21 @@ class Transport(Protocol):
     name: str
     num_rejected: int
 
-    def outlet(self, worker: int, context: BaseContext) -> Outlet:
+    def sender(self, worker: int, context: BaseContext) -> Sender:
         """Returns the end of a worker that is about to be started."""
 
     def key(self, worker: int) -> bytes:
         """Returns the secret that is shared with a worker."""
 
     def note_started(self, worker: int) -> None:
-        """Lets go of what only the worker needs."""
+        """Closes what only the worker needs."""
 
-    def receive(self, worker: int) -> Incoming | None:
+    def receive(self, worker: int) -> Received | None:
         """Returns the next message of a worker; None: it is not there yet.
 
         Raises:
             EOFError: the worker has closed its end.
-            MalformedMessage: the worker has sent something that is no message.
+            ProtocolError: the worker has sent something that is no message.
         """
 
     def wait(self, workers: Sequence[int], timeout_s: float) -> None:
@@ -67,3 +132,190 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Ends it."""
+
+
+_HEAD = struct.Struct(
+    "<B3xIqqqdQ"
+)  # kind, number of slots, iteration, number, num_examples, ready_at, bytes of content.
+_SLOTS_ALIGNMENT = 4  # So that the content begins at a multiple of 16 bytes.
+_READ_BYTES = 1 << 16
+
+
+class PipeTransport:
+    """Carries large arrays in `SharedSlots`, and the rest through a pipe of each worker, which is private.
+
+    What finds no room in a slot goes through the pipe, too. The receiver never waits for the rest of a message.
+
+    Args:
+        slots: of the workers; None: everything goes through the pipes.
+        num_workers: how many pipes.
+        codec: of the items.
+    """
+
+    name = "shared"
+
+    def __init__(self, slots: SharedSlots | None, num_workers: int, codec: Codec) -> None:
+        self.num_rejected = 0
+        self._slots, self._codec = slots, codec
+        self._readers: list[_PipeReader | None] = [None] * num_workers
+        self._theirs: list[Connection | None] = [None] * num_workers
+
+    def sender(self, worker: int, context: BaseContext) -> "PipeSender":  # noqa: D102
+        ours, theirs = context.Pipe(duplex=False)
+        os.set_blocking(ours.fileno(), False)
+        self._readers[worker], self._theirs[worker] = _PipeReader(ours), theirs
+        return PipeSender(theirs, self._slots, self._codec)
+
+    def key(self, worker: int) -> bytes:
+        """Returns an empty secret: the pipe needs none."""
+        return b""
+
+    def note_started(self, worker: int) -> None:  # noqa: D102
+        theirs, self._theirs[worker] = self._theirs[worker], None
+        if theirs is not None:
+            theirs.close()
+
+    def receive(self, worker: int) -> Received | None:  # noqa: D102
+        reader = self._readers[worker]
+        if reader is None:
+            raise EOFError
+        message = reader.read()
+        if message is None:
+            return None
+        kind, num_slots, iteration, number, num_examples, ready_at, _ = _HEAD.unpack_from(message)
+        start = _HEAD.size + _bytes_of(num_slots)
+        numbers = struct.unpack_from(f"<{num_slots}I", message, _HEAD.size)
+        # All slots first: none is free before the whole item is decoded, or dropped.
+        received = {slot: self._slots.receive(slot) for slot in numbers} if self._slots is not None else {}
+        decode = partial(self._codec.decode, memoryview(message)[start:], received)
+        return Received(kind, worker, iteration, number, num_examples, ready_at, decode)
+
+    def wait(self, workers: Sequence[int], timeout_s: float) -> None:  # noqa: D102
+        waiting = select.poll()
+        for worker in workers:
+            if (reader := self._readers[worker]) is not None:
+                waiting.register(reader.connection.fileno(), select.POLLIN)
+        waiting.poll(math.ceil(timeout_s * 1000))
+
+    def close(self) -> None:  # noqa: D102
+        for worker, reader in enumerate(self._readers):
+            self.note_started(worker)
+            if reader is not None:
+                reader.connection.close()
+        self._readers = [None] * len(self._readers)
+
+
+class PipeSender:
+    """A worker's end of a `PipeTransport`.
+
+    Args:
+        connection: the writing end of its pipe.
+        slots: of all workers.
+        codec: of the items.
+    """
+
+    def __init__(self, connection: Connection, slots: SharedSlots | None, codec: Codec) -> None:
+        self._connection, self._slots, self._codec = connection, slots, codec
+
+    def open(self, key: bytes) -> None:
+        """Does nothing: the pipe is open."""
+
+    def send(self, message: Message) -> None:  # noqa: D102
+        packing = SlotPacking(self._slots)
+        frames = self._codec.encode(message, packing) if message.kind != END else ()
+        numbers = packing.finish()
+        num_bytes = sum(memoryview(frame).nbytes for frame in frames)
+        of_item = message.iteration, message.number, message.num_examples, message.ready_at
+        head = _HEAD.pack(message.kind, len(numbers), *of_item, num_bytes)
+        slots = struct.pack(f"<{len(numbers)}I", *numbers).ljust(_bytes_of(len(numbers)), b"\0")
+        _write_all(self._connection.fileno(), [head + slots, *frames])
+
+    def close(self) -> None:  # noqa: D102
+        self._connection.close()
+
+
+class _PipeReader:
+    """Reads the messages of a pipe as far as they have come.
+
+    Args:
+        connection: the reading end; it does not block.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._came = bytearray()
+        self._whole: bytearray | None = None  # A large message, of which a part has come.
+        self._num_come = 0
+
+    def read(self) -> bytearray | None:
+        """Returns the next message; None: it has not come yet.
+
+        Raises:
+            EOFError: there are no more.
+            ProtocolError: the bytes are no message.
+        """
+        while True:
+            if self._whole is not None:
+                if not self._fill(self._whole):
+                    return None
+                message, self._whole = self._whole, None
+                return message
+            size = self._size()
+            if size is not None and len(self._came) >= size:
+                message, self._came = self._came[:size], self._came[size:]
+                return message
+            if size is not None and size > _READ_BYTES:
+                self._whole, self._num_come = bytearray(size), len(self._came)
+                self._whole[: self._num_come] = self._came
+                self._came = bytearray()
+                continue
+            if not self._read_some():
+                return None
+
+    def _size(self) -> int | None:
+        """Returns the bytes of the next message; None: not even that has come."""
+        if len(self._came) < _HEAD.size:
+            return None
+        kind, num_slots, *_, num_bytes = _HEAD.unpack_from(self._came)
+        size = _HEAD.size + _bytes_of(num_slots) + num_bytes
+        if kind not in (ITEM, END, FAILURE) or size >= 1 << 48:
+            raise ProtocolError(f"a message of kind {kind} with {size:,} bytes")
+        return int(size)
+
+    def _read_some(self) -> bool:
+        try:
+            read = os.read(self.connection.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not read:
+            raise EOFError
+        self._came += read
+        return True
+
+    def _fill(self, whole: bytearray) -> bool:
+        """Reads into a large message; returns whether it is complete."""
+        while self._num_come < len(whole):
+            with memoryview(whole) as view:
+                try:
+                    read = os.readv(self.connection.fileno(), [view[self._num_come :]])
+                except BlockingIOError:
+                    return False
+            if not read:
+                raise EOFError
+            self._num_come += read
+        return True
+
+
+def _bytes_of(num_slots: int) -> int:
+    """Returns how many bytes the numbers of slots take, in a message."""
+    return -(-num_slots // _SLOTS_ALIGNMENT) * _SLOTS_ALIGNMENT * 4
+
+
+def _write_all(file: int, frames: Sequence[Any]) -> None:
+    """Writes frames one after the other; the receiver takes its time."""
+    views = [memoryview(frame).cast("B") for frame in frames]
+    if sum(view.nbytes for view in views) <= _READ_BYTES:
+        views = [memoryview(b"".join(views))]
+    for view in views:
+        while view:
+            view = view[os.write(file, view) :]

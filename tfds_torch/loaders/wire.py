@@ -1,7 +1,7 @@
 """The messages of a MultiLoader's workers: a JSON header and raw buffers. Nothing that was received is unpickled.
 
-A message is believed when every field of its header has its type and its range, and every buffer the size that the
-header promises. Whoever breaks that gets a `MalformedMessage`, and no memory beyond the limits below.
+A message is accepted when every field of its header has its type and its range, and every buffer has the size that the
+header states. Another one is a `ProtocolError`, and takes no memory beyond the limits below.
 """
 
 import json
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.loaders.transport import ProtocolError
+
 MOST_HEADER_BYTES = 64 << 10
 MOST_BUFFERS = 256
 MOST_BYTES = 1 << 30
@@ -24,10 +26,6 @@ KINDS = ("item", "batch", "end", "failure")
 _ALLOWED_DTYPE = re.compile(r"\|b1|[<>|][iu]1|[<>][iu][248]|[<>]f[248]|[<>]c(8|16)|[<>]U\d{1,6}|\|S\d{1,6}")
 _MOST_DIMENSIONS = 32
 _MOST_NUMBER = 2**53
-
-
-class MalformedMessage(Exception):  # noqa: N818 (each caller makes its own error of it)
-    """A message that keeps no rule of this module; the text says which."""
 
 
 @dataclass(frozen=True)
@@ -104,18 +102,18 @@ class Outgoing:
             places: where each buffer lies, for the transport.
 
         Raises:
-            MalformedMessage: the message is larger than allowed.
+            ProtocolError: the message is larger than allowed.
         """
         if len(self.parts) > MOST_BUFFERS:
-            raise MalformedMessage(f"it has {len(self.parts)} buffers, and a message may have {MOST_BUFFERS}")
+            raise ProtocolError(f"it has {len(self.parts)} buffers, and a message may have {MOST_BUFFERS}")
         num_bytes = sum(part.num_bytes for part in self.parts)
         if num_bytes > MOST_BYTES:
-            raise MalformedMessage(f"its arrays take {num_bytes:,} bytes, and a message may have {MOST_BYTES:,}")
+            raise ProtocolError(f"its arrays take {num_bytes:,} bytes, and a message may have {MOST_BYTES:,}")
         fields = [self.kind, self.worker, self.iteration, self.number, self.num_examples, self.ready_at, self.tree]
         layouts = [[part.dtype.str, part.shape] for part in self.parts]
         encoded = json.dumps([*fields, layouts, places], separators=(",", ":")).encode()
         if len(encoded) > MOST_HEADER_BYTES:
-            raise MalformedMessage(
+            raise ProtocolError(
                 f"its structure takes {len(encoded):,} bytes without the arrays, and may take {MOST_HEADER_BYTES:,}: "
                 f"put its values into fewer, larger arrays"
             )
@@ -131,23 +129,23 @@ def read_header(encoded: bytes | bytearray | memoryview) -> Header:
     """Returns a header that was sent, checked.
 
     Raises:
-        MalformedMessage: it is not one.
+        ProtocolError: it is not one.
     """
     if len(encoded) > MOST_HEADER_BYTES:
-        raise MalformedMessage(f"the header has {len(encoded):,} bytes")
+        raise ProtocolError(f"the header has {len(encoded):,} bytes")
     try:
         fields = json.loads(bytes(encoded))
     except (ValueError, RecursionError) as error:
-        raise MalformedMessage(f"the header is no JSON: {type(error).__name__}") from None
+        raise ProtocolError(f"the header is no JSON: {type(error).__name__}") from None
     if not isinstance(fields, list) or len(fields) != 9:
-        raise MalformedMessage("the header has not nine fields")
+        raise ProtocolError("the header has not nine fields")
     kind, worker, iteration, number, num_examples, ready_at, tree, layouts, places = fields
     if not isinstance(kind, str) or kind not in KINDS:
-        raise MalformedMessage("the header names no kind of message")
+        raise ProtocolError("the header names no kind of message")
     if not all(type(one) is int and 0 <= one <= _MOST_NUMBER for one in (worker, iteration, number, num_examples)):
-        raise MalformedMessage("a number of the header is not one")
+        raise ProtocolError("a number of the header is not one")
     if type(ready_at) not in (int, float):
-        raise MalformedMessage("the time in the header is not one")
+        raise ProtocolError("the time in the header is not one")
     return Header(kind, worker, iteration, number, num_examples, float(ready_at), tree, _read_layouts(layouts), places)
 
 
@@ -155,11 +153,11 @@ def view_buffer(memory: Any, layout: Layout) -> NDArray[Any]:
     """Returns memory that was received as the array it holds, without a copy.
 
     Raises:
-        MalformedMessage: the memory has another size.
+        ProtocolError: the memory has another size.
     """
     view = memoryview(memory)
     if view.nbytes != layout.num_bytes:
-        raise MalformedMessage(f"a buffer of {layout.num_bytes:,} bytes has {view.nbytes:,}")
+        raise ProtocolError(f"a buffer of {layout.num_bytes:,} bytes has {view.nbytes:,}")
     if not layout.num_bytes:
         return np.empty(layout.shape, layout.dtype)
     return np.frombuffer(view, layout.dtype).reshape(layout.shape)
@@ -167,15 +165,15 @@ def view_buffer(memory: Any, layout: Layout) -> NDArray[Any]:
 
 def _read_layouts(layouts: Any) -> tuple[Layout, ...]:
     if not isinstance(layouts, list) or len(layouts) > MOST_BUFFERS:
-        raise MalformedMessage("the header does not list its buffers")
+        raise ProtocolError("the header does not list its buffers")
     if not all(isinstance(layout, list) and len(layout) == 2 for layout in layouts):
-        raise MalformedMessage("a buffer has not a dtype and a shape")
+        raise ProtocolError("a buffer has not a dtype and a shape")
     try:
         read = tuple(_read_layout(name, tuple(shape), *map(type, shape)) for name, shape in layouts)
     except TypeError:  # A shape that is not a list, or holds one.
-        raise MalformedMessage("a buffer has a shape that is not one") from None
+        raise ProtocolError("a buffer has a shape that is not one") from None
     if sum(layout.num_bytes for layout in read) > MOST_BYTES:
-        raise MalformedMessage("the header promises more bytes than a message may have")
+        raise ProtocolError("the header promises more bytes than a message may have")
     return read
 
 
@@ -183,14 +181,14 @@ def _read_layouts(layouts: Any) -> tuple[Layout, ...]:
 def _read_layout(name: Any, shape: tuple[Any, ...], *types: type) -> Layout:
     """Returns a layout; the types of its sizes are there because True and 1.0 would be found where 1 was kept."""
     if not isinstance(name, str) or len(shape) > _MOST_DIMENSIONS or not _ALLOWED_DTYPE.fullmatch(name):
-        raise MalformedMessage("a buffer has a dtype or a shape that is not allowed")
+        raise ProtocolError("a buffer has a dtype or a shape that is not allowed")
     if not all(kind is int and 0 <= size <= _MOST_NUMBER for size, kind in zip(shape, types, strict=True)):
-        raise MalformedMessage("a buffer has a size that is not one")
+        raise ProtocolError("a buffer has a size that is not one")
     try:
         dtype = np.dtype(name)
     except (TypeError, ValueError):
-        raise MalformedMessage("a buffer has a dtype that is not one") from None
+        raise ProtocolError("a buffer has a dtype that is not one") from None
     # An array without elements may still claim sizes that numpy cannot hold together.
     if math.prod(size or 1 for size in shape) * dtype.itemsize > MOST_BYTES:
-        raise MalformedMessage("a buffer is larger than a message may be")
+        raise ProtocolError("a buffer is larger than a message may be")
     return Layout(dtype, shape, math.prod(shape) * dtype.itemsize)

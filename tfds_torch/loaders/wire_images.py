@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.wire import MalformedMessage
+from tfds_torch.loaders.transport import ProtocolError
 
 _BITS = {
     "1": 1,
@@ -85,20 +85,20 @@ def put_image_together(description: Any, content: bytes | memoryview) -> Image.I
         content: its pieces, one after the other.
 
     Raises:
-        MalformedMessage: they do not fit each other, or are not an image.
+        ProtocolError: they do not fit each other, or are not an image.
     """
     mode, width, height, palette, sizes, transparency = _checked(description)
     pixels, colours, *info = _pieces(sizes, content)
     if pixels is None or len(pixels) != height * -(-width * _BITS[mode] // 8):
-        raise MalformedMessage("an image has other pixels than its size")
+        raise ProtocolError("an image has other pixels than its size")
     try:
         image = Image.frombytes(mode, (width, height), pixels)
         if palette is not None:
             if mode not in ("P", "PA") or not colours or len(colours) > _MOST_COLOURS * _PALETTES[palette]:
-                raise MalformedMessage("an image has a palette that is not one")
+                raise ProtocolError("an image has a palette that is not one")
             image.putpalette(bytes(colours), palette)
     except (ValueError, OSError, SystemError, OverflowError) as error:
-        raise MalformedMessage(f"an image is not one: {type(error).__name__}") from None
+        raise ProtocolError(f"an image is not one: {type(error).__name__}") from None
     image.info = {name: bytes(one) for name, one in zip(_KEPT, info, strict=True) if one is not None}
     if transparency is not None:
         image.info["transparency"] = tuple(transparency) if isinstance(transparency, list) else transparency
@@ -109,25 +109,25 @@ def size_of_image(description: Any) -> int:
     """Returns how many bytes an image has, by its description.
 
     Raises:
-        MalformedMessage: it is not one.
+        ProtocolError: it is not one.
     """
     return sum(size for size in _checked(description)[4] if size > 0)
 
 
 def _checked(description: Any) -> list[Any]:
     if not isinstance(description, list) or len(description) != 6:
-        raise MalformedMessage("an image has no description")
+        raise ProtocolError("an image has no description")
     mode, width, height, palette, sizes, transparency = description
     if not isinstance(mode, str) or mode not in _BITS or not _is_size(width, height):
-        raise MalformedMessage("an image has a mode or a size that is not one")
+        raise ProtocolError("an image has a mode or a size that is not one")
     if palette is not None and (not isinstance(palette, str) or palette not in _PALETTES):
-        raise MalformedMessage("an image has a palette of an unknown mode")
+        raise ProtocolError("an image has a palette of an unknown mode")
     if not isinstance(sizes, list) or len(sizes) != 2 + len(_KEPT):
-        raise MalformedMessage("an image has other pieces")
+        raise ProtocolError("an image has other pieces")
     if not all(type(size) is int and size >= -1 for size in sizes):
-        raise MalformedMessage("a piece of an image has a size that is not one")
+        raise ProtocolError("a piece of an image has a size that is not one")
     if transparency is not None and not _is_transparency(transparency):
-        raise MalformedMessage("an image has a transparency that is not one")
+        raise ProtocolError("an image has a transparency that is not one")
     return description
 
 
@@ -151,5 +151,5 @@ def _pieces(sizes: Sequence[int], content: bytes | memoryview) -> list[memoryvie
         pieces.append(None if size < 0 else content[start : start + size])
         start += max(0, size)
     if start != len(content):
-        raise MalformedMessage("an image has other content than its pieces")
+        raise ProtocolError("an image has other content than its pieces")
     return pieces

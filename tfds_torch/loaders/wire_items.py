@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.wire import MOST_BYTES, MalformedMessage, Part, allowed
+from tfds_torch.loaders.transport import ProtocolError
+from tfds_torch.loaders.wire import MOST_BYTES, Part, allowed
 from tfds_torch.loaders.wire_images import is_image, put_image_together, size_of_image, take_image_apart
 from tfds_torch.loaders.wire_tensors import is_tensor, tensor_to_array
 
@@ -161,12 +162,12 @@ class ItemReader:
         """Returns the value of a node; its arrays are views of the buffers.
 
         Raises:
-            MalformedMessage: it is no node.
+            ProtocolError: it is no node.
         """
         if node is None or type(node) in (bool, int, float, str):
             return node
         if depth > _MOST_DEPTH + 1 or not isinstance(node, list) or not node or not isinstance(node[0], str):
-            raise MalformedMessage("a value is no node")
+            raise ProtocolError("a value is no node")
         tag, rest = node[0], node[1:]
         if tag in _ENTRIES and len(rest) == 1 and isinstance(rest[0], list):
             return self._read_entries(tag, rest[0], depth)
@@ -181,9 +182,9 @@ class ItemReader:
     def _read_entries(self, tag: str, entries: list[Any], depth: int) -> Any:
         if tag == "d":
             if not all(isinstance(entry, list) and len(entry) == 2 for entry in entries):
-                raise MalformedMessage("a dict has an entry that is not one")
+                raise ProtocolError("a dict has an entry that is not one")
             if not all(entry[0] is None or type(entry[0]) in (str, int, bool) for entry in entries):
-                raise MalformedMessage("a dict has a key that is not one")
+                raise ProtocolError("a dict has a key that is not one")
             return {key: self.read(one, depth + 1) for key, one in entries}
         values = [self.read(one, depth + 1) for one in entries]
         return values if tag == "l" else tuple(values)
@@ -193,19 +194,19 @@ class ItemReader:
             return buffer
         if tag == "s":
             if buffer.ndim:
-                raise MalformedMessage("a number is an array")
+                raise ProtocolError("a number is an array")
             return buffer[()]
         if buffer.dtype != _BYTES:
-            raise MalformedMessage("text or bytes are of another dtype")
+            raise ProtocolError("text or bytes are of another dtype")
         return buffer.tobytes() if tag == "b" else _decode_text(buffer.tobytes())
 
     def _read_images(self, descriptions: Any, number: Any) -> list[Any]:
         buffer = self._buffer(number)
         if not isinstance(descriptions, list) or buffer.dtype != _BYTES or buffer.ndim != 1:
-            raise MalformedMessage("images have no descriptions, or no bytes")
+            raise ProtocolError("images have no descriptions, or no bytes")
         sizes = [size_of_image(description) for description in descriptions]
         if sum(sizes) != buffer.size:
-            raise MalformedMessage("images have other content than their descriptions")
+            raise ProtocolError("images have other content than their descriptions")
         images, content, start = [], buffer.data, 0
         for description, size in zip(descriptions, sizes, strict=True):
             images.append(put_image_together(description, content[start : start + size]))
@@ -216,29 +217,29 @@ class ItemReader:
         if isinstance(node, list) and len(node) == 3 and node[0] == "I":
             return self._read_images(node[1], node[2])
         if not isinstance(node, list) or not node or not all(type(number) is int for number in node[1:]):
-            raise MalformedMessage("a column is none")
+            raise ProtocolError("a column is none")
         buffers = [self._buffer(number) for number in node[1:]]
         if node[0] == "n" and len(buffers) == 1 and buffers[0].ndim == 1:
             if buffers[0].dtype.str not in _KINDS_OF_NUMBERS.values():
-                raise MalformedMessage("a list of numbers has none")
+                raise ProtocolError("a list of numbers has none")
             numbers: list[Any] = buffers[0].tolist()
             return numbers
         if node[0] not in ("L", "B", "r") or len(buffers) != 2:
-            raise MalformedMessage("a value has an unknown tag")
+            raise ProtocolError("a value has an unknown tag")
         sizes, content = buffers
         if sizes.dtype.str != "<i8" or content.ndim != 1 or (sizes.size and int(sizes.min()) < 0):
-            raise MalformedMessage("a column has sizes that are none")
+            raise ProtocolError("a column has sizes that are none")
         return self._read_ragged(sizes, content) if node[0] == "r" else self._read_texts(node[0], sizes, content)
 
     def _read_ragged(self, shapes: NDArray[np.int64], content: NDArray[Any]) -> list[Any]:
         if shapes.ndim != 2 or shapes.shape[1] > 32:
-            raise MalformedMessage("the shapes of arrays are none")
+            raise ProtocolError("the shapes of arrays are none")
         arrays, start = [], 0
         for shape in shapes.tolist():
             size = math.prod(shape)
             # Also of an array without elements, numpy refuses sizes that are huge together.
             if start + size > len(content) or math.prod(length or 1 for length in shape) > MOST_BYTES:
-                raise MalformedMessage("arrays reach beyond their column")
+                raise ProtocolError("arrays reach beyond their column")
             arrays.append(content[start : start + size].reshape(shape))
             start += size
         _check_used(start, content)
@@ -246,11 +247,11 @@ class ItemReader:
 
     def _read_texts(self, tag: str, sizes: NDArray[np.int64], content: NDArray[Any]) -> list[Any]:
         if content.dtype != _BYTES or sizes.ndim != 1:
-            raise MalformedMessage("text or bytes are of another dtype")
+            raise ProtocolError("text or bytes are of another dtype")
         values, start, encoded = [], 0, content.tobytes()
         for size in sizes.tolist():
             if start + size > len(encoded):
-                raise MalformedMessage("text or bytes reach beyond their column")
+                raise ProtocolError("text or bytes reach beyond their column")
             one = encoded[start : start + size]
             values.append(one if tag == "B" else _decode_text(one))
             start += size
@@ -259,7 +260,7 @@ class ItemReader:
 
     def _buffer(self, number: Any) -> NDArray[Any]:
         if type(number) is not int or not 0 <= number < len(self._buffers):
-            raise MalformedMessage("a value names a buffer that is not there")
+            raise ProtocolError("a value names a buffer that is not there")
         return self._buffers[number]
 
 
@@ -274,12 +275,12 @@ def _decode_text(encoded: bytes) -> str:
     try:
         return encoded.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise MalformedMessage("text is no UTF-8") from None
+        raise ProtocolError("text is no UTF-8") from None
 
 
 def _check_used(num_used: int, content: NDArray[Any]) -> None:
     if num_used != len(content):
-        raise MalformedMessage("a column has more content than sizes")
+        raise ProtocolError("a column has more content than sizes")
 
 
 def _remedy(value: Any) -> str:

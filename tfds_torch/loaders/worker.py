@@ -1,32 +1,31 @@
-"""A worker of a MultiLoader: it is told where to begin, reads, and sends as much as it is allowed to."""
+"""Worker main loop: a worker gets commands, reads items, and sends as many as it is allowed to."""
 
 import os
 import select
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.transport import Outlet
-from tfds_torch.loaders.wire import MalformedMessage, Outgoing
-from tfds_torch.loaders.wire_items import ItemWriter
-from tfds_torch.loaders.worker_shares import Share, Start, count_examples, take_apart
+from tfds_torch.loaders.transport import END, FAILURE, ITEM, Message, ProtocolError, Sender
+from tfds_torch.loaders.worker_sources import WorkerBatch, WorkerSource
+from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.allocator import keep_freed_memory
 from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.memory import keep_freed_memory
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_start import become_worker, seed_random_and_numpy, wait_for_turn
+from tfds_torch.runtime.worker_start import init_worker, seed_random_and_numpy, stagger_first_batch
 
-BEGIN, MORE, END = range(3)
-ORDER = struct.Struct("<Bqqqq")
-"""An order: its kind, and the iteration. BEGIN: epoch, first batch, items allowed. MORE: items allowed in addition.
-END: there will be no more."""
+BEGIN, CREDIT, STOP = range(3)
+COMMAND = struct.Struct("<Bqqqqq")
+"""A command: its kind, and the iteration. BEGIN: epoch, start_batch, first_example, items allowed. CREDIT: more items
+that are allowed. STOP: there will be no more commands."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +33,15 @@ class PoolContext:
     """What the processes of a pool share. Travels to workers.
 
     Attributes:
-        share: what they read.
-        rank: and the number of ranks.
-        seed: of `random` and `numpy.random`, with epoch, first batch, rank and worker.
+        source: what they read.
+        rank: this rank, and the number of ranks.
+        seed: of `random`, `numpy.random` and torch, with epoch, first batch, rank and worker.
         metrics: what they report to.
         output: what they write to standard error.
         slots: in which arrays are handed over; None: there are none.
     """
 
-    share: Share
+    source: WorkerSource
     rank: World
     seed: int
     metrics: StageMetrics
@@ -50,46 +49,62 @@ class PoolContext:
     slots: SharedSlots | None
 
 
-def work(context: PoolContext, worker: int, orders: Connection, outlet: Outlet) -> None:
-    """Is a worker, until the orders end.
+def work(context: PoolContext, worker: int, commands: Connection, sender: Sender) -> None:
+    """Runs a worker until its commands end.
 
     Args:
         context: of the pool.
-        worker: which one.
-        orders: the reading end of its pipe; first comes the transport's key.
-        outlet: where items go.
+        worker: its number.
+        commands: the reading end of its pipe; first comes the transport's key.
+        sender: where items go.
     """
-    become_worker(worker, context.metrics, context.output, context.slots)
+    init_worker(worker, context.metrics, context.output, context.slots)
+    _use_one_thread_of_torch()
     keep_freed_memory()
-    num_workers = context.metrics.num_workers
-    os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(worker), str(num_workers)  # As WebDataset names them.
+    world = context.rank.at_worker(worker, context.metrics.num_workers)
+    os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(worker), str(world.num_workers)  # As WebDataset names them.
     try:
-        outlet.open(orders.recv_bytes())
-        queue = _Orders(orders)
-        while (begin := queue.next_begin()) is not None:
-            start = Start(context.rank.at_worker(worker, num_workers), begin.epoch, begin.start_batch)
-            _Iteration(context, start, begin.iteration, outlet, queue).run()
-    except (EOFError, _NobodyWaitsError):
+        sender.open(commands.recv_bytes())
+        failure = _prepare(context, worker)
+        reader = _CommandReader(commands)
+        while (begin := reader.next_begin()) is not None:
+            _Iteration(context, world, begin, sender, reader).run(failure)
+    except (EOFError, _ParentGoneError):
         pass
-    outlet.close()
+    sender.close()
 
 
-class _NobodyWaitsError(Exception):
+def _use_one_thread_of_torch() -> None:
+    """Lets torch, where it is imported, compute in the calling thread alone: a fork loses its other threads."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+def _prepare(context: PoolContext, worker: int) -> Failure | None:
+    """Prepares the source, once in the life of a worker; returns what has failed."""
+    try:
+        context.source.prepare(worker, context.metrics.num_workers)
+    except Exception as error:
+        return Failure.of(error)
+    return None
+
+
+class _ParentGoneError(Exception):
     """The training process has gone, or has ended the pool."""
 
 
 @dataclass(frozen=True)
 class _Begin:
     iteration: int
-    epoch: int
-    start_batch: int
+    start: Start
 
 
-class _Orders:
-    """What the training process wants of this worker.
+class _CommandReader:
+    """Reads the commands of the training process.
 
     Args:
-        connection: from which it comes.
+        connection: from which they come.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -119,92 +134,109 @@ class _Orders:
             self._read()
 
     def _read(self) -> None:
-        read = os.read(self._connection.fileno(), ORDER.size)
+        read = os.read(self._connection.fileno(), COMMAND.size)
         if not read:
             self._has_ended = True
             return
-        kind, iteration, *numbers = ORDER.unpack(read)
-        if kind == END:
+        kind, iteration, *numbers = COMMAND.unpack(read)
+        if kind == STOP:
             self._has_ended = True
         elif kind == BEGIN:
-            self._begin = _Begin(iteration, *numbers[:2])
-            self._iteration, self._num_allowed = iteration, numbers[2]
+            self._begin = _Begin(iteration, Start(*numbers[:3]))
+            self._iteration, self._num_allowed = iteration, numbers[3]
         elif iteration == self._iteration:
             self._num_allowed += numbers[0]
 
 
 class _Iteration:
-    """One iteration in a worker."""
+    """One iteration in a worker.
 
-    def __init__(self, context: PoolContext, start: Start, iteration: int, outlet: Outlet, orders: _Orders) -> None:
-        self._context, self._start, self._outlet, self._orders = context, start, outlet, orders
-        self._iteration, self._num_sent = iteration, 0
+    Args:
+        context: of the pool.
+        world: which worker of which rank this is.
+        begin: where the iteration begins.
+        sender: where items go.
+        commands: what allows them.
+    """
 
-    def run(self) -> None:
-        """Sends all items, and that they have ended; or what has failed."""
-        context, metrics, start = self._context, self._context.metrics, self._start
-        items: Iterator[Any] | None = None
+    def __init__(
+        self, context: PoolContext, world: World, begin: _Begin, sender: Sender, commands: _CommandReader
+    ) -> None:
+        self._context, self._world, self._sender, self._commands = context, world, sender, commands
+        self._iteration, self._start = begin.iteration, begin.start
+        self._num_sent = 0
+
+    def run(self, failure: Failure | None) -> None:
+        """Sends all items, and that they have ended; or what has failed.
+
+        Args:
+            failure: what has failed before; None: nothing.
+        """
+        context, metrics = self._context, self._context.metrics
+        items: Iterator[WorkerBatch] | None = None
         try:
-            seed_random_and_numpy(context.seed, start.epoch, start.start_batch, start.world.rank, start.world.worker)
-            items = context.share.items(start, context.slots, metrics)
             metrics.note_begun()
-            wait_for_turn(metrics, start.world.worker)
+            if failure is not None:
+                self._fail(failure)
+                return
+            self._seed()
+            items = context.source.items(self._world, self._start, context.slots, metrics)
+            stagger_first_batch(metrics, self._world.worker)
             if self._send_all(items):
                 metrics.note_started()
                 metrics.note_done()
-                self._send("end", None)
-        except _NobodyWaitsError:
+                self._send(END, None)
+        except _ParentGoneError:
             raise
         except Exception as error:
-            self._fail(error)
+            self._fail(Failure.of(error))
         finally:
             close = getattr(items, "close", None)
             if close is not None:
                 close()
 
-    def _send_all(self, items: Iterator[Any]) -> bool:
+    def _seed(self) -> None:
+        """Seeds `random`, `numpy.random` and, where it is imported, torch."""
+        start = self._start
+        seed = seed_random_and_numpy(
+            self._context.seed, start.epoch, start.start_batch, self._world.rank, self._world.worker
+        )
+        torch: Any = sys.modules.get("torch")
+        if torch is not None:
+            torch.manual_seed(seed)
+
+    def _send_all(self, items: Iterator[WorkerBatch]) -> bool:
         """Sends items; returns whether all of them were wanted."""
-        metrics = self._context.metrics
-        while self._orders.may_send(self._iteration):
-            begun_at = time.monotonic()
+        while self._commands.may_send(self._iteration):
             try:
-                item = next(items)
+                batch = next(items)
             except StopIteration:
                 return True
-            finally:
-                metrics.add("fetch", time.monotonic() - begun_at)
-            self._send_item(item)
-            del item  # Its memory may be used for the next one.
+            self._send_item(batch)
+            del batch  # Its memory may be used for the next one.
             self._num_sent += 1
         return False
 
-    def _send_item(self, item: Any) -> None:
-        begun_at, writer, kind = time.monotonic(), ItemWriter(), "item"
-        num_examples = count_examples(item)
-        if isinstance(item, Batch):
-            kind, item = "batch", take_apart(item, self._context.share.parser is not None)
-        tree = writer.write(item)
+    def _send_item(self, batch: WorkerBatch) -> None:
+        begun_at, metrics = time.monotonic(), self._context.metrics
         try:
-            self._send(kind, tree, num_examples, writer.parts)
-        except MalformedMessage as error:
+            self._send(ITEM, batch.batch, batch.num_examples)
+        except ProtocolError as error:
             raise ConfigError(
-                f"{self._context.share.name}: item {self._num_sent} of worker {self._start.world.worker} cannot be "
-                f"handed over: {error}."
+                f"{self._context.source.name}: item {self._num_sent} of worker {self._world.worker} cannot be handed "
+                f"over: {error}."
             ) from None
-        metrics = self._context.metrics
         metrics.add("collate", time.monotonic() - begun_at)
-        metrics.add_batch(num_examples)
+        metrics.add_batch(batch.num_examples)
 
-    def _send(self, kind: str, tree: Any, num_examples: int = 0, parts: Any = ()) -> None:
-        worker, now = self._start.world.worker, time.monotonic()
+    def _send(self, kind: int, item: Any, num_examples: int = 0) -> None:
+        numbers = self._world.worker, self._iteration, self._num_sent, num_examples
+        message = Message(kind, *numbers, time.monotonic(), item)
         try:
-            self._outlet.send(Outgoing(kind, worker, self._iteration, self._num_sent, num_examples, now, tree, parts))
-        except BrokenPipeError:  # Told apart from one that the source raises.
-            raise _NobodyWaitsError from None
+            self._sender.send(message)
+        except BrokenPipeError:  # Not one that the source raises.
+            raise _ParentGoneError from None
 
-    def _fail(self, error: Exception) -> None:
-        """Sends an exception that is being handled, as text."""
+    def _fail(self, failure: Failure) -> None:
         self._context.metrics.note_started()
-        failure, writer = Failure.of(error), ItemWriter()
-        told = {name: getattr(failure, name) for name in ("module", "name", "message", "trace")}
-        self._send("failure", writer.write(told), 0, writer.parts)
+        self._send(FAILURE, failure)

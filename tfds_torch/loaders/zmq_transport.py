@@ -10,18 +10,21 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.transport import Incoming
+from tfds_torch.loaders.item_codec import ItemCodec
+from tfds_torch.loaders.transport import END, FAILURE, ITEM, Message, ProtocolError, Received
 from tfds_torch.loaders.wire import (
     MOST_BUFFERS,
     MOST_BYTES,
     MOST_HEADER_BYTES,
-    MalformedMessage,
-    Outgoing,
+    Header,
     Part,
     read_header,
     view_buffer,
@@ -31,6 +34,7 @@ from tfds_torch.runtime.own_files import why_foreign
 _KEY_BYTES = _SIGNATURE_BYTES = 32
 _LONGEST_ADDRESS = 107  # Of a socket in the file system, Linux.
 _LENGTH = struct.Struct("<Q")
+_KINDS = {"end": END, "failure": FAILURE}  # The others are items.
 
 _logger = logging.getLogger(__name__)
 
@@ -52,7 +56,7 @@ def import_zmq() -> Any:
 
 
 def check_socket_folder(folder: Path) -> None:
-    """Checks that a folder may hold sockets: nobody else can put anything into it.
+    """Checks that a folder may hold sockets: only this user can put anything into it.
 
     Raises:
         ConfigError: it is not there, or others can write to it.
@@ -81,6 +85,7 @@ class ZmqTransport:
     Args:
         num_workers: how many sockets.
         folder: in which the folder of the sockets is made; None: the system's for temporary files.
+        codec: of the items.
 
     Raises:
         ConfigError: pyzmq is not installed, or the folder cannot be used.
@@ -88,7 +93,8 @@ class ZmqTransport:
 
     name = "zmq"
 
-    def __init__(self, num_workers: int, folder: Path | None) -> None:
+    def __init__(self, num_workers: int, folder: Path | None, codec: ItemCodec) -> None:
+        self._codec = codec
         self._zmq = zmq = import_zmq()
         self.num_rejected = 0
         if folder is not None:
@@ -117,16 +123,16 @@ class ZmqTransport:
             socket.bind(address)
         self._monitors = [_Monitor(zmq, socket) for socket in self._sockets]
 
-    def outlet(self, worker: int, context: BaseContext) -> "ZmqOutlet":  # noqa: D102
-        return ZmqOutlet(self._addresses[worker])
+    def sender(self, worker: int, context: BaseContext) -> "ZmqSender":  # noqa: D102
+        return ZmqSender(self._addresses[worker], self._codec)
 
     def key(self, worker: int) -> bytes:  # noqa: D102
         return self._keys[worker]
 
     def note_started(self, worker: int) -> None:
-        """Nothing has to be let go."""
+        """Does nothing: sockets have no second end here."""
 
-    def receive(self, worker: int) -> Incoming | None:  # noqa: D102
+    def receive(self, worker: int) -> Received | None:  # noqa: D102
         while True:
             try:
                 frames = self._sockets[worker].recv_multipart(self._zmq.NOBLOCK, copy=False)
@@ -134,9 +140,15 @@ class ZmqTransport:
                 self._count_refused(worker)
                 return None
             try:
-                return _open(self._keys[worker], [frame.buffer for frame in frames])
-            except MalformedMessage as reason:
+                header, buffers = _open(self._keys[worker], [frame.buffer for frame in frames])
+            except ProtocolError as reason:
                 self._reject(worker, f"a message: {reason}")
+                continue
+            if header.worker != worker:
+                raise ProtocolError(f"a message of worker {header.worker}")
+            kind, decode = _KINDS.get(header.kind, ITEM), partial(self._codec.read, header, buffers)
+            numbers = worker, header.iteration, header.number, header.num_examples
+            return Received(kind, *numbers, header.ready_at, decode)
 
     def _count_refused(self, worker: int) -> None:
         """Counts the peers that ZeroMQ has turned away, as for a frame that is too large."""
@@ -159,15 +171,16 @@ class ZmqTransport:
         self._end()
 
 
-class ZmqOutlet:
+class ZmqSender:
     """A worker's end of a `ZmqTransport`.
 
     Args:
         address: of its socket.
+        codec: of the items.
     """
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, codec: ItemCodec) -> None:
+        self._address, self._codec = address, codec
         self._key = b""
 
     def open(self, key: bytes) -> None:  # noqa: D102
@@ -179,8 +192,9 @@ class ZmqOutlet:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.connect(self._address)
 
-    def send(self, message: Outgoing) -> None:  # noqa: D102
-        frames = [message.encode_header(), *map(_frame_of, message.parts)]
+    def send(self, message: Message) -> None:  # noqa: D102
+        outgoing = self._codec.write(message)
+        frames = [outgoing.encode_header(), *map(_frame_of, outgoing.parts)]
         self._socket.send_multipart([_sign(self._key, frames), *frames], copy=False)
 
     def close(self) -> None:  # noqa: D102
@@ -237,22 +251,22 @@ def _sign(key: bytes, frames: Sequence[Any]) -> bytes:
     return signature.digest()
 
 
-def _open(key: bytes, frames: Sequence[Any]) -> Incoming:
-    """Returns a message whose signature is right.
+def _open(key: bytes, frames: Sequence[Any]) -> tuple[Header, list[NDArray[Any]]]:
+    """Returns header and buffers of a message whose signature is right.
 
     Raises:
-        MalformedMessage: it is not, or it is no message.
+        ProtocolError: it is not, or it is no message.
     """
     if not 2 <= len(frames) <= 2 + MOST_BUFFERS:
-        raise MalformedMessage(f"it has {len(frames)} frames")
+        raise ProtocolError(f"it has {len(frames)} frames")
     signature, *rest = frames
     if len(signature) != _SIGNATURE_BYTES or len(rest[0]) > MOST_HEADER_BYTES:
-        raise MalformedMessage("its signature or its header has another size")
+        raise ProtocolError("its signature or its header has another size")
     if sum(memoryview(frame).nbytes for frame in rest[1:]) > MOST_BYTES:
-        raise MalformedMessage("it is larger than a message may be")
+        raise ProtocolError("it is larger than a message may be")
     if not hmac.compare_digest(bytes(signature), _sign(key, rest)):
-        raise MalformedMessage("its signature is wrong")
+        raise ProtocolError("its signature is wrong")
     header = read_header(rest[0])
     if len(header.buffers) != len(rest) - 1:
-        raise MalformedMessage("it has other buffers than its header says")
-    return Incoming(header, [view_buffer(*pair) for pair in zip(rest[1:], header.buffers, strict=True)])
+        raise ProtocolError("it has other buffers than its header says")
+    return header, [view_buffer(*pair) for pair in zip(rest[1:], header.buffers, strict=True)]

@@ -1,9 +1,11 @@
 """What parsers check of their arguments alike, before and after their dataset is opened."""
 
+from dataclasses import is_dataclass
+
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
-from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
+from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.runtime.printable import quoted
 
 
@@ -25,10 +27,11 @@ def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str
     """Raises ConfigError for a preprocess that cannot work with a parser's other arguments."""
     if preprocess is None:
         return
-    if not isinstance(preprocess, TrainPreprocess | EvalPreprocess):
+    if not isinstance(preprocess, Preprocess) or not is_dataclass(type(preprocess)):  # Ranks compare its fields.
         raise ConfigError(
             f"preprocess={quoted(preprocess)} must be a TrainPreprocess or an EvalPreprocess, for example "
-            f"TrainPreprocess(size=224)."
+            f"TrainPreprocess(size=224), or a dataclass of your own that is derived from one of them or from "
+            f"tfds_torch.images.preprocess.Preprocess."
         )
     if batch_size is None:
         raise ConfigError("A preprocess needs batch_size: images are written into the memory of their batch.")

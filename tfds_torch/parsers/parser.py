@@ -105,8 +105,8 @@ class Parser(Protocol):
     def check_fields(self, fields: Sequence[str]) -> None:
         """Raises ConfigError when a field does not exist, or does not have the type that its use needs."""
 
-    def plan(self, world: World) -> EpochPlan:
-        """Returns the arithmetic of an epoch at a place in the world."""
+    def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
+        """Returns the arithmetic of an epoch at a place in the world, or of its rest from an example on."""
 
     def read_mode(self, world: World) -> str:
         """Returns how examples are read at a place in the world; raises ConfigError where they cannot be."""
@@ -120,6 +120,7 @@ class Parser(Protocol):
         fields: Sequence[str] = DEFAULT_FIELDS,
         in_pieces: bool = False,
         context: ReadContext = ReadContext(),
+        first_example: int = 0,
     ) -> Iterator[Batch]:
         """Yields the batches of one worker of one rank, from the rank's batch `start_batch` on.
 
@@ -134,6 +135,8 @@ class Parser(Protocol):
             fields: what to decode: `image`, `label`, and any feature of the dataset; the rest is not decoded.
             in_pieces: whether a batch may come as several.
             context: what the run supplies: the memory of batches, metrics, the ranks of this machine.
+            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
+                size; batches are dealt and counted from there on.
 
         Raises:
             ConfigError: fields that do not exist, or a world in which the plan cannot work.

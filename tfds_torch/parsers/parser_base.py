@@ -29,7 +29,7 @@ from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
 from tfds_torch.plan.epoch import LARGEST_KEY, EpochPlan, Remainder
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
@@ -220,8 +220,13 @@ class ParserBase(ABC):
             if name not in METADATA_FIELDS:
                 self._field(name)
 
-    def plan(self, world: World) -> EpochPlan:
+    def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
         """Returns the arithmetic of an epoch for one place in the world.
+
+        Args:
+            world: the grid, and the place in it.
+            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
+                size; the plan is that of the rest.
 
         Raises:
             ConfigError: the number of examples, the batch size and the remainder cannot work together there.
@@ -238,6 +243,7 @@ class ParserBase(ABC):
                 shuffle=self.shuffle,
                 seed=self.seed,
                 blocks=self.read.blocks,
+                first_example=first_example,
             )
         except ConfigError as error:
             raise ConfigError(f"{self.dataset_name}, split {quoted(self.split)}: {error}") from None
@@ -289,6 +295,7 @@ class ParserBase(ABC):
         fields: Sequence[str] = DEFAULT_FIELDS,
         in_pieces: bool = False,
         context: ReadContext = ReadContext(),
+        first_example: int = 0,
     ) -> Iterator[Batch]:
         """Yields the batches of one worker of one rank, to one thread.
 
@@ -301,6 +308,8 @@ class ParserBase(ABC):
             in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded;
                 preprocessed images come in whole batches.
             context: what the run supplies: the memory of batches, metrics, the ranks of this machine.
+            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
+                size; batches are dealt and counted from there on. In mode `index` only.
 
         Raises:
             ConfigError: fields that do not exist, or a world in which the plan cannot work.
@@ -313,15 +322,15 @@ class ParserBase(ABC):
                 f"its own."
             )
         self.check_fields(fields)
-        plan = self.plan(world)
+        plan = self.plan(world, first_example=first_example)
         epoch = plan.check_epoch(epoch)
         plan.worker_batches(start_batch)
         mode = find_read_mode(self._source, self.split, plan, self.read)
         in_pieces = in_pieces and self.preprocess is None
         if has_inherited_runtime() and self.preprocess is not None and self.preprocess.map_fn is not None:
             # A process that was forked after tensorflow ran must not use it, as a map_fn does.
-            arguments = (self, world, epoch, start_batch, tuple(fields), context.num_local_ranks)
-            made_there = fresh_process.iterate(_batches_of, *arguments)
+            arguments = (self, world, epoch, start_batch, tuple(fields), context.num_local_ranks, first_example)
+            made_there = subprocess_call.iterate(_batches_of, *arguments)
             return OneThreadIterator(_move_into_buffers(made_there, context), repr(self))
         content = self._content(fields, in_buffers=context.make_buffer is not None and not in_pieces)
         request = ReadRequest(
@@ -481,6 +490,7 @@ def _batches_of(
     start_batch: int,
     fields: Sequence[str],
     num_local_ranks: int | None,
+    first_example: int,
 ) -> Iterator[Batch]:
     context = ReadContext(num_local_ranks=num_local_ranks)
-    return parser.batches(world, epoch, start_batch, fields=fields, context=context)
+    return parser.batches(world, epoch, start_batch, fields=fields, context=context, first_example=first_example)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.epoch import EpochPlan, Remainder, pipeline_counts
 from tfds_torch.plan.order import epoch_order, order_at
 from tfds_torch.plan.world import World
 
@@ -57,25 +58,6 @@ class Assignment:
         return sum(map(len, self.fill))
 
 
-def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:
-    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch.
-
-    Args:
-        plan: the epoch plan; its world names the pipeline.
-        start_batch: the rank's batch at which this iteration of the epoch begins.
-
-    Raises:
-        ConfigError: start_batch lies outside 0..num_batches.
-    """
-    numbers = plan.worker_batches(start_batch)
-    slots = len(numbers) * plan.batch_size
-    if not numbers or numbers[-1] != plan.num_batches - 1:
-        return slots, 0
-    first_of_last = numbers[-1] * plan.global_batch_size + plan.world.rank * plan.batch_size
-    fill = plan.batch_size - min(max(plan.num_valid - first_of_last, 0), plan.batch_size)
-    return slots - fill, 0 if plan.remainder is Remainder.KEEP else fill
-
-
 def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assignment:
     """Returns what the plan's pipeline reads in mode `examples`: consecutive cuts of the row of examples.
 
@@ -89,7 +71,11 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> A
 
     Returns:
         The pipeline's assignment.
+
+    Raises:
+        ConfigError: the plan is that of the rest of an epoch.
     """
+    _check_whole(plan)
     counts = np.array([pipeline_counts(replace(plan, world=world)) for world in _pipelines_until(plan)], dtype=np.int64)
     (valid_start, fill_start), (num_valid, num_fill) = counts[:-1].sum(axis=0).tolist(), counts[-1].tolist()
     first_pass = epoch * plan.num_passes
@@ -112,7 +98,11 @@ def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assi
 
     Returns:
         The pipeline's assignment, without fill: what a wrap adds is among its own examples.
+
+    Raises:
+        ConfigError: the plan is that of the rest of an epoch.
     """
+    _check_whole(plan)
     wanted = sum(pipeline_counts(plan))
     first_pass = epoch * plan.num_passes
 
@@ -133,6 +123,14 @@ def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assi
             wanted -= length
         pass_number += 1
     return Assignment(tuple(shard_ranges), (), num_available=available)
+
+
+def _check_whole(plan: EpochPlan) -> None:
+    if plan.first_example:
+        raise ConfigError(
+            f"first_example={plan.first_example}: read modes 'files' and 'examples' deal whole epochs only, so that a "
+            f"stream goes on with the same global batch. Use read mode 'index' to change it within an epoch."
+        )
 
 
 def _pipelines_until(plan: EpochPlan) -> Iterator[World]:

@@ -1,6 +1,11 @@
-"""Where an iteration of a loader begins."""
+"""Cursor: which epoch a loader reads, where its latest iteration began, and what was delivered of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfds_torch.errors import ConfigError, StateMismatchError
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.epoch import MOST_EPOCHS
 
 
 @dataclass(frozen=True)
@@ -17,3 +22,156 @@ class Start:
     epoch: int
     start_batch: int = 0
     first_example: int = 0
+
+
+@dataclass
+class Position:
+    """How far one iteration of a loader is. The iteration owns it, and notes what it delivers.
+
+    Attributes:
+        start: where the iteration began.
+        num_workers: of the loader, 0 for none; of one that did not begin, those of the loaded state. None: unknown.
+        delivered: batches that the training loop has taken.
+        has_ended: whether it has taken them all.
+    """
+
+    start: Start
+    num_workers: int | None
+    delivered: int = 0
+    has_ended: bool = False
+
+    @property
+    def now(self) -> Start:
+        """Where the training loop is."""
+        return replace(self.start, start_batch=self.start.start_batch + self.delivered)
+
+    def note_delivery(self, number: int) -> None:
+        """Notes how many batches the training loop has taken."""
+        self.delivered = number
+
+    def note_end(self) -> None:
+        """Notes that the training loop has taken all batches."""
+        self.has_ended = True
+
+
+class Cursor:
+    """Counts the epochs of the loaders over one dataset until an epoch is set, and knows where a loaded state goes on.
+
+    Every iteration is an epoch, also one that is broken off. For one thread; a copy counts on from the same epoch, and
+    has no iteration yet.
+
+    Args:
+        num_workers: of the loader, as far as no iteration has begun; None: unknown.
+    """
+
+    def __init__(self, num_workers: int | None = None) -> None:
+        self._num_workers = num_workers
+        self._fixed: int | None = None
+        self._counted = -1  # The latest epoch.
+        self._loaded: Position | None = None
+        self._must_keep_workers = False
+        self._latest: Position | None = None  # Since an epoch was set or a state was loaded.
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fixes the epoch of the iterations to come.
+
+        Raises:
+            ConfigError: epoch is not an integer in 0..2**62.
+        """
+        self._fixed = check_set_epoch(epoch)
+        if self._latest is not None:  # An iteration has gone on from the loaded state.
+            self._loaded = None
+        self._latest = None
+
+    def load(self, start: Start, num_workers: int | None = None, *, must_keep_workers: bool = False) -> None:
+        """Lets the next iteration begin somewhere, and the count go on from there.
+
+        Should another epoch be set by hand, that one begins at its first batch.
+
+        Args:
+            start: where.
+            num_workers: of the loader whose state it is; None: unknown.
+            must_keep_workers: whether only as many workers can go on; of no effect where they are unknown.
+        """
+        self._loaded, self._must_keep_workers = Position(start, num_workers), must_keep_workers
+        self._fixed, self._counted, self._latest = None, start.epoch - 1, None
+
+    def begin(self, num_workers: int, earlier: Position | None = None) -> Position:
+        """Returns the position of an iteration that begins now.
+
+        Args:
+            num_workers: of the loader, 0 for none.
+            earlier: the loader's iteration before, which is over. Where no batch of it was taken, it begins again:
+                frameworks begin an iteration just to try it.
+
+        Raises:
+            StateMismatchError: a loaded state goes on with other workers only; nothing is changed.
+        """
+        if earlier is not None and earlier is self._latest and not (earlier.delivered or earlier.has_ended):
+            start = earlier.start
+        else:
+            start = self._next.start
+            if self._loaded is not None and self._loaded.start is start:
+                if self._must_keep_workers:
+                    check_num_workers(self._loaded.num_workers, num_workers)
+                self._loaded = None
+            if self._fixed is None:
+                self._counted = start.epoch
+        self._latest = Position(start, num_workers)
+        return self._latest
+
+    def count_from(self, epoch: int) -> None:
+        """Counts on from an epoch that something else has read, from the loaded state on where there was one."""
+        self._counted, self._loaded, self._latest = epoch, None, None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an iteration has begun since an epoch was set or a state was loaded."""
+        return self._latest is not None
+
+    def position(self, own: Position | None = None) -> Position:
+        """Returns the position of the latest iteration; where none has begun, of the next one.
+
+        Args:
+            own: of the loader that asks: its latest iteration, which may not be that of all loaders.
+        """
+        return self._next if self._latest is None else own or self._latest
+
+    @property
+    def _next(self) -> Position:
+        epoch = self._counted + 1 if self._fixed is None else self._fixed
+        if self._loaded is not None and self._loaded.start.epoch == epoch:
+            return self._loaded
+        return Position(Start(epoch), self._num_workers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_latest": None}
+
+
+def check_set_epoch(epoch: object) -> int:
+    """Returns an epoch that is to be set, as an int.
+
+    Raises:
+        ConfigError: it is not an integer in 0..2**62.
+    """
+    number = check_integer("set_epoch: epoch", epoch, 0)
+    if number > MOST_EPOCHS:
+        raise ConfigError(f"set_epoch: epoch={number} must be in 0..{MOST_EPOCHS}.")
+    return number
+
+
+def check_num_workers(asked: int | None, num_workers: int) -> None:
+    """Checks that as many workers go on with the state of a stream as saved it.
+
+    Args:
+        asked: the workers of the state, >= 1; None: unknown.
+        num_workers: that there are, 0 for none.
+
+    Raises:
+        StateMismatchError: they are others.
+    """
+    if asked is not None and asked != max(1, num_workers):
+        raise StateMismatchError(
+            f"num_workers: {asked} in the state, {num_workers or 'none, which counts as 1,'} here. A stream goes on in "
+            f"the same world only: use num_workers={asked}. Read mode 'index' would go on with any number."
+        )

@@ -1,8 +1,9 @@
-"""EpochPlan: how many batches each rank and worker yields, and which examples are in them.
+"""EpochPlan and WorkerOrder: how many batches each rank and worker yields, and which examples are in them.
 
 N examples, R ranks, W workers, batch_size B per rank, global batch G = R * B. An epoch is a row of *slots*: first k * N
 slots for its k passes (`repeats`), then, where the remainder asks for it, the fill of the last global batch. Global
-batch g is slots g*G .. (g+1)*G - 1, and rank r takes its r-th slice of B.
+batch g is slots g*G .. (g+1)*G - 1, and rank r takes its r-th slice of B. Where the first `first_example` slots were
+delivered under another G, slots and batches are counted from there on.
 """
 
 from dataclasses import dataclass
@@ -13,15 +14,14 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.distinct import find_distinct
-from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
+from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, find_distinct, order_at
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 
 PAD_LABEL = -100
 """The label of a padded example: the `ignore_index` of torch's losses."""
 
-_MOST_EPOCHS = 2**62
+MOST_EPOCHS = 2**62
 LARGEST_KEY = 2**63 - 1
 """The largest sample key that int64 holds."""
 
@@ -76,6 +76,8 @@ class EpochPlan:
         seed: of the shuffled order.
         delivery: what `len()` counts.
         blocks: where `shuffle` shuffles blocks of examples, the sizes of these; None shuffles single examples.
+        first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
+            size, 0..k * N. The plan is then that of the rest of the epoch.
 
     Raises:
         ConfigError: values out of range, or a combination that cannot keep the guarantees.
@@ -91,10 +93,13 @@ class EpochPlan:
     seed: int = 42
     delivery: Delivery = Delivery.SAMPLE
     blocks: BlockShuffle | None = None
+    first_example: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (("num_examples", 0), ("batch_size", 1), ("repeats", 0), ("seed", 0)):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
+        first_example = check_integer("first_example", self.first_example, 0, self.num_own_slots)
+        object.__setattr__(self, "first_example", first_example)
         for name, kind in (("remainder", Remainder), ("delivery", Delivery)):
             object.__setattr__(self, name, _to_member(kind, name, getattr(self, name)))
         if not isinstance(self.blocks, BlockShuffle | None):
@@ -112,9 +117,9 @@ class EpochPlan:
     def _check_training(self) -> None:
         if self.num_examples == 0:
             raise ConfigError("The split holds no examples: there is nothing to train on.")
-        if self.num_batches == 0:
+        if self.remainder is Remainder.DROP and self.num_own_slots < self.global_batch_size:
             raise ConfigError(
-                f"remainder='drop' leaves no batch: the epoch's {self.num_examples * self.num_passes} examples are "
+                f"remainder='drop' leaves no batch: the epoch's {self.num_own_slots} examples are "
                 f"fewer than the global batch of {self.global_batch_size} ({self.world.num_replicas} ranks x "
                 f"batch_size {self.batch_size}). Use remainder='wrap' or a smaller batch_size."
             )
@@ -138,34 +143,39 @@ class EpochPlan:
         return max(1, self.repeats)
 
     @property
+    def num_own_slots(self) -> int:
+        """Slots of the epoch's own examples, k * N; the fill comes behind them."""
+        return self.num_examples * self.num_passes
+
+    @property
     def global_batch_size(self) -> int:
         """G = num_replicas * batch_size."""
         return self.world.num_replicas * self.batch_size
 
     @property
     def num_batches(self) -> int:
-        """Batches of an epoch, the same on every rank."""
-        whole, rest = divmod(self.num_examples * self.num_passes, self.global_batch_size)
+        """Batches of an epoch (from `first_example` on), the same on every rank."""
+        whole, rest = divmod(self.num_own_slots - self.first_example, self.global_batch_size)
         return whole + (1 if rest and self.remainder is not Remainder.DROP else 0)
 
     @property
     def num_samples(self) -> int:
         """Examples that this rank yields in an epoch; wrapped and padded ones count."""
         if self.remainder is Remainder.KEEP:
-            return self.num_examples * self.num_passes
+            return self.num_own_slots - self.first_example
         return self.num_batches * self.batch_size
 
     @property
     def num_valid(self) -> int:
-        """Slots of the whole world that hold one of the epoch's own k * N examples."""
-        return min(self.num_examples * self.num_passes, self.num_batches * self.global_batch_size)
+        """Slots of the whole world, from `first_example` on, that hold one of the epoch's own k * N examples."""
+        return min(self.num_own_slots - self.first_example, self.num_batches * self.global_batch_size)
 
     @property
     def last_epoch(self) -> int:
         """The last epoch, <= 2**62, whose sample keys fit into int64: those of its fill are of following passes."""
-        num_slots = self.num_batches * self.global_batch_size
-        most = (LARGEST_KEY - num_slots) // max(1, self.num_examples * self.num_passes)
-        return max(0, min(_MOST_EPOCHS, most))
+        num_slots = self.first_example + self.num_batches * self.global_batch_size
+        most = (LARGEST_KEY - num_slots) // max(1, self.num_own_slots)
+        return max(0, min(MOST_EPOCHS, most))
 
     def check_epoch(self, epoch: object) -> int:
         """Returns an epoch as an int.
@@ -213,16 +223,17 @@ class EpochPlan:
 
         Args:
             epoch: which epoch.
-            slots: int64 [n], each >= 0 and within the epoch.
+            slots: int64 [n], each >= 0 and within the epoch, counted from `first_example` on.
 
         Raises:
             ConfigError: there is no such epoch.
         """
         epoch = self.check_epoch(epoch)
+        slots = slots + self.first_example
         passes, positions = np.divmod(slots, self.num_examples)
         valid = np.ones(slots.shape, np.bool_)
         if self.remainder is Remainder.PAD:
-            valid = slots < self.num_examples * self.num_passes
+            valid = slots < self.num_own_slots
             passes = np.minimum(passes, self.num_passes - 1)
         passes += epoch * self.num_passes
         return PlannedBatch(self._examples_at(passes, positions), passes, valid)
@@ -240,6 +251,93 @@ class EpochPlan:
         if self.blocks is None:
             return order_at(positions, self.num_examples, self.seed, pass_number)
         return block_order_at(positions, self.num_examples, self.seed, pass_number, self.blocks)
+
+
+def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:
+    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch.
+
+    Args:
+        plan: the epoch plan; its world names the pipeline.
+        start_batch: the rank's batch at which this iteration of the epoch begins.
+
+    Raises:
+        ConfigError: start_batch lies outside 0..num_batches.
+    """
+    numbers = plan.worker_batches(start_batch)
+    slots = len(numbers) * plan.batch_size
+    if not numbers or numbers[-1] != plan.num_batches - 1:
+        return slots, 0
+    first_of_last = numbers[-1] * plan.global_batch_size + plan.world.rank * plan.batch_size
+    fill = plan.batch_size - min(max(plan.num_valid - first_of_last, 0), plan.batch_size)
+    return slots - fill, 0 if plan.remainder is Remainder.KEEP else fill
+
+
+@dataclass(frozen=True)
+class WorkerOrder:
+    """What one worker of one rank delivers of an epoch, from a batch on, in order of delivery.
+
+    It is arithmetic: nothing is listed before it is asked for, whatever the size of the dataset.
+
+    Attributes:
+        plan: the epoch plan; its world names the worker.
+        epoch: which epoch, >= 0.
+        start_batch: the rank's batch at which this iteration of the epoch begins, 0 <= start_batch <= num_batches.
+
+    Raises:
+        ConfigError: there is no such epoch or batch.
+    """
+
+    plan: EpochPlan
+    epoch: int
+    start_batch: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epoch", check_integer("epoch", self.epoch, 0))
+        self.plan.worker_batches(self.start_batch)
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the rank's batches that this worker delivers."""
+        return self.plan.worker_batches(self.start_batch)
+
+    def __len__(self) -> int:
+        """Examples that this worker delivers; wrapped and padded ones count."""
+        return sum(pipeline_counts(self.plan, self.start_batch))
+
+    @property
+    def num_valid(self) -> int:
+        """Of these, the leading ones that are no padding."""
+        num_own, num_fill = pipeline_counts(self.plan, self.start_batch)
+        return num_own if self.plan.remainder is Remainder.PAD else num_own + num_fill
+
+    def sample_keys(self, start: int, stop: int) -> Int64Array:
+        """Returns the sample keys at positions start..stop-1 of this worker's deliveries.
+
+        Returns:
+            int64 [stop - start]: `pass_number * num_examples + index`.
+
+        Raises:
+            ConfigError: the positions are not within 0..len.
+        """
+        planned = self.planned(start, stop)
+        return planned.pass_number * self.plan.num_examples + planned.index
+
+    def planned(self, start: int, stop: int) -> PlannedBatch:
+        """Returns the examples at the same positions, the pass of each, and whether it is valid.
+
+        Raises:
+            ConfigError: the positions are not within 0..len.
+        """
+        if not 0 <= start <= stop <= len(self):
+            raise ConfigError(
+                f"WorkerOrder: positions {start}:{stop} must lie within 0..{len(self)}, the examples that worker "
+                f"{self.plan.world.worker} of rank {self.plan.world.rank} delivers from batch {self.start_batch} on."
+            )
+        numbers, batch_size = self.numbers, self.plan.batch_size
+        own, offsets = np.divmod(np.arange(start, stop, dtype=np.int64), batch_size)
+        first = self.plan.world.rank * batch_size
+        slots = (numbers.start + own * numbers.step) * self.plan.global_batch_size + first + offsets
+        return self.plan.at_slots(self.epoch, slots)
 
 
 def _to_member(kind: type[Enum], name: str, value: object) -> Enum:

@@ -14,13 +14,14 @@ every version of numpy.
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.hashing import UInt64Array, hash_with_key
+from tfds_torch.plan.random import UInt64Array, hash_with_key
 
 Int64Array = NDArray[np.int64]
 
@@ -232,3 +233,31 @@ def _modulo(values: UInt64Array, divisor: np.uint64) -> UInt64Array:
     """Returns `values % divisor`: numpy divides by one number four times as fast as it takes remainders."""
     rest: UInt64Array = values - values // divisor * divisor
     return rest
+
+
+class Distinct(NamedTuple):
+    """The distinct ones of n values, as `numpy.unique` gives them.
+
+    Attributes:
+        values: int64 [m], ascending.
+        first: int64 [m], the position at which each of them stands first.
+        inverse: int64 [n], for each of the n values its position among the distinct ones.
+    """
+
+    values: Int64Array
+    first: Int64Array
+    inverse: Int64Array
+
+
+def find_distinct(values: Int64Array) -> Distinct:
+    """Returns the distinct ones of int64 [n].
+
+    `numpy.unique` imports `numpy.ma` when it is first called: up to 0.3 s of a forked worker's first batch.
+    """
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    is_new = np.ones(len(values), np.bool_)
+    is_new[1:] = ascending[1:] != ascending[:-1]
+    inverse = np.empty(len(values), np.int64)
+    inverse[order] = np.cumsum(is_new) - 1
+    return Distinct(ascending[is_new], order[is_new], inverse)

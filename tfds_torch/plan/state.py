@@ -8,12 +8,20 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import BlockShuffle
-from tfds_torch.plan.state_fields import checksum_of, describe, read_fields
+from tfds_torch.plan.state_fields import (
+    READ_MODES,
+    STATE_FIELDS,
+    STATE_VERSION,
+    check_kind,
+    checksum_of,
+    describe,
+    read_fields,
+)
 from tfds_torch.plan.state_fit import differences, likely_changed
-from tfds_torch.plan.state_layout import READ_MODES, STATE_FIELDS, STATE_VERSION, check_kind
-from tfds_torch.plan.stateful_loader import read_stateful
+from tfds_torch.plan.worker_position import read_stateful
 from tfds_torch.plan.world import World
 
 
@@ -39,7 +47,9 @@ class LoaderState:
         num_replicas: R.
         num_workers: W per rank, >= 1; None where it is not known or does not matter.
         epoch: which epoch, >= 0.
-        batches_delivered: batches that each rank has delivered of this epoch; all of them when the epoch is over.
+        first_example: examples of this epoch that all ranks together had delivered before the global batch size was
+            changed to this one; 0 where it was not. Batches are counted from there on.
+        batches_delivered: batches that each rank has delivered since; all of them when the epoch is over.
         checksum: 8 hexadecimal digits over all other fields.
     """
 
@@ -61,6 +71,7 @@ class LoaderState:
     num_replicas: int
     num_workers: int | None
     epoch: int
+    first_example: int
     batches_delivered: int
     checksum: str = ""
 
@@ -78,6 +89,8 @@ class LoaderState:
         batches_delivered: int,
     ) -> "LoaderState":
         """Returns the state of a loader; 0 workers count as 1, the rank that reads by itself.
+
+        The plan says of which rest of the epoch, where it has a `first_example`; all else is as the attributes.
 
         Raises:
             ConfigError: there is no such read mode, epoch or batch.
@@ -104,6 +117,7 @@ class LoaderState:
             num_replicas=plan.world.num_replicas,
             num_workers=None if num_workers is None else max(1, check_integer("num_workers", num_workers, 0)),
             epoch=check_integer("epoch", epoch, 0),
+            first_example=plan.first_example,
             batches_delivered=0,
         )
         return state.at(batches_delivered)
@@ -133,7 +147,7 @@ class LoaderState:
 
     @cached_property
     def plan(self) -> EpochPlan:
-        """The plan of the epoch that the state speaks of, for rank 0 with one worker.
+        """The plan of the epoch that the state speaks of, from `first_example` on, for rank 0 with one worker.
 
         Raises:
             ConfigError: there can be no such epoch.
@@ -151,12 +165,25 @@ class LoaderState:
             shuffle=self.shuffle,
             seed=self.seed,
             blocks=blocks,
+            first_example=self.first_example,
         )
 
     @property
     def num_batches(self) -> int:
-        """Batches that each rank has in an epoch."""
+        """Batches that each rank has in the epoch, from `first_example` on."""
         return self.plan.num_batches
+
+    @property
+    def start(self) -> Start:
+        """Where an iteration begins that goes on from here."""
+        return Start(self.epoch, self.batches_delivered, self.first_example)
+
+    @property
+    def examples_delivered(self) -> int:
+        """Examples of the epoch that all ranks together have delivered; when it is over, all that it has."""
+        if self.batches_delivered >= self.num_batches:
+            return self.plan.num_own_slots
+        return self.first_example + self.batches_delivered * self.global_batch_size
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a dict of plain values."""
@@ -189,22 +216,24 @@ class LoaderState:
         """
         read = cls._read(state)
         read._check_itself([field.name for field in fields(cls) if field.name != "checksum"])
-        return read
+        return read._sealed()
 
     @classmethod
-    def load(cls, state: object, here: "LoaderState") -> "LoaderState":
+    def load(cls, state: object, here: "LoaderState", *, allow_batch_change: bool = False) -> "LoaderState":
         """Returns a saved state that fits the dataset which is to continue it.
 
         Args:
             state: what `to_dict` wrote.
             here: what the receiving dataset says of itself; its epoch and batches_delivered do not matter.
+            allow_batch_change: whether a state of another global batch size becomes one of the size that there is here,
+                at the same example, in read mode `index`.
 
         Raises:
             StateMismatchError: as in `from_dict` and `check_fits`. Fields that differ from `here` are named first.
         """
         read = cls._read(state)
-        read.check_fits(here)
-        return read
+        read.check_fits(here, allow_batch_change=allow_batch_change)
+        return read._sealed() if read.global_batch_size == here.global_batch_size else read._dealt_anew(here)
 
     @classmethod
     def from_stateful(cls, state: Mapping[str, Any]) -> "LoaderState":
@@ -218,30 +247,32 @@ class LoaderState:
         """
         return read_stateful(state, cls)
 
-    def check_fits(self, here: "LoaderState") -> None:
+    def check_fits(self, here: "LoaderState", *, allow_batch_change: bool = False) -> None:
         """Checks that a dataset can continue this state.
 
-        In read mode "index" the numbers of ranks and workers may differ, as long as the global batch is the same;
-        the other modes continue in the same world only. The remainders "keep" and "pad" are the same here: they are
-        the usual ones of evaluation on one rank and on several.
+        In read mode "index" the numbers of ranks and workers may differ, as long as the global batch is the same, or
+        may change; the other modes continue in the same world only. The remainders "keep" and "pad" are the same here:
+        they are the usual ones of evaluation on one rank and on several.
 
         Args:
             here: what the receiving dataset says of itself; its epoch and batches_delivered do not matter.
+            allow_batch_change: whether the global batch size may be another one.
 
         Raises:
             StateMismatchError: with every field that differs, the value stored, the value found and the remedy; or a
                 field that cannot be compared was changed after saving.
         """
-        found = differences(self.to_dict(), here.to_dict())
+        found = differences(self.to_dict(), here.to_dict(), allow_batch_change=allow_batch_change)
         if found:
             raise StateMismatchError(f"The state does not fit this dataset. {' '.join(found)}")
         self._check_itself(likely_changed(self.to_dict(), here.to_dict()))
 
     @classmethod
     def _read(cls, state: object) -> "LoaderState":
-        if isinstance(state, Mapping):
-            check_kind(state)
-        return cls(**read_fields("LoaderState", state, STATE_FIELDS))
+        """Returns a saved state as it is: one of version 1 keeps its version and checksum, which `_sealed` renews."""
+        expected = check_kind(state) if isinstance(state, Mapping) else STATE_FIELDS
+        what = "LoaderState" if expected is STATE_FIELDS else "LoaderState of version 1"
+        return cls(**{"first_example": 0, **read_fields(what, state, expected)})
 
     def _check_itself(self, suspects: list[str]) -> None:
         """Checks that the fields agree with each other and with the checksum."""
@@ -255,14 +286,20 @@ class LoaderState:
                 f"LoaderState: block_records={self.block_records} and window_blocks={self.window_blocks} must both "
                 f"be numbers or both None. Load the state as it was saved."
             )
+        if self.first_example and self.read_mode != "index":
+            raise StateMismatchError(
+                f"LoaderState: first_example={self.first_example} must be 0 in read mode {self.read_mode!r}, whose "
+                f"global batch size does not change within an epoch. Load the state as it was saved."
+            )
         try:
             num_batches = self.num_batches
         except ConfigError as error:
             raise StateMismatchError(f"LoaderState: its fields describe no epoch. {error}") from None
         if self.batches_delivered > num_batches:
+            since = f" from first_example={self.first_example} on" if self.first_example else ""
             raise StateMismatchError(
                 f"LoaderState: batches_delivered={self.batches_delivered} must be in 0..{num_batches}, the batches of "
-                f"an epoch. Load the state as it was saved."
+                f"an epoch{since}. Load the state as it was saved."
             )
         if self.epoch > self.plan.last_epoch:
             raise StateMismatchError(
@@ -277,8 +314,23 @@ class LoaderState:
                 f"One of {values} or the checksum was changed after saving. Load the state as it was saved."
             )
 
+    def _dealt_anew(self, here: "LoaderState") -> "LoaderState":
+        """Returns the same point of the epoch in the world and the global batch size of another state."""
+        state = replace(
+            self,
+            remainder=here.remainder,
+            global_batch_size=here.global_batch_size,
+            batch_size=here.batch_size,
+            num_replicas=here.num_replicas,
+            first_example=self.examples_delivered,
+            batches_delivered=0,
+        )
+        return state._sealed()
+
     def _sealed(self) -> "LoaderState":
-        return replace(self, checksum=checksum_of(self._fields_without_checksum()))
+        state = replace(self, version=STATE_VERSION)
+        return replace(state, checksum=checksum_of(state._fields_without_checksum()))
 
     def _fields_without_checksum(self) -> dict[str, Any]:
-        return {name: value for name, value in self.to_dict().items() if name != "checksum"}
+        left_out = ("checksum",) if self.version == STATE_VERSION else ("checksum", "first_example")
+        return {name: value for name, value in self.to_dict().items() if name not in left_out}

@@ -24,23 +24,31 @@ _SAME_REMAINDERS = ("keep", "pad")
 _MOST_NAMED = 8
 
 
-def differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence and a remedy for every field of a state that keeps a dataset from continuing it."""
+def differences(stored: Mapping[str, Any], here: Mapping[str, Any], *, allow_batch_change: bool) -> list[str]:
+    """Returns a sentence and a remedy for every field of a state that keeps a dataset from continuing it.
+
+    Args:
+        stored: the fields of the state.
+        here: those of the dataset.
+        allow_batch_change: whether another global batch size may continue the state, in read mode `index`.
+    """
     found = []
     for name, remedy in _REMEDIES.items():
         if stored[name] != here[name] and not (name == "remainder" and _has_same_batches(stored, here)):
             said = remedy.format(stored=describe(stored[name]), window_records=_window_records(stored))
             found.append(_said(name, stored, here, said))
     if stored["read_mode"] == "index":
-        return found + _of_global_batch(stored, here)
+        return found if allow_batch_change else found + _of_global_batch(stored, here)
     return found + _of_world(stored, here)
 
 
 def likely_changed(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Returns the fields of a state that no comparison with a dataset can judge."""
-    free = ["num_replicas", "batch_size"] if stored["read_mode"] == "index" else []
+    free = ["global_batch_size", "num_replicas", "batch_size"] if stored["read_mode"] == "index" else []
     free += ["remainder"] if stored["remainder"] in _SAME_REMAINDERS else []
-    return ["epoch", "batches_delivered", "num_workers"] + [name for name in free if stored[name] != here[name]]
+    return ["epoch", "first_example", "batches_delivered", "num_workers"] + [
+        name for name in free if stored[name] != here[name]
+    ]
 
 
 def _said(name: str, stored: Mapping[str, Any], here: Mapping[str, Any], remedy: str) -> str:
@@ -73,7 +81,8 @@ def _of_global_batch(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list
     return [
         f"global_batch_size: {size} in the state ({stored['num_replicas']} ranks x batch_size "
         f"{stored['batch_size']}), {here['global_batch_size']} here ({num_replicas} ranks x batch_size "
-        f"{here['batch_size']}). {remedy}"
+        f"{here['batch_size']}). {remedy} Or call load_state_dict(state, allow_batch_change=True), which deals the "
+        f"rest of the epoch anew."
     ]
 
 

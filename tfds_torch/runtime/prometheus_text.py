@@ -4,13 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.feed_stats import FeederStats
-from tfds_torch.runtime.loader_stats import LoaderStats
+from tfds_torch.runtime.feed_metrics import FeederStats
+from tfds_torch.runtime.metrics import STAGES, WORKER_STAGES, LoaderStats
 
 Stats = FeederStats | LoaderStats
-
-_LOADER_STAGES = ("read", "decode", "transform", "fetch", "collate", "hand_over")
-_LOOP_STAGES = ("device_copy", "waiting", "consumer")
 
 
 def prometheus_text(stats: Stats | Mapping[str, Stats]) -> str:
@@ -111,7 +108,7 @@ def _add_loader(families: _Families, name: str, stats: LoaderStats) -> None:
     families.count("loader_examples", "Examples delivered to the training loop.", of, stats.examples)
     families.count("loader_replaced", "Damaged examples that others took the place of.", of, stats.replaced)
     figures = stats.to_dict()
-    for stage in (*_LOADER_STAGES, *_LOOP_STAGES):
+    for stage in (*STAGES, "waiting", "consumer"):
         families.count(
             "loader_stage_seconds",
             "Time by stage, all processes together; waiting and consumer: of the training loop.",
@@ -121,7 +118,7 @@ def _add_loader(families: _Families, name: str, stats: LoaderStats) -> None:
     for worker in figures["workers"]:
         of_worker = of | {"worker": str(worker["worker"])}
         families.count("loader_worker_examples", "Examples that a worker made.", of_worker, worker["examples"])
-        for stage in _LOADER_STAGES:
+        for stage in WORKER_STAGES:
             families.count(
                 "loader_worker_stage_seconds",
                 "Time of a worker, by stage.",

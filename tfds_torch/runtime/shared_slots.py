@@ -1,8 +1,9 @@
-"""SharedSlots: memory in which a loader's workers hand over batches, used over and over."""
+"""SharedSlots: memory in which a loader's workers hand over batches, used over and over; SlotPacking: places in it."""
 
 import mmap
 import os
 import weakref
+from functools import partial
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_PAGE = 4096
+_PAGE, _ALIGNMENT = 4096, 64
 _FREE, _TAKEN = 0, 1
 
 
@@ -111,13 +112,14 @@ class SharedSlots:
         """Returns bytes of a slot; a flag is cleared when nothing refers to them."""
         # A new object over the same memory: it lives as long as any view of it.
         array = np.frombuffer(self.bytes_of(slot)[:num_bytes].data, np.uint8)
-        weakref.finalize(array, _set_free, self._flags, flag, os.getpid()).atexit = False
+        self._owners[flag] = weakref.ref(array, partial(_set_free, self._flags, flag, os.getpid()))
         return array
 
     def _map(self, descriptor: int) -> None:
         self._bytes = np.frombuffer(mmap.mmap(descriptor, self._size), np.uint8)
         self._flags = self._bytes[: self._flag_bytes]
         self._address = self._bytes.ctypes.data
+        self._owners: dict[int, weakref.ref[NDArray[np.uint8]]] = {}  # Flag -> what clears it when it is dropped.
         self._unsent: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
         self._received: weakref.WeakValueDictionary[int, NDArray[np.uint8]] = weakref.WeakValueDictionary()
 
@@ -139,6 +141,61 @@ class SharedSlots:
         _slots_by_name[self.name] = self
 
 
+class SlotPacking:
+    """Finds where parts of a batch lie in slots, or may be copied to; slots are free again where packing fails.
+
+    Args:
+        slots: of the worker; None: there are none, and so there is no place.
+    """
+
+    def __init__(self, slots: SharedSlots | None) -> None:
+        self.slots = slots
+        self._ends: dict[int, int] = {}  # Slot -> how far it is used by this batch.
+        self._taken: list[NDArray[np.uint8]] = []
+
+    def refer(self, address: int, num_bytes: int) -> tuple[int, int] | None:
+        """Returns slot and offset of memory that lies in a slot which this process has taken; None: it does not.
+
+        Args:
+            address: where it begins.
+            num_bytes: how far it reaches.
+        """
+        slots = self.slots
+        found = None if slots is None or not num_bytes else slots.find(address)
+        if slots is None or found is None:
+            return None
+        num_taken = slots.num_unsent(found[0])
+        if num_taken is None or found[1] + num_bytes > num_taken:
+            return None
+        self._ends.setdefault(found[0], num_taken)  # Behind all of it, also where this is a part.
+        return found
+
+    def place(self, num_bytes: int) -> tuple[int, int] | None:
+        """Returns a slot and an offset at which so many bytes may be written; None: there is no room."""
+        slots = self.slots
+        if slots is None:
+            return None
+        for slot, end in self._ends.items():
+            offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+            if offset + num_bytes <= slots.slot_bytes:
+                self._ends[slot] = offset + num_bytes
+                return slot, offset
+        taken = slots.take(num_bytes)
+        found = None if taken is None else slots.find(taken.ctypes.data)
+        if taken is None or found is None:
+            return None
+        self._taken.append(taken)
+        self._ends[found[0]] = num_bytes
+        return found
+
+    def finish(self) -> tuple[int, ...]:
+        """Returns the slots of the batch, which the receiver holds from now on."""
+        if self.slots is not None:
+            for slot in self._ends:
+                self.slots.note_sent(slot)
+        return tuple(self._ends)
+
+
 def _nothing() -> None:
     return None
 
@@ -146,6 +203,6 @@ def _nothing() -> None:
 _slots_by_name: "weakref.WeakValueDictionary[str, SharedSlots]" = weakref.WeakValueDictionary()
 
 
-def _set_free(flags: NDArray[np.uint8], flag: int, owner: int) -> None:
+def _set_free(flags: NDArray[np.uint8], flag: int, owner: int, _: object) -> None:
     if os.getpid() == owner:  # Not what a fork has copied of it.
         flags[flag] = _FREE

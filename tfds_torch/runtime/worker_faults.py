@@ -5,10 +5,10 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.process_tree import describe_exit, process_state
+from tfds_torch.runtime.spawned_process import GUARD, MISSING_GUARD, NOT_LOADED, describe_guard
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_process import GUARD, MISSING_GUARD, NOT_LOADED, describe_guard
-from tfds_torch.runtime.worker_watch import describe_exit, process_state
 
 _MISSING_NAME = re.compile(r"Can't get attribute '([^']{1,200})' on <module '__(?:mp_)?main__'")
 _STOPPED = "Tt"
@@ -119,8 +119,8 @@ class WorkerFaults:
             )
         return ""
 
-    def describe_lie(self, worker: int, pid: int, what: str) -> str:
-        """Returns what is said of a worker that breaks the rules of its messages.
+    def describe_protocol_error(self, worker: int, pid: int, what: str) -> str:
+        """Returns the message for a worker whose messages cannot be read.
 
         Args:
             worker: which one.
@@ -165,14 +165,6 @@ class WorkerFaults:
         """
         said = f"{self._no_batch()} The training process itself reads {self._place_of(0)}."
         return f"{said} The stack of its reading thread:\n{stack}" if stack else said
-
-    def describe_half_message(self, stack: str) -> str:
-        """Returns what is said when the rest of a worker's message did not come in time.
-
-        Args:
-            stack: of the thread that reads; may be empty.
-        """
-        return f"{self._no_batch()} A message of a worker came in part only. {self.names.next_step}\n{stack}"
 
     def describe_slow_start(self, waited_s: float) -> str:
         """Returns what is said while no worker has made a batch for a while."""

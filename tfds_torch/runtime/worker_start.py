@@ -1,25 +1,27 @@
 """How a loader's worker begins its life: signals, its parent, what it reports to; and its turn among the others."""
 
+import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
 
 import numpy as np
 
-from tfds_torch.runtime.machine_share import usable_cores
+from tfds_torch.runtime.limits import usable_cores
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.process_tree import is_running
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_watch import end_with_parent
 
+_PARENT_CHECK_S = 1.0
 _LONGEST_TURN_S = 2.0  # Whatever keeps the others.
 _TURN_PERIOD_S = 0.005
 
 
-def become_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slots: SharedSlots | None) -> None:
+def init_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slots: SharedSlots | None) -> None:
     """Prepares this process, a worker of that number.
 
     Args:
@@ -41,25 +43,27 @@ def become_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slot
         slots.bind(worker)
 
 
-@contextmanager
-def interrupts_held(method: str) -> Iterator[None]:
-    """Lets Ctrl-C wait while workers are started, until they ignore it; they inherit that it is blocked.
-
-    Args:
-        method: how they start. A fork server would hand it on to others for ever, and so nothing is held there.
-    """
-    can_block = hasattr(signal, "pthread_sigmask") and threading.current_thread() is threading.main_thread()
-    blocked = None
-    if can_block and method != "forkserver":
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        if blocked is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+_watching_in: int | None = None  # The process that watches its parent already.
 
 
-def wait_for_turn(metrics: StageMetrics, worker: int) -> None:
+def end_with_parent() -> None:
+    """Lets this process end soon after its parent, whatever its other threads wait for; more calls do no more."""
+    global _watching_in
+    parent = parent_process()
+    if parent is not None and _watching_in != os.getpid():
+        _watching_in = os.getpid()
+        threading.Thread(target=_watch_parent, args=(parent.pid, parent.sentinel), daemon=True).start()
+
+
+def _watch_parent(pid: int, sentinel: int) -> None:
+    can_ask = is_running(os.getpid())
+    # The sentinel alone would not do: processes forked later by the parent hold it open too.
+    while not wait([sentinel], _PARENT_CHECK_S) and (not can_ask or is_running(pid)):
+        pass
+    os._exit(1)
+
+
+def stagger_first_batch(metrics: StageMetrics, worker: int) -> None:
     """Lets workers of lower numbers make their first batches first, where there are more workers than cores.
 
     The loop takes a batch of each worker in turn: where all share the cores from the start, the first batch is as late

@@ -5,7 +5,7 @@ from typing import overload
 
 from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.stored_pixels import Pixels, StoredPixels
+from tfds_torch.storage.stored_pixels import Gather, Pixels, StoredPixels, gather_with_numpy
 
 
 class CachedPixels(StoredPixels):
@@ -43,14 +43,14 @@ class CachedPixels(StoredPixels):
         one: Pixels = self[place : place + 1 or None].copy()[0]
         return one
 
-    def copy_into(self, out: Pixels) -> None:
+    def copy_into(self, out: Pixels, gather: Gather = gather_with_numpy) -> None:
         """See StoredPixels.
 
         Raises:
             ShardError: the cache was cut, and the original files cannot be read either.
         """
         try:
-            self._stored.copy_into(out)
+            self._stored.copy_into(out, gather)
         except ShardError as error:
             for row, image in zip(out, self._decode_original(self._index, error), strict=True):
                 row[...] = image

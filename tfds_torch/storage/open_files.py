@@ -1,18 +1,52 @@
-"""Shard files kept open between reads, without using up the process's file descriptors."""
+"""Shard files kept open between reads, and the lock by which threads take turns, which is open in a forked process."""
 
 import contextlib
 import errno
 import os
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 from tfds_torch.errors import ConfigError, ShardError
-from tfds_torch.storage.process_lock import ProcessLock
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN, allowed_files, shard_status, unreadable
 
 Stamp = tuple[int, int]  # Size in bytes and modification time in ns.
 _MANY_FILES = 512  # Where the system does not say how many may be open.
+
+
+class ProcessLock:
+    """A `threading.Lock` that is open in a forked child, whatever the parent's threads did, and in a pickled copy."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _alive.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *details: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProcessLock, ()
+
+    def renew(self) -> None:
+        """Begins in a forked child: another thread of the parent may have held the lock at that moment."""
+        self._lock = threading.Lock()
+
+
+_alive: "weakref.WeakSet[ProcessLock]" = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for lock in _alive:
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
 
 
 class OpenFiles:

@@ -1,5 +1,6 @@
-"""What sources have in common whose records are `tf.train.Example`s in shard files."""
+"""Sources whose records are `tf.train.Example`s in shard files, and the table that finds the record of an example."""
 
+import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -9,21 +10,87 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.example_fields import BadExampleError
-from tfds_torch.storage.example_proto import ExampleReader
+from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.file_instruction import FileInstruction, is_local
-from tfds_torch.storage.ids import LazyIds
-from tfds_torch.storage.instruction_table import InstructionTable
-from tfds_torch.storage.open_files import Stamp, stamp_of
-from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.open_files import ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
-from tfds_torch.storage.source import Columns, FieldSpec
+from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
 
 _LONGEST_NUMBER = 18  # Digits of a record's number.
+
+
+class InstructionTable:
+    """File instructions, flattened: example i is the i-th record of them all.
+
+    Args:
+        instructions: of one split expression, in its order.
+        dataset: "name/config:version", for messages.
+
+    Attributes:
+        files: distinct files, in order of first use.
+        num_in_file: records that each file holds by `dataset_info.json`.
+
+    Raises:
+        ConfigError: instructions that contradict each other.
+    """
+
+    def __init__(self, instructions: Sequence[FileInstruction], dataset: str) -> None:
+        self.dataset = dataset
+        counts: dict[str, int] = {}
+        first = 0
+        for item in instructions:
+            promised = counts.setdefault(item.path, item.num_in_shard)
+            whole = min(item.skip, item.take) >= 0 and item.skip + item.take <= item.num_in_shard
+            if not whole or promised != item.num_in_shard or item.first_index != first:
+                raise ConfigError(
+                    f"{dataset}: {item} does not continue the instructions before it, or leaves its file."
+                )
+            first += item.take
+        self.files, self.num_in_file = tuple(counts), tuple(counts.values())
+        self.num_examples = first
+        number = {path: place for place, path in enumerate(self.files)}
+        self._file = np.array([number[item.path] for item in instructions], np.int64)
+        self._first = np.array([item.first_index for item in instructions], np.int64)
+        self._skip = np.array([item.skip for item in instructions], np.int64)
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return self.num_examples
+
+    def check_local(self) -> None:
+        """Raises ConfigError unless every file is one of this machine."""
+        remote = next((path for path in self.files if not is_local(path)), None)
+        if remote is not None:
+            raise ConfigError(
+                f"{self.dataset}: {remote} is not a file of this machine, and examples can be read by their index "
+                f"from local files only. Copy the dataset to a local folder."
+            )
+
+    def find(self, index: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Returns int64 [n] positions in `files` and int64 [n] record numbers in these files.
+
+        Args:
+            index: int64 [n], of examples, in any order.
+
+        Raises:
+            ExampleNotFoundError: an index outside 0..len-1.
+        """
+        index = np.asarray(index, np.int64)
+        outside = (index < 0) | (index >= self.num_examples)
+        if outside.any():
+            raise ExampleNotFoundError(
+                f"{self.dataset} has no example {index[outside][0]} here: the split has {self.num_examples} examples, "
+                f"counted from 0."
+            )
+        if not len(index):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        # The last instruction that begins at or before the example; those without records are passed over.
+        place = np.searchsorted(self._first, index, side="right") - 1
+        return self._file[place], self._skip[place] + index - self._first[place]
 
 
 class RecordReader(Protocol):
@@ -104,6 +171,12 @@ class RecordSource(ABC):
             state.pop(derived, None)
         return state
 
+    def with_checksums(self, verify_checksums: bool) -> "RecordSource":
+        """Returns this source, with checksums verified or not. It opens files of its own."""
+        other = copy.copy(self)  # As a pickled one, it has no open files.
+        other.verify_checksums, other._lock = verify_checksums, ProcessLock()
+        return other
+
     @property
     def identity(self) -> object:
         """File names, and which records of how many are read."""
@@ -168,7 +241,7 @@ class RecordSource(ABC):
 
     def ids(self, index: Int64Array) -> LazyIds:
         """Returns TFDS's ids, `<shard file>__<record>`."""
-        return LazyIds(self._name_records, *self.table.find(index))
+        return LazyIds(self._name_records, np.asarray(index, np.int64))
 
     def find(self, id: str) -> int:
         """Returns the number of the example that has an id; the first one, where a split has it twice."""
@@ -231,8 +304,8 @@ class RecordSource(ABC):
             raise wrong_count(path, found, 0, self.name)
         self._seen_empty[path] = stamp
 
-    def _name_records(self, file: Int64Array, record: Int64Array) -> list[str]:
-        names = self._file_names
+    def _name_records(self, index: Int64Array) -> list[str]:
+        names, (file, record) = self._file_names, self.table.find(index)
         return [f"{names[one]}__{number}" for one, number in zip(file.tolist(), record.tolist(), strict=True)]
 
     @cached_property

@@ -1,9 +1,9 @@
-"""Source: the encoded examples of one split, by number, and the registry of the formats that have one."""
+"""Source: the encoded examples of one split and their ids, by number; the registry of the formats that have one."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,53 @@ class FieldSpec:
     shape: tuple[int | None, ...]
     dtype: Any
     default: Any = None
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class LazyIds(Sequence[str]):
+    """Ids of examples, each computed when it is looked at: equal to the list of them, and pickled as that list.
+
+    Attributes:
+        names_of: example numbers, int64 [m] -> their m ids.
+        numbers: int64 [n], of the examples.
+    """
+
+    names_of: Callable[[Int64Array], list[str]]
+    numbers: Int64Array
+
+    __hash__ = None  # type: ignore[assignment]  # Like a list.
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "LazyIds": ...
+
+    def __getitem__(self, place: int | slice) -> "str | LazyIds":
+        if isinstance(place, slice):
+            return LazyIds(self.names_of, self.numbers[place])
+        return self.names_of(self.numbers[place].reshape(1))[0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names_of(self.numbers))
+
+    def __contains__(self, one: object) -> bool:
+        return one in list(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, list | tuple | LazyIds):
+            return NotImplemented
+        return len(self) == len(other) and list(self) == list(other)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def __repr__(self) -> str:
+        first = f", {quoted(self[0])} first" if len(self) else ""
+        return f"<{len(self)} ids{first}>"
 
 
 class Source(Protocol):
@@ -120,7 +167,7 @@ class Source(Protocol):
         """Tells that examples, int64 [n], will be read soon; returns at once."""
 
     def ids(self, index: Int64Array) -> Sequence[str]:
-        """Returns the ids of examples, int64 [n]; computed when they are looked at."""
+        """Returns the ids of examples, int64 [n]: a list, or LazyIds."""
 
     def find(self, id: str) -> int:
         """Returns the number of the example that has an id. Reads no example.

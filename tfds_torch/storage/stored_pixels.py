@@ -9,7 +9,21 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
-_SMALLEST_UNIT = 32  # Bytes that are copied at a time, where images lie at multiples of it.
+
+Gather = Callable[[Pixels, NDArray[np.int64], Pixels], None]
+"""Copies pieces of one length out of memory: see `gather_with_numpy`."""
+
+
+def gather_with_numpy(memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
+    """Copies pieces of one length out of memory, in one call.
+
+    Args:
+        memory: uint8 [m].
+        starts: int64 [n], where each piece begins; the whole piece lies inside of memory.
+        out: uint8 [n, length], of which every row is contiguous.
+    """
+    length = out.shape[1]
+    out[...] = as_strided(memory, (len(memory) - length + 1, length), (1, 1), writeable=False)[starts]
 
 
 class StoredPixels(Sequence[Pixels]):
@@ -19,21 +33,19 @@ class StoredPixels(Sequence[Pixels]):
         memory: uint8 [m], the mapped file.
         starts: int64 [n], where each image begins; the whole image lies inside of memory.
         shape: [H, W, C].
-        unit: bytes of which the starts of all images of the file, and their size, are multiples.
         check: called before and after memory is copied; raises ShardError where the file was cut. None: it cannot be.
     """
 
-    __slots__ = ("_check", "_memory", "_starts", "_unit", "shape")
+    __slots__ = ("_check", "_memory", "_starts", "shape")
 
     def __init__(
         self,
         memory: Pixels,
         starts: NDArray[np.int64],
         shape: tuple[int, int, int],
-        unit: int = 1,
         check: Callable[[], object] | None = None,
     ) -> None:
-        self._memory, self._starts, self.shape, self._unit, self._check = memory, starts, shape, unit, check
+        self._memory, self._starts, self.shape, self._check = memory, starts, shape, check
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -46,7 +58,7 @@ class StoredPixels(Sequence[Pixels]):
 
     def __getitem__(self, place: int | slice) -> "Pixels | StoredPixels":
         if isinstance(place, slice):
-            return StoredPixels(self._memory, self._starts[place], self.shape, self._unit, self._check)
+            return StoredPixels(self._memory, self._starts[place], self.shape, self._check)
         self._check_file()
         start = int(self._starts[place])
         return self._memory[start : start + math.prod(self.shape)].reshape(self.shape).copy()
@@ -60,18 +72,18 @@ class StoredPixels(Sequence[Pixels]):
         self.copy_into(out)
         return out
 
-    def copy_into(self, out: Pixels) -> None:
-        """Copies all of them, each once, into memory uint8 [n, H, W, C] of which every row is contiguous."""
+    def copy_into(self, out: Pixels, gather: Gather = gather_with_numpy) -> None:
+        """Copies all of them, each once.
+
+        Args:
+            out: uint8 [n, H, W, C], of which every row is contiguous.
+            gather: copies them.
+
+        Raises:
+            ShardError: the file was cut.
+        """
         self._check_file()
-        size = math.prod(self.shape)
-        if self._unit >= _SMALLEST_UNIT and out.flags["C_CONTIGUOUS"]:
-            unit = np.dtype((np.void, self._unit))
-            units = self._memory[: len(self._memory) // self._unit * self._unit].view(unit)
-            places = (self._starts // self._unit)[:, None] + np.arange(size // self._unit)
-            np.take(units, places, out=out.reshape(len(self), size).view(unit), mode="clip")
-        else:
-            images = as_strided(self._memory, (len(self._memory) - size + 1, size), (1, 1), writeable=False)
-            out.reshape(len(self), size)[...] = images[self._starts]
+        gather(self._memory, self._starts, out.reshape(len(self), math.prod(self.shape)))
         self._check_file()  # Up to the end of its page, what was cut off meanwhile reads as zeros.
 
     def _check_file(self) -> None:

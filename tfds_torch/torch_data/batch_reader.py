@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from tfds_torch.loaders.receiver import WorkerBatch
+from tfds_torch.loaders.worker_sources import WorkerBatch
 from tfds_torch.plan.cursor import Start
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 
 
 class BatchReader(Protocol):

@@ -80,8 +80,19 @@ class DevicePrefetcher(Iterable[Any]):
         self._running: weakref.WeakSet[_Iteration] = weakref.WeakSet()
 
     def __iter__(self) -> Iterator[Any]:
+        return self._begin(iter(self.batches), is_tagged=False)
+
+    def iterate(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """Begins an iteration over batches with tags; it yields them on the device, each with its tag.
+
+        Args:
+            batches: pairs of a batch and its tag, which stays as it is. Closed with the iteration.
+        """
+        return self._begin(batches, is_tagged=True)
+
+    def _begin(self, batches: Iterator[Any], *, is_tagged: bool) -> "_Iteration":
         copy = device_copy(self.device, self._normalization, self.prefetch_batches, self._metrics)
-        iteration = _Iteration(copy, iter(self.batches), self._normalization.arrange)
+        iteration = _Iteration(copy, batches, self._normalization.arrange, is_tagged)
         self._running.add(iteration)
         return iteration
 
@@ -112,11 +123,11 @@ class DevicePrefetcher(Iterable[Any]):
 class _Iteration(Iterator[Any]):
     """One iteration: what was sent and not yet received, and what the source raised."""
 
-    def __init__(self, copy: DeviceCopy, source: Iterator[Any], arrange: Callable[[Any], Any]) -> None:
-        self._copy, self._arrange = copy, arrange
+    def __init__(self, copy: DeviceCopy, source: Iterator[Any], arrange: Callable[[Any], Any], is_tagged: bool) -> None:
+        self._copy, self._arrange, self._is_tagged = copy, arrange, is_tagged
         self._source: Iterator[Any] | None = source
         self._num_ahead = 0
-        self._sent: deque[Any] = deque()
+        self._sent: deque[tuple[Any, Any]] = deque()  # Each with its tag.
         self._error: Exception | None = None
 
     def __next__(self) -> Any:
@@ -124,11 +135,11 @@ class _Iteration(Iterator[Any]):
             while self._source is not None and self._error is None and len(self._sent) <= self._num_ahead:
                 self._send_next(self._source)
             if self._sent:
-                batch = self._copy.receive(self._sent[0])
-                self._sent.popleft()
+                batch = self._copy.receive(self._sent[0][0])
+                _, tag = self._sent.popleft()
                 # The first batch comes as soon as it is read; the ones ahead of it are built up one by one.
                 self._num_ahead = min(self._num_ahead + 1, self._copy.num_ahead)
-                return batch
+                return (batch, tag) if self._is_tagged else batch
         except Exception:
             self.close()
             raise
@@ -142,8 +153,9 @@ class _Iteration(Iterator[Any]):
     def _send_next(self, source: Iterator[Any]) -> None:
         try:
             if self._sent:  # As good as never waits: what was sent latest was sent before the loop's latest step.
-                self._copy.settle(self._sent[-1])
-            self._sent.append(self._copy.send(with_tensors(self._arrange(next(source)))))
+                self._copy.settle(self._sent[-1][0])
+            batch, tag = next(source) if self._is_tagged else (next(source), None)
+            self._sent.append((self._copy.send(with_tensors(self._arrange(batch))), tag))
         except StopIteration:
             self._close_source()
         except Exception as error:  # Comes after the batches before it.

@@ -13,7 +13,7 @@ from torch import Tensor
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
 
 Column = tuple[str, Iterable[Any]]
 """A field, and its values, one per example: pixels uint8 [H, W, C], a tensor of them, a label, or any other value."""

@@ -10,10 +10,10 @@ import torch.utils.data
 
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
-from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_start import become_worker, wait_for_turn
+from tfds_torch.runtime.worker_start import init_worker, stagger_first_batch
 from tfds_torch.torch_data.nested import count_examples, map_tensors
 from tfds_torch.torch_data.tensor_codec import TensorPacking, describe_full_memory, unpack
 from tfds_torch.torch_data.worker_info import fill_worker_info
@@ -53,7 +53,7 @@ class WorkerStart:
         Raises:
             WorkerError: the user's function failed.
         """
-        become_worker(worker, self.context.metrics, self.context.output, self.context.slots)
+        init_worker(worker, self.context.metrics, self.context.output, self.context.slots)
         info = torch.utils.data.get_worker_info()
         if info is not None and isinstance(info.dataset, MeasuredMap | MeasuredIterable):
             fill_worker_info(info.id, info.num_workers, info.seed, info.dataset.dataset)
@@ -151,7 +151,7 @@ class _WorkerItems(_Items):
     def __next__(self) -> Any:
         if self._is_first:
             self._is_first = False
-            wait_for_turn(self._metrics, self._worker)
+            stagger_first_batch(self._metrics, self._worker)
         if self._failure is None:
             try:
                 item = super().__next__()
@@ -208,7 +208,7 @@ class PackingCollate:
         failure = rows[-1] if self.is_batching and isinstance(rows, list) and rows else rows
         if not isinstance(failure, Failure):
             try:
-                delivery, packing = self._collate(rows, info.id), TensorPacking(self.slots)
+                delivery, packing = self._collate(rows, info.id), TensorPacking(SlotPacking(self.slots))
                 delivery.batch = map_tensors(delivery.batch, packing.refer)
                 return _Packed(self._note_ready(delivery, start), packing, self.slots)
             except Exception as error:
@@ -216,7 +216,8 @@ class PackingCollate:
                 if isinstance(error, RuntimeError | OSError) and _NO_SPACE in str(error):
                     message = f"{describe_full_memory()} ({failure.message})"
                     failure = Failure(WorkerError.__module__, WorkerError.__name__, message, failure.trace)
-        return _Packed(Delivery(failure, info.id, 0, time.monotonic()), TensorPacking(self.slots), self.slots)
+        delivery = Delivery(failure, info.id, 0, time.monotonic())
+        return _Packed(delivery, TensorPacking(SlotPacking(self.slots)), self.slots)
 
     def _collate(self, rows: Any, worker: int | None) -> Delivery:
         try:

@@ -14,25 +14,31 @@ from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.loader_state import state_at
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.parsers.reading_advice import warn_of_reading
+from tfds_torch.plan.cursor import Cursor, Position, Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan
-from tfds_torch.plan.shared_progress import Progress, SharedProgress
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.allocator import keep_freed_memory
-from tfds_torch.runtime.machine_share import num_local_ranks
+from tfds_torch.runtime.limits import num_local_ranks
+from tfds_torch.runtime.memory import keep_freed_memory
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.stage_metrics import StageMetrics
-from tfds_torch.runtime.worker_watch import end_with_parent
+from tfds_torch.runtime.worker_start import end_with_parent
 from tfds_torch.torch_data.fields import check_field_names, make_examples, make_tensors, timed
-from tfds_torch.torch_data.own_iteration import Iteration, OwnIterations, check_delivered, is_position
+from tfds_torch.torch_data.plain_dataloader import (
+    Iteration,
+    LocalIteration,
+    check_delivered,
+    check_fetch,
+    is_position,
+)
+from tfds_torch.torch_data.plain_epochs import PlainEpochs
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
 from tfds_torch.torch_data.second_shards import refuse_second_shards
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
-from tfds_torch.torch_data.torch_fetch import check_fetch
 
 
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
@@ -88,8 +94,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.fields = check_field_names(parser, fields)
         self.is_batched = self._find_delivery(batched)
         self._rank = RankFinder(world)
-        self._progress = SharedProgress()
-        self._own = OwnIterations()
+        self.cursor = Cursor()  # Of the Loaders over it.
+        self._plain, self._local = PlainEpochs(), LocalIteration()  # Of plain DataLoaders.
         warn_of_reading(parser, self.fields, self._rank.find_now() or World())
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
@@ -134,15 +140,16 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             ConfigError: epoch is not an integer >= 0, or Accelerate deals out the share of this rank a second time.
         """
         self._refuse_second_shards()
-        self._progress.set_epoch(epoch)
-        self._own.forget_other_epochs(epoch)
+        self.cursor.set_epoch(epoch)
+        self._plain.set_epoch(epoch)
+        self._local.forget_other_epochs(epoch)
 
     def state_dict(self, batches_delivered: int | None = None) -> dict[str, Any]:
         """Returns where training is: a small dictionary of plain values, for JSON or `torch.save`.
 
-        Behind a DataLoader with workers (and behind Accelerate's, which fetches one batch ahead) this object does not
-        see what is delivered: say it. Without workers it is known. In a worker (torchdata's StatefulDataLoader asks
-        there) it is the worker's own position.
+        Of a Loader it is known. Behind a DataLoader with workers (and behind Accelerate's, which fetches one batch
+        ahead) this object does not see what is delivered: say it. Without workers it is known. In a worker (torchdata's
+        StatefulDataLoader asks there) it is the worker's own position.
 
         Args:
             batches_delivered: batches taken out of the loader since its latest `iter()`: `enumerate(loader, 1)` counts
@@ -154,27 +161,37 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 went on from a state of its own and is to be asked.
         """
         worker = torch.utils.data.get_worker_info()
-        progress = self._progress.current()
-        position = self._own.position(can_see=worker is not None or progress.num_workers == 0)
+        progress = self._plain.current()
+        if worker is None and self.cursor.has_begun and not progress.has_begun:
+            if batches_delivered is not None:
+                raise ConfigError(
+                    f"batches_delivered={batches_delivered}: the loader went on from a state of its own, which counts "
+                    f"what it delivers. Ask the loader for its state."
+                )
+            return self.state_of(self.cursor.position()).to_dict()
+        position = self._local.position(can_see=worker is not None or progress.num_workers == 0)
         if position is not None and batches_delivered is None and not (self.is_read_ahead and worker is None):
             if worker is not None or position.examples:
                 return position.to_dict()
             return position.began_at.at(position.next_batch).to_dict()
-        num_workers = progress.resumed_workers if progress.num_workers is None else progress.num_workers
-        state = self.state_at(progress.epoch, progress.start_batch, num_workers)
+        num_workers = progress.loaded_workers if progress.num_workers is None else progress.num_workers
+        state = self.state_of(Position(progress.start, num_workers))
         delivered = check_delivered(batches_delivered, progress, state.num_batches, self.parser.batch_size)
-        return state.at(progress.start_batch + delivered).to_dict()
+        return state.at(state.batches_delivered + delivered).to_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
         """Lets the next iteration go on where a state was taken; later ones are the following epochs.
 
         The next iteration yields what is left of the state's epoch, nothing where that had ended. In mode `index` the
         number of workers and ranks may be another one, as long as the global batch (ranks x batch_size) is the same.
-        The stream modes go on in the same world only. `len()` stays that of a whole epoch. Where another epoch is set
-        by hand, that one begins at its first batch.
+        With `allow_batch_change` the global batch may be another one, too: what is left of the epoch is then dealt anew
+        from the example where it stood, each example exactly once. The stream modes go on in the same world only.
+        `len()` stays that of a whole epoch. Where another epoch is set by hand, that one begins at its first batch.
 
         Args:
             state: what `state_dict` returned, here or on another rank; or `LoaderState.from_stateful(...).to_dict()`.
+            allow_batch_change: whether a state of another global batch is taken, in mode `index`; it must be given on
+                every rank.
 
         Raises:
             StateMismatchError: the state is damaged, or not of this dataset, split, plan or world; nothing is changed.
@@ -182,16 +199,19 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         worker = torch.utils.data.get_worker_info()
         here = self.state_at(0, 0, None if worker is None else worker.num_workers)
         if worker is None and not is_position(state):
-            loaded = LoaderState.load(state, here)
-            is_bound = loaded.read_mode != "index" and loaded.batches_delivered > 0
-            self._progress.resume(loaded.epoch, loaded.batches_delivered, loaded.num_workers, is_bound=is_bound)
-            self._own.restore(None)
+            loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
+            self._load(loaded.start, loaded.num_workers, loaded.read_mode != "index" and loaded.batches_delivered)
+            self._local.restore(None)
         else:
             number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
             position = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)
             if worker is None:
-                self._progress.resume(position.began_at.epoch, position.began_at.batches_delivered, 1, is_bound=True)
-            self._own.restore(position)
+                self._load(position.began_at.start, 1, True)
+            self._local.restore(position)
+
+    def _load(self, start: Start, num_workers: int | None, must_keep_workers: object) -> None:
+        for count in (self.cursor, self._plain):
+            count.load(start, num_workers, must_keep_workers=bool(must_keep_workers))
 
     def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
         """Returns the state of a point in an epoch.
@@ -201,44 +221,57 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             batches_delivered: of it.
             num_workers: of the loader; 0: the training process reads by itself; None: it is not known.
         """
-        return state_at(self.parser, self.find_rank(), epoch, batches_delivered, num_workers)
+        return state_at(self.parser, self.find_rank(), Start(epoch, batches_delivered), num_workers)
+
+    def state_of(self, position: Position) -> LoaderState:
+        """Returns the state of a loader that is at a position."""
+        return state_at(self.parser, self.find_rank(), position.now, position.num_workers)
 
     @property
-    def progress(self) -> Progress:
-        """What is known here of the iteration that began last, and of the next one."""
-        return self._progress.current()
+    def start(self) -> Start:
+        """Where the latest iteration began, or where the next one will: after `set_epoch` or `load_state_dict`."""
+        progress = self._plain.current()
+        is_of_loader = self.cursor.has_begun and not progress.has_begun
+        return self.cursor.position().start if is_of_loader else progress.start
 
-    def begin(self, num_workers: int) -> LoaderState:
-        """Returns where an iteration begins that `read` makes: the next epoch, or where a loaded state goes on.
+    def begin(self, num_workers: int, earlier: Position | None = None) -> Position:
+        """Returns the position of an iteration of a Loader that begins now; `read` makes it.
 
-        Whoever asks counts what is delivered of it: the dataset itself cannot say that.
+        It begins the next epoch, or where a loaded state goes on. The Loader notes in it what is delivered.
 
         Args:
             num_workers: of the loader, 0 for none.
+            earlier: the Loader's iteration before.
 
         Raises:
             StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
         """
-        if self._own.is_restored:
+        if self._local.is_restored:
             raise StateMismatchError(
                 "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
                 "state of a Loader, or of LoaderState.from_stateful."
             )
-        epoch, start_batch = self._progress.begin(None, num_workers, is_counted_elsewhere=True)
-        self._own.end()
-        return self.state_at(epoch, start_batch, num_workers)
+        if (progress := self._plain.current()).has_begun:  # Loaders and plain DataLoaders share the count.
+            self.cursor.count_from(progress.start.epoch)
+        position = self.cursor.begin(num_workers, earlier)
+        self._plain.count_from(position.start.epoch)
+        self._local.end()
+        return position
 
     def __len__(self) -> int:
         """Examples that this rank yields in an epoch, wrapped and padded ones counted; whole batches where it is so."""
         return len(self.plan())
 
-    def plan(self) -> EpochPlan:
+    def plan(self, *, first_example: int = 0) -> EpochPlan:
         """Returns the plan of an epoch for this rank.
+
+        Args:
+            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch.
 
         Raises:
             ConfigError: the rank is not clear, or the plan cannot work there.
         """
-        plan = self.parser.plan(self.find_rank())
+        plan = self.parser.plan(self.find_rank(), first_example=first_example)
         return replace(plan, delivery=Delivery.BATCH) if self.is_batched else plan
 
     @property
@@ -270,7 +303,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 torch.distributed is not initialised.
             StallError: not all ranks came within timeout_s.
         """
-        check_ranks(self.parser, self.find_rank, timeout_s, self.progress.facts)
+        check_ranks(self.parser, self.find_rank, timeout_s, vars(self.start))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example of the split, in the order of the field `index`.
@@ -298,31 +331,33 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             end_with_parent()
             world, loader_seed = world.at_worker(worker.id, worker.num_workers), worker.seed - worker.id
             num_workers = worker.num_workers
-        began = self._own.take_restored(self._progress.fixed_epoch(loader_seed))
+        began = self._local.take_restored(self._plain.fixed_epoch(loader_seed))
         if began is None:
-            epoch, start_batch = self._progress.begin(loader_seed, num_workers, world.worker)
-            state = self.state_at(epoch, start_batch, num_workers)
+            start = self._plain.begin(loader_seed, num_workers, world.worker)
+            state = self.state_of(Position(start, num_workers))
             began = WorkerPosition(world.worker, world.num_workers, 0, 0, state)
         else:
-            state = began.began_at
-            self._progress.begin_at(loader_seed, num_workers, state.epoch, state.batches_delivered, world.worker)
-        return self._in_one_thread(self._counted(self._own.begin(self.parser.plan(world), began)))
+            start = began.began_at.start
+            self._plain.begin_at(loader_seed, num_workers, start, world.worker)
+        plan = self.parser.plan(world, first_example=start.first_example)
+        return self._in_one_thread(self._counted(self._local.begin(plan, began)))
 
     def read(
-        self, epoch: int, start_batch: int, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
+        self,
+        world: World,
+        start: Start,
+        metrics: StageMetrics | None = None,
+        slots: SharedSlots | None = None,
     ) -> Iterator[Any]:
-        """Yields what this process reads of an epoch; nothing is counted. In a worker, the share of that worker.
+        """Yields what one worker of a rank, or the rank by itself, reads of an epoch; nothing is counted.
 
         Args:
-            epoch: which one.
-            start_batch: the rank's batch at which the loader's iteration begins.
+            world: the rank, and which of its workers this is.
+            start: where the loader's iteration begins.
             metrics: what times are reported to; None: nothing.
             slots: in which a worker writes the images of whole batches; None: into memory of its own.
         """
-        worker, world = torch.utils.data.get_worker_info(), self.find_rank()
-        if worker is not None:
-            world = world.at_worker(worker.id, worker.num_workers)
-        batches = self._batches(world, epoch, start_batch, metrics, slots)
+        batches = self._batches(world, start, metrics, slots)
         items = (item for batch in batches for item in self._items(batch, metrics))
         return self._in_one_thread(items)
 
@@ -344,8 +379,9 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             )
         num_passed = began.examples
         check_fetch(self, self.parser.batch_size, self.is_batched, self.has_pil_images)
-        for batch in self._batches(iteration.plan.world, began.began_at.epoch, began.start_batch):
-            self._progress.note_produced(batch.batch + 1)
+        start = replace(began.began_at.start, start_batch=began.start_batch)
+        for batch in self._batches(iteration.plan.world, start):
+            self._plain.note_produced(batch.batch + 1)
             for item in self._items(batch):
                 if num_passed:
                     num_passed -= 1
@@ -356,8 +392,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     def _batches(
         self,
         world: World,
-        epoch: int,
-        start_batch: int,
+        start: Start,
         metrics: StageMetrics | None = None,
         slots: SharedSlots | None = None,
     ) -> Iterator[Batch]:
@@ -366,8 +401,15 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             keep_freed_memory()
         make_buffer = TensorBuffers(slots) if self.is_batched else None
         context = ReadContext(make_buffer, metrics, _num_local_ranks(os.environ), is_read_ahead=is_worker)
-        in_pieces = not self.is_batched
-        return self.parser.batches(world, epoch, start_batch, fields=self.fields, in_pieces=in_pieces, context=context)
+        return self.parser.batches(
+            world,
+            start.epoch,
+            start.start_batch,
+            fields=self.fields,
+            in_pieces=not self.is_batched,
+            context=context,
+            first_example=start.first_example,
+        )
 
     def _items(self, batch: Batch, metrics: StageMetrics | None = None) -> Iterator[Any]:
         """Yields the one item of a whole batch, or the examples of a piece."""

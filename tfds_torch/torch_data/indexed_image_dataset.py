@@ -1,5 +1,6 @@
 """IndexedImageDataset: a parser's examples as a torch map-style Dataset."""
 
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -15,9 +16,10 @@ from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions
-from tfds_torch.runtime.worker_watch import end_with_parent
-from tfds_torch.torch_data.example_epochs import ExampleEpochs
+from tfds_torch.runtime.worker_start import end_with_parent
 from tfds_torch.torch_data.fields import check_field_names, make_tuples
+from tfds_torch.torch_data.plain_dataloader import find_iteration
+from tfds_torch.torch_data.plain_epochs import PlainEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer
 
 _IN_TENSORS = ReadContext(make_buffer=make_own_buffer)
@@ -160,3 +162,44 @@ def _value(example: Example, field: str, images: Collection[str]) -> Any:
     if field in images:
         return torch.from_numpy(np.ascontiguousarray(example.features[field])).permute(2, 0, 1)
     return example.label if field == "label" and field not in example.features else example.features[field]
+
+
+class ExampleEpochs:
+    """Counts the iterations of the loaders over a map-style dataset, until an epoch is set by hand.
+
+    A map-style dataset is not asked when an iteration begins. The first example that a process is asked for in an
+    iteration begins the epoch there; how the workers of one loader agree on it is described in `PlainEpochs`.
+    Thread-safe; survives fork, and travels to workers of spawn and forkserver.
+    """
+
+    def __init__(self) -> None:
+        self._epochs = PlainEpochs()
+        self._of_iteration: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fixes the epoch of the iterations to come, in this process and in workers that already run.
+
+        Raises:
+            ConfigError: epoch is not an integer >= 0.
+        """
+        self._epochs.set_epoch(epoch)
+
+    def current(self) -> int:
+        """Returns the epoch of the example that is asked for now; outside of a loader, that of the latest iteration."""
+        iteration, worker = find_iteration(), torch.utils.data.get_worker_info()
+        loader_seed = None if worker is None else worker.seed - worker.id
+        if iteration is None:
+            return self._epochs.current().start.epoch if worker is None else self._epochs.fixed_epoch(loader_seed) or 0
+        epoch = self._of_iteration.get(iteration)
+        if epoch is None:
+            number, num_workers = (0, 0) if worker is None else (worker.id, worker.num_workers)
+            epoch = self._epochs.begin(loader_seed, num_workers, number).epoch
+            self._of_iteration[iteration] = epoch
+        return epoch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"epochs": self._epochs}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._epochs = state["epochs"]
+        self._of_iteration = weakref.WeakKeyDictionary()

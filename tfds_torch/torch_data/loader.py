@@ -1,9 +1,7 @@
 """Loader and create_loader: any dataset's batches, watched, measured, on their device; ours resume exactly."""
 
 import logging
-import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
@@ -12,26 +10,23 @@ from typing import Any
 import torch
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.receiver import WorkerBatch
-from tfds_torch.parsers.reading_names import name_of, names_of
+from tfds_torch.loaders.iteration import LoaderIteration
+from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.delivered import DeliveredBatches
+from tfds_torch.plan.cursor import Position
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.runtime.exit_closing import close_at_exit
-from tfds_torch.runtime.loader_iteration import LoaderIteration
-from tfds_torch.runtime.loader_metrics import LoaderMetrics
-from tfds_torch.runtime.loader_stats import LoaderStats
-from tfds_torch.runtime.pickling import unpicklable_is_named
-from tfds_torch.runtime.worker_faults import ReadingNames
+from tfds_torch.plan.world import World
+from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
+from tfds_torch.runtime.processes import close_at_exit
+from tfds_torch.torch_data.batch_reader import BatchReader
+from tfds_torch.torch_data.default_collation import DefaultCollation
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.foreign import ForeignReader, count_batches
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
-from tfds_torch.torch_data.loader_options import LoaderOptions
-from tfds_torch.torch_data.loading.source import BatchSource, _start_method
-from tfds_torch.torch_data.loading.torch_loader import TorchLoaderSetup
-from tfds_torch.torch_data.loading.worker import WorkerContext
-from tfds_torch.torch_data.own_iteration import is_position
+from tfds_torch.torch_data.loader_options import LoaderOptions, check_dataset
+from tfds_torch.torch_data.plain_dataloader import is_position
+from tfds_torch.torch_data.planned_reader import DatasetSource, OwnReader, PoolReader
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
@@ -152,19 +147,21 @@ class Loader(Iterable[Any]):
     """
 
     def __init__(self, dataset: Any, options: LoaderOptions = LoaderOptions()) -> None:  # noqa: B008 (frozen)
-        self._source: Any = None
+        self._reader: BatchReader | None = None
         self._iteration: Callable[[], LoaderIteration | None] = _nothing
-        self._context: WorkerContext | None = None
         self._is_closed = False
         self.dataset = dataset
         self.options = options
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
-        self._setup = TorchLoaderSetup.of(dataset, options)
-        self._delivered = DeliveredBatches()
+        check_dataset(dataset, options)
+        self._seed = dataset.parser.plan(World()).seed if options.seed is None and self._is_ours else options.seed
+        # Draws what torch's DataLoader draws, over all iterations.
+        self._generator = None if self._seed is None else torch.Generator().manual_seed(self._seed % 2**63)
+        self._position: Position | None = None  # Of the latest iteration over an ImageDataset.
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
         if options.has_device_stage:
-            self._on_device(())  # What cannot work is said now.
+            self._device_stage()  # What cannot work is reported now.
         warn_of_foreign(dataset, options, self.num_workers)
         self._has_ranks = warn_of_ranks(dataset, options)
         warn_of_memory(dataset, self.num_workers, options.prefetch_batches)
@@ -173,12 +170,12 @@ class Loader(Iterable[Any]):
     @property
     def batch_size(self) -> int | None:
         """Examples of a batch; None: the dataset's items come as they are, or a batch sampler deals them out."""
-        return self._setup.batch_size
+        return self.dataset.parser.batch_size or 1 if self._is_ours else self.options.batch_size
 
     @property
     def worker_pids(self) -> list[int]:
         """The processes that read, by the worker's number; empty where none run."""
-        return [] if self._source is None else self._source.pids
+        return [] if self._reader is None else self._reader.pids
 
     def __len__(self) -> int:
         """Batches of an epoch: exact for an ImageDataset, else as torch's DataLoader says.
@@ -198,18 +195,20 @@ class Loader(Iterable[Any]):
         if not self._has_ranks:  # torch.distributed may have been initialised meanwhile.
             self._has_ranks = warn_of_ranks(self.dataset, self.options, stacklevel=3)
         self._check_ranks()
-        began = self._begin_epoch()
-        source = self._begin_source(began)
-        batches = source.batches()
-        num_expected = None if began is None else began.num_batches - began.batches_delivered
+        position = self._begin_epoch()
+        reader = self._take_reader()
+        try:
+            batches = reader.begin(None if position is None else position.start)
+        except BaseException:
+            self._end_reader(reader, can_go_on=False)
+            raise
         iteration = LoaderIteration(
-            iter(self._on_device(batches)) if self.options.has_device_stage else batches,
-            source.examples,
+            self._device_stage().iterate(batches) if self.options.has_device_stage else batches,
             self._metrics,
-            num_expected,
-            self._note_delivery,
-            self._note_end,
-            partial(self._end_source, source),
+            self._num_left(position),
+            partial(self._note_delivery, position),
+            partial(self._note_end, position),
+            partial(self._end_reader, reader),
         )
         self._iteration = weakref.ref(iteration)
         return iteration
@@ -236,14 +235,20 @@ class Loader(Iterable[Any]):
             ConfigError: the dataset is not an ImageDataset.
         """
         dataset = self._own_dataset()
-        state = self._delivered.state(dataset.progress)
-        return dataset.state_dict() if state is None else state.to_dict()
+        if self._position is None or not dataset.cursor.has_begun:
+            return dataset.state_dict()
+        return dataset.state_of(self._position).to_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
         """Lets the next iteration go on where a state was taken; later ones are the following epochs.
 
         As `ImageDataset.load_state_dict`: in mode `index` the numbers of workers and ranks may be others, as long as
         the global batch is the same; a state of an epoch's end makes the first iteration empty.
+
+        Args:
+            state: what `state_dict` returned, here or on another rank.
+            allow_batch_change: whether a state of another global batch is taken, in mode `index`: what is left of the
+                epoch is then dealt anew, each example exactly once. It must be given on every rank.
 
         Raises:
             ConfigError: the dataset is not an ImageDataset.
@@ -252,7 +257,7 @@ class Loader(Iterable[Any]):
         dataset = self._own_dataset()
         if is_position(state):
             LoaderState.from_dict(state)  # Says what it is instead.
-        dataset.load_state_dict(state)
+        dataset.load_state_dict(state, allow_batch_change=allow_batch_change)
 
     def stats(self) -> LoaderStats:
         """Returns what was delivered since the loader was made, and where the time went, by stage and worker."""
@@ -263,8 +268,8 @@ class Loader(Iterable[Any]):
         self._is_closed = True
         if (iteration := self._iteration()) is not None:
             iteration.replace()
-        if self._source is not None:
-            self._end_source(self._source, can_go_on=False)
+        if self._reader is not None:
+            self._end_reader(self._reader, can_go_on=False)
 
     def __repr__(self) -> str:
         options = self.options
@@ -286,79 +291,68 @@ class Loader(Iterable[Any]):
         self.__init__(**state)  # type: ignore[misc] # Another process has processes of its own.
 
     def __del__(self) -> None:
-        if getattr(self, "_source", None) is not None:
+        if getattr(self, "_reader", None) is not None:
             self.close()
 
-    def _begin_epoch(self) -> LoaderState | None:
-        """Returns where an iteration over an ImageDataset begins that begins now."""
-        if not self._is_ours:
+    def _begin_epoch(self) -> Position | None:
+        """Returns the position of an iteration over an ImageDataset that begins now."""
+        if self._is_ours:
+            self._position = self.dataset.begin(self.num_workers, self._position)
+        return self._position
+
+    def _num_left(self, position: Position | None) -> int | None:
+        """Returns how many batches an iteration has that begins now, where they are planned."""
+        if position is None:
             return None
-        return self._delivered.begin(self.dataset.progress, partial(self.dataset.begin, self.num_workers))
+        plan = self.dataset.plan(first_example=position.start.first_example)
+        return int(plan.num_batches) - position.start.start_batch
 
-    def _begin_source(self, began: LoaderState | None) -> Any:
-        """Returns the source of an iteration that begins now."""
-        source, context = self._source, self._context
-        if not self._is_ours:
-            return self._begin_foreign(source)
-        if source is None or context is None or not source.is_usable:
-            if source is not None:
-                source.close()
-            context = self._context = self._setup.make_context(self.dataset, self.num_workers)
-            self._metrics.use(context.metrics)
-            _write_start(context, 0, began)
-            loader = self._setup.torch_loader(self.dataset, context, self.num_workers)
-            options, method = self.options, _start_method(loader) if self.num_workers else "fork"
-            parts = {"collate_fn": options.collate_fn, "worker_init_fn": options.worker_init_fn}
-            parts["dataset"] = self.dataset
-            with warnings.catch_warnings(), unpicklable_is_named("create_loader", parts, method):
-                warnings.filterwarnings("ignore", "Got pickle error when attempting to start", UserWarning)
-                source = self._source = BatchSource(loader, context, self._names(), self.options.timeout_s)
-        else:
-            _write_start(context, source.num_begun, began)
-        try:
-            source.begin()
-        except BaseException:
-            self._end_source(source, can_go_on=False)
-            raise
-        return source
-
-    def _begin_foreign(self, source: Any) -> Any:
-        """Returns the source of an iteration over a dataset that is not ours."""
-        if source is None or not source.is_usable:
-            if source is not None:
-                source.close()
-            reader = ForeignReader(self.dataset, self.options, self.num_workers, self._setup.generator)
-            source = self._source = _ForeignSource(reader)
+    def _take_reader(self) -> BatchReader:
+        """Returns what reads the iteration that begins now: that of the iteration before, if it can go on."""
+        reader = self._reader
+        if reader is None or not reader.is_usable:
+            if reader is not None:
+                reader.close()
+            reader = self._reader = self._make_reader()
             self._metrics.use(reader.metrics)
-        try:
-            source.begin()
-        except BaseException:
-            self._end_source(source, can_go_on=False)
-            raise
-        return source
+        return reader
 
-    def _end_source(self, source: BatchSource, can_go_on: bool) -> None:
+    def _make_reader(self) -> BatchReader:
+        options = self.options
+        if not isinstance(self.dataset, ImageDataset):
+            return ForeignReader(self.dataset, options, self.num_workers, self._generator)
+        collate = options.collate_fn or (None if self.dataset.is_batched else DefaultCollation(self.dataset))
+        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self._generator).item())
+        source = DatasetSource(self.dataset, collate, options.worker_init_fn, self._seed or 0, base_seed)
+        if not self.num_workers:
+            return OwnReader(source, options.timeout_s)
+        context = options.multiprocessing_context
+        return PoolReader(source, self.num_workers, context, options.prefetch_batches, options.timeout_s)
+
+    def _end_reader(self, reader: BatchReader, can_go_on: bool) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""
         is_kept = self.num_workers > 0 and self.options.persistent_workers and not self._is_closed
-        if can_go_on and is_kept and source.is_usable:
+        if can_go_on and is_kept and reader.is_usable:
             return
-        source.close()
-        if self._source is source:
-            self._source = None
+        reader.close()
+        if self._reader is reader:
+            self._reader = None
 
-    def _note_delivery(self, number: int) -> None:
-        self._delivered.number = number
+    def _note_delivery(self, position: Position | None, number: int) -> None:
+        if position is not None:
+            position.delivered = number
         if self.options.log_every is not None and number % self.options.log_every == 0:
             workers = f"; workers' pids {', '.join(map(str, self.worker_pids))}" if self.worker_pids else ""
             _logger.info("%s: %s%s", self._name, self.stats(), workers)
 
-    def _note_end(self) -> None:
-        self._delivered.has_ended = True
+    def _note_end(self, position: Position | None) -> None:
+        if position is not None:
+            position.has_ended = True
 
-    def _on_device(self, batches: Iterable[Any]) -> DevicePrefetcher:
+    def _device_stage(self) -> DevicePrefetcher:
         options = self.options
         return DevicePrefetcher(
-            batches,
+            (),  # An iteration brings its batches.
             "cpu" if options.device is None else options.device,
             mean=options.mean,
             std=options.std,
@@ -373,7 +367,7 @@ class Loader(Iterable[Any]):
         if not self._must_check_ranks or not self._is_ours or not is_distributed():
             return
         if self.dataset.find_rank().num_replicas > 1:
-            more = {**self.dataset.progress.facts, "num_workers": self.num_workers}
+            more = {**vars(self.dataset.start), "num_workers": self.num_workers}
             check_ranks(self.dataset.parser, self.dataset.find_rank, _RANKS_TIMEOUT_S, more)
         self._must_check_ranks = False
 
@@ -395,46 +389,6 @@ class Loader(Iterable[Any]):
             return type(self.dataset).__name__
         return name_of(self.dataset.parser)
 
-    def _names(self) -> ReadingNames:
-        if not self._is_ours:
-            return ReadingNames(self._name)
-        return names_of(self.dataset.parser, "Loader", "multiprocessing_context")
-
-
-class _ForeignSource:
-    """A ForeignReader as a BatchSource: the examples of its batches go beside them."""
-
-    def __init__(self, reader: ForeignReader) -> None:
-        self.reader, self.examples = reader, deque[int]()
-
-    @property
-    def pids(self) -> list[int]:
-        return self.reader.pids
-
-    @property
-    def is_usable(self) -> bool:
-        return self.reader.is_usable
-
-    def begin(self) -> None:
-        self.examples.clear()
-        self._found = self.reader.begin()
-
-    def batches(self) -> Iterator[Any]:
-        return map(self._split, self._found)
-
-    def _split(self, found: WorkerBatch) -> Any:
-        self.examples.append(found.num_examples)
-        return found.batch
-
-    def close(self) -> None:
-        self.reader.close()
-
 
 def _nothing() -> None:
     return None
-
-
-def _write_start(context: WorkerContext, number: int, began: LoaderState | None) -> None:
-    """Tells workers where an iteration over an ImageDataset begins."""
-    if context.starts is not None and began is not None:
-        context.starts.write(number, began.epoch, began.batches_delivered)

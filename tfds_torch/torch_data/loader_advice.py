@@ -13,8 +13,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import height_and_width
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.machine_share import choose_workers, num_local_ranks, usable_cores
-from tfds_torch.runtime.memory_limits import available_bytes, memory_limit
+from tfds_torch.runtime.limits import available_bytes, choose_workers, memory_limit, num_local_ranks, usable_cores
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 from tfds_torch.torch_data.loader_options import LoaderOptions, is_plain_iterable

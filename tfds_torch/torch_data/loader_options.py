@@ -13,7 +13,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
 from tfds_torch.torch_data.image_dataset import ImageDataset, no_numbers
-from tfds_torch.torch_data.torch_fetch import no_collation
+from tfds_torch.torch_data.plain_dataloader import no_collation
 
 _MOST_WORKERS, _MOST_PREFETCHED = 1024, 1024
 _OWN_ORDER = (

@@ -1,6 +1,6 @@
 """Starts the ranks of a training on this machine, as torchrun would, and yields what they yield.
 
-Every rank is a fresh interpreter (`runtime/fresh_process.py`) with torchrun's environment and a gloo process group over
+Every rank is a fresh interpreter (`runtime/subprocess_call.py`) with torchrun's environment and a gloo group over
 the loopback interface. The store through which the ranks find each other is the parent's, as torchrun's is, so no port
 is chosen before it is bound. One thread of the parent follows each rank.
 """
@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 from tfds_torch.errors import StallError, TfdsTorchError, WorkerError
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 
 # torch is imported inside functions: a rank reads OMP_NUM_THREADS as it loads torch, after its environment was set.
 
@@ -139,7 +139,7 @@ class _Ranks:
 
     def _follow(self, rank: int, request: bytes, environ: dict[str, str]) -> None:
         failure: Exception | None = None
-        replies = cast("Generator[tuple[str, Any], None, None]", fresh_process.iterate(_run_rank, request, environ))
+        replies = cast("Generator[tuple[str, Any], None, None]", subprocess_call.iterate(_run_rank, request, environ))
         try:
             with closing(replies):
                 for kind, payload in replies:

@@ -1,19 +1,25 @@
 """TensorBuffer: the images of a batch in a tensor, resized by torch."""
 
 import math
+import os
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils.data
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tfds_torch.images.batch_buffer import fill_with_pillow, resize_with_pillow
 from tfds_torch.images.decoding import Pixels
-from tfds_torch.runtime.reused_memory import ReusedMemory
+from tfds_torch.runtime.memory import ReusedMemory
 from tfds_torch.runtime.shared_slots import SharedSlots
+from tfds_torch.storage.stored_pixels import gather_with_numpy
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 16, 4096  # Calls without threads, where those were slower.
 _LARGEST_SERIAL = 30_000  # Elements. Of more, torch makes several threads' work, and they would wait for each other.
 
 # What `interpolate(..., antialias=True)` calls: it has no `out`.
@@ -40,6 +46,15 @@ class TensorBuffer:
         """The images, uint8 [B, C, H, W] in channels_last memory, without a copy."""
         return self._images
 
+    def gather(self, memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
+        """Copies pieces of one length out of memory, with torch's threads where that is faster; see `BatchBuffer`."""
+        if torch.get_num_threads() == 1:
+            _gather_with_torch(memory, starts, out)
+            return
+        began_s, with_threads = time.perf_counter(), _threads.are_wanted
+        (_gather_with_torch if with_threads else gather_with_numpy)(memory, starts, out)
+        _threads.note((time.perf_counter() - began_s) / max(1, out.size), with_threads=with_threads)
+
     def resize(  # noqa: D102
         self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool
     ) -> Pixels:
@@ -60,6 +75,78 @@ class TensorBuffer:
             _mirror(scratch, self.pixels[row])
         else:
             _resize(pixels, self._images[row : row + 1], steps, bicubic)
+
+
+class GatherThreads:
+    """Whether torch's threads gather faster than one thread of numpy does, by how long both took.
+
+    torch's threads spin until the last one of them has finished. Where other processes keep the cores, that took ten
+    times as long as one thread; where none do, half as long.
+    """
+
+    def __init__(self) -> None:
+        self._one_s = 0.0  # For a byte, smoothed.
+        self._num_waits, self._pause, self._num_good = _FIRST_PAUSE, _FIRST_PAUSE, 0
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether the next call is theirs."""
+        return not self._num_waits
+
+    def note(self, seconds: float, *, with_threads: bool) -> None:
+        """Notes how long a call took, seconds for a byte. Threads that were slower pause, each time twice as long."""
+        if not with_threads:
+            self._one_s = 0.75 * self._one_s + 0.25 * seconds if self._one_s else seconds
+            self._num_waits = max(0, self._num_waits - 1)
+        elif seconds > self._one_s:
+            self._num_waits, self._num_good = self._pause, 0
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        else:
+            self._num_good += 1
+            if self._num_good == _LONGEST_PAUSE:
+                self._pause = _FIRST_PAUSE
+
+
+_threads = GatherThreads()
+_has_used_threads = False
+
+
+def _gather_with_torch(memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
+    global _has_used_threads
+    _has_used_threads |= torch.get_num_threads() > 1
+    length = out.shape[1]
+    if length > _LARGEST_SERIAL:  # torch would copy these one after the other.
+        parts = next((one for one in range(2, 256) if not length % one and length // one <= _LARGEST_SERIAL), 1)
+        length //= parts
+        starts, out = (starts[:, None] + np.arange(parts) * length).reshape(-1), out.reshape(-1, length)
+    windows = torch.from_numpy(np.asarray(_Windows(memory, length)))
+    torch.index_select(windows, 0, torch.from_numpy(starts), out=torch.from_numpy(out))
+
+
+class _Windows:
+    """Every piece of a length in memory, uint8 [m - length + 1, length], as an array that can be written.
+
+    It is not: torch warns of memory that cannot be, as that of a mapped file.
+    """
+
+    def __init__(self, memory: Pixels, length: int) -> None:
+        self._memory = memory  # It must live as long.
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "data": (memory.__array_interface__["data"][0], False),
+            "shape": (len(memory) - length + 1, length),
+            "strides": (1, 1),
+        }
+
+
+def _keep_to_one_thread() -> None:
+    """Lets torch use one thread in a forked process: it would wait for ever for threads that were not forked."""
+    if _has_used_threads:
+        torch.set_num_threads(1)
+
+
+os.register_at_fork(after_in_child=_keep_to_one_thread)
 
 
 class TensorBuffers:

@@ -1,7 +1,10 @@
 """Tensors on their way between processes: in shared slots, or within the message. For our own workers' pipes only."""
 
+import io
 import os
 import pickle
+import struct
+from collections.abc import Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -10,23 +13,78 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.slot_packing import SlotPacking
+from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.loaders.transport import Message
+from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
+from tfds_torch.torch_data.nested import map_tensors
 
+_NO_SPACE = "No space left on device"
+_ALIGNMENT = 16
+_SIZE = struct.Struct("<Q")
 _LONGEST_MESSAGE = 2048  # Bytes. A pipe takes that whole: a worker that is killed leaves no half of one.
 _MOST_INLINE_BYTES = 1 << 16  # Of a tensor; larger ones lie in a slot.
 
 
-class TensorPacking:
-    """Finds places in a worker's slots for what a batch consists of.
+class TensorCodec:
+    """Carries batches through the pipe of a pool: tensors in slots, everything else pickled. Picklable."""
+
+    def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:
+        """Returns the bytes of a message's item, in pieces.
+
+        Raises:
+            ConfigError: a tensor cannot leave its process.
+            WorkerError: the machine's shared memory is full.
+        """
+        tensors, file, buffers = TensorPacking(packing, is_streamed=True), io.BytesIO(), list[pickle.PickleBuffer]()
+        try:
+            _Pickler(file, buffers).dump(map_tensors(message.item, tensors.refer))
+        except (RuntimeError, OSError) as error:
+            if _NO_SPACE not in str(error):
+                raise
+            raise WorkerError(f"{describe_full_memory()} ({error})") from error
+        frames = [file.getbuffer(), *(buffer.raw() for buffer in buffers)]
+        parts: list[Any] = [struct.pack(f"<{1 + len(frames)}Q", len(frames), *(frame.nbytes for frame in frames))]
+        end = len(parts[0])
+        for frame in frames:
+            padding = -end % _ALIGNMENT
+            parts += [bytes(padding), frame]
+            end += padding + frame.nbytes
+        return parts
+
+    def decode(self, content: memoryview, slots: Mapping[int, NDArray[Any]]) -> Any:
+        """Returns the item; its small arrays lie in the message."""
+        (num_frames,) = _SIZE.unpack_from(content)
+        sizes = struct.unpack_from(f"<{num_frames}Q", content, _SIZE.size)
+        frames, end = [], _SIZE.size * (1 + num_frames)
+        for size in sizes:
+            start = end + -end % _ALIGNMENT
+            end = start + size
+            frames.append(content[start:end])
+        return pickle.loads(frames[0], buffers=frames[1:])  # noqa: S301 (from our own worker, over a private pipe)
+
+
+class _Pickler(ForkingPickler):
+    """Pickles, but for the memory of arrays, which is listed beside.
 
     Args:
-        slots: of the worker; None: there are none.
+        file: where the pickled bytes go.
+        buffers: gets the memory of arrays.
     """
 
-    def __init__(self, slots: SharedSlots | None) -> None:
-        self._slots = None if slots is None else SlotPacking(slots)
+    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
+        super().__init__(file, 5, True, buffers.append)
+
+
+class TensorPacking:
+    """Finds places in a worker's slots for the tensors of a batch.
+
+    Args:
+        packing: of the batch.
+        is_streamed: whether a message may be long; else a large tensor without a place is left to torch.
+    """
+
+    def __init__(self, packing: SlotPacking, is_streamed: bool = False) -> None:
+        self._packing, self._is_streamed = packing, is_streamed
 
     def refer(self, tensor: Tensor) -> Any:
         """Returns what stands for a tensor in a message: where it lies, or a copy of it; or the tensor itself.
@@ -37,23 +95,22 @@ class TensorPacking:
         _check_can_leave(tensor)
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
-        packing = self._slots
         if not _is_plain(tensor):
             return tensor
-        if packing is not None and tensor.nbytes:
-            found = packing.refer(tensor.data_ptr(), _extent(tensor))
-            if found is not None:
-                return _InSlot((packing.slots.name, *found), tensor)
+        packing = self._packing
+        found = packing.refer(tensor.data_ptr(), _extent(tensor)) if tensor.nbytes else None
+        if found is not None:
+            return _InSlot(packing, found, tensor)
         strides = torch.empty_like(tensor, device="meta").stride()  # The same, where there are no gaps.
-        # A small one beside the images: whoever keeps it does not keep them.
+        # A small one beside the images: a loop that keeps it does not keep them.
         is_small = tensor.nbytes <= _MOST_INLINE_BYTES
-        place = None if packing is None or is_small else packing.place(tensor.nbytes)
-        if packing is None or place is None:
-            return _Inline(tensor, strides) if is_small else tensor
+        place = None if is_small else packing.place(tensor.nbytes)
+        if packing.slots is None or place is None:
+            return _Inline(tensor, strides) if is_small or self._is_streamed else tensor
         slot, offset = place
         copy = _tensor_at(packing.slots.bytes_of(slot), offset, tensor.dtype, tuple(tensor.shape), strides)
         copy.copy_(tensor)
-        return _InSlot((packing.slots.name, slot, offset), copy)
+        return _InSlot(packing, place, copy)
 
     def finish(self, value: Any) -> tuple[bytes | tuple[int, int, int], tuple[int, ...]]:
         """Returns a value as pickled bytes, or their place in a slot: its number, offset and size; and its slots.
@@ -61,16 +118,13 @@ class TensorPacking:
         The receiver holds the slots from now on.
         """
         pickled = bytes(ForkingPickler.dumps(value))
-        if self._slots is None:
-            return pickled, ()
-        content: bytes | tuple[int, int, int] = pickled
-        size, slots = len(pickled), self._slots.slots
-        place = self._slots.place(size) if size > _LONGEST_MESSAGE else None
-        if place is not None:
-            slot, offset = place
-            slots.bytes_of(slot)[offset : offset + size] = np.frombuffer(pickled, np.uint8)
-            content = slot, offset, size
-        return content, self._slots.finish()
+        size, slots = len(pickled), self._packing.slots
+        place = self._packing.place(size) if size > _LONGEST_MESSAGE else None
+        if slots is None or place is None:
+            return pickled, self._packing.finish()
+        slot, offset = place
+        slots.bytes_of(slot)[offset : offset + size] = np.frombuffer(pickled, np.uint8)
+        return (slot, offset, size), self._packing.finish()
 
 
 def unpack(content: bytes | tuple[int, int, int], name: str, numbers: tuple[int, ...]) -> Any:
@@ -92,8 +146,9 @@ def unpack(content: bytes | tuple[int, int, int], name: str, numbers: tuple[int,
 class _InSlot:
     """A tensor that lies in a slot; arrives as a tensor."""
 
-    def __init__(self, place: tuple[str, int, int], tensor: Tensor) -> None:
-        self._place, self._layout = place, (tensor.dtype, tuple(tensor.shape), tensor.stride())
+    def __init__(self, packing: SlotPacking, place: tuple[int, int], tensor: Tensor) -> None:
+        name = "" if packing.slots is None else packing.slots.name
+        self._place, self._layout = (name, *place), (tensor.dtype, tuple(tensor.shape), tensor.stride())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _receive_tensor, (*self._place, *self._layout)

@@ -10,7 +10,7 @@ import pytest
 from storage.beton.made_files import FIELDS, PAGE, sample_of, write_images, write_samples
 
 from tfds_torch.errors import ConfigError, ExampleNotFoundError, ShardError
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.beton.fields import BetonCustom, BetonInt, Encoded
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
@@ -120,7 +120,7 @@ def test_it_goes_to_other_processes_and_goes_on_after_a_fork(source: BetonSource
     expected = read_labels(source)
     assert source.find("folder/3.png") == 3  # Ids lie in mapped memory, which is not to be pickled.
     assert read_labels(pickle.loads(pickle.dumps(source))) == expected
-    assert fresh_process.call(read_labels, source) == expected
+    assert subprocess_call.call(read_labels, source) == expected
     child = os.fork()
     if child == 0:
         os._exit(0 if read_labels(source) == expected and len(source.read(np.arange(3), ["text"])["text"]) == 3 else 1)

@@ -18,7 +18,7 @@ from PIL import Image
 
 from tfds_torch.bench.task import PLAIN, TRAIN, Task
 from tfds_torch.bench.transform import CROP_PCT, RandomResizedCropFlip
-from tfds_torch.runtime.machine_share import num_cores
+from tfds_torch.runtime.limits import num_cores
 
 _IMAGES_OF_A_CALL = 16
 

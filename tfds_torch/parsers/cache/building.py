@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.images.decoding import ImageDecoder, Pixels
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.machine_share import usable_cores
+from tfds_torch.runtime.limits import usable_cores
 from tfds_torch.storage.beton.fields import BetonField, BetonFloat, BetonInt
 from tfds_torch.storage.beton.format import (
     ALLOCATION,

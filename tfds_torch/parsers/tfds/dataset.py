@@ -1,13 +1,13 @@
 """TfdsDataset: what is known of a dataset on disk, and the Source of each of its splits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.tfds.features import stored_specs
+from tfds_torch.parsers.tfds.feature_tree import Feature
 from tfds_torch.parsers.tfds.shard_names import BadTemplateError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted, shortened
@@ -22,7 +22,8 @@ class TfdsDataset:
     Attributes:
         name: `name/config:version`, or `name:version` without a config.
         directory: the version directory that holds the shards and `dataset_info.json`, or the root of an image folder.
-        features: TFDS's `FeaturesDict`.
+        features: what is known of them.
+        specs: what an example consists of, as it is stored; empty for an image folder.
         splits: TFDS's `SplitDict`.
         file_format: how examples are stored, a name of the registry of `storage/source.py`.
         listing: of an image folder; None: it is none.
@@ -30,7 +31,8 @@ class TfdsDataset:
 
     name: str
     directory: Any
-    features: Any
+    features: Feature
+    specs: Mapping[str, FieldSpec]
     splits: Any
     file_format: str
     listing: Any = None
@@ -63,7 +65,7 @@ class TfdsDataset:
         return make(  # type: ignore[no-any-return]
             self.name,
             instructions,
-            stored_specs(self.features),
+            self.specs,
             mean_example_bytes=self.mean_example_bytes,
             empty_files=empty_files,
             verify_checksums=verify_checksums,
@@ -119,14 +121,3 @@ class TfdsDataset:
             for path, length in zip(info.filepaths, info.shard_lengths, strict=True)
             if not length
         ]
-
-
-def field_spec(connector: Any) -> Any:
-    """Returns a FieldSpec for a feature connector, or a dictionary of them."""
-    return _tensor_spec(connector.get_tensor_info())
-
-
-def _tensor_spec(info: Any) -> Any:
-    if isinstance(info, dict):
-        return {key: _tensor_spec(inner) for key, inner in sorted(info.items())}
-    return FieldSpec(tuple(info.shape), info.np_dtype)

@@ -1,10 +1,8 @@
 """The fields that can be asked for of a dataset: which feature is behind each, and how it is decoded."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import tensorflow_datasets as tfds
 
 from tfds_torch.engines.fields import (
     ClassLabelField,
@@ -16,11 +14,11 @@ from tfds_torch.engines.fields import (
 )
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import stored_key
-from tfds_torch.parsers.tfds.dataset import field_spec
-from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature
+from tfds_torch.parsers.tfds.feature_tree import Feature, FoundFeature, Leaf, Repeated, describe_missing, find_feature
 from tfds_torch.parsers.tfds.features import StructuredField, num_classes
 from tfds_torch.parsers.tfds.targets import find_binary_fields, suggest_targets
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import FieldSpec
 
 
 @dataclass(frozen=True)
@@ -29,13 +27,13 @@ class DatasetFields:
 
     Attributes:
         dataset: `name/config:version`, for messages.
-        features: its TFDS `FeaturesDict`.
+        features: of the dataset.
         image_key: the feature behind the field `image`; None: there is none.
         target_key: the feature behind the field `label`, or several; None: there is none.
     """
 
     dataset: str
-    features: Any
+    features: Feature
     image_key: str | None
     target_key: str | tuple[str, ...] | None
 
@@ -57,13 +55,11 @@ class DatasetFields:
             advice = suggest_targets(self.features) if name == "label" else ""
             raise ConfigError(f"{self.dataset}: {describe_missing(what, key, self.features)}{advice}")
         if name == "image" and (
-            not isinstance(found.connector, tfds.features.Image)
-            or self._is_repeated(found)
-            or found.connector.np_dtype != np.uint8
+            not is_image(found.feature) or self._is_repeated(found) or found.feature.spec.dtype != np.uint8
         ):
             raise ConfigError(
                 f"{self.dataset}: the feature {quoted(key)} is not a single uint8 image but "
-                f"{quoted(found.connector)}. Set "
+                f"{quoted(found.feature)}. Set "
                 f"image_key, or ask for it by its own name among fields."
             )
         return found
@@ -84,8 +80,7 @@ class DatasetFields:
         found = self.find(name)
         if name == "image":
             return ImageField("/".join(found.path), image_mode)
-        is_tensor = isinstance(found.connector, tfds.features.Tensor) and not self._is_repeated(found)
-        if is_tensor and _is_stored_as_it_is(found.connector):
+        if _is_stored_as_it_is(found.feature) and not self._is_repeated(found):
             return _stored_field(found)
         return StructuredField(self.features, found.path)
 
@@ -101,11 +96,11 @@ class DatasetFields:
         found = self.find(name)
         if self._is_repeated(found):
             return EncodedField(decoder, "value", None)
-        spec, stored = field_spec(found.connector), StoredField("/".join(found.path))
-        if isinstance(found.connector, tfds.features.Text):
+        spec, stored = found.feature.spec, StoredField("/".join(found.path))
+        if _is_text(found.feature):
             return EncodedField(stored, "text", spec)
-        is_image = isinstance(found.connector, tfds.features.Image) and len(found.connector.shape) == 3
-        return EncodedField(stored, "image", spec) if is_image else EncodedField(decoder, "value", spec)
+        is_single = is_image(found.feature) and len(spec.shape) == 3
+        return EncodedField(stored, "image", spec) if is_single else EncodedField(decoder, "value", spec)
 
     @property
     def has_integer_target(self) -> bool:
@@ -115,21 +110,32 @@ class DatasetFields:
         found = find_feature(self.features, self.target_key)
         if found is None or self._is_repeated(found):
             return False
-        return found.connector.shape == () and np.dtype(found.connector.np_dtype).kind in "iub"
+        return found.feature.shape == () and np.dtype(found.feature.spec.dtype).kind in "iub"
 
     def _is_repeated(self, found: FoundFeature) -> bool:
         """Whether an example has many of a feature: it lies in a sequence, as all do in some datasets of robots."""
-        return bool(found.sequence_depth) or isinstance(self.features, tfds.features.Sequence)
+        return bool(found.sequence_depth) or isinstance(self.features, Repeated)
+
+
+def is_image(feature: Feature) -> bool:
+    """Whether a feature is an image, or the frames of one."""
+    return isinstance(feature, Leaf) and feature.kind == "image"
+
+
+def _is_text(feature: Feature) -> bool:
+    return isinstance(feature, Leaf) and feature.kind == "text"
 
 
 def _stored_field(found: FoundFeature) -> FieldDecoder:
     """Returns how a feature is decoded that is stored as it is."""
-    stored = StoredField("/".join(found.path), isinstance(found.connector, tfds.features.Text))
-    number = num_classes(found.connector)
+    stored = StoredField("/".join(found.path), _is_text(found.feature))
+    number = num_classes(found.feature)
     return stored if number is None else ClassLabelField(stored, number)
 
 
-def _is_stored_as_it_is(connector: Any) -> bool:
-    """Whether a tensor feature has a fixed shape and is stored without an encoding of its own."""
-    stored = connector.get_serialized_info()
-    return None not in connector.shape and (stored.shape, stored.np_dtype) == (connector.shape, connector.np_dtype)
+def _is_stored_as_it_is(feature: Feature) -> bool:
+    """Whether it is a tensor of a fixed shape that is stored without an encoding of its own."""
+    if not isinstance(feature, Leaf) or not feature.is_tensor or not isinstance(feature.stored, FieldSpec):
+        return False
+    declared, stored = feature.spec, feature.stored
+    return None not in declared.shape and (stored.shape, stored.dtype) == (declared.shape, np.dtype(declared.dtype))

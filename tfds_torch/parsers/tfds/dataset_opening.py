@@ -12,13 +12,14 @@ from filelock import FileLock
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.tfds import image_folder
+from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
 from tfds_torch.parsers.tfds.dataset import TfdsDataset
 from tfds_torch.parsers.tfds.dataset_names import describe_not_found, describe_too_deep, nearest_names, root_above
 from tfds_torch.parsers.tfds.features_json import find_version_dir
 from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
 from tfds_torch.parsers.tfds.remote_roots import check_url
 from tfds_torch.parsers.tfds.targets import check_class_names
-from tfds_torch.runtime import fresh_process
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.printable import QUOTED, quoted, shortened
 from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.file_instruction import is_local
@@ -103,15 +104,16 @@ def _dataset_in(version_dir: str | os.PathLike[str], asked: str | os.PathLike[st
 
 def _dataset_of(prepared: Prepared, directory: str) -> TfdsDataset:
     name, file_format = prepared.full_name, prepared.file_format
+    features = plain_features(prepared.features)
     try:
-        check_class_names(prepared.features)
+        check_class_names(features)
     except ValueError as error:
         raise DatasetNotFoundError(f"{name} in {directory} is damaged: {error} Prepare it again.") from None
     try:
         source_type(file_format)
     except ConfigError as error:
         raise ConfigError(f"{name} in {directory}: {error}") from None
-    return TfdsDataset(name, tfds.core.Path(directory), prepared.features, prepared.splits, file_format)
+    return TfdsDataset(name, directory, features, stored_specs(prepared.features), prepared.splits, file_format)
 
 
 def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | os.PathLike[str]) -> Any:
@@ -154,7 +156,7 @@ def _prepare(root: str | None, name: str, registered_name: str) -> None:
             f"it on another disk (tfds build {name} --data_dir=...), and open it there or copy it here."
         ) from error
     try:
-        fresh_process.call(_download_and_prepare, module, name, str(data_dir))
+        subprocess_call.call(_download_and_prepare, module, name, str(data_dir))
     finally:
         lock.release()
 

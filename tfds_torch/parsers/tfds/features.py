@@ -1,35 +1,26 @@
-"""TFDS features without tensorflow: what an example of them stores, and how a structured one is put together.
+"""TFDS features without TFDS and tensorflow: how a structured one is put together of what is stored.
 
 Structured is what is neither an image nor a tensor of fixed shape that is stored as it is: sequences, nested
 dictionaries, nested datasets, encoded tensors, images inside any of them.
 """
 
+import pickle
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow_datasets as tfds
 from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import ClassLabelField
 from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.parsers.tfds.image_values import ImageValues
+from tfds_torch.parsers.tfds.audio_files import decode_audio
+from tfds_torch.parsers.tfds.feature_tree import Dictionary, Feature, Leaf, Repeated, features_by_key
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Columns, FieldSpec
 
 Array = NDArray[Any]
-
-
-def stored_specs(features: Any) -> dict[str, FieldSpec]:
-    """Returns what an example consists of, as it is stored: key -> its spec.
-
-    Args:
-        features: TFDS `FeaturesDict`, or a sequence of one.
-    """
-    return {key: _field_spec(info) for key, info in _flatten(features.get_serialized_info())}
 
 
 class StructuredField:
@@ -42,7 +33,7 @@ class StructuredField:
     Thread-safe; can be pickled where the dataset's own connectors can.
 
     Args:
-        features: TFDS `FeaturesDict`, or a sequence of one.
+        features: of a dataset.
         path: of the feature: keys from the top level down, through sequences and nested datasets.
 
     Raises:
@@ -52,13 +43,13 @@ class StructuredField:
     keys: tuple[str, ...]
     """The stored fields that `decode` needs."""
 
-    def __init__(self, features: Any, path: Sequence[str]) -> None:
-        connector, depth = features, 0
+    def __init__(self, features: Feature, path: Sequence[str]) -> None:
+        feature, depth = features, 0
         for part in path:
-            while isinstance(connector, tfds.features.Sequence):
-                connector, depth = connector.feature, depth + 1
-            connector = connector[part]
-        self._values = _values_of(connector, "/".join(path), depth)
+            while isinstance(feature, Repeated):
+                feature, depth = feature.feature, depth + 1
+            feature = features_by_key(feature)[part]
+        self._values = _values_of(feature, "/".join(path), depth)
         self.keys = self._values.keys
 
     def decode(self, columns: Columns) -> list[Any]:
@@ -104,14 +95,14 @@ class _Decoded:
         name: of the feature, for messages.
         keys: the stored fields of an element.
         decode_element: called with an element's stored fields, in the order of `keys`.
-        info: shape and dtype of an element, TFDS `TensorInfo` or a dictionary of them.
+        spec: FieldSpec of an element, or a dictionary of them.
         depth: number of sequences around an element.
     """
 
     name: str
     keys: tuple[str, ...]
     decode_element: Callable[..., Any]
-    info: Any
+    spec: Any
     depth: int
 
     def decode(self, columns: Columns) -> list[Any]:
@@ -125,14 +116,14 @@ class _Decoded:
 
     def _decode_example(self, fields: Sequence[Any]) -> Any:
         if not self.depth:
-            return _as_declared(self.decode_element(*fields), self.info)
+            return _as_declared(self.decode_element(*fields), self.spec)
         elements = zip(*(_elements(field, self.depth) for field in fields), strict=True)
-        decoded = _stack([_as_declared(self.decode_element(*element), self.info) for element in elements], self.info)
+        decoded = _stack([_as_declared(self.decode_element(*element), self.spec) for element in elements], self.spec)
         return _nest(decoded, fields[0], self.depth)
 
 
 @dataclass(frozen=True)
-class _Dictionary:
+class _Fields:
     """A nested dictionary of features."""
 
     values: dict[str, _Values]
@@ -174,100 +165,111 @@ class _Steps:
         return [_step(value, i) for i in range(max(lengths, default=0))]
 
 
-def _values_of(connector: Any, key: str, depth: int) -> _Values:
-    """Returns the node for a connector inside `depth` sequences."""
-    f = tfds.features
-    if isinstance(connector, f.FeaturesDict):
-        return _Dictionary({k: _values_of(inner, f"{key}/{k}", depth) for k, inner in sorted(connector.items())})
-    if isinstance(connector, f.Dataset) and not depth:
-        return _Steps(key, _values_of(connector.feature, key, 1))
-    if isinstance(connector, f.Sequence):
-        return _values_of(connector.feature, key, depth + 1)
-    if (number := num_classes(connector)) is not None:
-        return ClassLabelField(_leaf_of(connector, key, depth), number)
-    return _leaf_of(connector, key, depth)
+def _values_of(feature: Feature, key: str, depth: int) -> _Values:
+    """Returns the node for a feature inside `depth` sequences."""
+    if isinstance(feature, Dictionary):
+        return _Fields({k: _values_of(inner, f"{key}/{k}", depth) for k, inner in sorted(feature.features.items())})
+    if isinstance(feature, Repeated) and feature.is_dataset and not depth:
+        return _Steps(key, _values_of(feature.feature, key, 1))
+    if isinstance(feature, Repeated):
+        return _values_of(feature.feature, key, depth + 1)
+    if not isinstance(feature, Leaf):
+        raise TypeError(f"{feature!r} is not a feature that can be decoded.")
+    if (number := num_classes(feature)) is not None:
+        return ClassLabelField(_leaf_of(feature, key, depth), number)
+    return _leaf_of(feature, key, depth)
 
 
-def _leaf_of(connector: Any, key: str, depth: int) -> _Values:
-    """Returns the node for a connector that holds no others, inside `depth` sequences."""
-    f = tfds.features
-    stored, info = connector.get_serialized_info(), connector.get_tensor_info()
-    decoder = type(connector).decode_example_np
-    if decoder is f.Image.decode_example_np:
-        return _Decoded(key, (key,), ImageValues(connector.shape, connector.np_dtype).decode, info, depth)
-    if decoder in (f.Tensor.decode_example_np, f.Text.decode_example_np) and not _needs_tensorflow(connector):
-        if not isinstance(stored, dict) and (stored.shape, stored.np_dtype) == (info.shape, info.np_dtype):
-            return _Stored(key)
-        decode: Callable[..., Any] = partial(_decode_tensor, connector._encoding, info)
-        return _Decoded(key, _element_keys(stored, key), decode, info, depth)
-    if decoder is f.FeatureConnector.decode_example_np or _needs_tensorflow(connector):
-        kind = f"{type(connector).__module__}.{type(connector).__name__}"
+def _leaf_of(leaf: Leaf, key: str, depth: int) -> _Values:
+    """Returns the node for a feature that holds no others, inside `depth` sequences."""
+    if leaf.only_tensorflow is not None:
         raise ConfigError(
-            f"The feature {quoted(key)} can be decoded by tensorflow only: {kind} has no decode_example_np of its own. "
-            f"Implement it there, beside decode_example, or leave the feature out of fields."
+            f"The feature {quoted(key)} can be decoded by tensorflow only: {leaf.only_tensorflow} has no "
+            f"decode_example_np of its own. Implement it there, beside decode_example, or leave the feature out of "
+            f"fields."
         )
-    decode = partial(_decode_by, connector, tuple(stored) if isinstance(stored, dict) else None)
-    return _Decoded(key, _element_keys(stored, key), decode, info, depth)
+    if leaf.decode is None:
+        return _Stored(key)
+    keys = (key,) if isinstance(leaf.stored, FieldSpec) else tuple(f"{key}/{part}" for part in leaf.stored)
+    return _Decoded(key, keys, leaf.decode, leaf.spec, depth)
 
 
-def num_classes(connector: Any) -> int | None:
-    """Returns the number of classes of a TFDS `ClassLabel`; None: it is unknown, or the feature is another one."""
-    if not isinstance(connector, tfds.features.ClassLabel):
+def num_classes(feature: Feature) -> int | None:
+    """Returns the number of classes of a label; None: it is unknown, or the feature is another one."""
+    if not isinstance(feature, Leaf) or feature.kind != "label":
         return None
-    number = connector.num_classes or len(connector._int2str or ())  # features.json has 0 where there is no number.
+    number = feature.num_classes or len(feature.class_names or ())  # features.json has 0 where there is no number.
     return number if number > 0 else None
 
 
-def _needs_tensorflow(connector: Any) -> bool:
-    """Whether a connector decodes in a way of its own that it has for tensorflow only."""
-    ways = ({"decode_example_np"}, {"decode_example"})
-    with_numpy, with_tensorflow = (
-        next(i for i, cls in enumerate(type(connector).__mro__) if way & vars(cls).keys()) for way in ways
-    )
-    return with_tensorflow < with_numpy
-
-
-def _element_keys(stored: Any, key: str) -> tuple[str, ...]:
-    return tuple(f"{key}/{part}" for part in stored) if isinstance(stored, dict) else (key,)
-
-
-def _decode_tensor(encoding: Any, info: Any, *fields: Any) -> Array:
+def decode_tensor(encoding: str, spec: FieldSpec, *fields: Any) -> Array:
     """Returns a tensor that is stored with an encoding, or with its shape beside it.
 
     Args:
-        encoding: TFDS `Encoding`.
-        info: what the feature declares.
+        encoding: `none`, `bytes` or `zlib`.
+        spec: what the feature declares.
         fields: its bytes or values; before them its shape, where more than one side of it varies.
     """
-    value, shape = fields[-1], fields[0] if len(fields) > 1 else [-1 if side is None else side for side in info.shape]
-    if encoding == tfds.features.Encoding.ZLIB:
+    value, shape = fields[-1], fields[0] if len(fields) > 1 else [-1 if side is None else side for side in spec.shape]
+    if encoding == "zlib":
         value = zlib.decompress(value)
-    if encoding != tfds.features.Encoding.NONE:
-        value = np.frombuffer(value, info.np_dtype).copy()  # Bytes cannot be written to.
-    return np.asarray(value, info.np_dtype).reshape(shape)
+    if encoding != "none":
+        value = np.frombuffer(value, spec.dtype).copy()  # Bytes cannot be written to.
+    return np.asarray(value, spec.dtype).reshape(shape)
 
 
-def _decode_by(connector: Any, parts: tuple[str, ...] | None, *fields: Any) -> Any:
-    """Returns what a dataset's own connector makes of an element."""
-    return connector.decode_example_np(fields[0] if parts is None else dict(zip(parts, fields, strict=True)))
+def decode_audio_file(spec: FieldSpec, content: bytes) -> Array:
+    """Returns the samples of a file of audio, [samples], or [samples, channels] where channels are declared.
+
+    Raises:
+        ValueError: the file is not one of audio.
+        ConfigError: a package is missing that reads such files.
+    """
+    samples: Array = decode_audio(content, spec.shape[1] if len(spec.shape) > 1 else None)
+    return samples.astype(spec.dtype)
 
 
-def _as_declared(value: Any, info: Any) -> Any:
+class OwnDecoder:
+    """Decodes an element with the connector of a dataset's own, which may import anything: when it is first used.
+
+    Args:
+        connector: of the class of TFDS; travels pickled, and is restored where it decodes.
+        parts: names of what is stored of an element; None: it has one part without a name.
+    """
+
+    def __init__(self, connector: Any, parts: tuple[str, ...] | None) -> None:
+        self._connector, self._parts = connector, parts
+        self._pickled: bytes | None = None
+
+    def __call__(self, *fields: Any) -> Any:
+        """Returns what the connector makes of the stored fields of an element."""
+        if self._connector is None and self._pickled is not None:
+            self._connector = pickle.loads(self._pickled)  # noqa: S301 (from our own __getstate__)
+        return self._connector.decode_example_np(
+            fields[0] if self._parts is None else dict(zip(self._parts, fields, strict=True))
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        pickled = pickle.dumps(self._connector) if self._pickled is None else self._pickled
+        return {"_connector": None, "_parts": self._parts, "_pickled": pickled}
+
+
+def _as_declared(value: Any, spec: Any) -> Any:
     """Returns a value as tensorflow would give it: an array or a scalar of the declared type."""
-    if isinstance(info, dict):
-        return {key: _as_declared(value[key], inner) for key, inner in info.items()}
-    return np.asarray(value, info.np_dtype)[()]
+    if isinstance(spec, dict):
+        return {key: _as_declared(value[key], inner) for key, inner in spec.items()}
+    return np.asarray(value, spec.dtype)[()]
 
 
-def _stack(values: list[Any], info: Any) -> Any:
+def _stack(values: list[Any], spec: Any) -> Any:
     """Returns elements as one array; a list, where they differ in size."""
-    if isinstance(info, dict):
-        return {key: _stack([value[key] for value in values], inner) for key, inner in info.items()}
+    if isinstance(spec, dict):
+        return {key: _stack([value[key] for value in values], inner) for key, inner in spec.items()}
     if not values:
-        return np.zeros((0, *(side or 0 for side in info.shape)), info.np_dtype)
+        return np.zeros((0, *(side or 0 for side in spec.shape)), spec.dtype)
     if len({np.shape(value) for value in values}) > 1:
         return values
-    return np.array(values, info.np_dtype).reshape(len(values), *np.shape(values[0]))
+    return np.array(values, spec.dtype).reshape(len(values), *np.shape(values[0]))
 
 
 def _elements(value: Any, depth: int) -> Iterator[Any]:
@@ -304,18 +306,3 @@ def _lengths(value: Any) -> Iterator[int]:
 
 def _step(value: Any, number: int) -> Any:
     return {key: _step(inner, number) for key, inner in value.items()} if isinstance(value, dict) else value[number]
-
-
-def _flatten(info: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, inner in info.items():
-        if isinstance(inner, dict):
-            yield from _flatten(inner, f"{prefix}{key}/")
-        else:
-            yield prefix + key, inner
-
-
-def _field_spec(info: Any) -> FieldSpec:
-    dtype = np.dtype(info.np_dtype)
-    # As TFDS's own parser has it, a sequence that an example lacks is empty.
-    default = () if info.default_value is None and None in info.shape else info.default_value
-    return FieldSpec(tuple(info.shape), object if dtype.kind in "OSU" else dtype, default)

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers.tfds.connectors import plain_features
 from tfds_torch.parsers.tfds.dataset import TfdsDataset
 from tfds_torch.parsers.tfds.shard_names import NamedSplit
 from tfds_torch.runtime.printable import quoted
@@ -59,4 +60,4 @@ def open_image_folder(root: str | None, arguments: Mapping[str, Any], *, downloa
         NamedSplit(name=name, shard_lengths=[len(split)], num_bytes=split.num_bytes, filename_template=template)
         for name, split in listing.splits.items()
     )
-    return TfdsDataset(f"{NAME}:{VERSION}", root, features, splits, NAME, listing)
+    return TfdsDataset(f"{NAME}:{VERSION}", root, plain_features(features), {}, splits, NAME, listing)

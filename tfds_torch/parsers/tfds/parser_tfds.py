@@ -4,11 +4,9 @@ import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow_datasets as tfds
-from tensorflow_datasets.core.splits import AbstractSplit
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField
 from tfds_torch.engines.options import ReadOptions
@@ -19,18 +17,19 @@ from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.cache.opening import open_cached
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name
 from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.tfds.dataset import field_spec
-from tfds_torch.parsers.tfds.dataset_fields import DatasetFields
-from tfds_torch.parsers.tfds.dataset_opening import open_dataset
-from tfds_torch.parsers.tfds.feature_keys import find_feature, holds_boxes
-from tfds_torch.parsers.tfds.split_expression import split_expression
+from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
+from tfds_torch.parsers.tfds.feature_tree import features_by_key, find_feature, holds_boxes
 from tfds_torch.parsers.tfds.targets import class_names, make_class_map, parse_target_key
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.cached_source import PIXELS, CachedSource
 from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.source import Source
+
+if TYPE_CHECKING:
+    from tensorflow_datasets.core.splits import AbstractSplit
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
 _NAMES_AT_A_TIME = 64
@@ -81,7 +80,7 @@ class ParserTfds(ParserBase):
         self,
         root: str | os.PathLike[str] | None,
         name: str | os.PathLike[str],
-        split: str | AbstractSplit = "train",
+        split: "str | AbstractSplit" = "train",
         shuffle: bool | None = None,
         is_training: bool = False,
         batch_size: int | None = None,
@@ -99,10 +98,14 @@ class ParserTfds(ParserBase):
         cache: DecodedCache | None = None,
     ) -> None:
         check_arguments(is_training, batch_size, shuffle, image_mode, read)
-        self._dataset = open_dataset(root, name, download=download)
-        split = split_expression(split, self._dataset.splits, self._dataset.name)
+        # They import TFDS, which workers do without: they get the parser pickled.
+        from tfds_torch.parsers.tfds.dataset_opening import open_dataset
+        from tfds_torch.parsers.tfds.split_expression import split_expression
+
+        dataset = open_dataset(root, name, download=download)
+        split = split_expression(split, dataset.splits, dataset.name)
         super().__init__(
-            self._dataset.source(split, verify_checksums=read.verify_checksums),
+            dataset.source(split, verify_checksums=read.verify_checksums),
             split,
             is_training=is_training,
             shuffle=shuffle,
@@ -114,12 +117,12 @@ class ParserTfds(ParserBase):
             image_mode=image_mode,
             read=read,
         )
-        features = self._dataset.features
+        self._directory, self._features = dataset.directory, dataset.features
         self.image_key = image_key
-        self.target_key = parse_target_key(target_key, features)
+        self.target_key = parse_target_key(target_key, self._features)
         self._check_explicit_keys()
         self._check_preprocess()
-        self._class_map = make_class_map(class_map, self.target_key, features, self.dataset_name)
+        self._class_map = make_class_map(class_map, self.target_key, self._features, self.dataset_name)
         self.plan(World())  # What cannot work in any world is said now.
         self.cache = cache
         if cache is not None:
@@ -135,17 +138,24 @@ class ParserTfds(ParserBase):
             ConfigError: the name has no valid form.
             DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
         """
+        from tfds_torch.parsers.tfds.dataset_opening import open_dataset
+
         return list(open_dataset(root, name, download=False).splits)
 
     @property
     def data_dir(self) -> Path:
         """The version directory that holds the shards and `dataset_info.json`."""
-        return Path(self._dataset.directory) if is_local(str(self._dataset.directory)) else self._dataset.directory
+        if is_local(self._directory):
+            return Path(self._directory)
+        import tensorflow_datasets as tfds
+
+        path: Path = tfds.core.Path(self._directory)
+        return path
 
     @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
-        fields = {field_name(key): field_spec(connector) for key, connector in sorted(self._dataset.features.items())}
+        fields = {field_name(key): found.spec for key, found in sorted(features_by_key(self._features).items())}
         return ElementSpec(fields | METADATA_SPECS)
 
     def box_fields(self, fields: Sequence[str]) -> list[str]:
@@ -155,16 +165,19 @@ class ParserTfds(ParserBase):
             ConfigError: a field does not exist.
         """
         own = [name for name in fields if name not in METADATA_SPECS]
-        return [name for name in own if holds_boxes(self._fields.find(name).connector)]
+        return [name for name in own if holds_boxes(self._fields.find(name).feature)]
 
     def with_read(self, read: ReadOptions) -> "ParserTfds":
         """Returns this parser, reading the same examples in another way."""
         parser = copy.copy(self)
         parser.read = read
-        source = self._dataset.source(self.split, verify_checksums=read.verify_checksums)
-        if isinstance(self._source, CachedSource):
+        cached = self._source if isinstance(self._source, CachedSource) else None
+        source = self._source if cached is None else cached.original
+        if isinstance(source, RecordSource):
+            source = source.with_checksums(read.verify_checksums)
+        if cached is not None:
             self._check_cache(read)
-            source = self._source.over(source)
+            source = cached.over(source)
         parser._source = source
         return parser
 
@@ -183,9 +196,8 @@ class ParserTfds(ParserBase):
             ConfigError: the shards are remote.
             ShardError: a shard is missing or damaged.
         """
-        features = self._dataset.features
-        found = next(filter(None, (find_feature(features, key) for key in _FILENAME_KEYS)), None)
-        if found is None or found.connector.shape != () or not self._source.has_shards:
+        found = next(filter(None, (find_feature(self._features, key) for key in _FILENAME_KEYS)), None)
+        if found is None or found.feature.shape != () or not self._source.has_shards:
             names = list(self.ids(np.arange(self.num_examples)))
         else:
             names = list(self._stored_names("/".join(found.path)))
@@ -220,15 +232,15 @@ class ParserTfds(ParserBase):
 
     @property
     def _all_fields(self) -> Sequence[str]:
-        return sorted(self._dataset.features)
+        return sorted(features_by_key(self._features))
 
     @property
     def _stored_class_names(self) -> list[str] | None:
-        return class_names(self.target_key, self._dataset.features)
+        return class_names(self.target_key, self._features)
 
     @property
     def _fields(self) -> DatasetFields:
-        return DatasetFields(self.dataset_name, self._dataset.features, self.image_key, self.target_key)
+        return DatasetFields(self.dataset_name, self._features, self.image_key, self.target_key)
 
     def _check_preprocess(self) -> None:
         check_preprocess(self.preprocess, self.batch_size, self.image_mode)
@@ -236,8 +248,8 @@ class ParserTfds(ParserBase):
             return
         self._fields.find("image")
         for name in self.preprocess.also:
-            found = self._fields.find(name).connector
-            if not isinstance(found, tfds.features.Image):
+            found = self._fields.find(name).feature
+            if not is_image(found):
                 raise ConfigError(
                     f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
                     f"{quoted(found)}. Only images go through the same crop."

@@ -1,20 +1,27 @@
 """What target_key names: one feature of a dataset, or several binary fields that make up one label."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.tfds.feature_keys import FoundFeature, describe_missing, find_feature, list_keys
+from tfds_torch.parsers.tfds.feature_tree import (
+    Feature,
+    FoundFeature,
+    Leaf,
+    describe_missing,
+    find_feature,
+    innermost,
+    list_keys,
+)
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import FieldSpec
 
 _MOST_SUGGESTED = 3
 
 
-def parse_target_key(target_key: object, features: Any) -> str | tuple[str, ...] | None:
+def parse_target_key(target_key: object, features: Feature) -> str | tuple[str, ...] | None:
     """Returns the key of a target, or the keys of several fields.
 
     Args:
@@ -37,7 +44,7 @@ def parse_target_key(target_key: object, features: Any) -> str | tuple[str, ...]
     return tuple(keys)
 
 
-def find_binary_fields(keys: Sequence[str], features: Any, dataset: str) -> tuple[FoundFeature, ...]:
+def find_binary_fields(keys: Sequence[str], features: Feature, dataset: str) -> tuple[FoundFeature, ...]:
     """Returns the features of several target keys.
 
     Args:
@@ -55,14 +62,14 @@ def find_binary_fields(keys: Sequence[str], features: Any, dataset: str) -> tupl
             raise ConfigError(f"{dataset}: {describe_missing('target feature', key, features)}")
         if not _is_scalar_number(found):
             raise ConfigError(
-                f"{dataset}: the target field {quoted(key)} is no scalar number but {quoted(found.connector)}. "
+                f"{dataset}: the target field {quoted(key)} is no scalar number but {quoted(found.feature)}. "
                 f"Several target keys name binary fields, each of them on where its number is > 0."
             )
         fields.append(found)
     return tuple(fields)
 
 
-def class_names(target_key: str | tuple[str, ...] | None, features: Any) -> list[str] | None:
+def class_names(target_key: str | tuple[str, ...] | None, features: Feature) -> list[str] | None:
     """Returns the names of a target's classes, by label; None when it has no classes, or is not there.
 
     A sequence of labels has the classes of its labels; of several target keys each is a class.
@@ -76,32 +83,35 @@ def class_names(target_key: str | tuple[str, ...] | None, features: Any) -> list
     found = find_feature(features, target_key) if target_key else None
     if found is None:
         return None
-    leaf = _leaf(found.connector)
-    is_counted = isinstance(leaf, tfds.features.ClassLabel) and leaf.num_classes is not None
-    return list(leaf.names) if is_counted else None
+    leaf = innermost(found.feature)
+    if not isinstance(leaf, Leaf) or leaf.num_classes is None:
+        return None
+    return list(leaf.class_names or map(str, range(leaf.num_classes)))
 
 
-def check_class_names(features: Any) -> None:
+def check_class_names(features: Feature) -> None:
     """Raises ValueError where a feature has another number of classes than names; TFDS itself drops that error."""
     for key in list_keys(features):
         found = find_feature(features, key)
-        leaf: Any = _leaf(found.connector) if found else None
-        names = leaf._int2str if isinstance(leaf, tfds.features.ClassLabel) else None
-        if names and leaf.num_classes not in (None, 0, len(names)):
+        leaf = innermost(found.feature) if found else None
+        if not isinstance(leaf, Leaf) or not leaf.class_names:
+            continue
+        if leaf.num_classes not in (None, 0, len(leaf.class_names)):
             raise ValueError(
                 f"features.json declares {leaf.num_classes} classes of {quoted(key)}, and its .labels.txt has "
-                f"{len(names)} names."
+                f"{len(leaf.class_names)} names."
             )
 
 
-def suggest_targets(features: Any) -> str:
+def suggest_targets(features: Feature) -> str:
     """Returns what to do about a target that is not there, as further sentences of a message.
 
     Args:
         features: of the dataset.
     """
     found = [(key, find_feature(features, key)) for key in list_keys(features)]
-    labels = [key for key, one in found if one and isinstance(_leaf(one.connector), tfds.features.ClassLabel)]
+    leaves = [(key, innermost(one.feature)) for key, one in found if one]
+    labels = [key for key, leaf in leaves if isinstance(leaf, Leaf) and leaf.kind == "label"]
     others = "target_key=None, and fields=('image', ...) with the features that are wanted"
     if not labels:
         return f" It has no labels with classes: use {others}."
@@ -110,7 +120,7 @@ def suggest_targets(features: Any) -> str:
 
 
 def make_class_map(
-    class_map: object, target_key: str | tuple[str, ...] | None, features: Any, dataset: str
+    class_map: object, target_key: str | tuple[str, ...] | None, features: Feature, dataset: str
 ) -> ClassMap | None:
     """Returns the new labels of a dataset's target; None: it keeps its own.
 
@@ -136,32 +146,25 @@ def make_class_map(
     return mapped
 
 
-def _names_several(target_key: str, features: Any) -> bool:
+def _names_several(target_key: str, features: Feature) -> bool:
     return "," in target_key and find_feature(features, target_key) is None
 
 
 def _is_scalar_number(found: FoundFeature) -> bool:
-    connector = found.connector
-    if not isinstance(connector, tfds.features.Tensor) or found.sequence_depth or connector.shape != ():
+    leaf = found.feature
+    if not isinstance(leaf, Leaf) or not leaf.is_tensor or found.sequence_depth or leaf.shape != ():
         return False
-    # A number may be stored compressed, as bytes: PositionsColumn does not read it then.
-    return np.dtype(connector.get_serialized_info().np_dtype).kind in "iufb"
+    # A number may be stored compressed, as bytes: PositionsField does not read it then.
+    return isinstance(leaf.stored, FieldSpec) and np.dtype(leaf.stored.dtype).kind in "iufb"
 
 
-def _check_can_be_mapped(target_key: str, features: Any, dataset: str) -> None:
+def _check_can_be_mapped(target_key: str, features: Feature, dataset: str) -> None:
     found = find_feature(features, target_key)
     if found is None:
         raise ConfigError(f"{dataset}: {describe_missing('target feature', target_key, features)}")
-    leaf = _leaf(found.connector)
-    if not isinstance(leaf, tfds.features.Tensor) or np.dtype(leaf.np_dtype).kind not in "iubOSU":
+    leaf = innermost(found.feature)
+    if not isinstance(leaf, Leaf) or not leaf.is_tensor or np.dtype(leaf.spec.dtype).kind not in "iubOSU":
         raise ConfigError(
             f"{dataset}: class_map gives new labels to integers and texts, and the target {quoted(target_key)} is "
-            f"{quoted(found.connector)}. Set target_key, or class_map=None."
+            f"{quoted(found.feature)}. Set target_key, or class_map=None."
         )
-
-
-def _leaf(connector: Any) -> Any:
-    """Returns what a sequence, or a sequence of sequences, holds in the end."""
-    while isinstance(connector, tfds.features.Sequence):
-        connector = connector.feature
-    return connector

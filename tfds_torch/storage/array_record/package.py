@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.fresh_process import FreshProcess
+from tfds_torch.runtime.subprocess_call import FreshProcess
 
 _PACKAGE = "array_record.python.array_record_module"
 

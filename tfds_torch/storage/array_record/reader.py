@@ -8,13 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
-from tfds_torch.plan.distinct import find_distinct
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import Int64Array, find_distinct
 from tfds_torch.storage.array_record.package import FileReader, find_opener
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.instruction_table import InstructionTable
-from tfds_torch.storage.open_files import Stamp, most_open_files, stamp_of
-from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.open_files import ProcessLock, Stamp, most_open_files, stamp_of
+from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import shard_status, unreadable, wrong_count
 
 _MOST_OPEN = 256  # An open file also holds its index and buffers in memory.

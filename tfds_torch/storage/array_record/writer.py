@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.fresh_process import FreshProcess
+from tfds_torch.runtime.subprocess_call import FreshProcess
 from tfds_torch.storage.array_record.package import is_inherited
 
 OPTIONS = "group_size:1"

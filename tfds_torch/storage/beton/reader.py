@@ -1,6 +1,5 @@
 """BetonReader: the values of samples by number, out of a mapped file whose pointers were checked before."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,6 @@ class BetonReader:
         self.rows: NDArray[np.void] = rows.view(layout.row_type)
         self._sizes: PayloadSizes = check_allocations(head, self.rows, self.memory)
         self._raw_shapes = {name: self._raw_shape(name) for name in head.fields}
-        self._units = {name: self._unit(name) for name in head.fields}
         if compared is None or compared.state != state:
             compared = Compared.nothing(head, state)
         self._checks: PayloadChecks = (
@@ -187,7 +185,7 @@ class BetonReader:
         pointers = self._sizes.pointers(name, index)
         if shape is not None:
             self._checks.compare_mapped(name, index)
-            return StoredPixels(self.memory, pointers, shape, self._units[name], self._mapped.check)
+            return StoredPixels(self.memory, pointers, shape, self._mapped.check)
         rows = self.rows[self._members[name]][index]
         found: list[Any] = []
         payloads = self._payloads(name, BetonImage(), index) or []
@@ -204,11 +202,3 @@ class BetonReader:
         mode, width, height, _ = rows[0].tolist()
         is_one = mode == RAW and all((rows[key] == rows[0][key]).all() for key in ("mode", "width", "height"))
         return (height, width, 3) if is_one else None
-
-    def _unit(self, name: str) -> int:
-        """Returns a number of bytes of which every image's place and size is a multiple."""
-        shape = self._raw_shapes[name]
-        if shape is None:
-            return 1
-        bits = np.bitwise_or.reduce(self._sizes.pointer_of[name])  # The lowest one that is set in any pointer.
-        return math.gcd(math.prod(shape), self.head.layout.page_size, int(bits))

@@ -19,11 +19,9 @@ from tfds_torch.storage.beton.mapped_file import FileState, state_of
 from tfds_torch.storage.beton.payload_checks import Compared
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.ids import LazyIds
-from tfds_torch.storage.open_files import stamp_of
-from tfds_torch.storage.process_lock import ProcessLock
+from tfds_torch.storage.open_files import ProcessLock, stamp_of
 from tfds_torch.storage.shard_errors import shard_status
-from tfds_torch.storage.source import Columns, FieldSpec
+from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
 
 
 class BetonSource:
@@ -156,8 +154,7 @@ class BetonSource:
 
     def ids(self, index: Int64Array) -> LazyIds:
         """Returns the samples' ids: those of the manifest, else `<file>__<n>`."""
-        index = np.asarray(index, np.int64)
-        return LazyIds(self._name_samples, np.zeros(len(index), np.int64), index)
+        return LazyIds(self._name_samples, np.asarray(index, np.int64))
 
     def find(self, id: str) -> int:
         """Returns the number of the sample that has an id; the first one, where several have it."""
@@ -222,8 +219,8 @@ class BetonSource:
             self._reader, self._compared = None, Compared.nothing(self.head, state)
             self.__dict__.pop("_ids", None)
 
-    def _name_samples(self, file: Int64Array, record: Int64Array) -> list[str]:
-        return self._ids.names(record)
+    def _name_samples(self, index: Int64Array) -> list[str]:
+        return self._ids.names(index)
 
     @cached_property
     def _ids(self) -> BetonIds:

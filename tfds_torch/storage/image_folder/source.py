@@ -13,11 +13,10 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.ids import LazyIds
 from tfds_torch.storage.image_folder.listing import FolderListing, ListedSplit
-from tfds_torch.storage.instruction_table import InstructionTable
+from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import other_kind
-from tfds_torch.storage.source import Columns, FieldSpec
+from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
 
 IMAGE, LABEL, FILENAME = "image", "label", "image/filename"
 """The features of an image folder, as TFDS calls them."""
@@ -115,7 +114,7 @@ class ImageFolderSource:
 
     def ids(self, index: Int64Array) -> LazyIds:
         """Returns the paths below the root, `<split>/<label>/<image>`, with "/" on every system."""
-        return LazyIds(self._name_images, *self.table.find(index))
+        return LazyIds(self._name_images, np.asarray(index, np.int64))
 
     def find(self, id: str) -> int:
         """Returns the number of the image with this path below the root."""
@@ -176,8 +175,8 @@ class ImageFolderSource:
         base = os.path.join(self._root, "")
         return [base + path for path in self._join(file, record, os.sep)]
 
-    def _name_images(self, file: Int64Array, record: Int64Array) -> list[str]:
-        return self._join(file, record, "/")
+    def _name_images(self, index: Int64Array) -> list[str]:
+        return self._join(*self.table.find(index), "/")
 
     def _join(self, file: Int64Array, record: Int64Array, separator: str) -> list[str]:
         """Returns the paths of examples below the root."""

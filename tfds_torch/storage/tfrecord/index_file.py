@@ -1,19 +1,29 @@
-"""The offsets of a split's records, as its index file keeps them.
+"""The offsets of a split's records: found in its shards once, and kept in an index file.
 
 The table is JSON: dataset, and path, size, modification time and number of records of every shard. The content is
 int64 offsets: for each shard those of its records and the shard's size, 8 bytes per example.
 """
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.index_file import DamagedIndexError, front_bytes, map_index, store_index
+from tfds_torch.storage.index_cache import (
+    DamagedIndexError,
+    IndexCache,
+    front_bytes,
+    index_path,
+    map_index,
+    store_index,
+)
 from tfds_torch.storage.open_files import Stamp
-from tfds_torch.storage.tfrecord.framing import FRAME_SIZE
+from tfds_torch.storage.shard_errors import wrong_count
+from tfds_torch.storage.shard_scans import Advance, scan_shards
+from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
 
 _CHUNK_BYTES = 1 << 20  # Offsets are compared and written piece by piece: memory stays small.
 
@@ -40,6 +50,56 @@ class IndexedShards:
             [path, *stamp, count] for path, stamp, count in zip(self.paths, self.stamps, self.counts, strict=True)
         ]
         return json.dumps({"dataset": self.dataset, "shards": shards}).encode()
+
+
+def open_offsets(shards: IndexedShards, is_right: Callable[[Int64Array], bool] | None = None) -> Int64Array:
+    """Returns the offsets from the index file, which is built where there is none that can be used.
+
+    Args:
+        shards: what it is about.
+        is_right: whether offsets are those of the shards, where more is known than stamps tell.
+
+    Returns:
+        As `load_offsets`.
+
+    Raises:
+        ShardError, CorruptRecordError: as `find_records`.
+    """
+    return IndexCache(
+        index_path(shards.dataset, shards.paths),
+        shards.dataset,
+        load=lambda path: load_offsets(path, shards),
+        build=lambda: find_records(shards.paths, shards.stamps, shards.counts, shards.dataset),
+        store=lambda path, offsets: store_offsets(path, shards, offsets),
+        num_bytes=lambda offsets: file_bytes(shards),
+    ).open(is_right)
+
+
+def find_records(paths: Sequence[str], stamps: Sequence[Stamp], counts: Sequence[int], dataset: str) -> Int64Array:
+    """Reads the headers of every shard.
+
+    Args:
+        paths: local TFRecord files.
+        stamps: size in bytes and modification time in ns that each file must have.
+        counts: number of records that each file must hold.
+        dataset: what the files belong to, for messages.
+
+    Returns:
+        int64 [sum of (count + 1)]: for each shard the offsets of its records, and its size.
+
+    Raises:
+        ShardError: a file is missing, cannot be read, is not the one of its stamp, or holds another number of records.
+        CorruptRecordError: a file ends inside a record, or a length does not have its checksum.
+    """
+
+    def scan(place: int, advance: Advance) -> Int64Array:
+        offsets = scan_offsets(paths[place], advance, stamps[place])
+        if len(offsets) - 1 != counts[place]:
+            raise wrong_count(paths[place], len(offsets) - 1, counts[place], dataset)
+        return offsets
+
+    found = scan_shards(scan, [size for size, _ in stamps], dataset)
+    return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
 def load_offsets(path: Path, shards: IndexedShards) -> Int64Array:

@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.record_source import RecordReader, RecordSource
 from tfds_torch.storage.tfrecord.framing import count_records
-from tfds_torch.storage.tfrecord.reader import TfrecordReader
-from tfds_torch.storage.tfrecord.record_index import RecordIndex
+from tfds_torch.storage.tfrecord.reader import RecordIndex, TfrecordReader
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
 
 
@@ -16,7 +15,7 @@ class TfrecordSource(RecordSource):
     streams = "records"
 
     def _open(self) -> RecordReader:
-        return TfrecordReader(RecordIndex.of_table(self.table), verify_checksums=self.verify_checksums)
+        return TfrecordReader(RecordIndex.open(self.table), verify_checksums=self.verify_checksums)
 
     def _count_records(self, path: str) -> int:
         return count_records(path)

@@ -13,8 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.storage.index_cache import IndexCache, index_path
-from tfds_torch.storage.index_file import DamagedIndexError, front_bytes, map_index, store_index
+from tfds_torch.storage.index_cache import (
+    DamagedIndexError,
+    IndexCache,
+    front_bytes,
+    index_path,
+    map_index,
+    store_index,
+)
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.webdataset.index_building import join_indexes, scan_tar

@@ -7,8 +7,7 @@ import google_crc32c
 import numpy as np
 
 from tfds_torch.errors import CorruptRecordError
-from tfds_torch.plan.distinct import find_distinct
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import Int64Array, find_distinct
 from tfds_torch.storage.open_files import OpenFiles, Stamp
 from tfds_torch.storage.webdataset.tar_header import BLOCK_BYTES, TAR_REMEDY
 from tfds_torch.storage.webdataset.tar_index import TarIndex

@@ -13,9 +13,8 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundEr
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.ids import LazyIds
-from tfds_torch.storage.process_lock import ProcessLock
-from tfds_torch.storage.source import Columns, FieldSpec
+from tfds_torch.storage.open_files import ProcessLock
+from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
 from tfds_torch.storage.webdataset.index_opening import open_index
 from tfds_torch.storage.webdataset.reader import TarReader
 from tfds_torch.storage.webdataset.sample_names import bytes_of, text_of
@@ -175,8 +174,7 @@ class WebDatasetSource:
 
     def ids(self, index: Int64Array) -> LazyIds:
         """Returns the keys of samples, or `<tar>/<key>` where keys are in several tars."""
-        index = self._checked(index)
-        return LazyIds(self._name_samples, self._tar_of(index), index)
+        return LazyIds(self._name_samples, self._checked(index))
 
     def find(self, id: str) -> int:
         """Returns the number of the sample that has an id. Reads no tar."""
@@ -270,12 +268,12 @@ class WebDatasetSource:
             )
         return index
 
-    def _name_samples(self, tar: Int64Array, index: Int64Array) -> list[str]:
+    def _name_samples(self, index: Int64Array) -> list[str]:
         keys = map(text_of, self.index.keys_of(index))
         if self.index.has_distinct_keys:
             return list(keys)
         names = self._tar_names
-        return [f"{names[one]}/{key}" for one, key in zip(tar.tolist(), keys, strict=True)]
+        return [f"{names[one]}/{key}" for one, key in zip(self._tar_of(index).tolist(), keys, strict=True)]
 
     def _tar_of(self, index: Int64Array) -> Int64Array:
         return np.searchsorted(np.array(self._starts, np.int64), index, side="right") - 1

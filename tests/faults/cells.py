@@ -1,0 +1,143 @@
+"""The loaders that have workers, and the ways in which these start and live: every promise holds in every cell."""
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.harm import Harm, HarmedParser, HarmedTarget
+from tfds_torch import ImageDataset, MultiLoader, ParserTfds, TrainPreprocess, World, create_loader
+
+BATCH_SIZE, IMAGE_SIZE = 4, 64
+NUM_WORKERS = 2
+HARMED_BATCH = 3
+"""Of an epoch: worker 1 reads it, after one that it has sent."""
+Place = tuple[int, int, tuple[int, ...]]
+"""Of a batch: its epoch, its number, and the indices of its examples."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A way of reading with workers.
+
+    Attributes:
+        kind: `Loader` (whole batches), `examples` (a Loader that transforms and collates single examples), or the
+            transport of a MultiLoader: `shared`, `zmq`.
+        method: how workers start.
+        persistent: whether they live from epoch to epoch.
+    """
+
+    kind: str
+    method: str
+    persistent: bool
+
+    @property
+    def is_multi(self) -> bool:
+        """Whether it is a MultiLoader."""
+        return self.kind in ("shared", "zmq")
+
+    @property
+    def loader_name(self) -> str:
+        """The loader's class, as messages name it."""
+        return "MultiLoader" if self.is_multi else "Loader"
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.method}-{'persistent' if self.persistent else 'once'}"
+
+
+KINDS, METHODS = ("Loader", "examples", "shared", "zmq"), ("fork", "spawn", "forkserver")
+ALL = [Cell(*values) for values in itertools.product(KINDS, METHODS, (True, False))]
+QUICK = ("Loader-fork-persistent", "shared-fork-once")
+FORKED = tuple(str(cell) for cell in ALL if cell.method == "fork")
+SLOW = ("Loader-spawn-once", "shared-spawn-persistent", "zmq-forkserver-once")
+
+
+def cells(
+    quick: Collection[str] = QUICK,
+    slow: Collection[str] = SLOW,
+    among: Iterable[Cell] = ALL,
+    unkept: Callable[[Cell], bool] = lambda cell: False,
+) -> list[Any]:
+    """Returns cells as pytest's parameters.
+
+    Args:
+        quick: names of quick ones.
+        slow: of slow ones; all others are of the campaign.
+        among: which cells.
+        unkept: whether a cell does not keep the promise yet.
+    """
+
+    def marks(cell: Cell) -> list[Any]:
+        name = str(cell)
+        time = [] if name in quick else [pytest.mark.slow] if name in slow else [pytest.mark.campaign]
+        return time + ([pytest.mark.xfail(strict=False, reason="waits for the one pool")] if unkept(cell) else [])
+
+    return [pytest.param(cell, marks=marks(cell), id=str(cell)) for cell in among]
+
+
+def make_parser(root: str, **options: Any) -> ParserTfds:
+    """Returns an unharmed parser of whole batches."""
+    return HarmedParser(None, root, "numbered", is_training=True, batch_size=BATCH_SIZE, **options)
+
+
+def planned(root: str, epoch: int) -> list[Place]:
+    """Returns the batches of an epoch."""
+    plan = make_parser(root).plan(World())
+    return [(epoch, n, tuple(plan.batch(epoch, n).index.tolist())) for n in range(plan.num_batches)]
+
+
+def harm_at(root: str, how: str, folder: str | Path, batch: int = HARMED_BATCH) -> Harm:
+    """Returns harm to the process that reads a batch of epoch 0."""
+    return Harm(how, planned(root, 0)[batch][2][0], str(folder))
+
+
+def make_loader(cell: Cell, root: str, harm: Harm | None = None, **options: Any) -> Any:
+    """Returns a loader, whose workers are harmed; it waits for a batch for 100 s, if `timeout_s` does not say."""
+    options = {"timeout_s": 100.0, "persistent_workers": cell.persistent, **options}
+    of_parser = {"is_training": True, "batch_size": BATCH_SIZE}
+    if cell.kind == "examples":
+        target_transform = None if harm is None else HarmedTarget(harm)
+        examples = ImageDataset(
+            ParserTfds(root, "numbered", **of_parser),
+            target_transform=target_transform,
+            fields=("image", "label", "index"),
+        )
+        return create_loader(
+            examples, NUM_WORKERS, multiprocessing_context=cell.method, collate_fn=collate_columns, **options
+        )
+    parser = HarmedParser(harm, root, "numbered", preprocess=TrainPreprocess(IMAGE_SIZE), **of_parser)
+    if cell.is_multi:
+        return MultiLoader(parser, NUM_WORKERS, start_method=cell.method, transport=cell.kind, **options)
+    dataset = ImageDataset(parser, fields=("image", "label", "index"))
+    return create_loader(dataset, NUM_WORKERS, multiprocessing_context=cell.method, **options)
+
+
+def collate_columns(examples: list[tuple[Any, ...]]) -> list[Any]:
+    """Makes a batch of single examples."""
+    return [list(column) for column in zip(*examples, strict=True)]
+
+
+def indices_of(batch: Any) -> tuple[int, ...]:
+    """Returns the examples of a batch of any of the loaders; their labels must be the same numbers."""
+    _, labels, indices = batch if isinstance(batch, list | tuple) else (None, batch.label, batch.index)
+    assert list(map(int, labels)) == list(map(int, indices))
+    return tuple(map(int, indices))
+
+
+def places(loader: Any, batches: Iterable[Any] | None = None) -> Iterator[Place]:
+    """Yields the batches of an iteration, new where none is given, with the place that the loader's state names."""
+    for batch in loader if batches is None else batches:
+        state = loader.state_dict()
+        yield state["epoch"], state["batches_delivered"] - 1, indices_of(batch)
+
+
+def wait_for(path: Path) -> None:
+    """Waits until a file is there."""
+    ends_at = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < ends_at, f"{path.name} was not made"
+        time.sleep(0.01)

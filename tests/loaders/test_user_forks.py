@@ -1,0 +1,84 @@
+"""What a process that the user's own code forks does with a loader that it inherits: its parent loses nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from loaders.sources import NUM_ITEMS
+
+MAKE = {
+    "MultiLoader shared": "MultiLoader(sources.numbers, 2, transport='shared', persistent_workers={persistent})",
+    "MultiLoader zmq": "MultiLoader(sources.numbers, 2, transport='zmq', persistent_workers={persistent})",
+}
+"""Expressions for loaders with two workers, which yield 0, 1, ..., `NUM_ITEMS` - 1."""
+
+CHILD_DOES = {
+    "reach the end of the script": "pass",
+    "exit": "sys.exit(0)",
+    "fail": "sys.exit(3)",
+    "close the iteration": "iteration.close()",
+    "close the loader": "loader.close()",
+    "kill": "loader.kill()",
+    "drop all": "del loader, iteration, items; gc.collect()",
+    "fork again": "os.waitpid(os.fork() or sys.exit(0), 0)",
+    "begin an iteration of its own": "list(loader) == list(range(NUM_ITEMS)) or sys.exit(4)",
+}
+
+PARENT = """
+import gc, json, os, sys
+from loaders import sources
+from loaders.sources import NUM_ITEMS
+from tfds_torch import MultiLoader
+from tfds_torch.errors import ConfigError
+
+loader = {make}
+for what, code in {child_does!r}.items():
+    iteration = iter(loader)
+    items = [next(iteration)]
+    pids = loader.worker_pids
+    pid = os.fork()
+    if pid == 0:
+        exec(code)
+        break
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    print(json.dumps([what, status, items + list(iteration), pids]), flush=True)
+"""
+
+
+def read_beside_forks(make: str, child_does: dict[str, str]) -> list[list[Any]]:
+    """Returns what the child did, its exit code, the items that came, and the pids of workers, of every iteration."""
+    script = PARENT.format(make=make, child_does=child_does)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, env=environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("loader", MAKE)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_forked_process_ends_no_worker_of_its_parent_and_takes_no_item(loader: str, persistent: bool) -> None:
+    found = read_beside_forks(MAKE[loader].format(persistent=persistent), CHILD_DOES)
+    codes = {what: 3 if what == "fail" else 0 for what in CHILD_DOES}
+    assert [(what, code, items) for what, code, items, _ in found] == [
+        (what, code, list(range(NUM_ITEMS))) for what, code in codes.items()
+    ]
+    assert len({pid for *_, pids in found for pid in pids}) == (2 if persistent else 2 * len(CHILD_DOES))
+
+
+GO_ON = """
+try:
+    next(iteration)
+except ConfigError as error:
+    message = f"This iteration belongs to the process that began it (pid {os.getppid()}), and this one (pid "
+    sys.exit(0 if str(error).startswith(message) and "iter(loader)" in str(error) else str(error))
+"""
+
+
+@pytest.mark.parametrize("loader", MAKE)
+def test_a_forked_process_that_goes_on_with_an_iteration_gets_an_error(loader: str) -> None:
+    found = read_beside_forks(MAKE[loader].format(persistent=False), {"go on": GO_ON})
+    assert [one[:3] for one in found] == [["go on", 0, list(range(NUM_ITEMS))]]

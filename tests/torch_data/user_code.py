@@ -1,0 +1,128 @@
+"""What users run in the workers of a Loader over an ImageDataset: transforms, collate_fn, worker_init_fn."""
+
+import datetime
+import os
+import random
+from collections import namedtuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import get_worker_info
+
+Named = namedtuple("Named", ["label", "index"])
+
+
+class Info:
+    """A target transform: what torch tells of the worker, beside the label."""
+
+    def __call__(self, label: Any) -> Any:
+        info = get_worker_info()
+        assert info is not None
+        kind, name = type(info.dataset).__name__, info.dataset.parser.dataset_name
+        return label, (info.id, info.num_workers, info.seed, kind, name, os.getpid())
+
+
+class Draws:
+    """A target transform: a number of each generator."""
+
+    def __call__(self, label: Any) -> Any:
+        return random.random(), float(np.random.random()), torch.rand(()).item()
+
+
+@dataclass
+class Drawn:
+    """A batch of a type of the user's own.
+
+    Attributes:
+        labels: int64 [B].
+        note: whatever else.
+    """
+
+    labels: torch.Tensor
+    note: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Drawn) and torch.equal(self.labels, other.labels) and self.note == other.note
+
+
+@dataclass(frozen=True)
+class Collate:
+    """A collate_fn that makes a certain kind of batch."""
+
+    kind: str
+
+    def __call__(self, rows: Sequence[Any]) -> Any:
+        return batch_of(self.kind, [int(label) for label, _ in rows])
+
+
+def batch_of(kind: str, labels: list[int]) -> Any:
+    """Returns a batch of a kind, of examples with these labels."""
+    large = {label: bytes(100_000) for label in labels}
+    kinds = {
+        "own type": lambda: Drawn(torch.tensor(labels), {"at": datetime.date(2020, 1, 2), "of": frozenset(labels)}),
+        "set": lambda: set(labels),
+        "named tuple": lambda: Named(labels, tuple(labels)),
+        "nested": lambda: {"a": [torch.tensor(labels), ("text", None)], 3: complex(1, labels[0])},
+        "image": lambda: Image.new("L", (3, 2), labels[0]),
+        "structured": lambda: np.array([(label, 0.5) for label in labels], [("label", "i8"), ("weight", "f4")]),
+        "objects": lambda: np.array([slice(0, label) for label in labels], object),
+        "none": lambda: None,
+        "large": lambda: large,
+        "large tensor": lambda: torch.full((500_000,), labels[0]),
+    }
+    return kinds[kind]()
+
+
+KINDS = (
+    "own type",
+    "set",
+    "named tuple",
+    "nested",
+    "image",
+    "structured",
+    "objects",
+    "none",
+    "large",
+    "large tensor",
+)
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    """Whether two batches are equal, with their types."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and bool((one == other).all())
+    if isinstance(one, Image.Image):
+        return one.mode == other.mode and one.tobytes() == other.tobytes()
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(are_equal, one, other))
+    return bool(one == other)
+
+
+@dataclass(frozen=True)
+class NoteStart:
+    """A worker_init_fn that makes a file, named by the worker and its process."""
+
+    folder: str
+
+    def __call__(self, worker: int) -> None:
+        info = get_worker_info()
+        assert info is not None
+        assert info.id == worker
+        (Path(self.folder) / f"{worker} {os.getpid()}").touch(exist_ok=False)
+
+
+def fail(worker: int) -> None:
+    """A worker_init_fn that fails in one worker."""
+    if worker == 1:
+        raise ZeroDivisionError(f"no start of {worker}")

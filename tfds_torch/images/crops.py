@@ -1,0 +1,341 @@
+"""Crops: which part of each image becomes the result; worked out from sizes alone, before a pixel is decoded.
+
+`Crops` is what a preprocess returns: boxes, in words that a user knows. `CropParameters` is what is made of them for
+decoding and resizing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.plan.random import draw_uniforms
+
+BoolArray = NDArray[np.bool_]
+Int64Array = NDArray[np.int64]
+Float64Array = NDArray[np.float64]
+Boxes = NDArray[np.int64]
+"""int64 [n, 4]: top, left, height, width, in pixels of the image."""
+
+NUM_ATTEMPTS = 10
+NUM_DRAWS = 4 * NUM_ATTEMPTS
+"""Random numbers that a box takes."""
+
+# A JPEG may be halved while it is decoded as long as at least this factor is left to the antialiased resize: what comes
+# out then differs from that of the whole image by less than a grey level (measured with bilinear and bicubic).
+_LEAST_FACTOR_LEFT = 2.5
+_SHRINKS = (2, 4, 8)
+_WIDEST_SUPPORT = 2.0  # Of the bicubic filter, in pixels of the coarser grid.
+
+
+class CropError(Exception):
+    """A box that cannot be cut out of its image.
+
+    Args:
+        position: of the image among those of the call.
+        reason: why, in a sentence.
+    """
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position, self.reason = position, reason
+
+
+class ExampleRandom:
+    """Random numbers of n examples, which depend on nothing but the seed, the pass and the example.
+
+    They are the same in whatever batch, rank, worker or thread an example is read, and after a resume. An instance
+    belongs to one thread.
+
+    Args:
+        keys: int64 [n], sample keys, see `plan.random`.
+        seed: any integer >= 0.
+        first: which number of each example is the first one.
+    """
+
+    def __init__(self, keys: Int64Array, seed: int, first: int = 0) -> None:
+        self._keys, self._seed, self._next = keys, seed, first
+
+    def uniforms(self, draws: int | Sequence[int]) -> Float64Array:
+        """Returns the next random numbers of each example, which no other call returns.
+
+        Args:
+            draws: how many; or which of the next ones, in ascending order: those between are left out.
+
+        Returns:
+            float64 [n, m], uniform in [0, 1).
+        """
+        which = np.arange(draws) if isinstance(draws, int) else np.array(draws)
+        numbers = draw_uniforms(self._keys, self._seed, which + self._next)
+        self._next += draws if isinstance(draws, int) else int(which[-1]) + 1
+        return numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Crops:
+    """Which part of each of n images becomes the result: a box, or else the centre of the resized image.
+
+    Attributes:
+        boxes: int [n, 4]: top, left, height, width, in pixels of the image. A box is resized to the result, whatever
+            its ratio. Only a box of the result's size may reach outside of its image, where it is padded.
+        resized: int [n, 2], instead of boxes: heights and widths that whole images are resized to. The centre becomes
+            the result, padded where it is smaller.
+        flips: bool [n], whether the result is mirrored, left to right; None: none is.
+        bicubic: bool [n], the filter, which otherwise is bilinear; None: none is.
+
+    Raises:
+        ValueError: there are neither boxes nor resized, or both; an array is of another shape or type.
+    """
+
+    boxes: Boxes | None = None
+    resized: Int64Array | None = None
+    flips: BoolArray | None = None
+    bicubic: BoolArray | None = None
+
+    def __post_init__(self) -> None:
+        if (self.boxes is None) is (self.resized is None):
+            raise ValueError("Crops takes either boxes, or resized for the centres of whole images")
+        count = len(self)
+        shapes: dict[str, tuple[int, ...]] = {"boxes": (count, 4), "resized": (count, 2)}
+        for name in ("boxes", "resized", "flips", "bicubic"):
+            value, shape = getattr(self, name), shapes.get(name, (count,))
+            if value is None:
+                continue
+            kind = "int64" if name in shapes else "bool"
+            if (
+                not isinstance(value, np.ndarray)
+                or value.shape != shape
+                or value.dtype.kind not in ("iu" if name in shapes else "b")
+            ):
+                found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"{value!r:.100}"
+                raise ValueError(f"Crops: {name} must be a numpy array {kind} {list(shape)}, not {found}")
+            object.__setattr__(self, name, value.astype(kind, copy=False))
+        if self.resized is not None and (self.resized < 1).any():
+            raise ValueError(f"Crops: resized must be at least 1, and one is {self.resized.min()}")
+
+    def __len__(self) -> int:
+        rows = self.resized if self.boxes is None else self.boxes
+        return len(rows) if np.ndim(rows) else 0  # type: ignore[arg-type]
+
+    def parameters(self, sizes: Int64Array, size: tuple[int, int], shrinkable: BoolArray) -> "CropParameters":
+        """Returns how the images are decoded and resized.
+
+        Where decoding shrinks an image, its box is rounded to whole pixels of the shrunk one.
+
+        Args:
+            sizes: int64 [n, 2], heights and widths of the images.
+            size: height and width of the results.
+            shrinkable: bool [n], whether decoding can shrink it.
+
+        Raises:
+            CropError: a box has no pixel of its image, or reaches outside of it and is to be resized.
+        """
+        none = np.zeros(len(self), np.bool_)
+        flips = none if self.flips is None else self.flips
+        bicubic = none if self.bicubic is None else self.bicubic
+        target = np.array(size, np.int64)
+        if self.resized is not None:
+            geometry = _cut_centers(self.resized, sizes, target, shrinkable)
+        else:
+            assert self.boxes is not None  # noqa: S101 (or there is resized)
+            geometry = _cut_boxes(self.boxes, sizes, target, shrinkable)
+        return CropParameters(*geometry, flips, bicubic)
+
+
+_Geometry = tuple[Boxes, Int64Array, Int64Array, Float64Array, Int64Array]
+"""The first five attributes of CropParameters."""
+
+
+def _cut_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array, shrinkable: BoolArray) -> _Geometry:
+    starts, lengths = boxes[:, :2], boxes[:, 2:]
+    offsets, windows = np.minimum(starts, 0), np.empty_like(boxes)
+    windows[:, :2] = starts - offsets
+    windows[:, 2:] = np.minimum(starts + lengths, sizes) - windows[:, :2]
+    are_cut = bool((lengths == target).all())
+    if windows[:, 2:].min(initial=1) < 1 or (not are_cut and bool((windows != boxes).any())):
+        _check_boxes(boxes, sizes, target)
+    shrinks = np.ones(len(boxes), np.int64)
+    if are_cut:
+        return windows, shrinks, windows[:, 2:], np.ones(lengths.shape), offsets
+    resized = np.where((lengths == target).all(axis=1)[:, None], windows[:, 2:], target)
+    if shrinkable.any():
+        shrinks = _shrinks(lengths / target, shrinkable)
+        windows = windows // shrinks[:, None] * shrinks[:, None]
+    return windows, shrinks, resized, windows[:, 2:] / shrinks[:, None] / resized, offsets
+
+
+def _check_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array) -> None:
+    starts, lengths = boxes[:, :2], boxes[:, 2:]
+    stops = starts + lengths
+    reaches = ((starts < 0) | (stops > sizes)).any(axis=1)
+    is_empty = ((lengths < 1) | (stops < 1) | (starts >= sizes)).any(axis=1)
+    impossible = np.flatnonzero(is_empty | reaches & (lengths != target).any(axis=1))
+    if len(impossible):
+        (height, width), box = sizes[impossible[0]].tolist(), tuple(boxes[impossible[0]].tolist())
+        raise CropError(
+            int(impossible[0]),
+            f"The box (top, left, height, width) = {box} cannot be cut out of {height} x {width} pixels: it must have "
+            f"pixels of the image, and only a box of the result's size, {target[0]} x {target[1]}, may reach outside "
+            f"of it.",
+        )
+
+
+def _cut_centers(resized: Int64Array, sizes: Int64Array, target: Int64Array, shrinkable: BoolArray) -> _Geometry:
+    """Returns how whole images are resized, and their centres cut out or padded.
+
+    What lies below and to the right of the centre is not decoded, but for the pixels that its filter reaches.
+
+    Source: torchvision 0.28, `functional.center_crop`.
+    """
+    # Python's and numpy's rounding are the same: half to even.
+    offsets = np.where(resized >= target, np.round((resized - target) / 2).astype(np.int64), -((target - resized) // 2))
+    steps = sizes / resized
+    shrinks = _shrinks(steps, shrinkable)
+    stops = np.minimum(offsets + target, resized)
+    reach = np.ceil(stops * steps + _WIDEST_SUPPORT * np.maximum(steps, 1)).astype(np.int64) + 1
+    reach = -(-reach // shrinks[:, None]) * shrinks[:, None]
+    windows = np.concatenate([np.zeros_like(sizes), np.minimum(reach, sizes)], axis=1)
+    return windows, shrinks, stops, steps / shrinks[:, None], offsets
+
+
+def _shrinks(factors: Float64Array, shrinkable: BoolArray) -> Int64Array:
+    """Returns by what images can be shrunk while they are decoded, int64 [n], of the factors [n, 2] of the resize."""
+    least = np.where(shrinkable, factors.min(axis=1), 0)
+    shrinks = np.ones(len(factors), np.int64)
+    for shrink in _SHRINKS:
+        shrinks[least >= shrink * _LEAST_FACTOR_LEFT] = shrink
+    return shrinks
+
+
+@dataclass(frozen=True)
+class CropParameters:
+    """How each of n images becomes an image of one size.
+
+    Attributes:
+        windows: int64 [n, 4], the pixels that are decoded: top, left, height, width.
+        shrinks: int64 [n], 1, 2, 4 or 8: by what decoding downsizes them.
+        resized: int64 [n, 2], height and width to which what was decoded is resized.
+        steps: float64 [n, 2], pixels of what was decoded by pixel of the resized image, downwards and to the right.
+        offsets: int64 [n, 2], where in the resized image the result begins; negative where it is padded.
+        flips: bool [n], whether the result is mirrored, left to right.
+        bicubic: bool [n], the filter; otherwise it is bilinear.
+    """
+
+    windows: Boxes
+    shrinks: Int64Array
+    resized: Int64Array
+    steps: Float64Array
+    offsets: Int64Array
+    flips: NDArray[np.bool_]
+    bicubic: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def keep_all(self, sizes: Int64Array, size: tuple[int, int]) -> bool:
+        """Whether nothing is done to any image: all of them, int64 [n, 2], are of the size of the results."""
+        return bool(
+            (sizes == size).all()
+            and (self.windows == (0, 0, *size)).all()
+            and (self.resized == size).all()
+            and (self.steps == 1).all()
+            and not self.offsets.any()
+            and not self.flips.any()
+        )
+
+    def only_cut(self, sizes: Int64Array) -> bool:
+        """Whether nothing is resized, and all images, int64 [n, 2], are of one size."""
+        return bool(
+            (sizes == sizes[0]).all()
+            and (self.steps == 1).all()
+            and (self.shrinks == 1).all()
+            and (self.resized == self.windows[:, 2:]).all()
+        )
+
+    def rows(self) -> Sequence[tuple[Any, ...]]:
+        """Returns (resized, steps, offset, flip, bicubic) of each, in plain values."""
+        columns = (self.resized, self.steps, self.offsets, self.flips, self.bicubic)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def random_resized_crops(
+    sizes: NDArray[np.int64],
+    uniforms: NDArray[np.float64],
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> Boxes:
+    """Returns a random box for each of n images.
+
+    As in torchvision: ten times, an area is drawn uniformly among the fractions `scale` of the image's, and a ratio of
+    width to height whose logarithm is uniform; the first box that fits is taken, at a uniform place. Where none fits,
+    it is the largest box in the image's centre whose ratio is allowed.
+
+    Args:
+        sizes: int64 [n, 2], heights and widths, each >= 1.
+        uniforms: float64 [n, NUM_DRAWS], in [0, 1).
+        scale: least and greatest fraction of the area.
+        ratio: least and greatest width by height.
+
+    Returns:
+        int64 [n, 4].
+
+    Source: torchvision 0.28, `transforms.RandomResizedCrop.get_params`.
+    """
+    # [n, 1] for the images, [n, NUM_ATTEMPTS] for each of the attempts.
+    heights, widths = sizes[:, :1].astype(np.float64), sizes[:, 1:].astype(np.float64)
+    draws = uniforms.reshape(len(sizes), NUM_ATTEMPTS, 4)
+    areas = heights * widths * _between(draws[..., 0], *scale)
+    ratios = np.exp(_between(draws[..., 1], *map(math.log, ratio)))
+    box_widths, box_heights = np.round(np.sqrt(areas * ratios)), np.round(np.sqrt(areas / ratios))
+    fits = np.logical_and.reduce([box_widths > 0, box_widths <= widths, box_heights > 0, box_heights <= heights])
+    tops = np.floor(draws[..., 2] * (heights - box_heights + 1))
+    lefts = np.floor(draws[..., 3] * (widths - box_widths + 1))
+    attempts = np.stack([tops, lefts, box_heights, box_widths], axis=-1)
+    first = attempts[np.arange(len(sizes)), fits.argmax(axis=1)].astype(np.int64)
+    return np.where(fits.any(axis=1)[:, None], first, _central_boxes(sizes, ratio))
+
+
+def _between(uniforms: NDArray[np.float64], least: float, greatest: float) -> NDArray[np.float64]:
+    return least + uniforms * (greatest - least)
+
+
+def _central_boxes(sizes: NDArray[np.int64], ratio: tuple[float, float]) -> Boxes:
+    heights, widths = sizes[:, 0], sizes[:, 1]
+    found = widths / heights
+    box_widths = np.where(found > ratio[1], np.round(heights * ratio[1]), widths)
+    box_heights = np.where(found < ratio[0], np.round(widths / ratio[0]), heights)
+    # The box of an image of a pixel's width or height would round to nothing.
+    box_widths, box_heights = np.clip(box_widths, 1, widths), np.clip(box_heights, 1, heights)
+    return np.stack(
+        [(heights - box_heights) // 2, (widths - box_widths) // 2, box_heights, box_widths], axis=-1
+    ).astype(np.int64)
+
+
+def resize_shorter_side(sizes: Int64Array, length: int) -> Int64Array:
+    """Returns the sizes of images, int64 [n, 2], whose shorter side is resized to a length.
+
+    Source: torchvision 0.28, `transforms.Resize` of one number.
+    """
+    shorter, longer = sizes.min(axis=1), sizes.max(axis=1)
+    others = np.maximum(1, (length * longer / shorter).astype(np.int64))
+    is_wide = sizes[:, 1] >= sizes[:, 0]
+    return np.stack([np.where(is_wide, length, others), np.where(is_wide, others, length)], axis=1).astype(np.int64)
+
+
+def resize_keeping_ratio(sizes: Int64Array, size: tuple[int, int], *, inside: bool) -> Int64Array:
+    """Returns the sizes of images, int64 [n, 2], resized so that they cover `size`, or lie inside of it.
+
+    Source: timm 1.0.31, `transforms.ResizeKeepRatio`.
+    """
+    ratios = sizes / np.array(size)
+    ratio = (ratios.max if inside else ratios.min)(axis=1)[:, None]
+    resized: Int64Array = np.maximum(1, np.round(sizes / ratio)).astype(np.int64)
+    return resized
+
+
+def scaled_size(size: tuple[int, int], crop_pct: float) -> tuple[int, int]:
+    """Returns height and width of which a centre of `size` is the fraction crop_pct, rounded down."""
+    return math.floor(size[0] / crop_pct), math.floor(size[1] / crop_pct)

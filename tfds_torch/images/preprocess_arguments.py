@@ -1,0 +1,79 @@
+"""Which values the fields of a preprocess may have, and how they are read from a timm config."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer, did_you_mean
+
+INTERPOLATIONS = ("bilinear", "bicubic", "random")
+
+
+def check_shared(value: Any) -> None:
+    """Raises ConfigError for fields of any preprocess that cannot be; turns their lists into tuples."""
+    kind = type(value).__name__
+    sides = value.size if isinstance(value.size, tuple | list) else (value.size,)
+    if len(sides) not in (1, 2):
+        raise ConfigError(f"{kind}: size={value.size!r} must be the pixels of a side, or (height, width).")
+    checked = tuple(check_integer(f"{kind}: size", side, 1) for side in sides)
+    object.__setattr__(
+        value, "size", checked if isinstance(value.size, tuple | list) and len(checked) == 2 else checked[0]
+    )
+    levels = value.fill if isinstance(value.fill, tuple | list) else (value.fill,)
+    if not levels or any(check_integer(f"{kind}: fill", level, 0) > 255 for level in levels):
+        raise ConfigError(f"{kind}: fill={value.fill!r} must be a grey level, 0 to 255, or one for each channel.")
+    object.__setattr__(value, "fill", tuple(levels) if isinstance(value.fill, tuple | list) else levels[0])
+    if not isinstance(value.also, tuple | list) or not all(isinstance(name, str) for name in value.also):
+        raise ConfigError(f"{kind}: also={value.also!r} must be names of image features, such as ('mask',).")
+    object.__setattr__(value, "also", tuple(value.also))
+    object.__setattr__(value, "max_pixels", check_integer(f"{kind}: max_pixels", value.max_pixels, 1))
+    is_named = isinstance(value.map_fn, str) and all(part.strip() for part in f"{value.map_fn}:".split(":", 1))
+    if isinstance(value.map_fn, str) and (not is_named or value.map_fn.count(":") != 1 or value.map_fn.endswith(":")):
+        raise ConfigError(f"{kind}: map_fn={value.map_fn!r} must have the form 'module:function'.")
+    if value.map_fn is not None and not isinstance(value.map_fn, str) and not callable(value.map_fn):
+        raise ConfigError(f"{kind}: map_fn={value.map_fn!r} must be a function, or its name as 'module:function'.")
+
+
+def check_interpolation(kind: str, interpolation: object) -> None:
+    """Raises ConfigError for an unknown filter; kind names the preprocess."""
+    if interpolation not in INTERPOLATIONS:
+        names = ", ".join(map(repr, INTERPOLATIONS))
+        hint = did_you_mean(interpolation, INTERPOLATIONS)
+        raise ConfigError(f"{kind}: unknown interpolation {interpolation!r}: choose one of {names}.{hint}")
+
+
+def check_range(name: str, value: Any, most: float) -> tuple[float, float]:
+    """Returns two numbers, 0 < least <= greatest <= most; raises ConfigError for anything else."""
+    pair = tuple(value) if isinstance(value, tuple | list) else ()
+    if len(pair) != 2 or not all(map(is_number, pair)) or not 0 < pair[0] <= pair[1] <= most:
+        limit = f" <= {most:g}" if math.isfinite(most) else ""
+        raise ConfigError(f"{name}={value!r} must be two numbers with 0 < least <= greatest{limit}.")
+    return float(pair[0]), float(pair[1])
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite number of Python or numpy."""
+    return (
+        isinstance(value, int | float | np.integer | np.floating)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    )
+
+
+def read_timm_config(config: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Returns size and the named values of a timm config, as far as it has them."""
+    input_size = _get(config, "input_size")
+    if not isinstance(input_size, tuple | list) or len(input_size) != 3:
+        raise ConfigError(
+            f"from_timm_config: input_size={input_size!r} must be (channels, height, width). Pass a model's "
+            f"pretrained_cfg, or what timm.data.resolve_data_config returned."
+        )
+    found = {name: _get(config, name) for name in names}
+    return {"size": tuple(input_size[1:])} | {name: value for name, value in found.items() if value is not None}
+
+
+def _get(config: Any, name: str) -> Any:
+    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)

@@ -1,0 +1,115 @@
+"""From TFDS's feature connectors to the plain values that are known of them; imports TFDS, and no tensorflow."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from tfds_torch.parsers.tfds.feature_tree import Dictionary, Feature, Leaf, Repeated
+from tfds_torch.parsers.tfds.features import OwnDecoder, decode_audio_file, decode_tensor
+from tfds_torch.parsers.tfds.features_json import AudioFile
+from tfds_torch.parsers.tfds.image_values import ImageValues
+from tfds_torch.storage.source import FieldSpec
+
+_KINDS: tuple[tuple[type, Literal["image", "label", "text", "box", "tensor"]], ...] = (
+    (tfds.features.Image, "image"),
+    (tfds.features.ClassLabel, "label"),
+    (tfds.features.Text, "text"),
+    (tfds.features.BBoxFeature, "box"),
+    (tfds.features.Tensor, "tensor"),
+)
+"""Connector -> what it is; the first that fits, as all but the image are tensors."""
+
+
+def plain_features(connector: Any) -> Feature:
+    """Returns what is known of a TFDS connector: of `FeaturesDict` and `Sequence` with all that they hold."""
+    text, spec = repr(connector), _declared_spec(connector.get_tensor_info())
+    if isinstance(connector, tfds.features.FeaturesDict):
+        return Dictionary(text, spec, {key: plain_features(inner) for key, inner in connector.items()})
+    if isinstance(connector, tfds.features.Sequence):
+        is_dataset = isinstance(connector, tfds.features.Dataset)
+        return Repeated(text, spec, plain_features(connector.feature), is_dataset)
+    info = connector.get_serialized_info()
+    parts = {key: _stored_spec(part) for key, part in info.items()} if isinstance(info, dict) else _stored_spec(info)
+    is_label = isinstance(connector, tfds.features.ClassLabel)
+    names = connector._int2str if is_label else None
+    return Leaf(
+        text,
+        spec,
+        kind=next((kind for base, kind in _KINDS if isinstance(connector, base)), "other"),
+        stored=parts,
+        decode=_find_decoder(connector, info, spec),
+        only_tensorflow=_tensorflow_class(connector),
+        num_classes=connector.num_classes if is_label else None,
+        class_names=None if names is None else tuple(names),
+    )
+
+
+def stored_specs(features: Any) -> dict[str, FieldSpec]:
+    """Returns what an example consists of, as it is stored: key -> its spec.
+
+    Args:
+        features: TFDS `FeaturesDict`, or a sequence of one.
+    """
+    return {key: _stored_spec(info) for key, info in _flatten(features.get_serialized_info())}
+
+
+def _find_decoder(connector: Any, info: Any, spec: Any) -> Callable[..., Any] | None:
+    """Returns what decodes an element; None: nothing has to, or tensorflow alone could.
+
+    Args:
+        connector: of the feature.
+        info: TFDS's `TensorInfo` of what is stored, or a dictionary of them.
+        spec: of a value.
+    """
+    f = tfds.features
+    decoder = type(connector).decode_example_np
+    if decoder is f.Image.decode_example_np:
+        return ImageValues(connector.shape, connector.np_dtype).decode
+    if _tensorflow_class(connector) is not None:
+        return None
+    if decoder in (f.Tensor.decode_example_np, f.Text.decode_example_np):
+        if not isinstance(info, dict) and (info.shape, info.np_dtype) == (spec.shape, spec.dtype):
+            return None
+        return partial(decode_tensor, connector._encoding.name.lower(), spec)
+    if decoder is AudioFile.decode_example_np:
+        return partial(decode_audio_file, spec)
+    return OwnDecoder(connector, tuple(info) if isinstance(info, dict) else None)
+
+
+def _tensorflow_class(connector: Any) -> str | None:
+    """Returns the name of a connector's class that decodes in a way which it has for tensorflow only; None: another."""
+    f, kind = tfds.features, type(connector)
+    if kind.decode_example_np is f.Image.decode_example_np:
+        return None
+    with_numpy, with_tensorflow = (
+        next(i for i, base in enumerate(kind.__mro__) if way in vars(base))
+        for way in ("decode_example_np", "decode_example")
+    )
+    if kind.decode_example_np is f.FeatureConnector.decode_example_np or with_tensorflow < with_numpy:
+        return f"{kind.__module__}.{kind.__name__}"
+    return None
+
+
+def _declared_spec(info: Any) -> Any:
+    """Returns the FieldSpec of a value as it is declared, or a dictionary of them."""
+    if isinstance(info, dict):
+        return {key: _declared_spec(inner) for key, inner in sorted(info.items())}
+    return FieldSpec(tuple(info.shape), info.np_dtype)
+
+
+def _stored_spec(info: Any) -> FieldSpec:
+    dtype = np.dtype(info.np_dtype)
+    # As TFDS's own parser has it, a sequence that an example lacks is empty.
+    default = () if info.default_value is None and None in info.shape else info.default_value
+    return FieldSpec(tuple(info.shape), object if dtype.kind in "OSU" else dtype, default)
+
+
+def _flatten(info: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, inner in info.items():
+        if isinstance(inner, dict):
+            yield from _flatten(inner, f"{prefix}{key}/")
+        else:
+            yield prefix + key, inner

@@ -1,0 +1,161 @@
+"""The features of a dataset as plain values, and how one is found by its key.
+
+They travel to workers, which so need no TFDS; `connectors.py` makes them of TFDS's own objects. A key is looked for
+literally first, then with "/" as nesting: datasets such as coco and voc have literal keys with a slash.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import FieldSpec
+
+
+@dataclass(frozen=True, repr=False)
+class Feature:
+    """What is known of any feature.
+
+    Attributes:
+        text: its description by TFDS, for messages.
+        spec: FieldSpec of one value as the dataset declares it, or a dictionary of them.
+    """
+
+    text: str
+    spec: Any
+
+    def __repr__(self) -> str:
+        return self.text
+
+    @property
+    def shape(self) -> tuple[int | None, ...] | None:
+        """The shape of one value; None: it is a dictionary."""
+        return self.spec.shape if isinstance(self.spec, FieldSpec) else None
+
+
+@dataclass(frozen=True, repr=False)
+class Dictionary(Feature):
+    """Features by their keys."""
+
+    features: Mapping[str, Feature]
+
+
+@dataclass(frozen=True, repr=False)
+class Repeated(Feature):
+    """A sequence of a feature, or a nested dataset of steps."""
+
+    feature: Feature
+    is_dataset: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Leaf(Feature):
+    """A feature that holds no others.
+
+    Attributes:
+        kind: what it is; `label`, `text`, `box` and `tensor` are tensors.
+        stored: FieldSpec of what is stored of a value, or of its parts by name.
+        decode: makes a value of what is stored, part by part; None: it is stored as it is.
+        only_tensorflow: the class that decodes it with tensorflow only; None: it needs no tensorflow.
+        num_classes: of a label, as it is declared: 0 or None where that is not known.
+        class_names: of a label; None: it has none.
+    """
+
+    kind: Literal["image", "label", "text", "box", "tensor", "other"]
+    stored: FieldSpec | Mapping[str, FieldSpec]
+    decode: Callable[..., Any] | None
+    only_tensorflow: str | None
+    num_classes: int | None
+    class_names: tuple[str, ...] | None
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor, and not an image."""
+        return self.kind not in ("image", "other")
+
+
+@dataclass(frozen=True)
+class FoundFeature:
+    """A feature and the way to it.
+
+    Attributes:
+        path: keys from the top level down.
+        feature: itself.
+        sequence_depth: 1-based position in `path` of the first key that names a sequence of dictionaries; 0: none.
+    """
+
+    path: tuple[str, ...]
+    feature: Feature
+    sequence_depth: int = 0
+
+
+def features_by_key(features: Feature) -> Mapping[str, Feature]:
+    """Returns the features of a dataset, which may be a sequence of dictionaries, by their keys."""
+    features = innermost(features)
+    return features.features if isinstance(features, Dictionary) else {}
+
+
+def find_feature(features: Feature, key: str) -> FoundFeature | None:
+    """Returns the feature that a key names, or None.
+
+    Args:
+        features: of a dataset.
+        key: literal key, or keys joined by "/".
+    """
+    return _find(features_by_key(features), key.split("/"), (), 0)
+
+
+def list_keys(features: Feature, prefix: str = "") -> Iterator[str]:
+    """Yields the keys of all features, nested ones joined by "/"."""
+    for key, feature in sorted(features_by_key(features).items()):
+        yield prefix + key
+        if _has_keys(feature):
+            yield from list_keys(feature, f"{prefix}{key}/")
+
+
+def describe_missing(what: str, key: str, features: Feature) -> str:
+    """Returns a message about a key that does not exist: what is there, and the nearest one."""
+    there = list(list_keys(features))
+    return (
+        f"There is no {what} {quoted(key)}. The dataset's features are: {', '.join(there)}.{did_you_mean(key, there)}"
+    )
+
+
+def innermost(feature: Feature) -> Feature:
+    """Returns what a sequence, or a sequence of sequences, holds in the end."""
+    while isinstance(feature, Repeated):
+        feature = feature.feature
+    return feature
+
+
+def holds_boxes(feature: Feature) -> bool:
+    """Whether a feature is a bounding box, or has some within it."""
+    feature = innermost(feature)
+    if isinstance(feature, Dictionary):
+        return any(map(holds_boxes, feature.features.values()))
+    return isinstance(feature, Leaf) and feature.kind == "box"
+
+
+def _find(
+    features: Mapping[str, Feature], parts: list[str], path: tuple[str, ...], sequence_depth: int
+) -> FoundFeature | None:
+    for length in range(len(parts), 0, -1):
+        key, rest = "/".join(parts[:length]), parts[length:]
+        if key not in features:
+            continue
+        feature = features[key]
+        here = (*path, key)
+        if not rest:
+            return FoundFeature(here, feature, sequence_depth)
+        if _has_keys(feature):
+            is_first_sequence = not sequence_depth and isinstance(feature, Repeated)
+            found = _find(features_by_key(feature), rest, here, len(here) if is_first_sequence else sequence_depth)
+            if found:
+                return found
+    return None
+
+
+def _has_keys(feature: Feature) -> bool:
+    """Whether it is a nested dictionary, or a sequence of dictionaries."""
+    return isinstance(feature.feature if isinstance(feature, Repeated) else feature, Dictionary)

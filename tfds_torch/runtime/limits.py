@@ -1,0 +1,292 @@
+"""What this process may use of its machine, by affinity and control groups, and how many workers that is.
+
+A container limits processor time and memory by control groups (cgroups, versions 1 and 2).
+"""
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tfds_torch.errors import ConfigError
+
+_ROOT = Path("/")
+_MEMORY_LIMITS = ("memory.max", "memory.limit_in_bytes")  # Of control groups, version 2 and 1.
+_MEMORY_USAGES = ("memory.current", "memory.usage_in_bytes")
+_CACHES = ("inactive_file", "total_inactive_file")  # In memory.stat; inner groups included, as in the usage.
+
+WORKER_BYTES = 400_000_000
+"""About what a worker takes: its process (115 MB), images being decoded, and some batches that are ready."""
+
+MOST_WORKERS = 16
+"""A rank's workers at most: more have rarely anything to do, and each takes memory."""
+
+
+class UsableCores(NamedTuple):
+    """The processors that this process, and all ranks beside it, may use.
+
+    Attributes:
+        number: how many; a container may be given a fraction.
+        source: what says so, for messages.
+    """
+
+    number: float
+    source: str
+
+
+class WorkerChoice(NamedTuple):
+    """A number of workers for each rank.
+
+    Attributes:
+        num_workers: how many; 0: the training process reads by itself.
+        reason: a sentence with all figures.
+    """
+
+    num_workers: int
+    reason: str
+
+
+class MemoryLimit(NamedTuple):
+    """The most memory that this process, and what runs beside it, may take.
+
+    Attributes:
+        bytes: the limit.
+        source: where it comes from, for messages: `the machine's memory`, or `the container's limit, <file>`.
+    """
+
+    bytes: int
+    source: str
+
+
+def usable_cores(root: Path = _ROOT) -> UsableCores:
+    """Returns the processors that this process may use: its affinity, or its container's share of their time.
+
+    Args:
+        root: the file system's root.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        found = UsableCores(len(os.sched_getaffinity(0)), "this process's affinity")
+    else:
+        found = UsableCores(os.cpu_count() or 1, "the machine's")
+    shares = [found]
+    for folder in group_folders("cpu", root):
+        quota, period, name = _quota(folder)
+        if quota > 0 and period > 0:
+            shares.append(UsableCores(quota / period, f"the container's limit, {folder / name}"))
+    return min(shares, key=lambda share: share.number)
+
+
+def num_cores() -> int:
+    """Returns the whole processors that this process may use, one at least."""
+    return max(1, math.floor(usable_cores().number))
+
+
+def num_local_ranks(environ: Mapping[str, str]) -> int:
+    """Returns how many ranks share this machine: `LOCAL_WORLD_SIZE` of an environment, 1 where it has none.
+
+    Raises:
+        ConfigError: it is not an integer >= 1.
+    """
+    text = environ.get("LOCAL_WORLD_SIZE", "1")
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"LOCAL_WORLD_SIZE={text!r} in the environment must be an integer >= 1, or not be there.")
+    return int(text)
+
+
+def memory_limit(root: Path = _ROOT) -> MemoryLimit | None:
+    """Returns the smallest limit, or None where the system does not report it.
+
+    Args:
+        root: the file system's root.
+    """
+    limits = [
+        MemoryLimit(size, f"the container's limit, {folder / name}")
+        for folder in group_folders("memory", root)
+        for name in _MEMORY_LIMITS
+        if (size := _size(folder / name)) is not None
+    ]
+    machine = _meminfo(root).get("MemTotal")
+    if machine is None and root == _ROOT:
+        machine = _physical_bytes()
+    if machine is not None:  # First: version 1 says "no limit" with a huge number.
+        limits.insert(0, MemoryLimit(machine, "the machine's memory"))
+    return min(limits, key=lambda limit: limit.bytes, default=None)
+
+
+def available_bytes(root: Path = _ROOT) -> int | None:
+    """Returns the memory that may still be taken without swapping or being ended, or None where nothing tells.
+
+    Files that were read lately count as free: the system drops them first.
+
+    Args:
+        root: the file system's root.
+    """
+    in_groups = (_available_in_group(folder) for folder in group_folders("memory", root))
+    found = [_meminfo(root).get("MemAvailable"), *in_groups]
+    return min((size for size in found if size is not None), default=None)
+
+
+def choose_workers(
+    cores: UsableCores,
+    num_local_ranks: int = 1,
+    available_bytes: int | None = None,
+    *,
+    inline_cores: int = 0,
+    worker_bytes: int = WORKER_BYTES,
+    most_workers: int = MOST_WORKERS,
+) -> WorkerChoice:
+    """Returns how many workers each rank of this machine should have.
+
+    Each rank has its part of the cores; where that is more than two, one is left to the training process. Workers that
+    the memory does not hold are left out; a rank without room for any reads by itself.
+
+    Args:
+        cores: of all ranks together.
+        num_local_ranks: ranks on this machine, >= 1.
+        available_bytes: memory that all their workers may take; None: not known, and no limit.
+        inline_cores: a rank with at most so many cores reads by itself: with 0 workers.
+        worker_bytes: memory of a worker.
+        most_workers: of a rank.
+    """
+    share = cores.number / num_local_ranks
+    ranks = f"{num_local_ranks} rank{'s' * (num_local_ranks > 1)} on this machine"
+    reason = f"{cores.number:g} core{'s' * (cores.number != 1)} ({cores.source}) for {ranks}: {share:.3g} each"
+    if share <= inline_cores:
+        return WorkerChoice(
+            0, f"0 workers: {reason}, and with at most {inline_cores} the training process reads by itself."
+        )
+    num_workers = max(1, math.floor(share))
+    if num_workers > 2:
+        num_workers -= 1
+        reason += ", one of them left to the training process"
+    if num_workers > most_workers:
+        num_workers = most_workers
+        reason += f"; a rank gets at most {most_workers}"
+    if available_bytes is not None:
+        room = available_bytes // (worker_bytes * num_local_ranks)
+        reason += f"; {available_bytes / 1e9:.3g} GB of memory are free, room for {room} of {worker_bytes / 1e9:.3g} GB"
+        reason += " on each rank" if num_local_ranks > 1 else ""
+        num_workers = min(num_workers, room)
+    return WorkerChoice(num_workers, f"{num_workers} worker{'s' * (num_workers != 1)}: {reason}.")
+
+
+# Control groups
+
+
+def group_folders(controller: str, root: Path = _ROOT) -> list[Path]:
+    """Returns the folders of this process's control group and of the groups around it, innermost first.
+
+    A limit of any of them binds. Folders that a container does not show are left out; where there are no control
+    groups, the list is empty.
+
+    Args:
+        controller: `memory` or `cpu`.
+        root: the file system's root.
+    """
+    paths = _own_paths(root)
+    folders = []
+    for line in _lines(root / "proc/self/mountinfo"):
+        mount, _, kind = line.partition(" - ")
+        mount_root, mount_point = (_unescape(field) for field in mount.split()[3:5])
+        filesystem, _, options = kind.split(" ", 2)
+        if filesystem == "cgroup2":
+            path = paths.get("")
+        elif filesystem == "cgroup" and controller in options.split(","):
+            path = paths.get(controller)
+        else:
+            continue
+        if path is not None:
+            folders += _upwards(root / mount_point.lstrip("/"), mount_root, path)
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def read_word(file: Path) -> str | None:
+    """Returns what a control group's file says, or None where there is no such file."""
+    lines = _lines(file)
+    return lines[0].strip() if lines else None
+
+
+def read_table(file: Path) -> dict[str, int]:
+    """Returns the numbers of a file with lines `name number`; none where there is no such file."""
+    return {name: int(number) for name, number in (line.split() for line in _lines(file))}
+
+
+def _quota(folder: Path) -> tuple[float, float, str]:
+    """Returns a control group's processor time, the period it is given for, and the file that says so; 0: no limit."""
+    words = (read_word(folder / "cpu.max") or "").split()  # Version 2.
+    if len(words) == 2:
+        return (0.0 if words[0] == "max" else float(words[0])), float(words[1]), "cpu.max"
+    quota, period = (read_word(folder / f"cpu.cfs_{name}_us") or "0" for name in ("quota", "period"))
+    return float(quota), float(period), "cpu.cfs_quota_us"
+
+
+def _available_in_group(folder: Path) -> int | None:
+    """Returns what a control group may still take, or None where it has no limit."""
+    limit, usage = _first_size(folder, _MEMORY_LIMITS), _first_size(folder, _MEMORY_USAGES)
+    if limit is None or usage is None:
+        return None
+    caches = read_table(folder / "memory.stat")
+    # Version 1 has both names; there only the one with `total` counts inner groups.
+    cache = caches.get(_CACHES[1], caches.get(_CACHES[0], 0))
+    return max(0, limit - max(0, usage - cache))
+
+
+def _first_size(folder: Path, names: Sequence[str]) -> int | None:
+    """Returns what the first file that is there says; None where it says "no limit", or none is there."""
+    return next((_size(folder / name) for name in names if (folder / name).exists()), None)
+
+
+def _size(file: Path) -> int | None:
+    word = read_word(file)
+    return None if word is None or word == "max" else int(word)
+
+
+def _own_paths(root: Path) -> dict[str, str]:
+    """Returns controller -> path of this process's group; version 2 has one for all, whose name is empty."""
+    paths = {}
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
+    return paths
+
+
+def _upwards(mount_point: Path, mount_root: str, path: str) -> list[Path]:
+    """Returns the folders from a group's up to where its hierarchy is mounted."""
+    if path.startswith(mount_root.rstrip("/") + "/"):  # A container is often shown its own part of the hierarchy only.
+        path = path[len(mount_root.rstrip("/")) :]
+    inner = [part for part in path.split("/") if part]
+    if ".." in inner:  # The group lies outside of what this process is shown.
+        inner = []
+    return [mount_point.joinpath(*inner[:depth]) for depth in range(len(inner), -1, -1)]
+
+
+def _unescape(field: str) -> str:
+    """Returns a field of mountinfo, in which blanks are written as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _lines(file: Path) -> list[str]:
+    """Returns a file's lines that are not empty; none where there is no file that this process may read."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="surrogateescape")  # Mount points may be named anyhow.
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line]
+
+
+# The machine
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    """Returns name -> bytes of the machine's table; none where there is no such table."""
+    lines = _lines(root / "proc/meminfo")
+    return {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
+
+
+def _physical_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, other systems lack these names.
+        return None

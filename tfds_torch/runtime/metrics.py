@@ -1,0 +1,343 @@
+"""What a loader delivers and where its time goes: reported by its processes, added up, read as plain values."""
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.context import get_spawning_popen
+from typing import Any, TypeVar
+
+from tfds_torch.errors import ConfigError
+
+WORKER_STAGES = ("read", "decode", "transform", "fetch", "collate", "hand_over")
+"""What a worker spends time on: `fetch` is all that a dataset does; `read`, `decode` and `transform`, parts of it."""
+
+STAGES = (*WORKER_STAGES, "device_copy")
+"""What processes report."""
+
+_PID, _NUM_BEGUN, _READING, _IS_DONE, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(8)
+_STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, 8)}
+_ROW = 8 + len(STAGES)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """What one worker process has done.
+
+    Attributes:
+        worker: its number.
+        pid: its process; None where it has not begun.
+        batches: that it has made.
+        examples: in them.
+        read_s: reading encoded examples, seconds, all threads together.
+        decode_s: decoding them, likewise.
+        transform_s: in the transform and target_transform of an ImageDataset.
+        fetch_s: in its dataset, waiting for its threads included.
+        collate_s: putting batches together, and into shared memory.
+        hand_over_s: batches of it on their way, while the training process waited for them.
+    """
+
+    worker: int
+    pid: int | None
+    batches: int
+    examples: int
+    read_s: float
+    decode_s: float
+    transform_s: float
+    fetch_s: float
+    collate_s: float
+    hand_over_s: float
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """What a loader has done since it was made; durations in seconds.
+
+    Attributes:
+        batches: delivered to the training loop.
+        examples: in them.
+        examples_per_s: of the time in which the loop was waiting or at work; 0 before the first batch.
+        read_s, decode_s, transform_s, fetch_s, collate_s, hand_over_s: sums over all processes that have worked, as in
+            `WorkerStats`; those of workers that have ended included.
+        device_copy_s: copying to the device and normalising.
+        waiting_s: the training loop waited for a batch.
+        consumer_s: the training loop was at work, between a batch and its asking for the next one.
+        replaced: damaged examples that others took the place of.
+        workers: the processes of the latest iteration; empty where the training process reads by itself.
+    """
+
+    batches: int
+    examples: int
+    examples_per_s: float
+    read_s: float
+    decode_s: float
+    transform_s: float
+    fetch_s: float
+    collate_s: float
+    hand_over_s: float
+    device_copy_s: float
+    waiting_s: float
+    consumer_s: float
+    replaced: int = 0
+    workers: tuple[WorkerStats, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the figures as a dict of plain values."""
+        return asdict(self) | {"workers": [asdict(worker) for worker in self.workers]}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.batches} batches, {self.examples} examples, {self.examples_per_s:.0f} examples/s; seconds: "
+            f"waiting {self.waiting_s:.2f}, loop {self.consumer_s:.2f}, fetch {self.fetch_s:.2f} (read "
+            f"{self.read_s:.2f}, decode {self.decode_s:.2f}, transform {self.transform_s:.2f}), collate "
+            f"{self.collate_s:.2f}, hand-over {self.hand_over_s:.2f}, device copy {self.device_copy_s:.2f}"
+        ) + (f"; {self.replaced} damaged examples replaced" if self.replaced else "")
+
+
+class StageMetrics:
+    """Sums of seconds and counts, in memory that a training process shares with its workers.
+
+    Every process has a row of its own: workers 0 to num_workers - 1, and the training process after them. Any thread of
+    a process may report. They are inherited by forked workers and travel to spawned ones; other copies begin anew.
+
+    Args:
+        num_workers: of the loader, 0 for none.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+        # Of the spawn context: it can be handed to any kind of worker.
+        self._numbers: Any = get_context("spawn").RawArray("d", _ROW * (num_workers + 1))
+        self.bind(num_workers)
+
+    def bind(self, worker: int) -> None:
+        """Lets this process report as a worker; as the training process with `num_workers`."""
+        self._row = worker * _ROW
+        self._lock = threading.Lock()  # Not the parent's, which may have been held when this process was forked.
+        self._numbers[self._row + _PID] = os.getpid()
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Adds the time that a stage took.
+
+        Args:
+            stage: one of `STAGES`.
+            seconds: how long.
+
+        Raises:
+            ConfigError: there is no such stage.
+        """
+        column = _STAGE_COLUMNS.get(stage)
+        if column is None:
+            raise ConfigError(f"There is no stage {stage!r}: the stages are {', '.join(STAGES)}.")
+        self._add(self._row + column, seconds)
+
+    def add_hand_over(self, worker: int, seconds: float) -> None:
+        """Adds the time that a worker's batch was on its way; the training process alone reports it."""
+        self._add(worker * _ROW + _STAGE_COLUMNS["hand_over"], seconds)
+
+    def add_batch(self, num_examples: int) -> None:
+        """Counts a batch that this process has made."""
+        self._add(self._row + _BATCHES, 1)
+        self._add(self._row + _EXAMPLES, num_examples)
+        self.note_started()
+
+    def note_reading(self, index: int) -> None:
+        """Notes the example whose reading has just begun."""
+        self._numbers[self._row + _READING] = index + 1
+
+    def note_started(self) -> None:
+        """Notes that this process has made its first batch, or will make none."""
+        self._numbers[self._row + _STARTED] = 1
+
+    def has_started(self, worker: int) -> bool:
+        """Returns whether a worker has made its first batch, or will make none."""
+        return bool(self._numbers[worker * _ROW + _STARTED])
+
+    def note_replaced(self) -> None:
+        """Counts a damaged example whose place another one took."""
+        self._add(self._row + _REPLACED, 1)
+
+    def num_replaced(self, worker: int) -> int:
+        """Returns how many damaged examples of a worker others took the place of."""
+        return int(self._numbers[worker * _ROW + _REPLACED])
+
+    def note_begun(self) -> None:
+        """Notes that an iteration has begun in this process."""
+        self._numbers[self._row + _IS_DONE] = 0
+        self._add(self._row + _NUM_BEGUN, 1)
+
+    def note_done(self) -> None:
+        """Notes that this process has read all of its part of an iteration."""
+        self._numbers[self._row + _IS_DONE] = 1
+
+    def is_done(self, worker: int) -> bool:
+        """Returns whether a worker has read all of its part of the iteration."""
+        return bool(self._numbers[worker * _ROW + _IS_DONE])
+
+    def pid(self, worker: int) -> int | None:
+        """Returns the process of a worker, None before it has reported."""
+        return int(self._numbers[worker * _ROW + _PID]) or None
+
+    def num_begun(self, worker: int) -> int:
+        """Returns how many iterations a worker has begun."""
+        return int(self._numbers[worker * _ROW + _NUM_BEGUN])
+
+    def reading(self, worker: int) -> int | None:
+        """Returns the index of the example that a worker read last, or is reading; None: it has reported none."""
+        noted = int(self._numbers[worker * _ROW + _READING])
+        return noted - 1 if noted else None
+
+    def counts(self, worker: int) -> tuple[int, int]:
+        """Returns how many batches and examples a worker has made."""
+        row = worker * _ROW
+        return int(self._numbers[row + _BATCHES]), int(self._numbers[row + _EXAMPLES])
+
+    def seconds(self, worker: int) -> dict[str, float]:
+        """Returns stage -> seconds of a worker, of the training process with `num_workers`."""
+        return {stage: float(self._numbers[worker * _ROW + column]) for stage, column in _STAGE_COLUMNS.items()}
+
+    def _add(self, place: int, amount: float) -> None:
+        with self._lock:
+            self._numbers[place] += amount
+
+    def __getstate__(self) -> dict[str, Any]:
+        numbers = self._numbers if get_spawning_popen() is not None else None
+        return {"num_workers": self.num_workers, "_numbers": numbers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["_numbers"] is None:
+            self.__init__(state["num_workers"])  # type: ignore[misc]
+            return
+        self.__dict__.update(state)
+        self._row, self._lock = self.num_workers * _ROW, threading.Lock()  # Until it is bound.
+
+
+class LoaderMetrics:
+    """Counts what a loader delivers, and adds up the stages of its processes; each pool has sums of its own."""
+
+    def __init__(self) -> None:
+        self.num_batches = self.num_examples = 0
+        self._stages: StageMetrics | None = None
+        self._ended: Counter[str] = Counter()  # Stage -> seconds, of the pools before.
+        self._num_replaced = 0  # By the pools before.
+        self._waiting_s = self._consumer_s = 0.0
+        self._left_at: float | None = None
+
+    def use(self, stages: StageMetrics) -> None:
+        """Goes on with the stages of another pool of processes."""
+        if self._stages is not None and self._stages is not stages:
+            for row in range(self._stages.num_workers + 1):
+                self._ended.update(self._stages.seconds(row))
+                self._num_replaced += self._stages.num_replaced(row)
+        self._stages = stages
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Adds the time of a stage of the training process."""
+        if self._stages is not None:
+            self._stages.add(stage, seconds)
+
+    def note_iteration(self) -> None:
+        """Notes that the training loop begins, or ends, an iteration: the time since the last batch is not its work."""
+        self._left_at = None
+
+    def enter(self) -> float:
+        """Returns the time at which the training loop asks for a batch."""
+        now = time.monotonic()
+        if self._left_at is not None:
+            self._consumer_s += now - self._left_at
+        return now
+
+    def leave(self, asked_at: float, num_examples: int) -> None:
+        """Counts a batch that the training loop gets now."""
+        self._left_at = time.monotonic()
+        self._waiting_s += self._left_at - asked_at
+        self.num_batches += 1
+        self.num_examples += num_examples
+
+    def add_waiting(self, asked_at: float) -> None:
+        """Counts the time in which no batch came."""
+        self._left_at = None
+        self._waiting_s += time.monotonic() - asked_at
+
+    def stats(self) -> LoaderStats:
+        """Returns all of it."""
+        seconds, num_replaced = Counter(self._ended), self._num_replaced
+        metrics, workers = self._stages, []
+        if metrics is not None:
+            for row in range(metrics.num_workers + 1):
+                seconds.update(metrics.seconds(row))
+                num_replaced += metrics.num_replaced(row)
+            workers = [_stats_of(metrics, worker) for worker in range(metrics.num_workers)]
+        busy_s = self._waiting_s + self._consumer_s
+        return LoaderStats(
+            batches=self.num_batches,
+            examples=self.num_examples,
+            examples_per_s=self.num_examples / busy_s if busy_s else 0.0,
+            **{f"{stage}_s": seconds[stage] for stage in STAGES},
+            waiting_s=self._waiting_s,
+            consumer_s=self._consumer_s,
+            replaced=num_replaced,
+            workers=tuple(workers),
+        )
+
+
+def _stats_of(metrics: StageMetrics, worker: int) -> WorkerStats:
+    (batches, examples), seconds = metrics.counts(worker), metrics.seconds(worker)
+    return WorkerStats(
+        worker, metrics.pid(worker), batches, examples, **{f"{stage}_s": seconds[stage] for stage in WORKER_STAGES}
+    )
+
+
+@dataclass(frozen=True)
+class EpochTimes:
+    """Durations of one epoch of a loader, seconds.
+
+    Attributes:
+        first_batch_s: from asking for an iterator to its first batch; of an epoch without batches: to its end.
+        tail_s: from asking for one more batch than there is, to the end of the iteration with its iterator released.
+        whole_s: the whole epoch, with both of these and with the consumer's own time.
+        num_batches: how many batches came.
+    """
+
+    first_batch_s: float
+    tail_s: float
+    whole_s: float
+    num_batches: int
+
+
+class EpochTimer:
+    """Keeps the times of the epochs that were iterated through it.
+
+    An epoch that is broken off, or ends in an error, is not kept. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self.epochs: list[EpochTimes] = []
+
+    def time(self, loader: Iterable[T]) -> Iterator[T]:
+        """Yields what a loader yields in one epoch, and appends the epoch's times to `epochs` at its end."""
+        started = asked = time.perf_counter()
+        first_batch_s = None
+        num_batches = 0
+        batches = iter(loader)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            if first_batch_s is None:
+                first_batch_s = time.perf_counter() - started
+            num_batches += 1
+            yield batch
+            del batch  # A batch that is still held would outlive the iteration that it belongs to.
+            asked = time.perf_counter()
+        del batches
+        ended = time.perf_counter()
+        whole_s = ended - started
+        self.epochs.append(
+            EpochTimes(whole_s if first_batch_s is None else first_batch_s, ended - asked, whole_s, num_batches)
+        )

@@ -1,0 +1,325 @@
+"""Run a function in a fresh Python process, for code that must not run in this one.
+
+tensorflow must not be imported by a training process, and cannot be used after a fork of a process that used it. A
+fresh interpreter (no fork, so no inherited threads or locks) runs such a function instead; the results come back over
+a pipe. It may be used from daemonic processes (a loader's workers), which `multiprocessing` forbids. `call` and
+`iterate` start a process each time; a `FreshProcess` stays, and answers requests.
+
+The child writes its own output to our standard error, ignores Ctrl-C (the parent ends it), and ends when the parent
+is gone, also by SIGKILL. A process that is forked from the parent leaves the parent's child alone.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import IO, Any, ParamSpec, TypeVar
+
+from tfds_torch.errors import TfdsTorchError, WorkerError
+from tfds_torch.runtime.process_tree import describe_exit
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# The current folder, which comes first in the path of `python -c`, must not hide the standard library.
+_BOOT = """
+import sys
+sys.path[:] = [entry for entry in sys.path if entry]
+import pickle
+sys.path[:] = pickle.load(sys.stdin.buffer)
+from {module} import {serve}
+{serve}()
+"""
+_FRAME = struct.Struct("<Q")
+_GRACE_S = 5.0  # For a process to end.
+
+
+def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Returns `function(*args, **kwargs)`, computed in a fresh process.
+
+    Args:
+        function: a module-level function of an importable module.
+        *args: picklable arguments.
+        **kwargs: picklable arguments.
+
+    Returns:
+        What the function returned (it must be picklable).
+
+    Raises:
+        TfdsTorchError: as raised by the function.
+        WorkerError: the function raised anything else (its traceback is in the message), or its process died.
+    """
+    for result in _run(function, args, kwargs, stream=False):
+        return result  # type: ignore[no-any-return]
+    raise WorkerError(f"{function} returned nothing from its own process.")
+
+
+def iterate(function: Callable[P, Iterator[T]], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    """Yields what the generator `function(*args, **kwargs)` yields in a fresh process.
+
+    Closing the iterator ends the process. The child is never more than a pipe's buffer ahead.
+
+    Args:
+        function: a module-level generator function of an importable module.
+        *args: picklable arguments.
+        **kwargs: picklable arguments.
+
+    Yields:
+        The function's elements (they must be picklable).
+
+    Raises:
+        TfdsTorchError: as raised by the function.
+        WorkerError: the function raised anything else (its traceback is in the message), or its process died.
+    """
+    yield from _run(function, args, kwargs, stream=True)
+
+
+def _run(function: Callable[..., Any], args: Any, kwargs: Any, *, stream: bool) -> Iterator[Any]:
+    request = pickle.dumps((function, args, kwargs, stream))
+    child = _Child(_serve_call, function)
+    try:
+        child.send(request)
+        while (reply := _open(child.receive())) is not None:
+            yield reply[0]
+    finally:
+        child.end()
+
+
+class FreshProcess:
+    """A fresh process that stays, and answers one request after the other.
+
+    It is started by the first request; one that died or was closed, by the next request. It ends with this process
+    (also by SIGKILL), when it is closed, or when this object is dropped. Threads may share it: their requests wait for
+    each other. A forked process has one of its own, and leaves its parent's alone. It cannot be pickled.
+
+    Args:
+        make: a module-level function of an importable module. Called there before the first request; returns what
+            answers requests.
+        *args: its picklable arguments.
+    """
+
+    def __init__(self, make: Callable[..., Callable[[Any], Any]], /, *args: Any) -> None:
+        self._make = make
+        self._origin = pickle.dumps((make, args), protocol=pickle.HIGHEST_PROTOCOL)
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+        self._end: Callable[[], object] | None = None
+        _fresh_processes.add(self)
+
+    def ask(self, request: Any) -> Any:
+        """Returns the answer to a picklable request.
+
+        Raises:
+            TfdsTorchError: as raised there; the process stays.
+            WorkerError: anything else was raised (its traceback is in the message), or the process died.
+        """
+        frame = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+        with self._lock:
+            child = self._child or self._begin()
+            try:
+                child.send(frame)
+                reply = child.receive()
+            except BaseException:  # Also Ctrl-C: an answer that is still due must not be taken for the next one.
+                self._close()
+                raise
+        (answer,) = _open(reply) or (None,)
+        return answer
+
+    def close(self) -> None:
+        """Ends the process; the next request starts another one."""
+        with self._lock:
+            self._close()
+
+    def _begin(self) -> "_Child":
+        child = self._child = _Child(_serve_requests, self._make)
+        self._end = weakref.finalize(self, child.end)
+        child.send(self._origin)
+        return child
+
+    def _close(self) -> None:
+        self._child, end, self._end = None, self._end, None
+        if end is not None:
+            end()
+
+    def _forget_parent(self) -> None:
+        """Lets go of the parent's child in a forked process; another thread may have held the lock."""
+        self._child, self._end, self._lock = None, None, threading.Lock()
+
+
+class _Child:
+    """A fresh process, and the pipes to it.
+
+    Args:
+        serve: a module-level function that it runs.
+        function: what it runs for, in messages.
+    """
+
+    def __init__(self, serve: Callable[[], None], function: Callable[..., Any]) -> None:
+        self._function, self._owner = function, os.getpid()
+        self.process = start_child(serve)
+        _children.add(self)
+        self._write(pickle.dumps([os.path.abspath(entry or ".") for entry in sys.path]))  # Where modules are found.
+
+    def send(self, content: bytes) -> None:
+        """Sends a frame; where the process died, waiting for its reply says how."""
+        self._write(_FRAME.pack(len(content)), content)
+
+    def receive(self) -> bytearray:
+        """Returns the next frame; raises WorkerError where the process died before that."""
+        frame = None if self.process.stdout is None else _receive_frame(self.process.stdout)
+        if frame is None:
+            end = describe_exit(self.process.wait(_GRACE_S))
+            name = f"{self._function.__module__}.{getattr(self._function, '__qualname__', self._function)}"
+            raise WorkerError(f"The process (pid {self.process.pid}) running {name} {end} before it had finished.")
+        return frame
+
+    def end(self) -> None:
+        """Ends the process, where it is this one's child."""
+        if os.getpid() == self._owner:
+            self.process.kill()
+            self._close_pipes()
+            self.process.wait(_GRACE_S)
+
+    def leave_to_parent(self) -> None:
+        """Lets go of it in a forked process, which must not hold its pipes open, nor wait for it."""
+        self._close_pipes()
+        self.process.returncode = 0  # Popen warns of what was not waited for.
+
+    def _write(self, *parts: bytes) -> None:
+        for part in parts:
+            rest = memoryview(part)
+            with suppress(BrokenPipeError):
+                while rest and self.process.stdin:
+                    rest = rest[self.process.stdin.write(rest) :]
+
+    def _close_pipes(self) -> None:
+        for pipe in filter(None, (self.process.stdin, self.process.stdout)):
+            pipe.close()
+
+
+def start_child(serve: Callable[[], None]) -> "subprocess.Popen[bytes]":
+    """Starts a process that runs a module-level function, once it was sent the path of modules."""
+    command = [sys.executable, "-c", _BOOT.format(module=serve.__module__, serve=serve.__name__)]
+    # Unbuffered: no buffer has a lock that a fork could leave locked, or bytes that a forked process would write.
+    return subprocess.Popen(command, 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 (no shell; our own code)
+
+
+_children: "weakref.WeakSet[_Child]" = weakref.WeakSet()
+_fresh_processes: "weakref.WeakSet[FreshProcess]" = weakref.WeakSet()
+
+
+def _forget_parents() -> None:
+    for child in list(_children):
+        child.leave_to_parent()
+    for process in list(_fresh_processes):
+        process._forget_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parents)
+
+
+def _open(reply: bytearray) -> tuple[Any] | None:
+    """Returns the value of a reply; None: there are no more. Raises the error that it holds."""
+    kind, payload = pickle.loads(reply)  # noqa: S301 (from our own child, over a private pipe)
+    if kind == "error":
+        raise payload
+    return None if kind == "end" else (payload,)
+
+
+def _receive_frame(pipe: IO[bytes]) -> bytearray | None:
+    """Returns the next frame, or None when the pipe ends before it is complete."""
+    header = _read_exactly(pipe, _FRAME.size)
+    return None if header is None else _read_exactly(pipe, *_FRAME.unpack(header))
+
+
+def _read_exactly(pipe: Any, size: int) -> bytearray | None:
+    data = bytearray(size)
+    rest = memoryview(data)
+    while rest and (num_read := pipe.readinto(rest)):
+        rest = rest[num_read:]
+    return None if rest else data
+
+
+# The child's side
+
+
+def _take_over_output() -> IO[bytes]:
+    """Returns what was standard output, for replies; Ctrl-C is left to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # Prints of the function and its libraries must not mix with the replies.
+    return replies
+
+
+def _serve_call() -> None:
+    """Runs one function for `call` or `iterate`."""
+    replies, request = _take_over_output(), _receive_frame(sys.stdin.buffer)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if request is None:
+        return
+    try:
+        function, args, kwargs, stream = pickle.loads(request)  # noqa: S301 (from our own parent)
+        result = function(*args, **kwargs)
+        for item in result if stream else (result,):
+            send_reply(replies, "item", item)
+        send_reply(replies, "end", None)
+    except BrokenPipeError:
+        os._exit(1)
+    except BaseException as error:
+        send_reply(replies, "error", to_ours(error))
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 4096):  # Empty only when the parent closed the pipe or died.
+        pass
+    os._exit(1)
+
+
+def _serve_requests() -> None:
+    """Answers the requests of a `FreshProcess`."""
+    replies = _take_over_output()
+    frames: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+    threading.Thread(target=_receive_requests, args=(frames,), daemon=True).start()
+    origin, answer = frames.get(), None
+    while True:
+        request = frames.get()
+        try:
+            if answer is None:
+                make, args = pickle.loads(origin)  # noqa: S301 (from our own parent)
+                answer = make(*args)
+            send_reply(replies, "item", answer(pickle.loads(request)))  # noqa: S301
+        except BrokenPipeError:
+            os._exit(1)
+        except BaseException as error:
+            send_reply(replies, "error", to_ours(error))
+
+
+def _receive_requests(frames: "queue.SimpleQueue[bytearray]") -> None:
+    while (frame := _receive_frame(sys.stdin.buffer)) is not None:
+        frames.put(frame)
+    os._exit(1)  # The parent closed the pipe or died: an answer that is being made is not needed any more.
+
+
+def to_ours(error: BaseException) -> TfdsTorchError:
+    """Returns an error that the parent can unpickle; called while it is handled."""
+    if isinstance(error, TfdsTorchError):
+        return type(error)(str(error))
+    return WorkerError(f"A helper process failed:\n{traceback.format_exc()}")
+
+
+def send_reply(pipe: IO[bytes], kind: str, payload: Any) -> None:
+    """Sends one frame to the parent."""
+    sys.stdout.flush()  # What was printed before an item is there when the item is.
+    frame = pickle.dumps((kind, payload), protocol=pickle.HIGHEST_PROTOCOL)
+    pipe.write(_FRAME.pack(len(frame)))
+    pipe.write(frame)
+    pipe.flush()

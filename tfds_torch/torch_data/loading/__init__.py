@@ -1,1 +1,0 @@
-"""What a Loader is made of: its processes, its position, its options and what it tells."""
