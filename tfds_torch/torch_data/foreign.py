@@ -244,6 +244,11 @@ class _Batches(Iterator[WorkerBatch]):
         )
 
 
+def make_generator(options: LoaderOptions) -> torch.Generator | None:
+    """Returns what draws orders and seeds of workers over all iterations of a loader; None: torch's own."""
+    return None if options.seed is None else torch.Generator().manual_seed(options.seed % 2**63)
+
+
 def count_batches(dataset: Any, options: LoaderOptions) -> int:
     """Returns the batches of an epoch, as torch's DataLoader counts them.
 
@@ -306,7 +311,8 @@ def _is_collated(options: LoaderOptions) -> bool:
 
 def _start_context(asked: Any, output: WorkerOutput, num_workers: int) -> BaseContext:
     """Returns the context of multiprocessing in which workers start."""
-    return with_reports(asked if isinstance(asked, BaseContext) else get_context(asked), output, num_workers)
+    context: BaseContext = asked if isinstance(asked, BaseContext) else get_context(asked)
+    return with_reports(context, output, num_workers)
 
 
 def _make_slots(num_workers: int, prefetch_batches: int) -> SharedSlots | None:

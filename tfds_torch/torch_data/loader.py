@@ -15,18 +15,16 @@ from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Position
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
 from tfds_torch.runtime.processes import close_at_exit
 from tfds_torch.torch_data.batch_reader import BatchReader
-from tfds_torch.torch_data.default_collation import DefaultCollation
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
-from tfds_torch.torch_data.foreign import ForeignReader, count_batches
+from tfds_torch.torch_data.foreign import ForeignReader, count_batches, make_generator
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
 from tfds_torch.torch_data.loader_options import LoaderOptions, check_dataset
 from tfds_torch.torch_data.plain_dataloader import is_position
-from tfds_torch.torch_data.planned_reader import DatasetSource, OwnReader, PoolReader
+from tfds_torch.torch_data.planned_reader import make_reader, make_seeds
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
@@ -154,9 +152,8 @@ class Loader(Iterable[Any]):
         self.options = options
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
         check_dataset(dataset, options)
-        self._seed = dataset.parser.plan(World()).seed if options.seed is None and self._is_ours else options.seed
-        # Draws what torch's DataLoader draws, over all iterations.
-        self._generator = None if self._seed is None else torch.Generator().manual_seed(self._seed % 2**63)
+        # Draws orders and seeds of workers over all iterations.
+        self._generator = make_seeds(dataset, options) if self._is_ours else make_generator(options)
         self._position: Position | None = None  # Of the latest iteration over an ImageDataset.
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
@@ -170,7 +167,7 @@ class Loader(Iterable[Any]):
     @property
     def batch_size(self) -> int | None:
         """Examples of a batch; None: the dataset's items come as they are, or a batch sampler deals them out."""
-        return self.dataset.parser.batch_size or 1 if self._is_ours else self.options.batch_size
+        return (self.dataset.parser.batch_size or 1) if self._is_ours else self.options.batch_size
 
     @property
     def worker_pids(self) -> list[int]:
@@ -318,16 +315,9 @@ class Loader(Iterable[Any]):
         return reader
 
     def _make_reader(self) -> BatchReader:
-        options = self.options
-        if not isinstance(self.dataset, ImageDataset):
-            return ForeignReader(self.dataset, options, self.num_workers, self._generator)
-        collate = options.collate_fn or (None if self.dataset.is_batched else DefaultCollation(self.dataset))
-        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self._generator).item())
-        source = DatasetSource(self.dataset, collate, options.worker_init_fn, self._seed or 0, base_seed)
-        if not self.num_workers:
-            return OwnReader(source, options.timeout_s)
-        context = options.multiprocessing_context
-        return PoolReader(source, self.num_workers, context, options.prefetch_batches, options.timeout_s)
+        if isinstance(self.dataset, ImageDataset):
+            return make_reader(self.dataset, self.options, self.num_workers, self._generator)
+        return ForeignReader(self.dataset, self.options, self.num_workers, self._generator)
 
     def _end_reader(self, reader: BatchReader, can_go_on: bool) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""

@@ -29,10 +29,44 @@ from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import seed_random_and_numpy
+from tfds_torch.torch_data.default_collation import DefaultCollation
 from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.tensor_codec import TensorCodec
 from tfds_torch.torch_data.worker_info import fill_worker_info
+
+
+def make_seeds(dataset: ImageDataset, options: LoaderOptions) -> torch.Generator:
+    """Returns what draws the seeds of workers over all iterations of a loader."""
+    return torch.Generator().manual_seed(_seed_of(dataset, options) % 2**63)
+
+
+def make_reader(
+    dataset: ImageDataset, options: LoaderOptions, num_workers: int, seeds: torch.Generator | None
+) -> "PoolReader | OwnReader":
+    """Returns what reads an ImageDataset for a loader.
+
+    Args:
+        dataset: that is read.
+        options: of the loader.
+        num_workers: processes that read; 0: this process does.
+        seeds: see `make_seeds`.
+
+    Raises:
+        ConfigError: what workers get cannot be pickled.
+    """
+    collate = options.collate_fn or (None if dataset.is_batched else DefaultCollation(dataset))
+    base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=seeds).item())
+    source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(dataset, options), base_seed)
+    if not num_workers:
+        return OwnReader(source, options.timeout_s)
+    start = options.multiprocessing_context
+    return PoolReader(source, num_workers, start, options.prefetch_batches, options.timeout_s)
+
+
+def _seed_of(dataset: ImageDataset, options: LoaderOptions) -> int:
+    return dataset.parser.plan(World()).seed if options.seed is None else options.seed
 
 
 @dataclass(frozen=True)
