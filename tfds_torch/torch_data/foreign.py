@@ -132,37 +132,28 @@ class ForeignReader:
         if self._workers is not None:
             self._workers.num_received = 0
         self._num_begun += 1
-        return _Batches(
-            self, _reported_length(self._dataset), type(self._dataset).__name__, _is_collated(self._options)
-        )
+        name, is_collated = type(self._dataset).__name__, _is_collated(self._options)
+        return _Batches(self, _reported_length(self._dataset), name, is_collated)
 
     def next_batch(self) -> WorkerBatch:
         """Returns the next batch of the iteration.
 
         Raises:
             StopIteration: there is none.
-            ConfigError: the reader was closed meanwhile, or this process is a fork of the one that has the workers.
+            ConfigError: the reader was closed meanwhile.
             WorkerError: a worker died.
             StallError: it did not come in time.
             Exception: what was raised in a worker, as `Failure.to_error`; or here, without workers.
         """
         if self._is_closed:
             raise StopIteration
-        workers = self._workers
-        if workers is None:
-            own: Delivery = self._watched(self._take)
-            return WorkerBatch(own.batch, own.num_examples)
-        if os.getpid() != self._owner:
-            raise ConfigError(
-                f"This iteration is of process {self._owner}, of which this process ({os.getpid()}) is a fork: its "
-                f"workers send their batches there. Begin an iteration here, with iter(loader)."
-            )
         found: Delivery = self._watched(self._take)
-        workers.num_received += 1
-        worker = found.worker or 0
-        if isinstance(found.batch, Failure):
-            raise found.batch.to_error(f"worker {worker} (pid {self.metrics.pid(worker)})")
-        self.metrics.add_hand_over(worker, max(0.0, found.received_at - max(found.ready_at, self._asked_at)))
+        if self._workers is not None:
+            self._workers.num_received += 1
+            worker = found.worker or 0
+            if isinstance(found.batch, Failure):
+                raise found.batch.to_error(f"worker {worker} (pid {self.metrics.pid(worker)})")
+            self.metrics.add_hand_over(worker, max(0.0, found.received_at - max(found.ready_at, self._asked_at)))
         return WorkerBatch(found.batch, found.num_examples)
 
     def close(self) -> None:
