@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.manifest import is_whole
-from tfds_torch.storage.beton.mapped_file import MappedFile
+from tfds_torch.storage.open_files import MappedFile
 
 _LONGEST_NUMBER = 18  # Digits.
 

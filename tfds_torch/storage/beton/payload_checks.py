@@ -15,7 +15,7 @@ from tfds_torch.storage.beton.allocations import PayloadSizes
 from tfds_torch.storage.beton.head import Head
 from tfds_torch.storage.beton.ids import BetonIds
 from tfds_torch.storage.beton.manifest import PAGES, checksum_of_array
-from tfds_torch.storage.beton.mapped_file import FileState, MappedFile
+from tfds_torch.storage.open_files import FileState, MappedFile
 
 
 class Compared:

@@ -13,9 +13,8 @@ from tfds_torch.storage.beton.format import JPEG, RAW
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.manifest import is_whole
-from tfds_torch.storage.beton.mapped_file import FileState, MappedFile
 from tfds_torch.storage.beton.payload_checks import Compared, NoChecks, PayloadChecks, checksums_of, payload_checks
-from tfds_torch.storage.open_files import OpenFiles
+from tfds_torch.storage.open_files import FileState, MappedFile, OpenFiles
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 
@@ -188,7 +187,7 @@ class BetonReader:
             return StoredPixels(self.memory, pointers, shape, self._mapped.check)
         rows = self.rows[self._members[name]][index]
         found: list[Any] = []
-        payloads = self._payloads(name, BetonImage(), index) or []
+        payloads = self._payloads(name, self.head.fields[name], index) or []
         for payload, (mode, width, height, _) in zip(payloads, rows.tolist(), strict=True):
             is_raw = mode == RAW
             found.append(np.array(np.frombuffer(payload, np.uint8)).reshape(height, width, 3) if is_raw else payload)
