@@ -235,11 +235,6 @@ class _Batches(Iterator[WorkerBatch]):
         )
 
 
-def make_generator(options: LoaderOptions) -> torch.Generator | None:
-    """Returns what draws orders and seeds of workers over all iterations of a loader; None: torch's own."""
-    return None if options.seed is None else torch.Generator().manual_seed(options.seed % 2**63)
-
-
 def count_batches(dataset: Any, options: LoaderOptions) -> int:
     """Returns the batches of an epoch, as torch's DataLoader counts them.
 
