@@ -49,7 +49,6 @@ FORBIDDEN = [
     ("loaders", "import tfds_torch.torch_data", LAYERS),
     ("loaders", "def f():\n    import torch", TORCH),
     ("parsers", "import tfds_torch.loaders", LAYERS),
-    ("torch_data", "import tfds_torch.loaders", LAYERS),
     ("torch_data", "import tfds_torch.check", LAYERS),
     ("torch_data", "import tfds_torch.integrations", LAYERS),
     ("torch_data", "def f():\n    import accelerate", LOOPS),

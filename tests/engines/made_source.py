@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from picture_fixtures import save
 from PIL import Image
 
-from tfds_torch.engines.fields import ImageField, StoredField
+from tfds_torch.engines.fields import Content, ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.request import Content, ReadContext, ReadRequest
+from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World

@@ -11,9 +11,9 @@ from engines.made_source import MadeSource, image_content, request_of
 from tfds_torch.engines import direct
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.direct import read_in_index_mode
-from tfds_torch.engines.fields import StoredField
+from tfds_torch.engines.fields import Content, StoredField
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.request import Content, ReadContext, ReadRequest
+from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess

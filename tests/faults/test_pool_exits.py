@@ -37,15 +37,14 @@ from tfds_torch.errors import ConfigError
 AreGone = Callable[[list[int]], bool]
 RunLife, StartLife = Callable[..., Any], Callable[..., Script]
 GRACE_S = 30.0
-LOADER, SHARED = QUICK[:1], QUICK[1:]
-ALSO_SLOW = (*QUICK, *SLOW)  # A life takes seconds: one of the quick cells is a slow one.
+LOADER, SHARED = QUICK[:1], QUICK[1:]  # A life takes seconds: only one of them is quick.
 
 
 # Iterations that are given up
 
 
 @pytest.mark.parametrize("way", ["break", "drop", "error in the loop"])
-@pytest.mark.parametrize("cell", cells(quick=FORKED[:2] + FORKED[4:6], slow=(*FORKED, *SLOW)))
+@pytest.mark.parametrize("cell", cells(quick=FORKED[:2] + FORKED[4:6], slow=(*FORKED, "shared-spawn-persistent")))
 def test_an_iteration_that_is_given_up_leaves_no_process_but_persistent_workers(
     way: str, cell: Cell, numbered_root: str, are_gone: AreGone
 ) -> None:
@@ -141,7 +140,7 @@ def start_waiting(start_life: StartLife, cell: Cell) -> tuple[Script, list[int]]
     return life, json.loads(line)
 
 
-@pytest.mark.parametrize("cell", cells(LOADER, ALSO_SLOW))
+@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, *SLOW)))
 def test_workers_end_with_a_training_process_that_was_killed(cell: Cell, start_life: StartLife) -> None:
     """One of them sleeps in its dataset, the other one waits for work."""
     life, children = start_waiting(start_life, cell)
@@ -151,7 +150,7 @@ def test_workers_end_with_a_training_process_that_was_killed(cell: Cell, start_l
     # The fixture finds out whether they are gone.
 
 
-@pytest.mark.parametrize("cell", cells(SHARED, ALSO_SLOW))
+@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "zmq-forkserver-once")))
 def test_workers_end_with_a_killed_training_process_while_one_lives_that_it_forked_later(
     cell: Cell, start_life: StartLife
 ) -> None:
@@ -169,7 +168,7 @@ def test_workers_end_with_a_killed_training_process_while_one_lives_that_it_fork
     assert life.finish().returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("cell", cells(LOADER, ALSO_SLOW))
+@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, *SLOW)))
 def test_ctrl_c_is_one_keyboard_interrupt_and_nothing_is_left(cell: Cell, start_life: StartLife) -> None:
     life, _ = start_waiting(start_life, cell)
     os.killpg(life.pid, signal.SIGINT)  # As a terminal does.
@@ -178,33 +177,33 @@ def test_ctrl_c_is_one_keyboard_interrupt_and_nothing_is_left(cell: Cell, start_
     assert done.stderr.count("Traceback") == done.stderr.count("KeyboardInterrupt") == 1, done.stderr
 
 
-@pytest.mark.parametrize("cell", cells(SHARED, ALSO_SLOW))
+@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "zmq-forkserver-once")))
 def test_sigterm_to_the_process_group_leaves_nothing(cell: Cell, start_life: StartLife) -> None:
     life, _ = start_waiting(start_life, cell)
     os.killpg(life.pid, signal.SIGTERM)
     assert life.finish().returncode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("cell", cells(SHARED, ALSO_SLOW))
+@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "zmq-forkserver-once")))
 def test_a_script_that_ends_with_a_stopped_worker_ends(cell: Cell, run_life: RunLife) -> None:
     assert len(run_life(pool_lives.leave_open, cell)) == NUM_WORKERS
 
 
-@pytest.mark.parametrize("cell", cells(SHARED, (*FORKED, "shared-spawn-persistent")))
+@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "zmq-fork-once", "shared-spawn-persistent")))
 def test_many_epochs_leave_no_file_open_and_no_process(cell: Cell, run_life: RunLife) -> None:
     life = run_life(pool_lives.read_many_epochs, cell)
     assert max(life["open"][3:]) <= max(life["open"][:3]), life["open"]
     assert (life["alive"], life["others"]) == (0, [])
 
 
-@pytest.mark.parametrize("cell", cells(LOADER, ALSO_SLOW, unkept=lambda cell: True))
+@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once"), unkept=lambda cell: True))
 def test_a_loader_that_is_made_while_dev_shm_is_full_works_or_says_what_to_do(
     cell: Cell, numbered_root: str, run_life: RunLife, pytestconfig: pytest.Config
 ) -> None:
     check_full_memory(run_life(pool_lives.fill_shared_memory, cell, "before"), numbered_root, pytestconfig)
 
 
-@pytest.mark.parametrize("cell", cells(LOADER, ALSO_SLOW))
+@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once")))
 def test_a_loader_goes_on_exactly_when_dev_shm_becomes_full(
     cell: Cell, numbered_root: str, run_life: RunLife, pytestconfig: pytest.Config
 ) -> None:
@@ -224,7 +223,7 @@ def check_full_memory(life: dict[str, Any] | None, root: str, config: pytest.Con
 
 
 @pytest.mark.parametrize("way", ["nothing", "close", "iter", "next"])
-@pytest.mark.parametrize("cell", cells(LOADER, ALSO_SLOW, unkept=lambda cell: True))
+@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once"), unkept=lambda cell: True))
 def test_a_forked_child_leaves_the_workers_alone_and_no_batch_is_lost(
     way: str, cell: Cell, numbered_root: str, run_life: RunLife
 ) -> None:
@@ -233,7 +232,7 @@ def test_a_forked_child_leaves_the_workers_alone_and_no_batch_is_lost(
 
 
 @pytest.mark.parametrize("way", ["close", "iter"])
-@pytest.mark.parametrize("cell", cells(SHARED, ALSO_SLOW))
+@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "shared-spawn-persistent")))
 def test_a_child_of_multiprocessing_leaves_the_workers_alone_and_no_batch_is_lost(
     way: str, cell: Cell, numbered_root: str, run_life: RunLife
 ) -> None:

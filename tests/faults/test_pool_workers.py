@@ -107,7 +107,7 @@ def test_a_persistent_worker_that_died_between_epochs_is_replaced(cell: Cell, nu
 @pytest.mark.parametrize(
     "num_deaths", [pytest.param(12, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.campaign)]
 )
-@pytest.mark.parametrize("cell", cells(quick=FORKED))
+@pytest.mark.parametrize("cell", cells(slow=()))
 def test_every_one_of_many_deaths_is_an_error_and_leaves_nothing_open(
     num_deaths: int, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -124,14 +124,14 @@ def test_every_one_of_many_deaths_is_an_error_and_leaves_nothing_open(
 # Workers that are stuck, or merely slow
 
 
-@pytest.mark.parametrize("cell", cells(slow=FORKED))
+@pytest.mark.parametrize("cell", cells(slow=("examples-fork-once", "zmq-fork-persistent")))
 def test_a_hanging_worker_is_a_stall_error_with_its_stack(
     cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
     check_stall(cell, numbered_root, tmp_path, are_gone, is_stopped=False)
 
 
-@pytest.mark.parametrize("cell", cells(quick=("shared-fork-once",), slow=FORKED))
+@pytest.mark.parametrize("cell", cells(quick=("shared-fork-once",), slow=("Loader-fork-once", "zmq-fork-once")))
 def test_a_stopped_worker_is_a_stall_error_with_its_state(
     cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -209,7 +209,7 @@ TAKES_LONG = {"tensorflow": slow}  # Its import.
         *((name, 1) for name in ("key", "end of file", "broken pipe", "stop iteration")),  # At its first batch.
     ],
 )
-@pytest.mark.parametrize("cell", cells(slow=("Loader-spawn-once", "shared-spawn-once", "zmq-fork-once")))
+@pytest.mark.parametrize("cell", cells(slow=("zmq-fork-once",)))
 def test_an_exception_arrives_with_its_type_message_and_traceback(
     name: str, at: int, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:

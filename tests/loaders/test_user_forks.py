@@ -7,14 +7,16 @@ import sys
 from typing import Any
 
 import pytest
+from tfds_fixtures import write_numbered
 
 from loaders.sources import NUM_ITEMS
 
 MAKE = {
+    "Loader": "create_loader(dataset, num_workers=2, persistent_workers={persistent})",
     "MultiLoader shared": "MultiLoader(sources.numbers, 2, transport='shared', persistent_workers={persistent})",
     "MultiLoader zmq": "MultiLoader(sources.numbers, 2, transport='zmq', persistent_workers={persistent})",
 }
-"""Expressions for loaders with two workers, which yield 0, 1, ..., `NUM_ITEMS` - 1."""
+"""Expressions for loaders with two workers, whose batches are numbered from 0 to `NUM_ITEMS` - 1."""
 
 CHILD_DOES = {
     "reach the end of the script": "pass",
@@ -22,19 +24,23 @@ CHILD_DOES = {
     "fail": "sys.exit(3)",
     "close the iteration": "iteration.close()",
     "close the loader": "loader.close()",
-    "kill": "loader.kill()",
+    "kill": "getattr(loader, 'kill', loader.close)()",
     "drop all": "del loader, iteration, items; gc.collect()",
     "fork again": "os.waitpid(os.fork() or sys.exit(0), 0)",
-    "begin an iteration of its own": "list(loader) == list(range(NUM_ITEMS)) or sys.exit(4)",
+    "begin an iteration of its own": "list(map(number_of, loader)) == list(range(NUM_ITEMS)) or sys.exit(4)",
 }
 
 PARENT = """
 import gc, json, os, sys
 from loaders import sources
 from loaders.sources import NUM_ITEMS
-from tfds_torch import MultiLoader
+from tfds_torch import EvalPreprocess, ImageDataset, MultiLoader, ParserTfds, create_loader
 from tfds_torch.errors import ConfigError
 
+def number_of(item):
+    return item if isinstance(item, int) else item[1].item()
+
+dataset = {dataset}
 loader = {make}
 for what, code in {child_does!r}.items():
     iteration = iter(loader)
@@ -45,13 +51,21 @@ for what, code in {child_does!r}.items():
         exec(code)
         break
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    print(json.dumps([what, status, items + list(iteration), pids]), flush=True)
+    print(json.dumps([what, status, list(map(number_of, [*items, *iteration])), pids]), flush=True)
 """
 
 
-def read_beside_forks(make: str, child_does: dict[str, str]) -> list[list[Any]]:
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An expression for an ImageDataset of `NUM_ITEMS` examples."""
+    root = tmp_path_factory.mktemp("numbered")
+    write_numbered(root, {"train": (NUM_ITEMS,)})
+    return f"ImageDataset(ParserTfds({str(root)!r}, 'numbered', batch_size=1, preprocess=EvalPreprocess(size=4)))"
+
+
+def read_beside_forks(make: str, dataset: str, child_does: dict[str, str]) -> list[list[Any]]:
     """Returns what the child did, its exit code, the items that came, and the pids of workers, of every iteration."""
-    script = PARENT.format(make=make, child_does=child_does)
+    script = PARENT.format(make=make, dataset=dataset if "dataset" in make else None, child_does=child_does)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, env=environ)
     assert (done.returncode, done.stderr) == (0, "")
@@ -60,8 +74,10 @@ def read_beside_forks(make: str, child_does: dict[str, str]) -> list[list[Any]]:
 
 @pytest.mark.parametrize("loader", MAKE)
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_forked_process_ends_no_worker_of_its_parent_and_takes_no_item(loader: str, persistent: bool) -> None:
-    found = read_beside_forks(MAKE[loader].format(persistent=persistent), CHILD_DOES)
+def test_a_forked_process_ends_no_worker_of_its_parent_and_takes_no_item(
+    loader: str, persistent: bool, dataset: str
+) -> None:
+    found = read_beside_forks(MAKE[loader].format(persistent=persistent), dataset, CHILD_DOES)
     codes = {what: 3 if what == "fail" else 0 for what in CHILD_DOES}
     assert [(what, code, items) for what, code, items, _ in found] == [
         (what, code, list(range(NUM_ITEMS))) for what, code in codes.items()
@@ -79,6 +95,6 @@ except ConfigError as error:
 
 
 @pytest.mark.parametrize("loader", MAKE)
-def test_a_forked_process_that_goes_on_with_an_iteration_gets_an_error(loader: str) -> None:
-    found = read_beside_forks(MAKE[loader].format(persistent=False), {"go on": GO_ON})
+def test_a_forked_process_that_goes_on_with_an_iteration_gets_an_error(loader: str, dataset: str) -> None:
+    found = read_beside_forks(MAKE[loader].format(persistent=False), dataset, {"go on": GO_ON})
     assert [one[:3] for one in found] == [["go on", 0, list(range(NUM_ITEMS))]]

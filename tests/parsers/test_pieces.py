@@ -12,9 +12,9 @@ from tfds_fixtures import Datasets, call_reader, grid
 from tfds_torch.engines import request as read_request
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.direct import read_in_index_mode
-from tfds_torch.engines.fields import StoredField
+from tfds_torch.engines.fields import Content, StoredField
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.request import Content, ReadRequest, find_chunk_size
+from tfds_torch.engines.request import ReadRequest, find_chunk_size
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.epoch import EpochPlan, Remainder

@@ -240,7 +240,7 @@ def test_threads_that_are_slower_pause_longer_each_time() -> None:
         with_threads = threads.are_wanted
         num_calls[with_threads] += 1
         threads.note(10.0 if with_threads else 1.0, with_threads=with_threads)
-    assert num_calls == [994, 6]  # After 16 calls and 16, 32, 64, ... more.
+    assert num_calls == [996, 4]  # After 16 calls, and 16, 64, 256 more.
 
 
 def test_threads_that_are_faster_are_used_and_tried_again_after_a_slow_call() -> None:

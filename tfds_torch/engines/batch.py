@@ -1,11 +1,27 @@
-"""What an engine yields: whole batches in numpy, and single examples."""
+"""What an engine yields, batches and single examples, and how batches are put together of chunks.
 
-from collections.abc import Sequence
+Threads decode the chunks, images straight into the memory of their batch; the batches come in order.
+"""
+
+import atexit
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tfds_torch.engines.fields import ChunkDecoder, Decoded, EncodedChunk
+from tfds_torch.engines.request import ReadRequest
+from tfds_torch.errors import CorruptRecordError, TfdsTorchError
+from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
+from tfds_torch.images.transform import BufferRows
+from tfds_torch.plan.epoch import PAD_LABEL
+from tfds_torch.plan.random import examples_of
 
 _MOST_SHOWN = 4  # Entries of a list.
 
@@ -60,6 +76,250 @@ class Example:
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in ("image", "label", "index", "id", "features")}
         return f"Example({', '.join(f'{name}={_summary(value)}' for name, value in values.items())})"
+
+
+@dataclass(frozen=True)
+class DecodedChunk:
+    """Examples that are decoded.
+
+    Attributes:
+        keys: int64 [n], their sample keys.
+        columns: field -> n values.
+        replaced: bool [n], which of them took the place of damaged ones; None: none.
+    """
+
+    keys: NDArray[np.int64]
+    columns: Decoded
+    replaced: NDArray[np.bool_] | None = None
+
+    def cut(self, start: int, stop: int) -> "DecodedChunk":
+        """Returns the examples at positions start..stop-1 of these."""
+        columns = {name: values[start:stop] for name, values in self.columns.items()}
+        return DecodedChunk(
+            self.keys[start:stop], columns, None if self.replaced is None else self.replaced[start:stop]
+        )
+
+
+class ReplaceDamaged(Protocol):
+    """Reads a chunk with an error once more, one example at a time, and lets whole ones take damaged ones' places."""
+
+    def __call__(self, start: int, stop: int, rows_of: "RowsOf") -> DecodedChunk:
+        """Returns the examples at positions start..stop-1; `rows_of` says where the images of a chunk belong."""
+
+
+RowsOf = Callable[[EncodedChunk], list[BufferRows]]
+
+
+@dataclass
+class _OpenBatch:
+    """A batch whose examples are being decoded.
+
+    Attributes:
+        number: among the rank's batches of the epoch.
+        size: how many examples it will have.
+        buffer: the memory of its images, from its first image on; None: they are arrays of their own.
+        parts: what is decoded of it, in order.
+    """
+
+    number: int
+    size: int
+    buffer: BatchBuffer | None = None
+    parts: list[DecodedChunk] = field(default_factory=list)
+
+
+class Assembly:
+    """Decodes the chunks of one pipeline and puts batches together. For one iteration, in one thread.
+
+    Positions count the examples that the pipeline delivers from the request's first batch on.
+
+    Args:
+        request: what is read.
+        num_delivered: examples that the pipeline delivers.
+        num_valid: the leading ones of these that are not padding.
+        decoder: of the chunks.
+        replace: lets others take the place of damaged examples; None: those are errors.
+    """
+
+    def __init__(
+        self,
+        request: ReadRequest,
+        num_delivered: int,
+        num_valid: int,
+        decoder: ChunkDecoder,
+        replace: ReplaceDamaged | None = None,
+    ) -> None:
+        self._request = request
+        self._num_delivered = num_delivered
+        self._num_valid = num_valid
+        self._decoder = decoder
+        self._replace = replace
+        self._numbers = request.plan.worker_batches(request.start_batch)
+        self._batch_size = request.plan.batch_size
+        self._open: dict[int, _OpenBatch] = {}  # By ordinal among the pipeline's batches.
+        self._threads: ThreadPoolExecutor | None = None
+
+    def batches(self, chunks: Iterator[EncodedChunk]) -> Iterator[Batch]:
+        """Yields the batches of chunks that come in the order of delivery; some are decoded ahead.
+
+        Raises:
+            TfdsTorchError: of a chunk, when everything before it has been yielded.
+        """
+        num_threads = self._request.num_threads
+        threads = self._threads = ThreadPoolExecutor(num_threads, "tfds_torch-decode")
+        _running.add(self)
+        waiting: deque[tuple[EncodedChunk, Future[DecodedChunk]]] = deque()
+        num_ahead = num_threads  # So many threads are busy while the oldest chunk is waited for.
+        try:
+            for chunk in chunks:
+                waiting.append((chunk, self._begin(chunk, threads)))
+                # The first chunks are not kept waiting for those that are read ahead.
+                while len(waiting) > num_ahead:
+                    num_ahead += num_ahead < self._request.num_chunks_ahead
+                    yield from self._finish(*waiting.popleft())
+            while waiting:
+                yield from self._finish(*waiting.popleft())
+            self.end_threads()
+        finally:
+            # Not waited for: what was given up is closed by garbage collection, in any thread at any moment.
+            self.end_threads(wait=False)
+
+    def end_threads(self, *, wait: bool = True) -> None:
+        """Ends the threads when they have finished what they are decoding; may be called twice."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait, cancel_futures=True)
+
+    def _begin(self, chunk: EncodedChunk, threads: ThreadPoolExecutor) -> "Future[DecodedChunk]":
+        try:
+            if chunk.error is not None:
+                return _failed(chunk.error)
+            return threads.submit(self._decode, chunk, self._rows_of(chunk))
+        except TfdsTorchError as error:  # What comes before it is yielded first.
+            return _failed(error)
+
+    def _decode(self, chunk: EncodedChunk, rows: list[BufferRows]) -> DecodedChunk:
+        return DecodedChunk(chunk.keys, self._decoder.decode(chunk, rows))
+
+    def _finish(self, chunk: EncodedChunk, decoding: "Future[DecodedChunk]") -> Iterator[Batch]:
+        """Yields the batches that are whole with a chunk; or its pieces of batches."""
+        start, stop = chunk.start, chunk.start + len(chunk)
+        try:
+            decoded: DecodedChunk | None = decoding.result()
+        except CorruptRecordError:
+            if self._replace is None:
+                raise
+            decoded = None
+        finally:
+            del decoding  # It keeps an error, whose traceback keeps this frame and its buffers.
+        metrics = self._request.context.metrics
+        if metrics is not None:
+            metrics.note_reading(examples_of(int(chunk.keys[-1]), self._request.plan.num_examples))
+        for ordinal, first, last in self._within_batches(start, stop):
+            parts = self._batch_at(ordinal).parts
+            if decoded is not None:
+                parts.append(decoded.cut(first - start, last - start))
+            elif self._replace is not None:  # Batch by batch: an error comes after the batches that are whole.
+                parts.append(self._replace(first, last, self._rows_of))
+            if last == ordinal * self._batch_size + self._open[ordinal].size:
+                yield self._make(self._open.pop(ordinal), last)  # Nothing here refers to it while it is used.
+            elif self._request.in_pieces:
+                yield self._make(self._open[ordinal], last)
+                parts.clear()
+
+    def _within_batches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yields the ordinal of each batch with positions among start..stop-1, and the first and the end of these."""
+        for ordinal in range(start // self._batch_size, -(-stop // self._batch_size)):
+            first = ordinal * self._batch_size
+            yield ordinal, max(start, first), min(stop, first + self._batch_size)
+
+    def _batch_at(self, ordinal: int) -> _OpenBatch:
+        batch = self._open.get(ordinal)
+        if batch is None:
+            size = min(self._batch_size, self._num_delivered - ordinal * self._batch_size)
+            batch = self._open[ordinal] = _OpenBatch(self._numbers[ordinal], size)
+        return batch
+
+    def _rows_of(self, chunk: EncodedChunk) -> list[BufferRows]:
+        """Returns where the images of a chunk belong; empty where they are arrays of their own.
+
+        Raises:
+            CorruptRecordError: the first image of a batch tells no size.
+        """
+        rows: list[BufferRows] = []
+        if self._request.content.image is None:
+            return rows
+        for ordinal, start, stop in self._within_batches(chunk.start, chunk.start + len(chunk)):
+            batch = self._batch_at(ordinal)
+            if batch.buffer is None:
+                make_buffer = self._request.context.make_buffer or ArrayBuffer
+                batch.buffer = make_buffer((batch.size, *self._decoder.row_shape(chunk, start - chunk.start)))
+            first = ordinal * self._batch_size
+            rows.append(BufferRows(batch.buffer, start - first, stop - first))
+        return rows
+
+    def _make(self, batch: _OpenBatch, stop: int) -> Batch:
+        """Returns the parts of a batch, which end before position `stop`, as one."""
+        images = None if batch.buffer is None else batch.buffer.images
+        return make_batch(self._request, batch.number, join(batch.parts), images, stop, self._num_valid)
+
+
+def make_batch(
+    request: ReadRequest, number: int, decoded: DecodedChunk, images: Any, stop: int, num_valid: int
+) -> Batch:
+    """Returns decoded examples as a batch.
+
+    Args:
+        request: what is read.
+        number: of the batch among the rank's batches of the epoch.
+        decoded: n examples; their fields become the batch's.
+        images: of the batch's buffer; None: they are among the fields, or are not asked for.
+        stop: end of the examples' positions among those that the pipeline delivers.
+        num_valid: the leading ones of these that are not padding.
+    """
+    plan, columns, label = request.plan, decoded.columns, None
+    index = examples_of(decoded.keys, plan.num_examples)
+    valid = np.arange(stop - len(index), stop) < num_valid
+    if decoded.replaced is not None and not plan.is_training:  # What took its place is counted where it belongs.
+        valid &= ~decoded.replaced
+    if request.content.has_label:
+        label = np.where(valid, np.asarray(columns.pop("label"), np.int64), PAD_LABEL)
+    image = columns.pop("image", None) if images is None else images
+    return Batch(image, label, valid, index, request.source.ids(index), columns, request.epoch, number)
+
+
+def _failed(error: TfdsTorchError) -> "Future[DecodedChunk]":
+    future: Future[DecodedChunk] = Future()
+    future.set_exception(error)
+    return future
+
+
+_running: "WeakSet[Assembly]" = WeakSet()
+
+
+def _end_all_threads() -> None:
+    """Ends what a script leaves running at its end, while the modules that this takes are still there."""
+    for assembly in list(_running):
+        assembly.end_threads()
+
+
+atexit.register(_end_all_threads)
+
+
+def join(parts: Sequence[DecodedChunk]) -> DecodedChunk:
+    """Returns consecutive decoded examples as one chunk."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {name: _concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    replaced = None
+    if any(part.replaced is not None for part in parts):
+        replaced = np.concatenate(
+            [np.zeros(len(part.keys), np.bool_) if part.replaced is None else part.replaced for part in parts]
+        )
+    return DecodedChunk(np.concatenate([part.keys for part in parts]), columns, replaced)
+
+
+def _concatenate(values: list[Any]) -> Any:
+    return np.concatenate(values) if isinstance(values[0], np.ndarray) else list(chain.from_iterable(values))
 
 
 def _summary(value: Any) -> str:

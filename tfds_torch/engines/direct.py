@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.assembly import Assembly, DecodedChunk, make_batch
-from tfds_torch.engines.batch import Batch
-from tfds_torch.engines.decoding import ChunkDecoder
+from tfds_torch.engines.batch import Assembly, Batch, DecodedChunk, make_batch
+from tfds_torch.engines.fields import ChunkDecoder, Content, Decoded, EncodedChunk
 from tfds_torch.engines.replacing import Replacement
-from tfds_torch.engines.request import Content, Decoded, EncodedChunk, ReadContext, ReadRequest, SampleOrder
+from tfds_torch.engines.request import ReadContext, ReadRequest, SampleOrder
 from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
 from tfds_torch.images.transform import BufferRows

@@ -4,9 +4,9 @@ import logging
 
 import numpy as np
 
-from tfds_torch.engines.assembly import DecodedChunk, RowsOf, join
-from tfds_torch.engines.decoding import ChunkDecoder
-from tfds_torch.engines.request import EncodedChunk, ReadRequest, SampleOrder
+from tfds_torch.engines.batch import DecodedChunk, RowsOf, join
+from tfds_torch.engines.fields import ChunkDecoder, EncodedChunk
+from tfds_torch.engines.request import ReadRequest, SampleOrder
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.random import examples_of

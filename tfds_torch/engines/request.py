@@ -1,19 +1,16 @@
-"""ReadRequest: what one pipeline reads in an epoch, what is decoded of it, and what the run supplies."""
+"""ReadRequest: what one pipeline reads in an epoch, and what the run supplies."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
-from tfds_torch.engines.fields import FieldDecoder, ImageField
+from tfds_torch.engines.fields import Content
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.errors import TfdsTorchError
 from tfds_torch.images.batch_buffer import MakeBatchBuffer
-from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.storage.source import Columns, Source
+from tfds_torch.storage.source import Source
 
 # Examples are decoded in chunks. Small ones cost more calls; the arrays of large ones (above about 32 MB decoded, that
 # is 4 MB of JPEG) are given back to the system and faulted in again chunk by chunk, which took a third of the speed.
@@ -38,29 +35,6 @@ class ReadContext:
     metrics: StageMetrics | None = None
     num_local_ranks: int | None = None
     is_read_ahead: bool = False
-
-
-@dataclass(frozen=True)
-class Content:
-    """What is decoded of the examples.
-
-    Attributes:
-        fields: name -> how it is decoded; without the images that go into batch buffers.
-        has_label: whether the field `label` is a scalar integer, and so becomes `Batch.label`.
-        image: the images that go into batch buffers; None: there are none.
-        preprocess: what is done to those.
-    """
-
-    fields: Mapping[str, FieldDecoder]
-    has_label: bool
-    image: ImageField | None = None
-    preprocess: Preprocess | None = None
-
-    @property
-    def keys(self) -> list[str]:
-        """The stored fields that are needed."""
-        decoders = [*self.fields.values(), *([self.image] if self.image else [])]
-        return list(dict.fromkeys(key for decoder in decoders for key in decoder.keys))
 
 
 @dataclass(frozen=True)
@@ -135,32 +109,3 @@ class SampleOrder(Protocol):
 
     def sample_keys(self, start: int, stop: int) -> Int64Array:
         """Returns the sample keys at positions start..stop-1, int64 [stop - start]."""
-
-
-@dataclass(frozen=True)
-class EncodedChunk:
-    """Examples as they are stored, in the order of delivery.
-
-    Attributes:
-        start: position of the first one among those that the pipeline delivers from `start_batch` on.
-        keys: int64 [n], their sample keys: `pass_number * num_examples + index`.
-        columns: stored field -> n encoded values.
-        error: why they could not be read, or could not be decoded; None: they could.
-    """
-
-    start: int
-    keys: Int64Array
-    columns: Columns = field(default_factory=dict)
-    error: TfdsTorchError | None = None
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def cut(self, start: int, stop: int) -> "EncodedChunk":
-        """Returns the examples at positions start..stop-1 of these."""
-        columns = {name: values[start:stop] for name, values in self.columns.items()}
-        return EncodedChunk(self.start + start, self.keys[start:stop], columns, self.error)
-
-
-Decoded = dict[str, Any]
-"""Field -> n values."""

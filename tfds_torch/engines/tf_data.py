@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfds_torch.engines.assembly import Assembly
-from tfds_torch.engines.batch import Batch
-from tfds_torch.engines.decoding import ChunkDecoder
+from tfds_torch.engines.batch import Assembly, Batch
 from tfds_torch.engines.direct import read_in_order
+from tfds_torch.engines.fields import ChunkDecoder, EncodedChunk
 from tfds_torch.engines.read_mode import assign
 from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_records
-from tfds_torch.engines.request import EncodedChunk, ReadRequest
+from tfds_torch.engines.request import ReadRequest
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_subprocess import stream_elsewhere
 from tfds_torch.errors import TfdsTorchError

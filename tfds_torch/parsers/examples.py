@@ -7,8 +7,9 @@ import numpy as np
 
 from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_examples
+from tfds_torch.engines.fields import Content
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.request import Content, ReadContext
+from tfds_torch.engines.request import ReadContext
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.source import Source

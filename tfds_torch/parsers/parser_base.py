@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_in_index_mode
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField
+from tfds_torch.engines.fields import Content, EncodedField, FieldDecoder, ImageField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.read_mode import assign, find_read_mode
-from tfds_torch.engines.request import Content, ReadContext, ReadRequest
+from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.errors import ConfigError

@@ -43,7 +43,9 @@ def examples_of(keys: Keys, num_examples: int) -> Keys:
     return keys % num_examples
 
 
-def draw_uniforms(keys: NDArray[np.int64], seed: int, draws: int | Sequence[int]) -> NDArray[np.float64]:
+def draw_uniforms(
+    keys: NDArray[np.int64], seed: int, draws: int | Sequence[int] | NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Returns independent random numbers for each of n sample keys.
 
     Args:

@@ -1,11 +1,13 @@
 """What a ForeignReader's workers run within torch's DataLoader: their start, a measured dataset, packed batches."""
 
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch.utils.data
 
 from tfds_torch.errors import WorkerError
@@ -14,11 +16,11 @@ from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import init_worker, stagger_first_batch
-from tfds_torch.torch_data.nested import count_examples, map_tensors
-from tfds_torch.torch_data.tensor_codec import TensorPacking, describe_full_memory, unpack
+from tfds_torch.torch_data.nested import count_examples
+from tfds_torch.torch_data.tensor_codec import pack
 from tfds_torch.torch_data.worker_info import fill_worker_info
 
-_NO_SPACE = "No space left on device"
+_LONGEST_MESSAGE = 2048  # Bytes. A pipe takes that whole: a worker that is killed leaves no half of one.
 
 
 @dataclass(frozen=True)
@@ -208,17 +210,10 @@ class PackingCollate:
         failure = rows[-1] if self.is_batching and isinstance(rows, list) and rows else rows
         if not isinstance(failure, Failure):
             try:
-                delivery, packing = self._collate(rows, info.id), TensorPacking(SlotPacking(self.slots))
-                delivery.batch = map_tensors(delivery.batch, packing.refer)
-                return _Packed(self._note_ready(delivery, start), packing, self.slots)
+                return _Packed(self._note_ready(self._collate(rows, info.id), start), self.slots)
             except Exception as error:
                 failure = Failure.of(error)
-                if isinstance(error, RuntimeError | OSError) and _NO_SPACE in str(error):
-                    message = f"{describe_full_memory()} ({failure.message})"
-                    failure = Failure(WorkerError.__module__, WorkerError.__name__, message, failure.trace)
-        return _Packed(
-            Delivery(failure, info.id, 0, time.monotonic()), TensorPacking(SlotPacking(self.slots)), self.slots
-        )
+        return _Packed(Delivery(failure, info.id, 0, time.monotonic()), self.slots)
 
     def _collate(self, rows: Any, worker: int | None) -> Delivery:
         try:
@@ -238,19 +233,34 @@ class _Packed:
     """A batch on its way. It is pickled here, where an error can still be reported: torch's queue would drop it.
 
     Args:
-        delivery: the batch, whose tensors are packed.
-        packing: of its tensors.
+        delivery: the batch.
         slots: of the worker; None: there are none.
     """
 
-    def __init__(self, delivery: Delivery, packing: TensorPacking, slots: SharedSlots | None) -> None:
-        self._parts = (*packing.finish(delivery), "" if slots is None else slots.name)
+    def __init__(self, delivery: Delivery, slots: SharedSlots | None) -> None:
+        packing = SlotPacking(slots)
+        pickled = pack(delivery, packing)
+        place = packing.place(pickled.nbytes) if pickled.nbytes > _LONGEST_MESSAGE else None
+        content: bytes | tuple[int, int, int] = (0, 0, 0)
+        if slots is None or place is None:
+            content = bytes(pickled)
+        else:
+            slot, offset = place
+            slots.bytes_of(slot)[offset : offset + pickled.nbytes] = np.frombuffer(pickled, np.uint8)
+            content = slot, offset, pickled.nbytes
+        self._parts = content, packing.finish(), "" if slots is None else slots.name
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpack, self._parts
 
 
 def _unpack(content: bytes | tuple[int, int, int], numbers: tuple[int, ...], name: str) -> Delivery:
-    delivery: Delivery = unpack(content, name, numbers)
+    """Returns what was packed: pickled bytes, or their place in a slot; and the slots of its tensors."""
+    # All of them first: none is free before the whole batch is there.
+    received = {slot: SharedSlots.named(name).receive(slot) for slot in numbers}
+    if not isinstance(content, bytes):
+        slot, offset, size = content
+        content = bytes(received[slot][offset : offset + size].data)
+    delivery: Delivery = pickle.loads(content)  # noqa: S301 (from our own worker, over a private pipe)
     delivery.received_at = time.monotonic()
     return delivery

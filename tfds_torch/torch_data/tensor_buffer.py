@@ -94,13 +94,13 @@ class GatherThreads:
         return not self._num_waits
 
     def note(self, seconds: float, *, with_threads: bool) -> None:
-        """Notes how long a call took, seconds for a byte. Threads that were slower pause, each time twice as long."""
+        """Notes how long a call took, seconds for a byte; threads that were slower pause, each time longer."""
         if not with_threads:
             self._one_s = 0.75 * self._one_s + 0.25 * seconds if self._one_s else seconds
             self._num_waits = max(0, self._num_waits - 1)
         elif seconds > self._one_s:
             self._num_waits, self._num_good = self._pause, 0
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._pause = min(4 * self._pause, _LONGEST_PAUSE)
         else:
             self._num_good += 1
             if self._num_good == _LONGEST_PAUSE:

@@ -16,12 +16,10 @@ from torch import Tensor
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.loaders.transport import Message
 from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
-from tfds_torch.torch_data.nested import map_tensors
 
 _NO_SPACE = "No space left on device"
 _ALIGNMENT = 16
 _SIZE = struct.Struct("<Q")
-_LONGEST_MESSAGE = 2048  # Bytes. A pipe takes that whole: a worker that is killed leaves no half of one.
 _MOST_INLINE_BYTES = 1 << 16  # Of a tensor; larger ones lie in a slot.
 
 
@@ -29,20 +27,14 @@ class TensorCodec:
     """Carries batches through the pipe of a pool: tensors in slots, everything else pickled. Picklable."""
 
     def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:
-        """Returns the bytes of a message's item, in pieces.
+        """Returns the bytes of a message's item, in pieces: numbers of bytes, pickled bytes, and memory of arrays.
 
         Raises:
             ConfigError: a tensor cannot leave its process.
             WorkerError: the machine's shared memory is full.
         """
-        tensors, file, buffers = TensorPacking(packing, is_streamed=True), io.BytesIO(), list[pickle.PickleBuffer]()
-        try:
-            _Pickler(file, buffers).dump(map_tensors(message.item, tensors.refer))
-        except (RuntimeError, OSError) as error:
-            if _NO_SPACE not in str(error):
-                raise
-            raise WorkerError(f"{describe_full_memory()} ({error})") from error
-        frames = [file.getbuffer(), *(buffer.raw() for buffer in buffers)]
+        buffers: list[pickle.PickleBuffer] = []
+        frames = [pack(message.item, packing, buffers), *(buffer.raw() for buffer in buffers)]
         parts: list[Any] = [struct.pack(f"<{1 + len(frames)}Q", len(frames), *(frame.nbytes for frame in frames))]
         end = len(parts[0])
         for frame in frames:
@@ -63,101 +55,84 @@ class TensorCodec:
         return pickle.loads(frames[0], buffers=frames[1:])  # noqa: S301 (from our own worker, over a private pipe)
 
 
-class _Pickler(ForkingPickler):
-    """Pickles, but for the memory of arrays, which is listed beside.
+def pack(value: Any, packing: SlotPacking, buffers: "list[pickle.PickleBuffer] | None" = None) -> memoryview:
+    """Returns a batch as pickled bytes, for `pickle.loads`; its large tensors lie in slots.
 
     Args:
-        file: where the pickled bytes go.
-        buffers: gets the memory of arrays.
-    """
-
-    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
-        super().__init__(file, 5, True, buffers.append)
-
-
-class TensorPacking:
-    """Finds places in a worker's slots for the tensors of a batch.
-
-    Args:
+        value: the batch.
         packing: of the batch.
-        is_streamed: whether a message may be long; else a large tensor without a place is left to torch.
+        buffers: gets the memory of arrays, and of tensors for which no slot is free; None: arrays are pickled, too, and
+            torch carries such tensors.
+
+    Raises:
+        ConfigError: a tensor cannot leave its process.
+        WorkerError: the machine's shared memory is full.
     """
+    file = io.BytesIO()
+    try:
+        _Pickler(file, packing, buffers).dump(value)
+    except (RuntimeError, OSError) as error:
+        if _NO_SPACE not in str(error):
+            raise
+        raise WorkerError(f"{describe_full_memory()} ({error})") from error
+    return file.getbuffer()
 
-    def __init__(self, packing: SlotPacking, is_streamed: bool = False) -> None:
-        self._packing, self._is_streamed = packing, is_streamed
 
-    def refer(self, tensor: Tensor) -> Any:
-        """Returns what stands for a tensor in a message: where it lies, or a copy of it; or the tensor itself.
+class _Pickler(ForkingPickler):
+    """Pickles a batch; see `pack`."""
 
-        Raises:
-            ConfigError: it cannot leave its process.
-        """
+    def __init__(self, file: io.BytesIO, packing: SlotPacking, buffers: "list[pickle.PickleBuffer] | None") -> None:
+        super().__init__(file, 5, True, None if buffers is None else buffers.append)
+        self._packing, self._can_be_long = packing, buffers is not None
+
+    def reducer_override(self, value: Any) -> Any:
+        """Returns what makes a tensor anew; pickle calls it for everything but plain values and containers."""
+        return self._reduce(value) if isinstance(value, Tensor) else NotImplemented
+
+    def _reduce(self, tensor: Tensor) -> Any:
         _check_can_leave(tensor)
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
         if not _is_plain(tensor):
-            return tensor
-        packing = self._packing
-        found = packing.refer(tensor.data_ptr(), _extent(tensor)) if tensor.nbytes else None
-        if found is not None:
-            return _InSlot(packing, found, tensor)
-        strides = torch.empty_like(tensor, device="meta").stride()  # The same, where there are no gaps.
+            return self._reduce_by_torch(tensor)
+        packing, layout = self._packing, (tensor.dtype, tuple(tensor.shape), tensor.stride())
+        place = packing.refer(tensor.data_ptr(), _extent(tensor)) if tensor.nbytes else None
+        if place is not None and packing.slots is not None:
+            return _tensor_in_slot, (packing.slots.name, *place, *layout)
+        if not tensor.is_contiguous():
+            layout = (*layout[:2], torch.empty_like(tensor, device="meta").stride())  # The same, but for gaps.
         # A small one beside the images: a loop that keeps it does not keep them.
         is_small = tensor.nbytes <= _MOST_INLINE_BYTES
         place = None if is_small else packing.place(tensor.nbytes)
-        if packing.slots is None or place is None:
-            return _Inline(tensor, strides) if is_small or self._is_streamed else tensor
-        slot, offset = place
-        copy = _tensor_at(packing.slots.bytes_of(slot), offset, tensor.dtype, tuple(tensor.shape), strides)
-        copy.copy_(tensor)
-        return _InSlot(packing, place, copy)
+        if place is not None and packing.slots is not None:
+            slot, offset = place
+            _tensor_at(packing.slots.bytes_of(slot), offset, *layout).copy_(tensor)
+            return _tensor_in_slot, (packing.slots.name, slot, offset, *layout)
+        return self._reduce_inline(tensor, layout) if is_small or self._can_be_long else self._reduce_by_torch(tensor)
 
-    def finish(self, value: Any) -> tuple[bytes | tuple[int, int, int], tuple[int, ...]]:
-        """Returns a value as pickled bytes, or their place in a slot: its number, offset and size; and its slots.
+    def _reduce_inline(self, tensor: Tensor, layout: Any) -> Any:
+        """Returns what makes a tensor of the bytes of its elements."""
+        flat = tensor
+        if not tensor.is_contiguous():
+            flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+            flat.as_strided(*layout[1:]).copy_(tensor)
+        return _tensor_of_bytes, (flat.reshape(-1).view(torch.uint8).numpy(), *layout)
 
-        The receiver holds the slots from now on.
-        """
-        pickled = bytes(ForkingPickler.dumps(value))
-        size, slots = len(pickled), self._packing.slots
-        place = self._packing.place(size) if size > _LONGEST_MESSAGE else None
-        if slots is None or place is None:
-            return pickled, self._packing.finish()
-        slot, offset = place
-        slots.bytes_of(slot)[offset : offset + size] = np.frombuffer(pickled, np.uint8)
-        return (slot, offset, size), self._packing.finish()
+    def _reduce_by_torch(self, tensor: Tensor) -> Any:
+        reduce = self.dispatch_table.get(type(tensor))
+        return tensor.__reduce_ex__(5) if reduce is None else reduce(tensor)
 
 
-def unpack(content: bytes | tuple[int, int, int], name: str, numbers: tuple[int, ...]) -> Any:
-    """Returns the value that `TensorPacking.finish` has packed.
-
-    Args:
-        content: the pickled bytes, or their place in a slot.
-        name: of the slots.
-        numbers: of the slots that it lies in.
-    """
-    # All of them first: none is free before the whole batch is there.
-    received = {slot: SharedSlots.named(name).receive(slot) for slot in numbers}
-    if isinstance(content, bytes):
-        return pickle.loads(content)  # noqa: S301 (from our own worker, over a private pipe)
-    slot, offset, size = content
-    return pickle.loads(received[slot][offset : offset + size].data)  # noqa: S301 (from our own worker)
-
-
-class _InSlot:
-    """A tensor that lies in a slot; arrives as a tensor."""
-
-    def __init__(self, packing: SlotPacking, place: tuple[int, int], tensor: Tensor) -> None:
-        name = "" if packing.slots is None else packing.slots.name
-        self._place, self._layout = (name, *place), (tensor.dtype, tuple(tensor.shape), tensor.stride())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _receive_tensor, (*self._place, *self._layout)
-
-
-def _receive_tensor(
+def _tensor_in_slot(
     name: str, slot: int, offset: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> Tensor:
     return _tensor_at(SharedSlots.named(name).receive(slot), offset, dtype, shape, strides)
+
+
+def _tensor_of_bytes(
+    content: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Tensor:
+    return torch.from_numpy(content).view(dtype).as_strided(shape, strides)
 
 
 def _tensor_at(
@@ -199,24 +174,6 @@ def _check_can_leave(tensor: Tensor) -> None:
         raise ConfigError(
             "A batch holds a tensor of layout torch._mkldnn, which cannot leave its worker. Call .to_dense() on it."
         )
-
-
-class _Inline:
-    """A small tensor on its way: within the message, not in shared memory and a file descriptor of its own."""
-
-    def __init__(self, tensor: Tensor, strides: tuple[int, ...]) -> None:
-        self._tensor, self._strides = tensor, strides
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        dense = torch.empty(self._tensor.numel(), dtype=self._tensor.dtype)
-        dense.as_strided(self._tensor.shape, self._strides).copy_(self._tensor)
-        return _from_bytes, (dense.view(torch.uint8).numpy(), dense.dtype, tuple(self._tensor.shape), self._strides)
-
-
-def _from_bytes(
-    content: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
-) -> Tensor:
-    return torch.from_numpy(content).view(dtype).as_strided(shape, strides)
 
 
 def describe_full_memory() -> str:
