@@ -50,9 +50,6 @@ def test_one_that_has_not_begun_is_said_so_and_gets_no_signal(monkeypatch: pytes
 
 
 def test_without_a_time_limit_the_messages_name_none() -> None:
-    """A dead worker is described so, too, where the rest of its message is waited for."""
     faults = WorkerFaults(ReadingNames("digits", "Begin again."), StageMetrics(1), WorkerOutput(1), None, False)
-    told = faults.describe_half_message("the stack")
-    assert told == "No batch came. A message of a worker came in part only. Begin again.\nthe stack"
     assert faults.describe_own_stall("").startswith("No batch came. The training process itself reads digits")
     assert faults.describe_stall([os.getpid()], 0).startswith("No batch came. Worker 0")

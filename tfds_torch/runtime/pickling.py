@@ -2,13 +2,12 @@
 
 import pickle
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from multiprocessing.context import get_spawning_popen
 from types import FunctionType
 from typing import Any
 
-from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.errors import ConfigError
 
 _MOST_LEVELS, _MOST_PARTS = 8, 1000
 
@@ -30,29 +29,6 @@ def check_functions(functions: Mapping[str, Any]) -> None:
         found = None if error is None else unpicklable({name: value}, error, repr(getattr(starting, "method", "spawn")))
         if found is not None:
             raise found
-
-
-@contextmanager
-def unpicklable_is_named(call: str, parts: Mapping[str, Any], method: str) -> Iterator[None]:
-    """Names what cannot be pickled where workers are started. It is looked for only where that has failed.
-
-    Args:
-        call: what the user has called, with which the message begins.
-        parts: name -> value, as the user gave them.
-        method: how workers are started.
-
-    Raises:
-        ConfigError: a part cannot be pickled, and the method needs that.
-    """
-    try:
-        yield
-    except TfdsTorchError:
-        raise
-    except Exception as error:
-        found = None if method == "fork" else unpicklable(parts, error, repr(method))
-        if found is None:
-            raise
-        raise ConfigError(f"{call}: {found}") from error
 
 
 def unpicklable(parts: Mapping[str, Any], error: Exception, method: str) -> ConfigError | None:

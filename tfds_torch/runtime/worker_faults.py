@@ -166,14 +166,6 @@ class WorkerFaults:
         said = f"{self._no_batch()} The training process itself reads {self._place_of(0)}."
         return f"{said} The stack of its reading thread:\n{stack}" if stack else said
 
-    def describe_half_message(self, stack: str) -> str:
-        """Returns what is said when the rest of a worker's message did not come in time.
-
-        Args:
-            stack: of the thread that reads; may be empty.
-        """
-        return f"{self._no_batch()} A message of a worker came in part only. {self.names.next_step}\n{stack}"
-
     def describe_slow_start(self, waited_s: float) -> str:
         """Returns what is said while no worker has made a batch for a while."""
         num_workers = self.metrics.num_workers

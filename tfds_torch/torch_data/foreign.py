@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_convert
 
-from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
 from tfds_torch.loaders.worker_sources import WorkerBatch
 from tfds_torch.plan.cursor import Start
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.pickling import unpicklable_is_named
+from tfds_torch.runtime.pickling import unpicklable
 from tfds_torch.runtime.processes import interrupts_held
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.spawned_process import with_reports
@@ -85,18 +85,23 @@ class ForeignReader:
     def _start(self, loader: "DataLoader[Any]", method: str) -> None:
         """Starts the workers, by a method of multiprocessing."""
         options = self._options
-        parts = {"collate_fn": options.collate_fn, "worker_init_fn": options.worker_init_fn, "dataset": self._dataset}
+        inputs = {"collate_fn": options.collate_fn, "worker_init_fn": options.worker_init_fn, "dataset": self._dataset}
         try:
-            with warnings.catch_warnings(), unpicklable_is_named("create_loader", parts, method):
+            with warnings.catch_warnings(), interrupts_held(method):
                 # torch's warning does not name the argument.
                 warnings.filterwarnings("ignore", "Got pickle error when attempting to start", UserWarning)
-                with interrupts_held(method):
-                    self._torch[:] = [loader, iter(loader)]
+                self._torch[:] = [loader, iter(loader)]
         except BaseException as error:
             self.close()
+            if isinstance(error, TfdsTorchError) or not isinstance(error, Exception):
+                raise
             if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
                 raise WorkerError(f"A worker ended while the others were started: {error}") from error
-            raise
+            named = {f"create_loader: {name}": value for name, value in inputs.items()}
+            found = None if method == "fork" else unpicklable(named, error, repr(method))
+            if found is None:
+                raise
+            raise found from error
         silence_torch()
 
     @property
@@ -113,6 +118,9 @@ class ForeignReader:
 
     def begin(self, start: Start | None = None) -> Iterator[WorkerBatch]:
         """Begins an iteration; the one before is over. That of new workers began when they were started.
+
+        Args:
+            start: None: such a dataset plans no batches.
 
         Raises:
             as `next_batch`, but for the end.
@@ -234,11 +242,6 @@ class _Batches(Iterator[WorkerBatch]):
             UserWarning,
             stacklevel=4,
         )
-
-
-def make_generator(options: LoaderOptions) -> torch.Generator | None:
-    """Returns what draws orders and seeds of workers over all iterations of a loader; None: torch's own."""
-    return None if options.seed is None else torch.Generator().manual_seed(options.seed % 2**63)
 
 
 def count_batches(dataset: Any, options: LoaderOptions) -> int:

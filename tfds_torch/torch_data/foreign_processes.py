@@ -13,6 +13,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from tfds_torch.runtime.processes import leave_to_parent
 from tfds_torch.runtime.worker_faults import WorkerFaults
 
 _SLOW_START_S = 5.0
@@ -149,6 +150,7 @@ def _keeping(context: BaseContext, processes: list[Any]) -> BaseContext:
 
     def make_and_keep(*arguments: Any, **options: Any) -> Any:
         processes.append(make(*arguments, **options))
+        leave_to_parent(processes[-1:])
         return processes[-1]
 
     keeping = copy.copy(context)

@@ -120,7 +120,7 @@ class _Pickler(ForkingPickler):
 
     def _reduce_by_torch(self, tensor: Tensor) -> Any:
         reduce = self.dispatch_table.get(type(tensor))
-        return tensor.__reduce_ex__(5) if reduce is None else reduce(tensor)
+        return tensor.__reduce_ex__(5) if reduce is None else reduce(tensor)  # type: ignore[no-untyped-call]
 
 
 def _tensor_in_slot(

@@ -1,4 +1,4 @@
-"""How a worker's batch travels: through a slot where it can, and always as it was."""
+"""How a batch of a ForeignReader's worker travels: through a slot where it can, and always as it was."""
 
 import re
 from multiprocessing.reduction import ForkingPickler
@@ -10,14 +10,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tfds_torch.torch_data.loading.sending import SendingCollate
 from torch import Tensor
 
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
+from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.torch_data import tensor_codec
+from tfds_torch.torch_data.foreign_worker import PackingCollate, WorkerContext
 
 SLOT_BYTES = 1 << 18
 DTYPES = [torch.uint8, torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.complex64]
@@ -39,9 +40,13 @@ def flags(slots: SharedSlots, count: int) -> list[int]:
     return (of_workers[:count] | of_receiver[:count]).tolist()
 
 
+def packing_collate(collate: Any, is_batching: bool, slots: SharedSlots | None) -> PackingCollate:
+    return PackingCollate(collate, is_batching, WorkerContext(StageMetrics(1), WorkerOutput(0), slots))
+
+
 def travel(batch: Any, slots: SharedSlots | None) -> tuple[Any, int]:
     """Returns a batch as it arrives, and the size of its message, bytes."""
-    packed = SendingCollate(lambda found: found, False, StageMetrics(1), slots)(batch)
+    packed = packing_collate(lambda found: found, False, slots)(batch)
     del batch
     message = bytes(ForkingPickler.dumps(packed))
     return ForkingPickler.loads(message).batch, len(message)
@@ -263,7 +268,7 @@ def test_a_batch_for_which_shared_memory_has_no_room_is_an_error_with_advice(mon
 
     sent: list[Any] = []
     monkeypatch.setattr(tensor_codec.ForkingPickler, "dumps", dumps)
-    SendingCollate(list, True, StageMetrics(1), None)([torch.zeros(3)])
+    packing_collate(list, True, None)([torch.zeros(3)])
     error = sent[0].batch.to_error("worker 0 (pid 1)")
     assert isinstance(error, WorkerError)
     assert re.match(
