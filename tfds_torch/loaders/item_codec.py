@@ -14,6 +14,7 @@ from tfds_torch.loaders.wire_items import ItemReader, ItemWriter
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.shared_slots import SlotPacking
+from tfds_torch.storage.source import LazyIds
 
 _LENGTH = struct.Struct("<I")
 _MOST_IN_PIPE = 1 << 14  # Bytes of a buffer that travels through the pipe, where there is room in a slot.
@@ -91,7 +92,7 @@ def batch_from_dict(fields: Any, parser: Parser | None) -> Batch:
     Raises:
         TypeError: the fields are not those of a Batch.
     """
-    return Batch(**(fields if parser is None else {**fields, "id": parser.ids(fields["index"])}))
+    return Batch(**(fields if parser is None else {**fields, "id": LazyIds(parser.ids, fields["index"])}))
 
 
 def batch_to_dict(batch: Batch, has_parser: bool) -> dict[str, Any]:

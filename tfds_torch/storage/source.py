@@ -42,7 +42,7 @@ class LazyIds(Sequence[str]):
         numbers: int64 [n], of the examples.
     """
 
-    names_of: Callable[[Int64Array], list[str]]
+    names_of: Callable[[Int64Array], Sequence[str]]
     numbers: Int64Array
 
     __hash__ = None  # type: ignore[assignment]  # Like a list.

@@ -157,7 +157,7 @@ class _Batches(Iterator[WorkerBatch]):
             fetched_at = time.monotonic()
             self._metrics.add("fetch", fetched_at - begun_at)
         if self._collate is None:
-            return WorkerBatch(rows, count_examples(rows))
+            return WorkerBatch(rows, len(rows[0]))  # A field of a whole batch.
         try:
             batch = self._collate(rows)
         except StopIteration as error:  # It would pass for the end of the epoch.
