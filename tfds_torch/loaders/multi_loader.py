@@ -9,16 +9,15 @@ from types import TracebackType
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.iteration import LoaderIteration
 from tfds_torch.loaders.multi_options import MultiOptions
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
 from tfds_torch.loaders.pool_setup import PoolSetup
-from tfds_torch.loaders.receiver import ItemReceiver
+from tfds_torch.loaders.receiver import ItemReceiver, LoaderIteration
 from tfds_torch.loaders.worker_sources import ParserSource
 from tfds_torch.parsers.loader_state import state_at
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.reading_advice import warn_of_reading
-from tfds_torch.plan.cursor import Cursor, Position, Start
+from tfds_torch.plan.cursor import Cursor, Start
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
@@ -156,13 +155,9 @@ class MultiLoader(Iterable[Any]):
             in_order=self._options.in_order,
             num_planned=self._setup.num_planned(start),
         )
+        end = partial(self._end_pool, pool)
         iteration = LoaderIteration(
-            items,
-            self._metrics,
-            self._num_left(start),
-            position.note_delivery,
-            partial(self._note_end, position),
-            partial(self._end_pool, pool),
+            items, self._metrics, position, self._num_left(start), end, on_exhausted=self._log_stats
         )
         self._live[iteration] = pool
         return iteration
@@ -283,8 +278,7 @@ class MultiLoader(Iterable[Any]):
             return None
         return self._parser.plan(self.world, first_example=start.first_example).num_batches - start.start_batch
 
-    def _note_end(self, position: Position) -> None:
-        position.note_end()
+    def _log_stats(self) -> None:
         _logger.log(self._options.log_level, "%s: %s", self._name, self.stats())
 
     def _planned(self) -> Parser:

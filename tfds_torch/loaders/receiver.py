@@ -1,14 +1,18 @@
-"""ItemReceiver: the items of one iteration, in order; a dead or stuck worker is an error."""
+"""One iteration of a loader: its items in order, a dead or stuck worker as an error, and what the loop has taken."""
 
 import logging
+import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.loaders.pool import WorkerPool
 from tfds_torch.loaders.transport import END, FAILURE, ProtocolError, Received
 from tfds_torch.loaders.worker_sources import WorkerBatch
+from tfds_torch.plan.cursor import Position
+from tfds_torch.runtime.metrics import LoaderMetrics
 from tfds_torch.runtime.worker_faults import WorkerFaults
 
 _LOOK_S = 0.2
@@ -146,3 +150,102 @@ class ItemReceiver(Iterator[WorkerBatch]):
 
     def _protocol_error(self, worker: int, what: str) -> WorkerError:
         return WorkerError(self._faults.describe_protocol_error(worker, self._pool.pids[worker], what))
+
+
+class LoaderIteration(Iterator[Any]):
+    """Yields batches, and counts those that the training loop has got.
+
+    Args:
+        batches: what is yielded, with the number of examples in each.
+        metrics: what counts examples and times.
+        position: where the iteration began; counts the batches of the iteration.
+        num_expected: batches of an exact plan; None: it is unknown.
+        on_end: called once: True where a new iteration may go on with the same processes.
+        on_delivery: called after each batch with the position; None: nothing is.
+        on_exhausted: called when the last batch has been delivered and another one is asked for; None: nothing is.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[tuple[Any, int]],
+        metrics: LoaderMetrics,
+        position: Position,
+        num_expected: int | None,
+        on_end: Callable[[bool], None],
+        on_delivery: Callable[[Position], None] | None = None,
+        on_exhausted: Callable[[], None] | None = None,
+    ) -> None:
+        self._batches: Iterator[tuple[Any, int]] | None = batches
+        self._metrics, self._owner = metrics, os.getpid()
+        self._position, self._num_expected = position, num_expected
+        self._on_end, self._on_delivery, self._on_exhausted = on_end, on_delivery, on_exhausted
+        self._is_replaced = False
+        metrics.note_iteration()
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            if self._is_replaced:
+                raise ConfigError(
+                    "This iteration ended when another one of the same loader began, or when it was closed. A loader "
+                    "has one iteration at a time: make a second loader for a second one."
+                )
+            raise StopIteration
+        if os.getpid() != self._owner:
+            raise ConfigError(
+                f"This iteration belongs to the process that began it (pid {self._owner}), and this one (pid "
+                f"{os.getpid()}) was forked from it: it would take batches away from it. Begin another iteration "
+                f"here, with iter(loader)."
+            )
+        asked_at = self._metrics.enter()
+        try:
+            batch, num_examples = next(self._batches)
+        except StopIteration:
+            self._metrics.add_waiting(asked_at)
+            self._end(can_go_on=True)
+            self._position.has_ended = True
+            if self._on_exhausted is not None:
+                self._on_exhausted()
+            self._check_number()
+            raise
+        except BaseException:
+            self._metrics.add_waiting(asked_at)
+            self._end(can_go_on=False)
+            raise
+        self._position.delivered += 1
+        self._metrics.leave(asked_at, num_examples)
+        if self._on_delivery is not None:
+            self._on_delivery(self._position)
+        return batch
+
+    def _check_number(self) -> None:
+        if self._num_expected is not None and self._position.delivered != self._num_expected:
+            raise WorkerError(
+                f"The workers ended after {self._position.delivered} batches, and {self._num_expected} were planned. A "
+                f"transform or collate_fn that drops examples cannot be used with an ImageDataset."
+            )
+
+    def replace(self) -> None:
+        """Ends the iteration because of another one."""
+        if self._batches is not None:
+            self._is_replaced = True
+            self._end(can_go_on=True)
+
+    def close(self) -> None:
+        """Ends the iteration; batches that were read ahead are dropped."""
+        self._end(can_go_on=True)
+
+    def _end(self, can_go_on: bool) -> None:
+        batches, self._batches = self._batches, None
+        if batches is None:
+            return
+        self._metrics.note_iteration()
+        close = getattr(batches, "close", None)
+        try:
+            if close is not None:
+                close()
+        finally:
+            self._on_end(can_go_on)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_is_replaced"):
+            self._end(can_go_on=True)

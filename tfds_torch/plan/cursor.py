@@ -26,7 +26,7 @@ class Start:
 
 @dataclass
 class Position:
-    """How far one iteration of a loader is. The iteration owns it, and notes what it delivers.
+    """How far one iteration of a loader is. The iteration owns it, and counts in it.
 
     Attributes:
         start: where the iteration began.
@@ -44,14 +44,6 @@ class Position:
     def now(self) -> Start:
         """Where the training loop is."""
         return replace(self.start, start_batch=self.start.start_batch + self.delivered)
-
-    def note_delivery(self, number: int) -> None:
-        """Notes how many batches the training loop has taken."""
-        self.delivered = number
-
-    def note_end(self) -> None:
-        """Notes that the training loop has taken all batches."""
-        self.has_ended = True
 
 
 class Cursor:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.iteration import LoaderIteration
+from tfds_torch.loaders.receiver import LoaderIteration
 from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.cursor import Position
+from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
 from tfds_torch.runtime.processes import close_at_exit
@@ -201,10 +201,10 @@ class Loader(Iterable[Any]):
         iteration = LoaderIteration(
             self._device_stage().iterate(batches) if self.options.has_device_stage else batches,
             self._metrics,
+            position or Position(Start(0), self.num_workers),
             self._num_left(position),
-            partial(self._note_delivery, position),
-            partial(self._note_end, position),
             partial(self._end_reader, reader),
+            None if self.options.log_every is None else self._log_progress,
         )
         self._iteration = weakref.ref(iteration)
         return iteration
@@ -327,16 +327,10 @@ class Loader(Iterable[Any]):
         if self._reader is reader:
             self._reader = None
 
-    def _note_delivery(self, position: Position | None, number: int) -> None:
-        if position is not None:
-            position.delivered = number
-        if self.options.log_every is not None and number % self.options.log_every == 0:
+    def _log_progress(self, position: Position) -> None:
+        if self.options.log_every is not None and position.delivered % self.options.log_every == 0:
             workers = f"; workers' pids {', '.join(map(str, self.worker_pids))}" if self.worker_pids else ""
             _logger.info("%s: %s%s", self._name, self.stats(), workers)
-
-    def _note_end(self, position: Position | None) -> None:
-        if position is not None:
-            position.has_ended = True
 
     def _device_stage(self) -> DevicePrefetcher:
         options = self.options
