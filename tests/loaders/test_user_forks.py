@@ -13,6 +13,7 @@ from loaders.sources import NUM_ITEMS
 
 MAKE = {
     "Loader": "create_loader(dataset, num_workers=2, persistent_workers={persistent})",
+    "Loader over a list": "create_loader(numbers, num_workers=2, batch_size=1, persistent_workers={persistent})",
     "MultiLoader shared": "MultiLoader(sources.numbers, 2, transport='shared', persistent_workers={persistent})",
     "MultiLoader zmq": "MultiLoader(sources.numbers, 2, transport='zmq', persistent_workers={persistent})",
 }
@@ -38,8 +39,9 @@ from tfds_torch import EvalPreprocess, ImageDataset, MultiLoader, ParserTfds, cr
 from tfds_torch.errors import ConfigError
 
 def number_of(item):
-    return item if isinstance(item, int) else item[1].item()
+    return item if isinstance(item, int) else int(item[-1])
 
+numbers = list(range(NUM_ITEMS))
 dataset = {dataset}
 loader = {make}
 for what, code in {child_does!r}.items():

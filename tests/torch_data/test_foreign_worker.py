@@ -15,9 +15,8 @@ from torch import Tensor
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.shared_slots import SharedSlots
+from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.torch_data import tensor_codec
 from tfds_torch.torch_data.foreign_worker import PackingCollate, WorkerContext
 
 SLOT_BYTES = 1 << 18
@@ -258,18 +257,13 @@ def test_slots_are_free_again_where_a_batch_cannot_be_pickled() -> None:
 
 
 def test_a_batch_for_which_shared_memory_has_no_room_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dumps(found: Any) -> bytes:
-        if not isinstance(found.batch, Failure):
-            raise RuntimeError(
-                "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
-            )
-        sent.append(found)
-        return b""
+    def place(self: SlotPacking, num_bytes: int) -> None:
+        if num_bytes == 120_000:
+            raise RuntimeError("unable to allocate shared memory(shm) for file </x>: No space left on device (28)")
 
-    sent: list[Any] = []
-    monkeypatch.setattr(tensor_codec.ForkingPickler, "dumps", dumps)
-    packing_collate(list, True, None)([torch.zeros(3)])
-    error = sent[0].batch.to_error("worker 0 (pid 1)")
+    monkeypatch.setattr(SlotPacking, "place", place)
+    failure, _ = travel([torch.zeros(30_000)], SharedSlots(1, 2, SLOT_BYTES))
+    error = failure.to_error("worker 0 (pid 1)")
     assert isinstance(error, WorkerError)
     assert re.match(
         r"A batch cannot be handed over: the machine's shared memory \(/dev/shm\), [\d,.]+ MiB, is full", str(error)

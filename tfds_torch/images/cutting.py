@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tfds_torch.images.decoding import Pixels
@@ -30,7 +29,9 @@ def cut_windows_of(pixels: Pixels, starts: NDArray[np.int64], fill: Any, out: Pi
         padded[:, before[0] : before[0] + height, before[1] : before[1] + width] = pixels
     # Lines of bytes, so that whole lines are copied.
     lines = padded.reshape(num_images, padded.shape[1], -1)
-    windows = sliding_window_view(lines, (size[0], size[1] * num_channels), axis=(1, 2))
+    shape = (size[0], size[1] * num_channels)
+    places = (num_images, lines.shape[1] - shape[0] + 1, lines.shape[2] - shape[1] + 1)
+    windows: Pixels = np.ndarray((*places, *shape), np.uint8, lines, 0, (*lines.strides, *lines.strides[1:]))
     tops, lefts = (starts + before).T
     out.reshape(num_images, size[0], -1)[...] = windows[np.arange(num_images), tops, lefts * num_channels]
 

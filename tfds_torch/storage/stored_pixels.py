@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
@@ -23,7 +22,7 @@ def gather_with_numpy(memory: Pixels, starts: NDArray[np.int64], out: Pixels) ->
         out: uint8 [n, length], of which every row is contiguous.
     """
     length = out.shape[1]
-    out[...] = as_strided(memory, (len(memory) - length + 1, length), (1, 1), writeable=False)[starts]
+    out[...] = np.ndarray((len(memory) - length + 1, length), np.uint8, memory, 0, (1, 1))[starts]
 
 
 class StoredPixels(Sequence[Pixels]):

@@ -64,7 +64,7 @@ class ForeignReader:
         self.metrics = StageMetrics(num_workers)
         self._dataset, self._options, self._owner = dataset, options, os.getpid()
         self._is_closed, self._num_begun, self._asked_at = False, 0, 0.0
-        self._workers: ForeignWorkers | None = None
+        self._processes: ForeignWorkers | None = None
         self._watchdog: Watchdog | None = None
         output, names, timeout_s = WorkerOutput(num_workers), ReadingNames(type(dataset).__name__), options.timeout_s
         context = WorkerContext(self.metrics, output, _make_slots(num_workers, options.prefetch_batches))
@@ -77,7 +77,7 @@ class ForeignReader:
         start_context = _start_context(options.multiprocessing_context, output, num_workers)
         method = start_context.get_start_method() or ""
         faults = WorkerFaults(names, self.metrics, output, timeout_s, can_import_only=method != "fork")
-        self._workers = workers = ForeignWorkers(start_context, faults)
+        self._processes = workers = ForeignWorkers(start_context, faults)
         self._torch = workers.handles
         self._watchdog = Watchdog(timeout_s, workers.describe_waiting, workers.has_crashed)
         self._start(_make_torch_loader(dataset, options, context, generator, workers.context), method)
@@ -107,14 +107,14 @@ class ForeignReader:
     @property
     def pids(self) -> list[int]:
         """The worker processes, by the worker's number; empty where there are none."""
-        return [] if self._workers is None or self._is_closed else self._workers.pids
+        return [] if self._processes is None or self._is_closed else self._processes.pids
 
     @property
     def is_usable(self) -> bool:
         """Whether another iteration may begin: it is open, its workers live, and this is no forked process."""
         if self._is_closed or os.getpid() != self._owner:
             return False
-        return self._workers is None or (self._options.persistent_workers and self._workers.are_alive)
+        return self._processes is None or (self._options.persistent_workers and self._processes.are_alive)
 
     def begin(self, start: Start | None = None) -> Iterator[WorkerBatch]:
         """Begins an iteration; the one before is over. That of new workers began when they were started.
@@ -127,42 +127,33 @@ class ForeignReader:
         """
         if self._is_closed:
             raise WorkerError("This loader's processes have ended.")
-        if self._num_begun or self._workers is None:
+        if self._num_begun or self._processes is None:
             self._watched(self._begin_again)
-        if self._workers is not None:
-            self._workers.num_received = 0
+        if self._processes is not None:
+            self._processes.num_received = 0
         self._num_begun += 1
-        return _Batches(
-            self, _reported_length(self._dataset), type(self._dataset).__name__, _is_collated(self._options)
-        )
+        name, is_collated = type(self._dataset).__name__, _is_collated(self._options)
+        return _Batches(self, _reported_length(self._dataset), name, is_collated)
 
     def next_batch(self) -> WorkerBatch:
         """Returns the next batch of the iteration.
 
         Raises:
             StopIteration: there is none.
-            ConfigError: the reader was closed meanwhile, or this process is a fork of the one that has the workers.
+            ConfigError: the reader was closed meanwhile.
             WorkerError: a worker died.
             StallError: it did not come in time.
             Exception: what was raised in a worker, as `Failure.to_error`; or here, without workers.
         """
         if self._is_closed:
             raise StopIteration
-        workers = self._workers
-        if workers is None:
-            own: Delivery = self._watched(self._take)
-            return WorkerBatch(own.batch, own.num_examples)
-        if os.getpid() != self._owner:
-            raise ConfigError(
-                f"This iteration is of process {self._owner}, of which this process ({os.getpid()}) is a fork: its "
-                f"workers send their batches there. Begin an iteration here, with iter(loader)."
-            )
         found: Delivery = self._watched(self._take)
-        workers.num_received += 1
-        worker = found.worker or 0
-        if isinstance(found.batch, Failure):
-            raise found.batch.to_error(f"worker {worker} (pid {self.metrics.pid(worker)})")
-        self.metrics.add_hand_over(worker, max(0.0, found.received_at - max(found.ready_at, self._asked_at)))
+        if self._processes is not None:
+            self._processes.num_received += 1
+            worker = found.worker or 0
+            if isinstance(found.batch, Failure):
+                raise found.batch.to_error(f"worker {worker} (pid {self.metrics.pid(worker)})")
+            self.metrics.add_hand_over(worker, max(0.0, found.received_at - max(found.ready_at, self._asked_at)))
         return WorkerBatch(found.batch, found.num_examples)
 
     def close(self) -> None:
@@ -170,10 +161,10 @@ class ForeignReader:
         self._is_closed = True
         if self._watchdog is not None:
             self._watchdog.close()
-        if self._workers is None:
+        if self._processes is None:
             self._torch.clear()
         else:
-            self._workers.end()
+            self._processes.end()
 
     def __del__(self) -> None:
         if hasattr(self, "_torch"):
@@ -193,7 +184,7 @@ class ForeignReader:
         except StopIteration:
             raise
         except Exception as error:
-            workers = self._workers
+            workers = self._processes
             if workers is None:
                 raise
             _forget_frames(error)

@@ -27,14 +27,7 @@ from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_start import end_with_parent
 from tfds_torch.torch_data.fields import check_field_names, make_examples, make_tensors, timed
-from tfds_torch.torch_data.plain_dataloader import (
-    Iteration,
-    LocalIteration,
-    check_delivered,
-    check_fetch,
-    is_position,
-)
-from tfds_torch.torch_data.plain_epochs import PlainEpochs
+from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, check_fetch, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
 from tfds_torch.torch_data.second_shards import refuse_second_shards
@@ -95,7 +88,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.is_batched = self._find_delivery(batched)
         self._rank = RankFinder(world)
         self.cursor = Cursor()  # Of the Loaders over it.
-        self._plain, self._local = PlainEpochs(), LocalIteration()  # Of plain DataLoaders.
+        self._plain = PlainIterations()  # Of plain DataLoaders.
         warn_of_reading(parser, self.fields, self._rank.find_now() or World())
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
@@ -142,7 +135,6 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self._refuse_second_shards()
         self.cursor.set_epoch(epoch)
         self._plain.set_epoch(epoch)
-        self._local.forget_other_epochs(epoch)
 
     def state_dict(self, batches_delivered: int | None = None) -> dict[str, Any]:
         """Returns where training is: a small dictionary of plain values, for JSON or `torch.save`.
@@ -160,24 +152,16 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             ConfigError: batches_delivered is missing where it is not known here, it cannot be so many, or the loader
                 went on from a state of its own and is to be asked.
         """
-        worker = torch.utils.data.get_worker_info()
-        progress = self._plain.current()
-        if worker is None and self.cursor.has_begun and not progress.has_begun:
+        if torch.utils.data.get_worker_info() is None and self._is_of_loader:
             if batches_delivered is not None:
                 raise ConfigError(
                     f"batches_delivered={batches_delivered}: the loader went on from a state of its own, which counts "
                     f"what it delivers. Ask the loader for its state."
                 )
             return self.state_of(self.cursor.position()).to_dict()
-        position = self._local.position(can_see=worker is not None or progress.num_workers == 0)
-        if position is not None and batches_delivered is None and not (self.is_read_ahead and worker is None):
-            if worker is not None or position.examples:
-                return position.to_dict()
-            return position.began_at.at(position.next_batch).to_dict()
-        num_workers = progress.loaded_workers if progress.num_workers is None else progress.num_workers
-        state = self.state_of(Position(progress.start, num_workers))
-        delivered = check_delivered(batches_delivered, progress, state.num_batches, self.parser.batch_size)
-        return state.at(state.batches_delivered + delivered).to_dict()
+        return self._plain.state(
+            batches_delivered, self.state_of, self.parser.batch_size, is_read_ahead=self.is_read_ahead
+        )
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
         """Lets the next iteration go on where a state was taken; later ones are the following epochs.
@@ -200,18 +184,17 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         here = self.state_at(0, 0, None if worker is None else worker.num_workers)
         if worker is None and not is_position(state):
             loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
-            self._load(loaded.start, loaded.num_workers, loaded.read_mode != "index" and loaded.batches_delivered)
-            self._local.restore(None)
+            self._load(loaded.start, loaded.num_workers, loaded.read_mode != "index" and loaded.batches_delivered > 0)
         else:
             number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
             position = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)
             if worker is None:
                 self._load(position.began_at.start, 1, True)
-            self._local.restore(position)
+            self._plain.restore(position)
 
-    def _load(self, start: Start, num_workers: int | None, must_keep_workers: object) -> None:
+    def _load(self, start: Start, num_workers: int | None, must_keep_workers: bool) -> None:
         for count in (self.cursor, self._plain):
-            count.load(start, num_workers, must_keep_workers=bool(must_keep_workers))
+            count.load(start, num_workers, must_keep_workers=must_keep_workers)
 
     def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
         """Returns the state of a point in an epoch.
@@ -230,9 +213,12 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     @property
     def start(self) -> Start:
         """Where the latest iteration began, or where the next one will: after `set_epoch` or `load_state_dict`."""
-        progress = self._plain.current()
-        is_of_loader = self.cursor.has_begun and not progress.has_begun
-        return self.cursor.position().start if is_of_loader else progress.start
+        return self.cursor.position().start if self._is_of_loader else self._plain.epochs.current().start
+
+    @property
+    def _is_of_loader(self) -> bool:
+        """Whether the latest iteration is that of a Loader."""
+        return self.cursor.has_begun and not self._plain.epochs.current().has_begun
 
     def begin(self, num_workers: int, earlier: Position | None = None) -> Position:
         """Returns the position of an iteration of a Loader that begins now; `read` makes it.
@@ -246,17 +232,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         Raises:
             StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
         """
-        if self._local.is_restored:
-            raise StateMismatchError(
-                "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
-                "state of a Loader, or of LoaderState.from_stateful."
-            )
-        if (progress := self._plain.current()).has_begun:  # Loaders and plain DataLoaders share the count.
-            self.cursor.count_from(progress.start.epoch)
-        position = self.cursor.begin(num_workers, earlier)
-        self._plain.count_from(position.start.epoch)
-        self._local.end()
-        return position
+        return self._plain.begin_elsewhere(self.cursor, num_workers, earlier)
 
     def __len__(self) -> int:
         """Examples that this rank yields in an epoch, wrapped and padded ones counted; whole batches where it is so."""
@@ -324,23 +300,14 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         self._refuse_second_shards()
-        worker = torch.utils.data.get_worker_info()
-        world, loader_seed, num_workers = self.find_rank(), None, 0
-        if worker is not None:
+        if torch.utils.data.get_worker_info() is not None:
             # Now: if the parent is dead before torch's own loop looks for the first time, that never notices.
             end_with_parent()
-            world, loader_seed = world.at_worker(worker.id, worker.num_workers), worker.seed - worker.id
-            num_workers = worker.num_workers
-        began = self._local.take_restored(self._plain.fixed_epoch(loader_seed))
-        if began is None:
-            start = self._plain.begin(loader_seed, num_workers, world.worker)
-            state = self.state_of(Position(start, num_workers))
-            began = WorkerPosition(world.worker, world.num_workers, 0, 0, state)
-        else:
-            start = began.began_at.start
-            self._plain.begin_at(loader_seed, num_workers, start, world.worker)
-        plan = self.parser.plan(world, first_example=start.first_example)
-        return self._in_one_thread(self._counted(self._local.begin(plan, began)))
+
+        def plan_at(world: World, start: Start) -> EpochPlan:
+            return self.parser.plan(world, first_example=start.first_example)
+
+        return self._in_one_thread(self._counted(self._plain.begin(self.find_rank(), plan_at, self.state_of)))
 
     def read(
         self,
@@ -381,7 +348,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         check_fetch(self, self.parser.batch_size, self.is_batched, self.has_pil_images)
         start = replace(began.began_at.start, start_batch=began.start_batch)
         for batch in self._batches(iteration.plan.world, start):
-            self._plain.note_produced(batch.batch + 1)
+            self._plain.epochs.note_produced(batch.batch + 1)
             for item in self._items(batch):
                 if num_passed:
                     num_passed -= 1

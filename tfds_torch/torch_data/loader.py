@@ -19,12 +19,12 @@ from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
 from tfds_torch.runtime.processes import close_at_exit
 from tfds_torch.torch_data.batch_reader import BatchReader
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
-from tfds_torch.torch_data.foreign import ForeignReader, count_batches, make_generator
+from tfds_torch.torch_data.foreign import ForeignReader, count_batches
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
 from tfds_torch.torch_data.loader_options import LoaderOptions, check_dataset
 from tfds_torch.torch_data.plain_dataloader import is_position
-from tfds_torch.torch_data.planned_reader import make_reader, make_seeds
+from tfds_torch.torch_data.planned_reader import make_generator, make_reader
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
@@ -152,8 +152,7 @@ class Loader(Iterable[Any]):
         self.options = options
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
         check_dataset(dataset, options)
-        # Draws orders and seeds of workers over all iterations.
-        self._generator = make_seeds(dataset, options) if self._is_ours else make_generator(options)
+        self._generator = make_generator(dataset, options)
         self._position: Position | None = None  # Of the latest iteration over an ImageDataset.
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks

@@ -13,14 +13,16 @@ from multiprocessing.context import get_spawning_popen
 from types import FrameType
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.cursor import Cursor, Position, Start
 from tfds_torch.plan.epoch import EpochPlan, WorkerOrder
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
-from tfds_torch.torch_data.plain_epochs import Progress
+from tfds_torch.plan.world import World
+from tfds_torch.torch_data.plain_epochs import PlainEpochs, Progress
 
 
 @dataclass
@@ -50,50 +52,120 @@ class Iteration:
         return WorkerPosition(self.began.worker, self.began.num_workers, batches, examples, began_at)
 
 
-class LocalIteration:
-    """The latest iteration that this process counts, and where the next one goes on if it was told so.
+class PlainIterations:
+    """The iterations of plain DataLoaders over one dataset: their epochs, and the one that this process counts.
 
     torchdata's StatefulDataLoader saves and loads the position of each worker, in the worker; without workers, that of
     its own process. A copy of a dataset goes on where the original would; a worker that is spawned does not.
+
+    Attributes:
+        epochs: what the processes share.
     """
 
     def __init__(self) -> None:
+        self.epochs = PlainEpochs()
         self._iteration: Iteration | None = None
         self._restored: WorkerPosition[LoaderState] | None = None
         self._restored_by: int | None = os.getpid()
 
-    @property
-    def is_restored(self) -> bool:
-        """Whether the next iteration goes on where a worker, or a loader without workers, was."""
-        return self._restored is not None
+    def set_epoch(self, epoch: int) -> None:
+        """Fixes the epoch of the iterations to come."""
+        self.epochs.set_epoch(epoch)
+        if self._restored is not None and self._restored.began_at.epoch != epoch:
+            self._restored = None
+
+    def load(self, start: Start, num_workers: int | None, *, must_keep_workers: bool) -> None:
+        """Lets the next iteration begin somewhere; see `PlainEpochs.load`."""
+        self.epochs.load(start, num_workers, must_keep_workers=must_keep_workers)
+        self.restore(None)
 
     def restore(self, position: WorkerPosition[LoaderState] | None) -> None:
         """Lets the next iteration of this process go on at a position; None: nowhere in particular."""
         self._restored, self._restored_by, self._iteration = position, os.getpid(), None
 
-    def forget_other_epochs(self, epoch: int) -> None:
-        """Lets the next iteration go on in an epoch only."""
-        if self._restored is not None and self._restored.began_at.epoch != epoch:
-            self._restored = None
-
-    def begin(self, plan: EpochPlan, began: WorkerPosition[LoaderState]) -> Iteration:
-        """Returns an iteration of this process that begins now."""
-        self._iteration = Iteration(plan, began)
-        return self._iteration
-
-    def end(self) -> None:
-        """Notes that somebody else counts the iteration that begins now."""
-        self._iteration = None
-
-    def position(self, can_see: bool) -> WorkerPosition[LoaderState] | None:
-        """Returns how far the latest iteration is, or where the next one goes on; None: it is not known here.
+    def begin(
+        self, rank: World, plan_at: Callable[[World, Start], EpochPlan], state_of: Callable[[Position], LoaderState]
+    ) -> Iteration:
+        """Returns an iteration of this process, a worker or not, that begins now.
 
         Args:
-            can_see: whether the latest iteration is this process's own.
-        """
-        return self._iteration.position() if self._iteration is not None and can_see else self._restored
+            rank: and the number of ranks.
+            plan_at: returns the plan of an iteration at a place in the world.
+            state_of: returns the state of a position.
 
-    def take_restored(self, fixed_epoch: int | None) -> WorkerPosition[LoaderState] | None:
+        Raises:
+            StateMismatchError: a loaded state does not go on in this process, or not with so many workers.
+        """
+        worker = get_worker_info()
+        world, loader_seed, num_workers = rank, None, 0
+        if worker is not None:
+            num_workers, loader_seed = worker.num_workers, worker.seed - worker.id
+            world = rank.at_worker(worker.id, num_workers)
+        began = self._take_restored(self.epochs.fixed_epoch(loader_seed))
+        if began is None:
+            start = self.epochs.begin(loader_seed, num_workers, world.worker)
+            began = WorkerPosition(world.worker, world.num_workers, 0, 0, state_of(Position(start, num_workers)))
+        else:
+            start = began.began_at.start
+            self.epochs.begin_at(loader_seed, num_workers, start, world.worker)
+        self._iteration = Iteration(plan_at(world, start), began)
+        return self._iteration
+
+    def begin_elsewhere(self, cursor: Cursor, num_workers: int, earlier: Position | None) -> Position:
+        """Returns the position of an iteration of a Loader that begins now; it shares the count.
+
+        Args:
+            cursor: of the Loaders.
+            num_workers: of the Loader, 0 for none.
+            earlier: its iteration before.
+
+        Raises:
+            StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
+        """
+        if self._restored is not None:
+            raise StateMismatchError(
+                "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
+                "state of a Loader, or of LoaderState.from_stateful."
+            )
+        if (progress := self.epochs.current()).has_begun:
+            cursor.count_from(progress.start.epoch)
+        position = cursor.begin(num_workers, earlier)
+        self.epochs.count_from(position.start.epoch)
+        self._iteration = None
+        return position
+
+    def state(
+        self,
+        batches_delivered: int | None,
+        state_of: Callable[[Position], LoaderState],
+        batch_size: int | None,
+        *,
+        is_read_ahead: bool,
+    ) -> dict[str, Any]:
+        """Returns where training is; in a worker, that worker's own position.
+
+        Args:
+            batches_delivered: what the user says; None: nothing was said.
+            state_of: returns the state of a position.
+            batch_size: of the parser; None: it was not told.
+            is_read_ahead: whether what stands before the training loop fetches batches ahead.
+
+        Raises:
+            ConfigError: so many cannot have been delivered, or it is not known here.
+        """
+        is_worker, progress = get_worker_info() is not None, self.epochs.current()
+        is_local = self._iteration is not None and (is_worker or progress.num_workers == 0)
+        position = self._iteration.position() if self._iteration is not None and is_local else self._restored
+        if position is not None and batches_delivered is None and (is_worker or not is_read_ahead):
+            if is_worker or position.examples:
+                return position.to_dict()
+            return position.began_at.at(position.next_batch).to_dict()
+        num_workers = progress.loaded_workers if progress.num_workers is None else progress.num_workers
+        state = state_of(Position(progress.start, num_workers))
+        delivered = _check_delivered(batches_delivered, progress, state.num_batches, batch_size)
+        return state.at(state.batches_delivered + delivered).to_dict()
+
+    def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition[LoaderState] | None:
         """Returns where an iteration that begins now goes on, once.
 
         Raises:
@@ -132,7 +204,7 @@ def is_position(state: object) -> bool:
     return isinstance(state, Mapping) and "began_at" in state
 
 
-def check_delivered(
+def _check_delivered(
     num_batches: int | None, progress: Progress, num_batches_of_epoch: int, batch_size: int | None
 ) -> int:
     """Returns how many batches have been delivered since an iteration began.

@@ -37,13 +37,14 @@ from tfds_torch.torch_data.tensor_codec import TensorCodec
 from tfds_torch.torch_data.worker_info import fill_worker_info
 
 
-def make_seeds(dataset: ImageDataset, options: LoaderOptions) -> torch.Generator:
-    """Returns what draws the seeds of workers over all iterations of a loader."""
-    return torch.Generator().manual_seed(_seed_of(dataset, options) % 2**63)
+def make_generator(dataset: Any, options: LoaderOptions) -> torch.Generator | None:
+    """Returns what draws orders and seeds of workers over all iterations of a loader; None: torch's own does."""
+    seed = _seed_of(dataset, options) if isinstance(dataset, ImageDataset) else options.seed
+    return None if seed is None else torch.Generator().manual_seed(seed % 2**63)
 
 
 def make_reader(
-    dataset: ImageDataset, options: LoaderOptions, num_workers: int, seeds: torch.Generator | None
+    dataset: ImageDataset, options: LoaderOptions, num_workers: int, generator: torch.Generator | None
 ) -> "PoolReader | OwnReader":
     """Returns what reads an ImageDataset for a loader.
 
@@ -51,13 +52,13 @@ def make_reader(
         dataset: that is read.
         options: of the loader.
         num_workers: processes that read; 0: this process does.
-        seeds: see `make_seeds`.
+        generator: see `make_generator`.
 
     Raises:
         ConfigError: what workers get cannot be pickled.
     """
     collate = options.collate_fn or (None if dataset.is_batched else DefaultCollation(dataset))
-    base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=seeds).item())
+    base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
     source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(dataset, options), base_seed)
     if not num_workers:
         return OwnReader(source, options.timeout_s)

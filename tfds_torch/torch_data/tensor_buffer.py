@@ -19,7 +19,7 @@ from tfds_torch.images.decoding import Pixels
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.storage.stored_pixels import gather_with_numpy
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 16, 4096  # Calls without threads, where those were slower.
+_PAUSE = 16  # Calls of one thread for each whose time a call of several has taken: of that, little is lost.
 _LARGEST_SERIAL = 30_000  # Elements. Of more, torch makes several threads' work, and they would wait for each other.
 
 # What `interpolate(..., antialias=True)` calls: it has no `out`.
@@ -80,13 +80,13 @@ class TensorBuffer:
 class GatherThreads:
     """Whether torch's threads gather faster than one thread of numpy does, by how long both took.
 
-    torch's threads spin until the last one of them has finished. Where other processes keep the cores, that took ten
-    times as long as one thread; where none do, half as long.
+    torch's threads spin until the last one of them has finished. Where other processes keep the cores, that took a
+    hundred times as long as one thread; where none do, half as long.
     """
 
     def __init__(self) -> None:
         self._one_s = 0.0  # For a byte, smoothed.
-        self._num_waits, self._pause, self._num_good = _FIRST_PAUSE, _FIRST_PAUSE, 0
+        self._num_waits = _PAUSE
 
     @property
     def are_wanted(self) -> bool:
@@ -94,17 +94,12 @@ class GatherThreads:
         return not self._num_waits
 
     def note(self, seconds: float, *, with_threads: bool) -> None:
-        """Notes how long a call took, seconds for a byte; threads that were slower pause, each time longer."""
+        """Notes how long a call took, seconds for a byte; threads that were slower pause, the longer they took."""
         if not with_threads:
             self._one_s = 0.75 * self._one_s + 0.25 * seconds if self._one_s else seconds
             self._num_waits = max(0, self._num_waits - 1)
-        elif seconds > self._one_s:
-            self._num_waits, self._num_good = self._pause, 0
-            self._pause = min(4 * self._pause, _LONGEST_PAUSE)
-        else:
-            self._num_good += 1
-            if self._num_good == _LONGEST_PAUSE:
-                self._pause = _FIRST_PAUSE
+        elif seconds > self._one_s > 0:
+            self._num_waits = round(_PAUSE * seconds / self._one_s)
 
 
 _threads = GatherThreads()
