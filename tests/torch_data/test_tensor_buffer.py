@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -19,7 +20,7 @@ from tfds_torch.check.pixels import measure
 from tfds_torch.images.preprocess import EvalPreprocess
 from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.torch_data import tensor_buffer
-from tfds_torch.torch_data.tensor_buffer import GatherThreads, TensorBuffers
+from tfds_torch.torch_data.tensor_buffer import GatherThreads, ReusedMemory, TensorBuffers
 from torch_data.forked import run_forked
 
 SIZES = ((48, 64), (64, 64), (224, 224), (7, 3), (1, 1))
@@ -275,3 +276,67 @@ def test_a_process_that_is_forked_after_threads_gathered_gathers_and_computes(al
     TensorBuffers()((1, 1, 1, 3)).gather(MEMORY, np.arange(256), out)
     assert run_forked(gather_and_compute, 2, 60.0) == [(True, 1e6)] * 2
     assert torch.get_num_threads() == 2
+
+
+# Memory that is used again
+
+BLOCK_SHAPE = (4, 8, 8, 3)
+
+
+def test_memory_is_used_again_only_when_nothing_refers_to_it() -> None:
+    memory = ReusedMemory()
+    pixels = memory.take(BLOCK_SHAPE)
+    address = pixels.ctypes.data
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    del pixels
+    part = images[1:2]
+    del images
+    array = part.numpy()
+    del part
+    other = memory.take(BLOCK_SHAPE)
+    assert other.ctypes.data != address
+    del array
+    assert memory.take(BLOCK_SHAPE).ctypes.data == address
+
+
+def test_memory_of_another_size_is_not_mixed_up() -> None:
+    memory = ReusedMemory()
+    first = memory.take(BLOCK_SHAPE)
+    del first
+    larger = memory.take((5, 8, 8, 3))
+    assert larger.shape == (5, 8, 8, 3)
+    larger[:] = 7
+    assert (larger == 7).all()
+
+
+def test_no_more_is_kept_than_may_be() -> None:
+    for kept_bytes, number in ((0, 2), (2 * 768, 2), (4 * 768, 4), (9 * 768, 5)):
+        memory = ReusedMemory(most_kept=2, kept_bytes=kept_bytes)
+        taken = [memory.take(BLOCK_SHAPE) for _ in range(5)]
+        taken.clear()
+        assert len(memory._blocks) == number
+
+
+def test_small_memory_is_not_kept_beside_large_memory_without_end() -> None:
+    memory = ReusedMemory(most_kept=1, kept_bytes=100)
+    taken = [memory.take((90,)), *(memory.take((5,)) for _ in range(4))]
+    while taken:
+        taken.pop(0)
+    assert sorted(block.size for block in memory._blocks) == [5, 5, 90]
+
+
+@pytest.mark.timeout(30)
+def test_memory_may_be_given_back_while_some_is_taken_by_the_same_thread() -> None:
+    """As garbage collection does it, which may run at any moment."""
+    memory = ReusedMemory()
+    taken = [memory.take(BLOCK_SHAPE)]
+
+    class Blocks(list[Any]):
+        def pop(self, *where: Any) -> Any:
+            taken.clear()
+            return super().pop(*where)
+
+    memory._blocks = Blocks([np.empty(np.prod(BLOCK_SHAPE), np.uint8)])
+    kept = memory.take(BLOCK_SHAPE)
+    assert kept.shape == BLOCK_SHAPE
+    assert len(memory._blocks) == 1
