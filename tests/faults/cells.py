@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,6 @@ def cells(
     quick: Collection[str] = QUICK,
     slow: Collection[str] = SLOW,
     among: Iterable[Cell] = ALL,
-    unkept: Callable[[Cell], bool] = lambda cell: False,
 ) -> list[Any]:
     """Returns cells as pytest's parameters.
 
@@ -68,13 +67,11 @@ def cells(
         quick: names of quick ones.
         slow: of slow ones; all others are of the campaign.
         among: which cells.
-        unkept: whether a cell does not keep the promise yet.
     """
 
     def marks(cell: Cell) -> list[Any]:
         name = str(cell)
-        time = [] if name in quick else [pytest.mark.slow] if name in slow else [pytest.mark.campaign]
-        return time + ([pytest.mark.xfail(strict=False, reason="waits for the one pool")] if unkept(cell) else [])
+        return [] if name in quick else [pytest.mark.slow] if name in slow else [pytest.mark.campaign]
 
     return [pytest.param(cell, marks=marks(cell), id=str(cell)) for cell in among]
 

@@ -104,7 +104,7 @@ def test_a_new_iteration_ends_the_one_before(cell: Cell, numbered_root: str) -> 
 
 
 @pytest.mark.parametrize("way", ["thread", "signal handler"])
-@pytest.mark.parametrize("cell", cells(slow=FORKED, unkept=lambda cell: cell.kind != "shared"))
+@pytest.mark.parametrize("cell", cells(slow=FORKED))
 def test_a_loader_that_is_closed_while_its_batch_is_waited_for_is_an_error_and_leaves_nothing(
     way: str, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -196,7 +196,7 @@ def test_many_epochs_leave_no_file_open_and_no_process(cell: Cell, run_life: Run
     assert (life["alive"], life["others"]) == (0, [])
 
 
-@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once"), unkept=lambda cell: True))
+@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once")))
 def test_a_loader_that_is_made_while_dev_shm_is_full_works_or_says_what_to_do(
     cell: Cell, numbered_root: str, run_life: RunLife, pytestconfig: pytest.Config
 ) -> None:
@@ -223,7 +223,7 @@ def check_full_memory(life: dict[str, Any] | None, root: str, config: pytest.Con
 
 
 @pytest.mark.parametrize("way", ["nothing", "close", "iter", "next"])
-@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once"), unkept=lambda cell: True))
+@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once")))
 def test_a_forked_child_leaves_the_workers_alone_and_no_batch_is_lost(
     way: str, cell: Cell, numbered_root: str, run_life: RunLife
 ) -> None:

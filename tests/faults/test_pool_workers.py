@@ -91,7 +91,7 @@ def test_a_worker_that_is_killed_while_the_loop_is_at_work_is_an_error_without_a
 PERSISTENT = [cell for cell in ALL if cell.persistent]
 
 
-@pytest.mark.parametrize("cell", cells(FORKED, (), PERSISTENT, unkept=lambda cell: not cell.is_multi))
+@pytest.mark.parametrize("cell", cells(FORKED, (), PERSISTENT))
 def test_a_persistent_worker_that_died_between_epochs_is_replaced(cell: Cell, numbered_root: str) -> None:
     with make_loader(cell, numbered_root) as loader:
         assert list(places(loader)) == planned(numbered_root, 0)

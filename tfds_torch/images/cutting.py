@@ -29,9 +29,9 @@ def cut_windows_of(pixels: Pixels, starts: NDArray[np.int64], fill: Any, out: Pi
         padded[:, before[0] : before[0] + height, before[1] : before[1] + width] = pixels
     # Lines of bytes, so that whole lines are copied.
     lines = padded.reshape(num_images, padded.shape[1], -1)
-    shape = (size[0], size[1] * num_channels)
-    places = (num_images, lines.shape[1] - shape[0] + 1, lines.shape[2] - shape[1] + 1)
-    windows: Pixels = np.ndarray((*places, *shape), np.uint8, lines, 0, (*lines.strides, *lines.strides[1:]))
+    window = (size[0], size[1] * num_channels)
+    places = (num_images, lines.shape[1] - window[0] + 1, lines.shape[2] - window[1] + 1)
+    windows: Pixels = np.ndarray((*places, *window), np.uint8, lines, 0, (*lines.strides, *lines.strides[1:]))
     tops, lefts = (starts + before).T
     out.reshape(num_images, size[0], -1)[...] = windows[np.arange(num_images), tops, lefts * num_channels]
 

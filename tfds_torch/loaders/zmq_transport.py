@@ -139,6 +139,10 @@ class ZmqTransport:
             except self._zmq.Again:
                 self._count_refused(worker)
                 return None
+            except self._zmq.ZMQError:
+                if self._sockets[worker].closed:
+                    raise EOFError from None
+                raise
             try:
                 header, buffers = _open(self._keys[worker], [frame.buffer for frame in frames])
             except ProtocolError as reason:
@@ -163,7 +167,11 @@ class ZmqTransport:
         poller = self._zmq.Poller()
         for worker in workers:
             poller.register(self._sockets[worker], self._zmq.POLLIN)
-        poller.poll(timeout_s * 1000)
+        try:
+            poller.poll(timeout_s * 1000)
+        except self._zmq.ZMQError:
+            if not any(socket.closed for socket in self._sockets):  # A signal handler may close the loader meanwhile.
+                raise
 
     def close(self) -> None:  # noqa: D102
         for monitor in getattr(self, "_monitors", ()):

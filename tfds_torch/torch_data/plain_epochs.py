@@ -1,5 +1,6 @@
 """The epochs of plain DataLoaders, counted by their workers in memory that they share with the training process."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.cursor import Start, check_num_workers, check_set_epoch
+from tfds_torch.torch_data.tensor_codec import describe_full_memory
 
 _NOT_SET = -1
 _NUM_REMEMBERED, _NUM_OWNERS, _NUM_ARRIVED_BYTES = 16, 128, 64
@@ -262,7 +264,12 @@ class PlainEpochs:
     def _share(self, row: Any) -> None:
         """Makes shared rows, of which the first belongs to this process and holds the values of another one, [1]."""
         # A lock of the spawn context can be handed to any kind of worker; one of the fork context cannot be spawned.
-        self._shared = get_context("spawn").Array("B", _ROW.itemsize * _NUM_OWNERS)
+        try:
+            self._shared = get_context("spawn").Array("B", _ROW.itemsize * _NUM_OWNERS)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise ConfigError(describe_full_memory("No lock can be made that processes share")) from error
         self._rows[:1] = row
         self._rows[0]["owner"] = os.getpid()
         self._forget_process()

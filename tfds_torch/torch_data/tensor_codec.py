@@ -176,15 +176,19 @@ def _check_can_leave(tensor: Tensor) -> None:
         )
 
 
-def describe_full_memory() -> str:
-    """Says that a batch does not fit into shared memory, and what to do."""
+def describe_full_memory(failed: str = "A batch cannot be handed over") -> str:
+    """Returns the message for shared memory that is full.
+
+    Args:
+        failed: what cannot be done, as a clause.
+    """
     try:
         found = os.statvfs("/dev/shm")  # noqa: S108
         size = f", {found.f_blocks * found.f_frsize / 2**20:,.1f} MiB,"
     except OSError:
         size = ""
     return (
-        f"A batch cannot be handed over: the machine's shared memory (/dev/shm){size} is full. Give the container more "
+        f"{failed}: the machine's shared memory (/dev/shm){size} is full. Give the container more "
         f"(--shm-size=8g, or --ipc=host), take fewer workers, prefetch_batches or examples of a batch, or give the "
         f"parser a preprocess: whole batches of images need none of it."
     )
