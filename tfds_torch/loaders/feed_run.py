@@ -51,7 +51,7 @@ class FeedRun:
         self._options, self._reader, self._clock, self._loggers = options, reader, clock, loggers
         self._check = ChunkCheck(options)
         self._owner = os.getpid()
-        self._workers = [FetcherMetrics(next(_worker_ids)) for _ in range(reader.num_threads)]
+        self._fetchers = [FetcherMetrics(next(_worker_ids)) for _ in range(reader.num_threads)]
         self._shutdown_lock = threading.Lock()
         self._must_shut_down = options.shutdown is not None
         self._shutdown_failed = False
@@ -59,7 +59,7 @@ class FeedRun:
         self._threads_lock = threading.Lock()
         self._last_stats: SourceStats | None = None  # When it was ended by hand.
         self._is_last_told = False
-        self.queue = FeedQueue(options, limits, self._workers, clock)
+        self.queue = FeedQueue(options, limits, self._fetchers, clock)
 
     @property
     def is_of_this_process(self) -> bool:
@@ -81,7 +81,7 @@ class FeedRun:
 
     def start(self) -> None:
         """Starts the threads that fetch."""
-        for worker in self._workers:
+        for worker in self._fetchers:
             self._start_thread(self._fetch_all, worker, f"worker {worker.worker}")
 
     def open_consumer(self) -> Consumer:
