@@ -114,11 +114,11 @@ def resume_elsewhere(by: int) -> Callable[..., Iterator[Batch]]:
     return batches
 
 
-def forget_state(self: ImageDataset, state: Mapping[str, Any]) -> None:
+def forget_state(self: ImageDataset, state: Mapping[str, Any], **options: Any) -> None:
     """Takes a state, and begins the next epoch all the same."""
 
 
-def refuse_state(self: ImageDataset, state: Mapping[str, Any]) -> None:
+def refuse_state(self: ImageDataset, state: Mapping[str, Any], **options: Any) -> None:
     raise StateMismatchError("played")
 
 
