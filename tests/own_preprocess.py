@@ -80,6 +80,14 @@ class Failing(TrainPreprocess):
         return None
 
 
+@dataclass(frozen=True)
+class FailingCrop(SquareCrop):
+    """Fails without an augment."""
+
+    def crop(self, sizes: np.ndarray, random: ExampleRandom) -> Crops:
+        raise KeyError("no such box")
+
+
 class NoDataclass(Preprocess):
     """Its attributes cannot be compared between ranks."""
 

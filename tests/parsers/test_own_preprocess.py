@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_preprocess import Failing, NoDataclass, Shade, SquareCrop
+from own_preprocess import Failing, FailingCrop, NoDataclass, Shade, SquareCrop
 from tfds_fixtures import NUM_TRAIN, Datasets, Read, call_reader, read_all
 
 from parsers.preprocessing import error_of, to_arrays
@@ -27,6 +27,9 @@ from tfds_torch import (
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.storage.beton.fields import BetonInt
+from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.writer import BetonWriter
 
 SIZE = 16
 OWN = (Shade(SIZE), SquareCrop(SIZE))
@@ -212,6 +215,18 @@ def test_the_same_error_comes_of_a_stream_and_of_single_examples(datasets: Datas
     parser = ParserTfds(datasets.root, **training(Failing(SIZE, how="raises in augment")))
     with pytest.raises(ConfigError, match=f"{NAMED}{re.escape(ERRORS['raises in augment'])}"):
         parser.examples_by_index(range(20), epoch=0)
+
+
+def test_a_failing_crop_of_stored_pixels_names_the_example(tmp_path: Path) -> None:
+    with BetonWriter(tmp_path / "raw.beton", {"image": BetonImage("raw"), "label": BetonInt()}, 40) as writer:
+        for number in range(40):
+            writer.add((np.full((SIZE, SIZE, 3), number, np.uint8), number))
+    parser = ParserBeton(tmp_path / "raw.beton", batch_size=8, preprocess=FailingCrop(SIZE))
+    message = (
+        r"^The preprocess cannot be applied to raw\.beton__0\. FailingCrop\.crop failed: KeyError: 'no such box'\.$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        list(parser.batches())
 
 
 def test_a_lack_of_memory_comes_out_as_it_is(datasets: Datasets) -> None:

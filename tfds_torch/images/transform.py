@@ -93,7 +93,10 @@ class ImageTransform:
         if self.preprocess.augments:
             return False
         sizes = np.broadcast_to(np.array(images.shape[:2], np.int64), (len(keys), 2))
-        parameters = self.preprocess.crop_parameters(sizes, keys, self._seed, np.zeros(len(keys), np.bool_))
+        try:
+            parameters = self.preprocess.crop_parameters(sizes, keys, self._seed, np.zeros(len(keys), np.bool_))
+        except PreprocessError:  # Decoding raises it with the example's name.
+            return False
         is_small = sizes[0].prod() <= _MOST_SMALL_PIXELS
         is_kept = parameters.keep_all(sizes, height_and_width(self.preprocess.size))
         return is_kept or (is_small and parameters.only_cut(sizes))
