@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfds_torch.images.crops import (
-    CropError,
     CropParameters,
     Crops,
     ExampleRandom,
+    PreprocessError,
     resize_keeping_ratio,
     resize_shorter_side,
     scaled_size,
@@ -200,7 +200,7 @@ def test_a_box_has_pixels_of_its_image_and_is_inside_where_it_is_resized(
     if is_possible:
         assert len(crops.parameters(sizes, (8, 9), np.array([True, True]))) == 2
         return
-    with pytest.raises(CropError) as refused:
+    with pytest.raises(PreprocessError) as refused:
         crops.parameters(sizes, (8, 9), np.array([True, True]))
     assert refused.value.position == 1
     assert refused.value.reason == (

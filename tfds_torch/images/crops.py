@@ -31,12 +31,12 @@ _SHRINKS = (2, 4, 8)
 _WIDEST_SUPPORT = 2.0  # Of the bicubic filter, in pixels of the coarser grid.
 
 
-class CropError(Exception):
-    """A box that cannot be cut out of its image.
+class PreprocessError(Exception):
+    """A preprocess failed for an example, or returned a box that cannot be cut out of its image.
 
     Args:
-        position: of the image among those of the call.
-        reason: why, in a sentence.
+        position: of the example among those of the call.
+        reason: what happened, in a sentence.
     """
 
     def __init__(self, position: int, reason: str) -> None:
@@ -68,10 +68,10 @@ class ExampleRandom:
         Returns:
             float64 [n, m], uniform in [0, 1).
         """
-        which = np.arange(draws) if isinstance(draws, int) else np.array(draws)
-        numbers = draw_uniforms(self._keys, self._seed, which + self._next)
-        self._next += draws if isinstance(draws, int) else int(which[-1]) + 1
-        return numbers
+        which = range(draws) if isinstance(draws, int | np.integer) else draws
+        numbers = [self._next + number for number in which]
+        self._next = numbers[-1] + 1 if numbers else self._next
+        return draw_uniforms(self._keys, self._seed, numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ class Crops:
             shrinkable: bool [n], whether decoding can shrink it.
 
         Raises:
-            CropError: a box has no pixel of its image, or reaches outside of it and is to be resized.
+            PreprocessError: a box has no pixel of its image, or reaches outside of it and is to be resized.
         """
         none = np.zeros(len(self), np.bool_)
         flips = none if self.flips is None else self.flips
@@ -175,7 +175,7 @@ def _check_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array) -> None:
     impossible = np.flatnonzero(is_empty | reaches & (lengths != target).any(axis=1))
     if len(impossible):
         (height, width), box = sizes[impossible[0]].tolist(), tuple(boxes[impossible[0]].tolist())
-        raise CropError(
+        raise PreprocessError(
             int(impossible[0]),
             f"The box (top, left, height, width) = {box} cannot be cut out of {height} x {width} pixels: it must have "
             f"pixels of the image, and only a box of the result's size, {target[0]} x {target[1]}, may reach outside "

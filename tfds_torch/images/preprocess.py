@@ -1,7 +1,7 @@
 """Preprocesses: how images of any size become images of one size, as plain values that can be pickled.
 
-`TrainPreprocess` and `EvalPreprocess` are the usual ones. One of your own overrides one method: `crop` decides, from
-sizes and random numbers, which part of each image is decoded and resized; `augment` changes finished images in place.
+A preprocess has two methods: `crop` decides, from sizes and random numbers, which part of each image is decoded and
+resized; `augment` changes finished images in place. One of your own overrides either.
 """
 
 import math
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.crops import (
     NUM_DRAWS,
-    CropError,
     CropParameters,
     Crops,
     ExampleRandom,
+    PreprocessError,
     random_resized_crops,
     resize_keeping_ratio,
     resize_shorter_side,
@@ -35,7 +35,15 @@ from tfds_torch.images.preprocess_arguments import (
 )
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 
-__all__ = ["MOST_PIXELS", "Crops", "EvalPreprocess", "ExampleRandom", "Preprocess", "TrainPreprocess"]
+__all__ = [
+    "MOST_PIXELS",
+    "Crops",
+    "EvalPreprocess",
+    "ExampleRandom",
+    "Preprocess",
+    "PreprocessError",
+    "TrainPreprocess",
+]
 
 CROP_MODES = ("center", "squash", "border")
 
@@ -44,19 +52,6 @@ _FIRST_OF_AUGMENT = 2**31
 
 _Result = TypeVar("_Result")
 MapFunction = str | Callable[..., Any]
-
-
-class PreprocessError(Exception):
-    """A preprocess failed, or returned crops that cannot be.
-
-    Args:
-        position: of the example among those of the call.
-        reason: what happened, in sentences that name the preprocess.
-    """
-
-    def __init__(self, position: int, reason: str) -> None:
-        super().__init__(position, reason)
-        self.position, self.reason = position, reason
 
 
 class Preprocess(ABC):
@@ -139,7 +134,7 @@ class Preprocess(ABC):
         crops = self._call("crop", crop, len(keys))
         try:
             return crops.parameters(sizes, height_and_width(self.size), shrinkable)
-        except CropError as error:
+        except PreprocessError as error:
             raise PreprocessError(error.position, f"{type(self).__name__}.crop failed: {error.reason}") from None
 
     def augment_all(self, images: NDArray[np.uint8], keys: NDArray[np.int64], seed: int) -> None:

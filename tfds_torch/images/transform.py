@@ -138,45 +138,33 @@ class ImageTransform:
             OtherSizeError: without a preprocess, an image is not of the size of its row.
             PreprocessError: the preprocess failed.
         """
-        cut_masks = self._write(self._as_stored(images), keys, rows, masks)
-        if self.preprocess is not None and self.preprocess.augments:
-            self._augment(self.preprocess, keys, rows)
+        images, preprocess = self._as_stored(images), self.preprocess
+        headers = [] if isinstance(images, StoredPixels) else self._headers(images)
+        cut_masks: dict[str, list[Pixels]] = {}
+        is_kept = isinstance(images, StoredPixels) and not masks and self._copies(images.shape[:2])
+        if preprocess is None or is_kept:
+            self._copy(images, headers, rows)
+        else:
+            size = height_and_width(preprocess.size)
+            if isinstance(images, StoredPixels):
+                sizes = np.broadcast_to(np.array(images.shape[:2], np.int64), (len(images), 2))
+                shrinkable = np.zeros(len(images), np.bool_)
+            else:
+                sizes = np.array([(header.height, header.width) for header in headers], np.int64)
+                shrinkable = np.array([self._decoder.shrinks(header) for header in headers])
+            parameters = preprocess.crop_parameters(sizes, keys, self._seed, shrinkable)
+            if self._map is None and parameters.keep_all(sizes, size):
+                self._copy(images, headers, rows)
+            elif self._map is None and sizes[0].prod() <= _MOST_SMALL_PIXELS and parameters.only_cut(sizes):
+                self._cut(images, headers, rows, parameters)
+            else:
+                self._resize(images, headers, keys, rows, parameters)
+            if masks:
+                check_masks(masks, sizes)
+                cut_masks = {name: cut_alike(values, parameters, size) for name, values in masks.items()}
+        if preprocess is not None and preprocess.augments:
+            self._augment(preprocess, keys, rows)
         return cut_masks
-
-    def _write(
-        self,
-        images: Sequence[EncodedImage],
-        keys: Int64Array,
-        rows: Sequence[BufferRows],
-        masks: Mapping[str, Sequence[Pixels]] | None,
-    ) -> dict[str, list[Pixels]]:
-        """As `write`, without `augment`."""
-        if isinstance(images, StoredPixels) and not masks and self._copies(images.shape[:2]):
-            self._copy(images, [], rows)
-            return {}
-        is_stored = isinstance(images, StoredPixels)
-        headers = [] if is_stored else self._headers(images)
-        if self.preprocess is None:
-            self._copy(images, headers, rows)
-            return {}
-        if isinstance(images, StoredPixels):
-            sizes = np.broadcast_to(np.array(images.shape[:2], np.int64), (len(images), 2))
-            shrinkable = np.zeros(len(images), np.bool_)
-        else:
-            sizes = np.array([(header.height, header.width) for header in headers], np.int64)
-            shrinkable = np.array([self._decoder.shrinks(header) for header in headers])
-        parameters = self.preprocess.crop_parameters(sizes, keys, self._seed, shrinkable)
-        if self._map is None and parameters.keep_all(sizes, height_and_width(self.preprocess.size)):
-            self._copy(images, headers, rows)
-        elif self._map is None and sizes[0].prod() <= _MOST_SMALL_PIXELS and parameters.only_cut(sizes):
-            self._cut(images, headers, rows, parameters)
-        else:
-            self._resize(images, headers, keys, rows, parameters)
-        if not masks:
-            return {}
-        check_masks(masks, sizes)
-        size = height_and_width(self.preprocess.size)
-        return {name: cut_alike(values, parameters, size) for name, values in masks.items()}
 
     def _augment(self, preprocess: Preprocess, keys: Int64Array, rows: Sequence[BufferRows]) -> None:
         """Lets the preprocess change finished rows, whose sample keys are int64 [n]."""
