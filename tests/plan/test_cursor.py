@@ -26,7 +26,7 @@ class Loader:
     def take(self, number: int = 1) -> Start:
         start = self.begin()
         assert self.position is not None
-        self.position.note_delivery(number)
+        self.position.delivered = number
         return start
 
     @property
@@ -44,7 +44,7 @@ def test_an_iteration_is_begun_again_only_while_nothing_was_taken_of_it() -> Non
     assert [loader.begin(), loader.begin(), loader.take()] == [Start(0)] * 3
     assert [loader.begin(), loader.begin()] == [Start(1), Start(1)]
     assert loader.position is not None
-    loader.position.note_end()  # It was empty.
+    loader.position.has_ended = True  # It was empty.
     assert loader.begin() == Start(2)
 
 
@@ -70,8 +70,8 @@ def test_of_iterations_side_by_side_the_place_is_that_of_the_one_that_began_last
     cursor = Cursor()
     first, second = cursor.begin(2), cursor.begin(2)
     for number in (1, 2, 3):
-        first.note_delivery(number)
-    second.note_delivery(1)
+        first.delivered = number
+    second.delivered = 1
     assert cursor.position().now == Start(1, 1)
     assert cursor.position(first).now == Start(0, 3), "of the loader that asks"
 
@@ -129,7 +129,7 @@ def test_a_loaded_state_is_gone_on_from_in_its_own_epoch_only(epoch: int, expect
 def test_the_state_of_a_stream_goes_on_with_as_many_workers_only_and_a_refusal_changes_nothing() -> None:
     cursor = Cursor()
     before = cursor.begin(3)
-    before.note_delivery(3)
+    before.delivered = 3
     cursor.load(Start(5, 17), 2, must_keep_workers=True)
     for num_workers, here in ((3, "3"), (0, "none, which counts as 1,")):
         with pytest.raises(StateMismatchError, match=rf"^num_workers: 2 in the state, {here} here\. .*num_workers=2\."):

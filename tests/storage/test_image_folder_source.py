@@ -50,6 +50,7 @@ def test_every_image_comes_with_its_label_and_its_path(folder: Path) -> None:
         assert path == os.fsencode(folder / name)
         assert label == LABELS.index(name.split("/")[1])
         assert image == (folder / name).read_bytes()
+    assert [len(values) for values in source.read(index[:0], ["label", "image"]).values()] == [0, 0]
 
 
 def test_what_it_says_of_itself(folder: Path) -> None:

@@ -142,7 +142,7 @@ class Source(Protocol):
         """Returns encoded values of examples in the order asked.
 
         Args:
-            index: int64 [n], of examples; the same may be asked for twice.
+            index: int64 [n], of examples; the same may be asked for twice, and none (n = 0) tells only the kind.
             fields: which of `specs`.
 
         Raises:
