@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import psutil
 import torch.distributed
-from own_preprocess import Shade
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
@@ -179,6 +178,8 @@ def _flatten(image: Any) -> torch.Tensor:
 
 def compare_ranks(store: str, root: str) -> dict[str, str]:
     """What `check_ranks` says on this rank, of several ways to differ."""
+    from own_preprocess import Shade  # Only here: other ways run as scripts, which do not find it.
+
     rank = join_ranks(store)
 
     def make(**arguments: Any) -> ParserTfds:

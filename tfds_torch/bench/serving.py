@@ -20,7 +20,11 @@ from typing import Any
 
 from tfds_torch.bench.beton import INSTALL
 from tfds_torch.bench.task import Task
-from tfds_torch.runtime.metrics import EpochTimer
+
+try:
+    from tfds_torch.runtime.metrics import EpochTimer
+except ModuleNotFoundError:  # This file runs beside older revisions of the package, too.
+    EpochTimer = importlib.import_module("tfds_torch.runtime.epoch_times").EpochTimer
 
 Epochs = Callable[[int], Iterable[Any]]
 
