@@ -24,7 +24,7 @@ from tfds_torch.bench.task import Task
 try:
     from tfds_torch.runtime.metrics import EpochTimer
 except ModuleNotFoundError:  # This file runs beside older revisions of the package, too.
-    EpochTimer = importlib.import_module("tfds_torch.runtime.epoch_times").EpochTimer
+    EpochTimer = importlib.import_module("tfds_torch.runtime.epoch_times").EpochTimer  # type: ignore[misc]
 
 Epochs = Callable[[int], Iterable[Any]]
 
