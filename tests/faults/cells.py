@@ -53,6 +53,7 @@ KINDS, METHODS = ("Loader", "examples", "shared", "zmq"), ("fork", "spawn", "for
 ALL = [Cell(*values) for values in itertools.product(KINDS, METHODS, (True, False))]
 QUICK = ("Loader-fork-persistent", "shared-fork-once")
 FORKED = tuple(str(cell) for cell in ALL if cell.method == "fork")
+ALSO_FORKED = ("Loader-fork-once", "zmq-fork-persistent")
 SLOW = ("Loader-spawn-once", "shared-spawn-persistent", "zmq-forkserver-once")
 
 

@@ -19,6 +19,7 @@ from zygote import Script
 
 from faults import pool_lives
 from faults.cells import (
+    ALSO_FORKED,
     FORKED,
     HARMED_BATCH,
     NUM_WORKERS,
@@ -44,7 +45,7 @@ LOADER, SHARED = QUICK[:1], QUICK[1:]  # A life takes seconds: only one of them 
 
 
 @pytest.mark.parametrize("way", ["break", "drop", "error in the loop"])
-@pytest.mark.parametrize("cell", cells(quick=FORKED[:2] + FORKED[4:6], slow=(*FORKED, "shared-spawn-persistent")))
+@pytest.mark.parametrize("cell", cells(quick=FORKED[:2] + FORKED[4:6], slow=(*ALSO_FORKED, "shared-spawn-persistent")))
 def test_an_iteration_that_is_given_up_leaves_no_process_but_persistent_workers(
     way: str, cell: Cell, numbered_root: str, are_gone: AreGone
 ) -> None:
@@ -72,7 +73,7 @@ def test_an_iteration_that_is_given_up_leaves_no_process_but_persistent_workers(
 
 
 @pytest.mark.parametrize("way", ["drop", "close"])
-@pytest.mark.parametrize("cell", cells(slow=FORKED))
+@pytest.mark.parametrize("cell", cells(slow=ALSO_FORKED))
 def test_a_worker_that_is_busy_for_ever_ends_with_its_loader(
     way: str, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -93,7 +94,7 @@ def test_a_worker_that_is_busy_for_ever_ends_with_its_loader(
     assert are_gone(pids)
 
 
-@pytest.mark.parametrize("cell", cells(slow=FORKED))
+@pytest.mark.parametrize("cell", cells(slow=ALSO_FORKED))
 def test_a_new_iteration_ends_the_one_before(cell: Cell, numbered_root: str) -> None:
     with make_loader(cell, numbered_root) as loader:
         first = iter(loader)
@@ -104,7 +105,7 @@ def test_a_new_iteration_ends_the_one_before(cell: Cell, numbered_root: str) -> 
 
 
 @pytest.mark.parametrize("way", ["thread", "signal handler"])
-@pytest.mark.parametrize("cell", cells(slow=FORKED))
+@pytest.mark.parametrize("cell", cells(slow=ALSO_FORKED))
 def test_a_loader_that_is_closed_while_its_batch_is_waited_for_is_an_error_and_leaves_nothing(
     way: str, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:

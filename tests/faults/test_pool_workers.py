@@ -13,7 +13,19 @@ from typing import Any
 
 import pytest
 
-from faults.cells import ALL, FORKED, HARMED_BATCH, Cell, cells, harm_at, make_loader, places, planned, wait_for
+from faults.cells import (
+    ALL,
+    ALSO_FORKED,
+    FORKED,
+    HARMED_BATCH,
+    Cell,
+    cells,
+    harm_at,
+    make_loader,
+    places,
+    planned,
+    wait_for,
+)
 from faults.harm import LAST_WORDS
 from tfds_torch.errors import CorruptRecordError, StallError, WorkerError
 
@@ -46,7 +58,7 @@ def test_a_killed_worker_is_an_error_that_names_it_and_the_epoch_goes_on_exactly
 
 
 @pytest.mark.parametrize("how", ["exit", "segfault", "terminate", "bus"])
-@pytest.mark.parametrize("cell", cells(slow=FORKED))
+@pytest.mark.parametrize("cell", cells(slow=ALSO_FORKED))
 def test_a_worker_that_ends_in_another_way_is_an_error_that_names_it(
     how: str, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
