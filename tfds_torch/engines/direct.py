@@ -21,7 +21,7 @@ from tfds_torch.storage.source import Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 _AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples, that the system is asked to read ahead.
-_READ_AT_ONCE = 256  # Examples of small batches whose images are only copied.
+_READ_AT_ONCE = 1024  # Examples of batches whose images are only copied: where they lie, not their pixels.
 _ORDER_SLICE = 8192  # Examples whose order is worked out at a time; of a quarter of them each takes twice as long.
 
 
