@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.arguments import check_choice, check_integer
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import BlockShuffle
@@ -97,8 +97,7 @@ class LoaderState:
         Raises:
             ConfigError: there is no such read mode, epoch or batch.
         """
-        if read_mode not in READ_MODES:
-            raise ConfigError(f"read_mode={read_mode!r} must be one of {', '.join(map(repr, READ_MODES))}.")
+        check_choice("read_mode", read_mode, READ_MODES)
         blocks = plan.blocks if plan.shuffle else None
         state = cls(
             version=STATE_VERSION,
