@@ -318,19 +318,13 @@ class EpochTimer:
         started = asked = time.perf_counter()
         first_batch_s = None
         num_batches = 0
-        batches = iter(loader)
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                break
+        for batch in loader:
             if first_batch_s is None:
                 first_batch_s = time.perf_counter() - started
             num_batches += 1
             yield batch
             del batch  # A batch that is still held would outlive the iteration that it belongs to.
             asked = time.perf_counter()
-        del batches
         ended = time.perf_counter()
         whole_s = ended - started
         self.epochs.append(

@@ -13,6 +13,7 @@ import pickle
 import sys
 import traceback
 from contextlib import suppress
+from itertools import cycle
 from multiprocessing import context as contexts
 from multiprocessing import process, reduction, spawn, util
 from multiprocessing.reduction import ForkingPickler
@@ -46,23 +47,16 @@ def with_reports(context: contexts.BaseContext, output: WorkerOutput, num_worker
     kind = _REPORTING.get(context.Process)  # type: ignore[attr-defined]
     if kind is None:
         return context
-    reporting = copy.copy(context)
-    reporting.Process = _Maker(kind, output, num_workers)  # type: ignore[attr-defined]
-    return reporting
+    workers = cycle(range(num_workers))
 
-
-class _Maker:
-    """Makes processes: what a context's class `Process` does."""
-
-    def __init__(self, kind: type["_Reporting"], output: WorkerOutput, num_workers: int) -> None:
-        self._kind, self._output, self._num_workers = kind, output, num_workers
-        self._num_made = 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> "_Reporting":
-        made = self._kind(*args, **kwargs)
-        made.bind(self._output, self._num_made % self._num_workers)
-        self._num_made += 1
+    def make(*args: Any, **kwargs: Any) -> _Reporting:
+        made = kind(*args, **kwargs)
+        made.report_to(output, next(workers))
         return made
+
+    reporting = copy.copy(context)
+    reporting.Process = make  # type: ignore[attr-defined]
+    return reporting
 
 
 class _Reporting(process.BaseProcess):
@@ -72,7 +66,7 @@ class _Reporting(process.BaseProcess):
     _worker: int
     _files: tuple[int, ...] = ()  # Must be open until the process has started.
 
-    def bind(self, output: WorkerOutput, worker: int) -> None:
+    def report_to(self, output: WorkerOutput, worker: int) -> None:
         """Lets it report as a worker of that number."""
         self._output, self._worker = output, worker
 
