@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tfds_torch.errors import StateMismatchError
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.state_fields import POSITION_FIELDS, checksum_of, describe, read_fields
+from tfds_torch.plan.state_fields import POSITION_FIELDS, checksum_of, read_fields
+from tfds_torch.runtime.printable import quoted
 
 State = TypeVar("State", bound="StartState")
 
@@ -119,7 +120,7 @@ class WorkerPosition(Generic[State]):
             num_workers: W, the workers that there are now.
 
         Raises:
-            StateMismatchError: as in `from_dict` and `LoaderState.check_fits`, or it is the position of another worker.
+            StateMismatchError: as in `from_dict` and `LoaderState.load`, or it is the position of another worker.
         """
         fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
         position = cls._of_fields(fields, type(here).load(fields["began_at"], here))
@@ -142,7 +143,7 @@ class WorkerPosition(Generic[State]):
         position._check_ranges()
         if checksum != checksum_of(fields):
             raise StateMismatchError(
-                f"WorkerPosition: checksum={describe(checksum)} does not fit its fields, which give "
+                f"WorkerPosition: checksum={quoted(checksum)} does not fit its fields, which give "
                 f"{checksum_of(fields)!r}. One of worker={position.worker}, num_workers={position.num_workers}, "
                 f"batches={position.batches}, examples={position.examples}, began_at or the checksum was changed after "
                 f"saving. Load the state as it was saved."
@@ -183,7 +184,7 @@ def read_stateful(state: object, kind: type[State]) -> State:
     if not isinstance(state, Mapping):
         raise StateMismatchError(
             f"A StatefulDataLoader's state_dict() is a dict with '_snapshot' or 'dataset_state', and this is "
-            f"{describe(state)}."
+            f"{quoted(state)}."
         )
     if "_snapshot" not in state:
         return _read_without_workers(_entry(state, "dataset_state"), kind)
@@ -191,12 +192,12 @@ def read_stateful(state: object, kind: type[State]) -> State:
     num_steps = _entry(state, "_steps_since_snapshot")
     if type(num_steps) is not int or num_steps < 0:
         raise StateMismatchError(
-            f"StatefulDataLoader's state: _steps_since_snapshot={describe(num_steps)} must be an integer >= 0."
+            f"StatefulDataLoader's state: _steps_since_snapshot={quoted(num_steps)} must be an integer >= 0."
         )
     num_own, step = sum(position.batches for position in positions), _entry(state, "_snapshot", "_snapshot_step")
     if num_steps and step != num_own:
         raise StateMismatchError(
-            f"StatefulDataLoader's state: at its snapshot the loader had given {describe(step)} batches, and the "
+            f"StatefulDataLoader's state: at its snapshot the loader had given {quoted(step)} batches, and the "
             f"dataset {num_own}: their batches differ, so what came since cannot be counted. Give the parser the "
             f"loader's batch_size, or the loader snapshot_every_n_steps=1."
         )
@@ -221,7 +222,7 @@ def _positions(snapshots: object, kind: type[State]) -> list[WorkerPosition[Stat
     if not isinstance(snapshots, Mapping) or not snapshots:
         raise StateMismatchError(
             f"StatefulDataLoader's state: _worker_snapshots must hold a state of every worker, and is "
-            f"{describe(snapshots)}."
+            f"{quoted(snapshots)}."
         )
     names = [f"worker_{number}" for number in range(len(snapshots))]
     positions = [WorkerPosition.from_dict(_entry(snapshots, name, "dataset_state"), kind) for name in names]
