@@ -64,9 +64,7 @@ class WorkerPool:
         sender = self.transport.sender(worker, self._processes.context)
         self._processes.start(work, (self.context, worker, theirs, sender), self.context.source.inputs)
         theirs.close()
-        self.transport.note_started(worker)
-        with suppress(OSError):  # It is dead already, which is found where its items are waited for.
-            ours.send_bytes(self.transport.key(worker))
+        sender.close()
 
     @property
     def pids(self) -> list[int]:
@@ -96,7 +94,7 @@ class WorkerPool:
         self._command(worker, CREDIT, iteration, 1, 0, 0, 0)
 
     def _command(self, worker: int, *numbers: int) -> None:
-        with suppress(OSError):  # As above.
+        with suppress(OSError):  # It is dead already, which is found where its items are waited for.
             os.write(self._commands[worker].fileno(), COMMAND.pack(*numbers))  # A pipe takes so few bytes whole.
 
     def _drop_what_came(self, worker: int) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.item_codec import ItemCodec
 from tfds_torch.loaders.multi_options import MultiOptions
 from tfds_torch.loaders.pool import WorkerPool, find_start_method
 from tfds_torch.loaders.transport import PipeTransport, Transport
+from tfds_torch.loaders.wire import ItemCodec
 from tfds_torch.loaders.worker import PoolContext
 from tfds_torch.loaders.worker_sources import ParserSource, WorkerSource, source_of
 from tfds_torch.loaders.zmq_transport import ZmqTransport

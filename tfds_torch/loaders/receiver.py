@@ -9,7 +9,7 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.loaders.pool import WorkerPool
-from tfds_torch.loaders.transport import END, FAILURE, ProtocolError, Received
+from tfds_torch.loaders.transport import END, FAILURE, Message, ProtocolError
 from tfds_torch.loaders.worker_sources import WorkerBatch
 from tfds_torch.plan.cursor import Position
 from tfds_torch.runtime.metrics import LoaderMetrics
@@ -79,7 +79,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
     def _awaited(self) -> list[int]:
         return [self._turns[0]] if self._in_order else list(self._turns)
 
-    def _take(self) -> Received | None:
+    def _take(self) -> Message | None:
         """Returns the next message of this iteration, if it has come."""
         for worker in self._awaited():
             while (received := self._receive(worker)) is not None:
@@ -88,7 +88,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
                 del received  # Of an iteration that was broken off; its slots are free again.
         return None
 
-    def _receive(self, worker: int) -> Received | None:
+    def _receive(self, worker: int) -> Message | None:
         try:
             return self._pool.transport.receive(worker)
         except EOFError:
@@ -100,27 +100,23 @@ class ItemReceiver(Iterator[WorkerBatch]):
         except ProtocolError as reason:
             raise self._protocol_error(worker, f"sent {reason}") from None
 
-    def _checked(self, received: Received) -> Received:
+    def _checked(self, received: Message) -> Message:
         came = self._num_came[received.worker]
         if received.number != came and received.kind != FAILURE:
             raise self._protocol_error(received.worker, f"sent item {received.number} after {came} items")
         return received
 
-    def _end(self, received: Received) -> None:
+    def _end(self, received: Message) -> None:
         worker = received.worker
         planned = None if self._num_planned is None else self._num_planned[worker]
         if planned is not None and received.number != planned:
             raise self._protocol_error(worker, f"ended after {received.number} batches, and {planned} were planned")
         self._turns.remove(worker)
 
-    def _deliver(self, received: Received) -> WorkerBatch:
+    def _deliver(self, received: Message) -> WorkerBatch:
         worker, now = received.worker, time.monotonic()
-        try:
-            item = received.decode()
-        except (ProtocolError, TypeError, KeyError) as reason:
-            raise self._protocol_error(worker, f"sent an invalid item: {reason}") from None
         if received.kind == FAILURE:
-            raise item.to_error(f"worker {worker} (pid {self._pool.pids[worker]})")
+            raise received.item.to_error(f"worker {worker} (pid {self._pool.pids[worker]})")
         self._num_came[worker] += 1
         self._pool.allow_more(worker, self._iteration)
         self._pool.context.metrics.add_hand_over(worker, max(0.0, now - max(received.ready_at, self._asked_at)))
@@ -129,7 +125,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
         else:  # The worker that has just delivered is asked last.
             self._turns.remove(worker)
             self._turns.append(worker)
-        return WorkerBatch(item, received.num_examples)
+        return WorkerBatch(received.item, received.num_examples)
 
     def _look(self) -> None:
         """Looks how the workers are while nothing comes.

@@ -5,7 +5,9 @@ list whose first entry is its tag. Long lists of one type become columns: one ar
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,15 +15,38 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import ProtocolError
-from tfds_torch.loaders.wire import MOST_BYTES, Part, allowed
 from tfds_torch.loaders.wire_images import is_image, put_image_together, size_of_image, take_image_apart
 from tfds_torch.loaders.wire_tensors import is_tensor, tensor_to_array
 
+MOST_BYTES = 1 << 30
+"""Of all buffers of a message together."""
+
+ALLOWED_DTYPE = re.compile(r"\|b1|[<>|][iu]1|[<>][iu][248]|[<>]f[248]|[<>]c(8|16)|[<>]U\d{1,6}|\|S\d{1,6}")
 _SHORT_TEXT, _LEAST_COLUMN, _MOST_DEPTH = 512, 8, 32
 _INT64 = np.iinfo(np.int64)
 _BYTES = np.dtype("|u1")
 _KINDS_OF_NUMBERS = {int: "<i8", float: "<f8", bool: "|b1"}
 _ALLOWED = "dicts, tuples and lists of numpy arrays, PIL images, torch tensors on the CPU, numbers, str, bytes and None"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A buffer that is to be sent.
+
+    Attributes:
+        dtype: of its elements.
+        shape: of the whole buffer.
+        pieces: arrays of that dtype whose elements, one array after the other, are the buffer's.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    pieces: Sequence[NDArray[Any]]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the buffer."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class ItemWriter:
@@ -123,7 +148,7 @@ class ItemWriter:
         return self._add(value)
 
     def _check_dtype(self, value: NDArray[Any], path: str) -> None:
-        if not allowed(value.dtype):
+        if value.dtype.fields is not None or not ALLOWED_DTYPE.fullmatch(value.dtype.str):
             raise ConfigError(
                 f"{path} is an array of dtype {value.dtype}: a MultiLoader carries bool, integers, floats, complex "
                 f"numbers and text of fixed length. Convert it."

@@ -55,7 +55,7 @@ def work(context: PoolContext, worker: int, commands: Connection, sender: Sender
     Args:
         context: of the pool.
         worker: its number.
-        commands: the reading end of its pipe; first comes the transport's key.
+        commands: the reading end of its pipe.
         sender: where items go.
     """
     init_worker(worker, context.metrics, context.output, context.slots)
@@ -64,12 +64,11 @@ def work(context: PoolContext, worker: int, commands: Connection, sender: Sender
     world = context.rank.at_worker(worker, context.metrics.num_workers)
     os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(worker), str(world.num_workers)  # As WebDataset names them.
     try:
-        sender.open(commands.recv_bytes())
         failure = _prepare(context, worker)
         reader = _CommandReader(commands)
         while (begin := reader.next_begin()) is not None:
             _Iteration(context, world, begin, sender, reader).run(failure)
-    except (EOFError, _ParentGoneError):
+    except _ParentGoneError:
         pass
     sender.close()
 
