@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
@@ -30,20 +30,10 @@ class ItemReceiver(Iterator[WorkerBatch]):
         iteration: its number in the pool.
         faults: describes what is wrong with workers.
         in_order: whether workers take turns; else items come as they arrive.
-        num_planned: items of each worker; None: it is unknown.
     """
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        iteration: int,
-        faults: WorkerFaults,
-        *,
-        in_order: bool = True,
-        num_planned: Mapping[int, int] | None = None,
-    ) -> None:
-        self._pool, self._iteration, self._faults = pool, iteration, faults
-        self._in_order, self._num_planned = in_order, num_planned
+    def __init__(self, pool: WorkerPool, iteration: int, faults: WorkerFaults, *, in_order: bool = True) -> None:
+        self._pool, self._iteration, self._faults, self._in_order = pool, iteration, faults, in_order
         self._turns = deque(range(pool.num_workers))  # The workers that have not ended.
         self._num_came = dict.fromkeys(self._turns, 0)
         self._began_at = self._asked_at = time.monotonic()
@@ -57,7 +47,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
             received = self._take()
             if received is not None:
                 if received.kind == END:
-                    self._end(received)
+                    self._turns.remove(received.worker)
                     continue
                 self._is_slow_start_reported = True
                 return self._deliver(received)
@@ -105,13 +95,6 @@ class ItemReceiver(Iterator[WorkerBatch]):
         if received.number != came and received.kind != FAILURE:
             raise self._protocol_error(received.worker, f"sent item {received.number} after {came} items")
         return received
-
-    def _end(self, received: Message) -> None:
-        worker = received.worker
-        planned = None if self._num_planned is None else self._num_planned[worker]
-        if planned is not None and received.number != planned:
-            raise self._protocol_error(worker, f"ended after {received.number} batches, and {planned} were planned")
-        self._turns.remove(worker)
 
     def _deliver(self, received: Message) -> WorkerBatch:
         worker, now = received.worker, time.monotonic()
@@ -201,7 +184,11 @@ class LoaderIteration(Iterator[Any]):
             self._position.has_ended = True
             if self._on_exhausted is not None:
                 self._on_exhausted()
-            self._check_number()
+            if self._num_expected not in (None, self._position.delivered):
+                raise WorkerError(
+                    f"The workers ended after {self._position.delivered} batches, and {self._num_expected} were "
+                    f"planned. A transform or collate_fn that drops examples cannot be used with an ImageDataset."
+                ) from None
             raise
         except BaseException:
             self._metrics.add_waiting(asked_at)
@@ -212,13 +199,6 @@ class LoaderIteration(Iterator[Any]):
         if self._on_delivery is not None:
             self._on_delivery(self._position)
         return batch
-
-    def _check_number(self) -> None:
-        if self._num_expected is not None and self._position.delivered != self._num_expected:
-            raise WorkerError(
-                f"The workers ended after {self._position.delivered} batches, and {self._num_expected} were planned. A "
-                f"transform or collate_fn that drops examples cannot be used with an ImageDataset."
-            )
 
     def replace(self) -> None:
         """Ends the iteration because of another one."""

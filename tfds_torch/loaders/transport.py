@@ -112,12 +112,8 @@ _READ_BYTES = 1 << 16
 class PipeTransport:
     """Carries large arrays in `SharedSlots`, and the rest through a pipe of each worker, which is private.
 
-    What finds no room in a slot goes through the pipe, too. The receiver never waits for the rest of a message.
-
-    Args:
-        slots: of the workers; None: everything goes through the pipes.
-        num_workers: how many pipes.
-        codec: of the items.
+    What finds no room in a slot goes through the pipe, too; so does everything where there are no slots. The receiver
+    never waits for the rest of a message.
     """
 
     name = "shared"
@@ -186,15 +182,11 @@ class PipeSender:
 
 
 class _PipeReader:
-    """Reads the messages of a pipe as far as they have come.
-
-    Args:
-        connection: the reading end; it does not block.
-    """
+    """Reads the messages of a pipe, which does not block, as far as they have come."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._came = bytearray()
+        self._came, self._some = bytearray(), memoryview(bytearray(_READ_BYTES))
         self._whole: bytearray | None = None  # A large message, of which a part has come.
         self._num_come = 0
 
@@ -205,12 +197,7 @@ class _PipeReader:
             EOFError: there are no more.
             ProtocolError: the bytes are no message.
         """
-        while True:
-            if self._whole is not None:
-                if not self._fill(self._whole):
-                    return None
-                message, self._whole = self._whole, None
-                return message
+        while self._whole is None:
             size = self._size()
             if size is not None and len(self._came) >= size:
                 message, self._came = self._came[:size], self._came[size:]
@@ -219,9 +206,19 @@ class _PipeReader:
                 self._whole, self._num_come = bytearray(size), len(self._came)
                 self._whole[: self._num_come] = self._came
                 self._came = bytearray()
-                continue
-            if not self._read_some():
+            else:
+                num_bytes = self._read_into(self._some)
+                if not num_bytes:
+                    return None
+                self._came += self._some[:num_bytes]
+        while self._num_come < len(self._whole):
+            with memoryview(self._whole) as view:
+                num_bytes = self._read_into(view[self._num_come :])
+            if not num_bytes:
                 return None
+            self._num_come += num_bytes
+        message, self._whole = self._whole, None
+        return message
 
     def _size(self) -> int | None:
         """Returns the bytes of the next message; None: not even that has come."""
@@ -233,28 +230,15 @@ class _PipeReader:
             raise ProtocolError(f"a message of kind {kind} with {size:,} bytes")
         return int(size)
 
-    def _read_some(self) -> bool:
+    def _read_into(self, memory: memoryview) -> int:
+        """Returns how many bytes were read; 0: none have come."""
         try:
-            read = os.read(self.connection.fileno(), _READ_BYTES)
+            num_bytes = os.readv(self.connection.fileno(), [memory])
         except BlockingIOError:
-            return False
-        if not read:
+            return 0
+        if not num_bytes:
             raise EOFError
-        self._came += read
-        return True
-
-    def _fill(self, whole: bytearray) -> bool:
-        """Reads into a large message; returns whether it is complete."""
-        while self._num_come < len(whole):
-            with memoryview(whole) as view:
-                try:
-                    read = os.readv(self.connection.fileno(), [view[self._num_come :]])
-                except BlockingIOError:
-                    return False
-            if not read:
-                raise EOFError
-            self._num_come += read
-        return True
+        return num_bytes
 
 
 def _bytes_of(num_slots: int) -> int:

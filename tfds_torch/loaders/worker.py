@@ -50,14 +50,7 @@ class PoolContext:
 
 
 def work(context: PoolContext, worker: int, commands: Connection, sender: Sender) -> None:
-    """Runs a worker until its commands end.
-
-    Args:
-        context: of the pool.
-        worker: its number.
-        commands: the reading end of its pipe.
-        sender: where items go.
-    """
+    """Runs a worker until its commands, which come through a pipe, end."""
     init_worker(worker, context.metrics, context.output, context.slots)
     _use_one_thread_of_torch()
     keep_freed_memory()
@@ -67,7 +60,7 @@ def work(context: PoolContext, worker: int, commands: Connection, sender: Sender
         failure = _prepare(context, worker)
         reader = _CommandReader(commands)
         while (begin := reader.next_begin()) is not None:
-            _Iteration(context, world, begin, sender, reader).run(failure)
+            _Iteration(context, world, *begin, sender, reader).run(failure)
     except _ParentGoneError:
         pass
     sender.close()
@@ -93,28 +86,18 @@ class _ParentGoneError(Exception):
     """The training process has gone, or has ended the pool."""
 
 
-@dataclass(frozen=True)
-class _Begin:
-    iteration: int
-    start: Start
-
-
 class _CommandReader:
-    """Reads the commands of the training process.
-
-    Args:
-        connection: from which they come.
-    """
+    """Reads the commands of the training process."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
-        self._begin: _Begin | None = None
+        self._begin: tuple[int, Start] | None = None
         self._iteration, self._num_allowed, self._has_ended = -1, 0, False
 
-    def next_begin(self) -> _Begin | None:
-        """Waits for an iteration to begin; None: there will be none."""
+    def next_begin(self) -> tuple[int, Start] | None:
+        """Waits for an iteration to begin: its number and place; None: there will be none."""
         while self._begin is None and not self._has_ended:
             self._read()
         begin, self._begin = self._begin, None
@@ -141,36 +124,30 @@ class _CommandReader:
         if kind == STOP:
             self._has_ended = True
         elif kind == BEGIN:
-            self._begin = _Begin(iteration, Start(*numbers[:3]))
+            self._begin = iteration, Start(*numbers[:3])
             self._iteration, self._num_allowed = iteration, numbers[3]
         elif iteration == self._iteration:
             self._num_allowed += numbers[0]
 
 
 class _Iteration:
-    """One iteration in a worker.
-
-    Args:
-        context: of the pool.
-        world: which worker of which rank this is.
-        begin: where the iteration begins.
-        sender: where items go.
-        commands: what allows them.
-    """
+    """One iteration in a worker."""
 
     def __init__(
-        self, context: PoolContext, world: World, begin: _Begin, sender: Sender, commands: _CommandReader
+        self,
+        context: PoolContext,
+        world: World,
+        iteration: int,
+        start: Start,
+        sender: Sender,
+        commands: _CommandReader,
     ) -> None:
         self._context, self._world, self._sender, self._commands = context, world, sender, commands
-        self._iteration, self._start = begin.iteration, begin.start
+        self._iteration, self._start = iteration, start
         self._num_sent = 0
 
     def run(self, failure: Failure | None) -> None:
-        """Sends all items, and that they have ended; or what has failed.
-
-        Args:
-            failure: what has failed before; None: nothing.
-        """
+        """Sends all items, and that they have ended; or what has failed, before or now."""
         context, metrics = self._context, self._context.metrics
         items: Iterator[WorkerBatch] | None = None
         try:

@@ -25,12 +25,7 @@ from tfds_torch.runtime.shared_slots import SharedSlots
 
 
 class WorkerBatch(NamedTuple):
-    """An item of a worker, or of a loader that reads by itself.
-
-    Attributes:
-        batch: as the training loop gets it, but for the device.
-        num_examples: in it.
-    """
+    """An item, as the training loop gets it but for the device, and the number of examples in it."""
 
     batch: Any
     num_examples: int
@@ -64,12 +59,7 @@ class WorkerSource(Protocol):
 
 
 class CountedItems(Iterator[WorkerBatch]):
-    """Yields items with the number of examples in each, and reports how long each took.
-
-    Args:
-        items: what is yielded; closed with this iterator.
-        metrics: what times are reported to.
-    """
+    """Yields items with the number of examples in each, and reports how long each took."""
 
     def __init__(self, items: Iterator[Any], metrics: StageMetrics) -> None:
         self._items, self._metrics = items, metrics
@@ -103,12 +93,7 @@ class _Unprepared:
 
 @dataclass(frozen=True)
 class ParserSource(_Unprepared):
-    """The batches that a parser plans for a worker.
-
-    Attributes:
-        parser: where they come from.
-        fields: what they consist of.
-    """
+    """The batches that a parser plans for a worker, with the fields that they consist of."""
 
     parser: Parser
     fields: Sequence[str]
@@ -137,11 +122,7 @@ class ParserSource(_Unprepared):
 
 @dataclass(frozen=True)
 class FunctionSource(_Unprepared):
-    """What a function returns for a worker's place in the world.
-
-    Attributes:
-        function: the user's.
-    """
+    """What the user's function returns for a worker's place in the world."""
 
     function: Callable[[World], Iterable[Any]]
 
@@ -173,11 +154,7 @@ class FunctionSource(_Unprepared):
 
 @dataclass(frozen=True)
 class ReplicatedSource(_Unprepared):
-    """All of an iterable, in every worker.
-
-    Attributes:
-        iterable: the user's.
-    """
+    """All of the user's iterable, in every worker."""
 
     iterable: Iterable[Any]
 
@@ -193,11 +170,7 @@ class ReplicatedSource(_Unprepared):
 
 
 class BatchMemory:
-    """Makes the memory of a batch's images: in a free slot of this worker, else of its own.
-
-    Args:
-        slots: of the workers; None: there are none.
-    """
+    """Makes the memory of a batch's images: in a free slot of this worker, else of its own."""
 
     def __init__(self, slots: SharedSlots | None) -> None:
         self._slots = slots
@@ -212,12 +185,7 @@ class BatchMemory:
 
 
 def source_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> WorkerSource:
-    """Returns what workers read of a source.
-
-    Args:
-        source: a Parser, a function of the world, or an iterable.
-        num_workers: how many there are.
-        fields: of a Parser's batches; None: image and label, as far as it has them, else all.
+    """Returns what workers read of a Parser, a function of the world, or an iterable.
 
     Raises:
         ConfigError: it is none of these, or has no such fields.
