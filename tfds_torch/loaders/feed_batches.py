@@ -31,7 +31,7 @@ class FeedBatches(Iterable[FedBatch]):
     Args:
         source: its name.
         names: of the arrays.
-        find_run: returns the run of the source that is under way; raises ConfigError where there is none.
+        find_run: returns the source's current run; raises ConfigError where there is none.
     """
 
     def __init__(self, source: str, names: tuple[str, ...], find_run: Callable[[], FeedRun]) -> None:
@@ -64,12 +64,7 @@ class FeedBatches(Iterable[FedBatch]):
 
 
 class FeedIteration(Iterator[FedBatch]):
-    """One training loop's batches.
-
-    Args:
-        run: of the source.
-        batches: what is iterated; it keeps the Feeder alive.
-    """
+    """One training loop's batches. It keeps the Feeder alive."""
 
     def __init__(self, run: FeedRun, batches: FeedBatches) -> None:
         self._run, self._batches, self._is_closed = run, batches, False
@@ -107,13 +102,6 @@ class MixedBatches(Iterable[FedBatch]):
 
     A batch holds rows of one source. Every iteration draws the same sequence of sources; of which rows the batches
     consist is the sources' own order.
-
-    Args:
-        batches: of each source that may be drawn.
-        weights: name of the source -> its weight, > 0.
-        seed: of the draws, >= 0.
-        stop: "first": the mixture ends where a source is drawn that has ended; "last": the others go on, by their
-            weights, until all have ended.
 
     Raises:
         ConfigError: a seed or stop that cannot be meant, or sources with different names.
@@ -167,20 +155,15 @@ class MixedBatches(Iterable[FedBatch]):
 def _choose(draw: float, weights: Mapping[str, float]) -> str:
     """Returns the name whose share of the weights a number in [0, 1) falls into."""
     left = draw * sum(weights.values())
-    names: list[Any] = list(weights)
-    for name in names:
-        left -= weights[name]
+    for name, weight in weights.items():
+        left -= weight
         if left < 0:
-            break
-    return str(name)
+            return name
+    return name
 
 
 def find_weights(weights: Weights, sources: Sequence[str]) -> dict[str, float]:
-    """Returns the sources that are drawn, in their order, with weights > 0.
-
-    Args:
-        weights: one for each source in the order in which they were added, or name -> weight.
-        sources: all names, in that order.
+    """Returns the sources that are drawn, in the order in which they were added, with weights > 0.
 
     Raises:
         ConfigError: weights that cannot be meant.

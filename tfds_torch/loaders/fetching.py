@@ -43,10 +43,6 @@ Fetch = Callable[[int, int], Any] | IterableReader
 class FetchSource:
     """What `add_source` was given to read, checked; every run of the source begins it anew.
 
-    Args:
-        fetch: `fetch(worker_id, batch_size)`, an iterable, or a Parser.
-        options: of the source.
-
     Raises:
         ConfigError: it is none of these, or cannot be read as the options say; or a Parser is read, and the environment
             makes no sense.
@@ -103,13 +99,7 @@ class FetchSource:
 
 
 class ParserPasses(Iterable[dict[str, Any]]):
-    """The batches of a Parser as dictionaries of arrays; every iteration is the next epoch.
-
-    Args:
-        parser: that is read.
-        names: its fields.
-        rank: whose share is read.
-    """
+    """The batches of a Parser for a rank, as dictionaries of arrays; every iteration is the next epoch."""
 
     def __init__(self, parser: Parser, names: Iterable[str], rank: World) -> None:
         self._parser, self._names, self._rank = parser, tuple(names), rank

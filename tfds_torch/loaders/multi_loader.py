@@ -104,7 +104,7 @@ class MultiLoader(Iterable[Any]):
             verbose,
             fields,
         )
-        self._setup = PoolSetup.of(source, options)
+        self._setup = PoolSetup(source, options)
         self._parser, self._name = self._setup.parser, self._setup.source.name
         self.source, self.num_workers, self.world = source, options.num_workers, self._setup.rank
         self._cursor = Cursor(self.num_workers)

@@ -13,7 +13,7 @@ from tfds_torch.loaders.pool import WorkerPool, find_start_method
 from tfds_torch.loaders.transport import PipeTransport, Transport
 from tfds_torch.loaders.wire import ItemCodec
 from tfds_torch.loaders.worker import PoolContext
-from tfds_torch.loaders.worker_sources import ParserSource, WorkerSource, source_of
+from tfds_torch.loaders.worker_sources import ParserSource, source_of
 from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
 from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
 from tfds_torch.parsers.parser import Parser
@@ -91,37 +91,31 @@ class MultiOptions:
         check_socket_folder(Path(self.socket_dir))
 
 
-@dataclass(frozen=True)
 class PoolSetup:
     """What the workers of a loader read, and how.
 
     Attributes:
         source: what they read.
-        options: of the loader.
+        parser: whose planned batches they read; None: another source.
         rank: this rank, and the number of ranks.
+
+    Raises:
+        ConfigError: the source cannot be read so, or the environment makes no sense.
     """
 
-    source: WorkerSource
-    options: MultiOptions
-    rank: World
-
-    @classmethod
-    def of(cls, source: Any, options: MultiOptions) -> "PoolSetup":
-        """Returns how a source is read.
-
-        Raises:
-            ConfigError: it cannot be read so, or the environment makes no sense.
-        """
-        rank = World.from_environ(os.environ) if options.world is None else options.world
-        setup = cls(source_of(source, options.num_workers, options.fields), options, rank)
-        if setup.parser is not None:
-            _check_parser(setup.parser, rank, options.num_workers)
-        return setup
-
-    @property
-    def parser(self) -> Parser | None:
-        """The parser whose planned batches are read; None: another source."""
-        return self.source.parser if isinstance(self.source, ParserSource) else None
+    def __init__(self, source: Any, options: MultiOptions) -> None:
+        self.options = options
+        self.rank = rank = World.from_environ(os.environ) if options.world is None else options.world
+        self.source = source_of(source, options.num_workers, options.fields)
+        self.parser = parser = self.source.parser if isinstance(self.source, ParserSource) else None
+        if parser is None:
+            return
+        if parser.batch_size is None and options.num_workers > 1:
+            raise ConfigError(
+                f"MultiLoader: the parser of {parser.dataset_name} has no batch_size, and {options.num_workers} "
+                f"workers need one: each must know which batches are its own. Give it one, or use num_workers=1."
+            )
+        parser.read_mode(rank.at_worker(0, options.num_workers))  # It may not be readable so.
 
     def start(self) -> WorkerPool:
         """Starts workers.
@@ -174,12 +168,7 @@ class PoolSetup:
 
 
 def make_slots(num_workers: int, prefetch_batches: int, parser: Parser | None) -> SharedSlots:
-    """Returns shared memory for the batches of a pool.
-
-    Args:
-        num_workers: of the pool.
-        prefetch_batches: that each worker reads ahead.
-        parser: whose whole batches are to fit into a slot; None: of any other source.
+    """Returns shared memory for the batches of a pool; a parser's whole batches fit into a slot.
 
     Raises:
         AttributeError, OSError, ValueError: the system has no such memory, or not enough address space.
@@ -187,17 +176,3 @@ def make_slots(num_workers: int, prefetch_batches: int, parser: Parser | None) -
     image_bytes = None if parser is None else image_bytes_of_batch(parser)
     slot_bytes = max(_LARGEST_ITEM_BYTES, (image_bytes or 0) + _REST_BYTES)
     return SharedSlots(num_workers, prefetch_batches + _OTHER_SLOTS, slot_bytes)
-
-
-def _check_parser(parser: Parser, rank: World, num_workers: int) -> None:
-    """Checks that workers can read a parser.
-
-    Raises:
-        ConfigError: they cannot.
-    """
-    if parser.batch_size is None and num_workers > 1:
-        raise ConfigError(
-            f"MultiLoader: the parser of {parser.dataset_name} has no batch_size, and {num_workers} workers need one: "
-            f"each must know which batches are its own. Give it one, or use num_workers=1."
-        )
-    parser.read_mode(rank.at_worker(0, num_workers))

@@ -90,13 +90,7 @@ class RowQueue:
 
 
 def join_pieces(pieces: Sequence[Arrays], names: Sequence[str], axes: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """Returns a batch: name -> array. Rows of one chunk are a view of it, those of several are copied, once.
-
-    Args:
-        pieces: at least one, as `RowQueue.take` returns them.
-        names: of the arrays.
-        axes: along which each is joined.
-    """
+    """Returns a batch: name -> array. Rows of one chunk are a view of it, those of several are copied, once."""
     if len(pieces) == 1:
         return dict(zip(names, pieces[0], strict=True))
     return {

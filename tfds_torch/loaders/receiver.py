@@ -10,7 +10,7 @@ from typing import Any
 from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.loaders.pool import WorkerPool
 from tfds_torch.loaders.transport import END, FAILURE, Message, ProtocolError
-from tfds_torch.loaders.worker_sources import WorkerBatch
+from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.plan.cursor import Position
 from tfds_torch.runtime.metrics import LoaderMetrics
 from tfds_torch.runtime.worker_faults import WorkerFaults
@@ -23,13 +23,9 @@ _logger = logging.getLogger(__name__)
 
 
 class ItemReceiver(Iterator[WorkerBatch]):
-    """Yields the items of an iteration that has just begun, to one thread.
+    """Yields the items of an iteration of a pool that has just begun, to one thread.
 
-    Args:
-        pool: whose workers send them.
-        iteration: its number in the pool.
-        faults: describes what is wrong with workers.
-        in_order: whether workers take turns; else items come as they arrive.
+    Workers take turns; without `in_order`, items come as they arrive.
     """
 
     def __init__(self, pool: WorkerPool, iteration: int, faults: WorkerFaults, *, in_order: bool = True) -> None:

@@ -91,9 +91,7 @@ class Outgoing:
 class ItemCodec:
     """Turns items into headers and buffers, and back. Picklable.
 
-    Args:
-        parser: whose batches travel, without their ids, which are computed when they are looked at; None: another
-            source.
+    A parser's batches travel without their ids, which are computed when they are looked at.
     """
 
     def __init__(self, parser: Parser | None) -> None:

@@ -15,8 +15,14 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import ProtocolError
-from tfds_torch.loaders.wire_images import is_image, put_image_together, size_of_image, take_image_apart
-from tfds_torch.loaders.wire_tensors import is_tensor, tensor_to_array
+from tfds_torch.loaders.wire_values import (
+    is_image,
+    is_tensor,
+    put_image_together,
+    size_of_image,
+    take_image_apart,
+    tensor_to_array,
+)
 
 MOST_BYTES = 1 << 30
 """Of all buffers of a message together."""
@@ -50,21 +56,13 @@ class Part:
 
 
 class ItemWriter:
-    """Takes an item apart.
-
-    Attributes:
-        parts: the buffers of all values that were written.
-    """
+    """Takes an item apart; `parts` are the buffers of all values that were written."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
 
     def write(self, value: Any, path: str = "item") -> Any:
-        """Returns the node of a value.
-
-        Args:
-            value: an item, or a part of one.
-            path: where it lies, for messages.
+        """Returns the node of an item, or of a part of one; the path says where it lies, for messages.
 
         Raises:
             ConfigError: it holds something that does not travel.
@@ -106,16 +104,11 @@ class ItemWriter:
             entries.append([key, self.write(one, f"{path}[{key!r}]")])
         return ["d", entries]
 
-    def _write_list(self, value: list[Any], path: str) -> Any:
-        column = self._write_column(value, path)
-        return ["l", self._write_entries(value, path)] if column is None else column
-
-    def _write_tuple(self, value: tuple[Any, ...], path: str) -> Any:
-        column = self._write_column(value, path)
-        return ["u", self._write_entries(value, path)] if column is None else ["T", column]
-
-    def _write_entries(self, values: Sequence[Any], path: str) -> list[Any]:
-        return [self.write(one, f"{path}[{number}]") for number, one in enumerate(values)]
+    def _write_list(self, value: Sequence[Any], path: str) -> Any:
+        column, is_list = self._write_column(value, path), isinstance(value, list)
+        if column is not None:
+            return column if is_list else ["T", column]
+        return ["l" if is_list else "u", [self.write(one, f"{path}[{number}]") for number, one in enumerate(value)]]
 
     def _write_column(self, values: Sequence[Any], path: str) -> Any:
         """Returns the node of a list whose values are of one type; None: it is not one, or short."""
@@ -169,16 +162,12 @@ _WRITERS: dict[type, Callable[[ItemWriter, Any, str], Any]] = {
     np.ndarray: ItemWriter._write_array,
     dict: ItemWriter._write_dict,
     list: ItemWriter._write_list,
-    tuple: ItemWriter._write_tuple,
+    tuple: ItemWriter._write_list,
 }
 
 
 class ItemReader:
-    """Puts an item together.
-
-    Args:
-        buffers: that came with it.
-    """
+    """Puts an item together, with the buffers that came with it."""
 
     def __init__(self, buffers: Sequence[NDArray[Any]]) -> None:
         self._buffers = buffers

@@ -74,10 +74,7 @@ class ZmqTransport:
     it is started with. A message whose signature or header is wrong is dropped and counted; a frame that is larger
     than allowed is refused by ZeroMQ before it is received.
 
-    Args:
-        num_workers: how many sockets.
-        folder: in which the folder of the sockets is made; None: the system's for temporary files.
-        codec: of the items.
+    The folder of the sockets is made in a given one, or in the system's for temporary files.
 
     Raises:
         ConfigError: pyzmq is not installed, or the folder cannot be used.
@@ -202,7 +199,7 @@ class _Monitor:
         self._zmq, self._socket = zmq, socket
         failed = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         self._events = socket.get_monitor_socket(failed | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPTED)
-        self._num_accepted = self._num_gone = 0
+        self._num_accepted = 0
 
     def num_refused(self) -> int:
         """Returns how many connections, of those that are not the worker's own, have ended since the last call."""
