@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from tfds_torch.loaders.worker_sources import WorkerBatch
+from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.plan.cursor import Start
 from tfds_torch.runtime.metrics import StageMetrics
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_convert
 
 from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
-from tfds_torch.loaders.worker_sources import WorkerBatch
+from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.plan.cursor import Start
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics

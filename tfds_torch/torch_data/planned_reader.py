@@ -17,8 +17,7 @@ from tfds_torch.loaders.pool import WorkerPool
 from tfds_torch.loaders.pool_setup import make_slots
 from tfds_torch.loaders.receiver import ItemReceiver
 from tfds_torch.loaders.transport import PipeTransport
-from tfds_torch.loaders.worker import PoolContext
-from tfds_torch.loaders.worker_sources import WorkerBatch
+from tfds_torch.loaders.worker import PoolContext, WorkerBatch
 from tfds_torch.parsers.reading_names import name_of, names_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
