@@ -26,7 +26,7 @@ from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.fields import check_field_names, make_examples, make_tensors, timed
+from tfds_torch.torch_data.batches import check_field_names, make_examples, make_tensors, timed
 from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, check_fetch, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder

@@ -17,7 +17,7 @@ from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.fields import check_field_names, make_tuples
+from tfds_torch.torch_data.batches import check_field_names, make_tuples
 from tfds_torch.torch_data.plain_dataloader import find_iteration
 from tfds_torch.torch_data.plain_epochs import PlainEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer

@@ -8,7 +8,7 @@ import torch
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.storage.source import LazyIds
-from tfds_torch.torch_data.fields import make_tensors
+from tfds_torch.torch_data.batches import make_tensors
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 
 
