@@ -1,7 +1,8 @@
-"""What datasets make of fields: tensors of a whole batch; a PIL image, an int and plain values of an example."""
+"""What a dataset yields of a parser's batches, whole ones or examples; and what a Loader makes of that."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,15 @@ from PIL import Image
 from torch import Tensor
 
 from tfds_torch.engines.batch import Batch
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.loaders.worker_sources import WorkerBatch
 from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
 from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.torch_data.nested import count_examples
 
-Column = tuple[str, Iterable[Any]]
-"""A field, and its values, one per example: pixels uint8 [H, W, C], a tensor of them, a label, or any other value."""
+Function = Callable[[Any], Any]
+Transforms = tuple[Function | None, Function | None]
+"""Called with the PIL image, or the tensor, and with the label; their results take the places of these."""
 
 
 def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
@@ -31,45 +35,71 @@ def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
     return tuple(fields)
 
 
-def make_tensors(batch: Batch, fields: Sequence[str]) -> tuple[Any, ...]:
-    """Returns the fields of a batch, in the order asked for.
+def collate_items(
+    items: Iterator[Any], batch_size: int | None, collate: Function | None, metrics: StageMetrics
+) -> Iterator[WorkerBatch]:
+    """Yields the batches of a Loader, and reports how long fetching and collating took.
 
     Args:
-        batch: of which the images are a TensorBuffer's.
-        fields: which of its fields.
+        items: what a dataset yields; closed with this iterator.
+        batch_size: examples of a batch; None: items are whole batches.
+        collate: makes a batch of a list of examples, or of a whole batch; None: whole batches come as they are.
+        metrics: what times are reported to.
 
-    Returns:
-        For each field: `image` uint8 [B, C, H, W] in channels_last memory; `label` and `index` int64 [B]; `valid` bool
-        [B]; `id` a list of B texts; another feature as a tensor [B, ...] where all of its values have one shape, and
-        images among them as `image`; else a list of B values.
+    Raises:
+        WorkerError: collate raised StopIteration, which would pass for the end of the epoch.
     """
-    return tuple(_field(batch, name) for name in fields)
+    try:
+        while True:
+            begun_at = time.monotonic()
+            try:
+                rows = next(items, None) if batch_size is None else list(islice(items, batch_size))
+            finally:
+                fetched_at = time.monotonic()
+                metrics.add("fetch", fetched_at - begun_at)
+            if not rows:
+                return
+            if collate is None:
+                yield WorkerBatch(rows, len(rows[0]))  # A field of a whole batch.
+                continue
+            try:
+                batch = collate(rows)
+            except StopIteration as error:
+                raise WorkerError(f"The collate_fn {collate!r} raised StopIteration.") from error
+            metrics.add("collate", time.monotonic() - fetched_at)
+            yield WorkerBatch(batch, count_examples(batch) if batch_size is None else len(rows))
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()
 
 
-def make_examples(
-    batch: Batch,
-    fields: Sequence[str],
-    transform: Callable[[Any], Any] | None,
-    target_transform: Callable[[Any], Any] | None,
-) -> Iterator[tuple[Any, ...]]:
-    """Yields the examples of a batch, or of a piece of one; as `make_tuples`."""
-    return make_tuples([(name, _values(batch, name)) for name in fields], transform, target_transform)
+def make_items(batches: Iterable[Batch], fields: Sequence[str], transforms: Transforms | None) -> Iterator[Any]:
+    """Yields what a dataset makes of batches, or of pieces of them.
+
+    Args:
+        batches: of which the images are a TensorBuffer's where there are no transforms.
+        fields: which of their fields, in this order.
+        transforms: of single examples; None: whole batches are yielded.
+    """
+    for batch in batches:
+        if transforms is None:
+            yield tuple(_field(batch, name) for name in fields)
+        else:
+            yield from make_examples([(name, _values(batch, name)) for name in fields], transforms)
 
 
-def make_tuples(
-    columns: Iterable[Column], transform: Callable[[Any], Any] | None, target_transform: Callable[[Any], Any] | None
-) -> Iterator[tuple[Any, ...]]:
+def make_examples(columns: Iterable[tuple[str, Iterable[Any]]], transforms: Transforms) -> Iterator[tuple[Any, ...]]:
     """Yields examples, one after the other, each converted when its turn comes.
 
     Args:
-        columns: the fields, in the order in which they are wanted.
-        transform: called with the PIL image, or the tensor; its result takes the image's place.
-        target_transform: called with the label.
+        columns: fields with their values, one per example: pixels uint8 [H, W, C], a tensor of them, or any other.
+        transforms: of images and labels.
     """
-    return zip(*(_convert(name, values, transform, target_transform) for name, values in columns), strict=True)
+    return zip(*(_convert(name, values, *transforms) for name, values in columns), strict=True)
 
 
-def timed(function: Callable[[Any], Any] | None, metrics: StageMetrics | None) -> Callable[[Any], Any] | None:
+def timed(function: Function | None, metrics: StageMetrics | None) -> Function | None:
     """Returns a transform that reports its time; the very one where there is nothing to report, or to report to."""
     if function is None or metrics is None:
         return function
@@ -85,17 +115,12 @@ def timed(function: Callable[[Any], Any] | None, metrics: StageMetrics | None) -
 
 
 def _convert(
-    name: str,
-    values: Iterable[Any],
-    transform: Callable[[Any], Any] | None,
-    target_transform: Callable[[Any], Any] | None,
+    name: str, values: Iterable[Any], transform: Function | None, target_transform: Function | None
 ) -> Iterator[Any]:
     if name == "image":
         images = map(_to_pil, values)
         return map(transform, images) if transform else images
-    if name == "label" and target_transform:
-        return map(target_transform, values)
-    return iter(values)
+    return map(target_transform, values) if name == "label" and target_transform else iter(values)
 
 
 def _to_pil(pixels: NDArray[np.uint8] | Tensor) -> Image.Image | Tensor:
@@ -106,6 +131,11 @@ def _to_pil(pixels: NDArray[np.uint8] | Tensor) -> Image.Image | Tensor:
 
 
 def _field(batch: Batch, name: str) -> Any:
+    """Returns a field of a whole batch.
+
+    `image` is uint8 [B, C, H, W] in channels_last memory; `label` and `index` int64 [B]; `valid` bool [B]; `id` a list
+    of B texts; another feature as `_feature`.
+    """
     if name == "image":
         return batch.image
     if name == "id":

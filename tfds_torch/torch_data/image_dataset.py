@@ -26,7 +26,7 @@ from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.batches import check_field_names, make_examples, make_tensors, timed
+from tfds_torch.torch_data.batches import check_field_names, make_items, timed
 from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, check_fetch, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
@@ -307,7 +307,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         def plan_at(world: World, start: Start) -> EpochPlan:
             return self.parser.plan(world, first_example=start.first_example)
 
-        return self._in_one_thread(self._counted(self._plain.begin(self.find_rank(), plan_at, self.state_of)))
+        items = self._counted(self._plain.begin(self.find_rank(), plan_at, self.state_of))
+        return OneThreadIterator(items, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
     def read(
         self,
@@ -324,17 +325,14 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             metrics: what times are reported to; None: nothing.
             slots: in which a worker writes the images of whole batches; None: into memory of its own.
         """
+        transforms = timed(self.transform, metrics), timed(self.target_transform, metrics)
         batches = self._batches(world, start, metrics, slots)
-        items = (item for batch in batches for item in self._items(batch, metrics))
-        return self._in_one_thread(items)
+        return make_items(batches, self.fields, None if self.is_batched else transforms)
 
     @property
     def has_pil_images(self) -> bool:
         """Whether it yields PIL images, of which torch's default collation makes no batches."""
         return "image" in self.fields and self.transform is None and not self.is_batched
-
-    def _in_one_thread(self, items: Iterator[Any]) -> Iterator[Any]:
-        return OneThreadIterator(items, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
     def _counted(self, iteration: Iteration) -> Iterator[Any]:
         """Yields what is left of an iteration, and counts it."""
@@ -347,9 +345,10 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         num_passed = began.examples
         check_fetch(self, self.parser.batch_size, self.is_batched, self.has_pil_images)
         start = replace(began.began_at.start, start_batch=began.start_batch)
+        transforms = None if self.is_batched else (self.transform, self.target_transform)
         for batch in self._batches(iteration.plan.world, start):
             self._plain.epochs.note_produced(batch.batch + 1)
-            for item in self._items(batch):
+            for item in make_items([batch], self.fields, transforms):
                 if num_passed:
                     num_passed -= 1
                 else:
@@ -377,14 +376,6 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             context=context,
             first_example=start.first_example,
         )
-
-    def _items(self, batch: Batch, metrics: StageMetrics | None = None) -> Iterator[Any]:
-        """Yields the one item of a whole batch, or the examples of a piece."""
-        if self.is_batched:
-            yield make_tensors(batch, self.fields)
-            return
-        transforms = timed(self.transform, metrics), timed(self.target_transform, metrics)
-        yield from make_examples(batch, self.fields, *transforms)
 
     def _refuse_second_shards(self) -> None:
         refuse_second_shards(self, f"{self.parser.dataset_name} ({self.parser.split})")

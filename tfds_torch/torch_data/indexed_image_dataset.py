@@ -17,7 +17,7 @@ from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.batches import check_field_names, make_tuples
+from tfds_torch.torch_data.batches import check_field_names, make_examples
 from tfds_torch.torch_data.plain_dataloader import find_iteration
 from tfds_torch.torch_data.plain_epochs import PlainEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer
@@ -133,7 +133,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
                 indices, self.fields, epoch=self._epochs.current(), context=_IN_TENSORS
             )
         columns = [(name, [_value(example, name, images) for example in examples]) for name in self.fields]
-        return list(make_tuples(columns, self.transform, self.target_transform))
+        return list(make_examples(columns, (self.transform, self.target_transform)))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example of the split, in the order of its index.

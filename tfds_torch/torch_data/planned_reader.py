@@ -1,11 +1,9 @@
 """Reading an ImageDataset for a Loader: by a pool of workers, or by the training process itself."""
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from multiprocessing import get_start_method
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -29,10 +27,10 @@ from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import seed_random_and_numpy
+from tfds_torch.torch_data.batches import collate_items
 from tfds_torch.torch_data.default_collation import DefaultCollation
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_options import LoaderOptions
-from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.tensor_codec import TensorCodec
 from tfds_torch.torch_data.worker_info import fill_worker_info
 
@@ -124,52 +122,7 @@ class DatasetSource:
     ) -> Iterator[WorkerBatch]:
         items = self.dataset.read(world, start, metrics, slots)
         batch_size = None if self.dataset.is_batched else self.dataset.parser.batch_size or 1
-        return _Batches(items, batch_size, self.collate, metrics)
-
-
-class _Batches(Iterator[WorkerBatch]):
-    """Makes batches of what a dataset yields, and reports how long that took.
-
-    Args:
-        items: whole batches, or single examples.
-        batch_size: examples of a batch; None: items are whole batches.
-        collate: as in `DatasetSource`.
-        metrics: what times are reported to.
-    """
-
-    def __init__(
-        self,
-        items: Iterator[Any],
-        batch_size: int | None,
-        collate: Callable[[Any], Any] | None,
-        metrics: StageMetrics,
-    ) -> None:
-        self._items, self._batch_size, self._collate, self._metrics = items, batch_size, collate, metrics
-
-    def __next__(self) -> WorkerBatch:
-        begun_at = time.monotonic()
-        try:
-            if self._batch_size is None:
-                rows = next(self._items)
-            elif not (rows := list(islice(self._items, self._batch_size))):
-                raise StopIteration
-        finally:
-            fetched_at = time.monotonic()
-            self._metrics.add("fetch", fetched_at - begun_at)
-        if self._collate is None:
-            return WorkerBatch(rows, len(rows[0]))  # A field of a whole batch.
-        try:
-            batch = self._collate(rows)
-        except StopIteration as error:  # It would pass for the end of the epoch.
-            raise WorkerError(f"The collate_fn {self._collate!r} raised StopIteration.") from error
-        self._metrics.add("collate", time.monotonic() - fetched_at)
-        return WorkerBatch(batch, count_examples(batch) if self._batch_size is None else len(rows))
-
-    def close(self) -> None:
-        """Ends the iteration."""
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
+        return collate_items(items, batch_size, self.collate, metrics)
 
 
 class PoolReader:
