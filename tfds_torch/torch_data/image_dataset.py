@@ -30,8 +30,8 @@ from tfds_torch.torch_data.batches import check_field_names, make_items, timed
 from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, check_fetch, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
-from tfds_torch.torch_data.second_shards import refuse_second_shards
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
+from tfds_torch.torch_data.wrapped_datasets import refuse_second_shards
 
 
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
@@ -132,7 +132,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         Raises:
             ConfigError: epoch is not an integer >= 0, or Accelerate deals out the share of this rank a second time.
         """
-        self._refuse_second_shards()
+        refuse_second_shards(self, self.parser)
         self.cursor.set_epoch(epoch)
         self._plain.set_epoch(epoch)
 
@@ -144,8 +144,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         StatefulDataLoader asks there) it is the worker's own position.
 
         Args:
-            batches_delivered: batches taken out of the loader since its latest `iter()`: `enumerate(loader, 1)` counts
-                them. Those before the state that was loaded are added here. Before an epoch's first batch call
+            batches_delivered: batches taken out of the loader since its latest `iter()`, as `enumerate(loader, 1)`
+                counts them; those before the state that was loaded are added here. Before an epoch's first batch call
                 `set_epoch` first: a dataset does not see its loader begin.
 
         Raises:
@@ -159,9 +159,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                     f"what it delivers. Ask the loader for its state."
                 )
             return self.state_of(self.cursor.position()).to_dict()
-        return self._plain.state(
-            batches_delivered, self.state_of, self.parser.batch_size, is_read_ahead=self.is_read_ahead
-        )
+        return self._plain.state(self.parser, self.find_rank(), batches_delivered, self.is_read_ahead)
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
         """Lets the next iteration go on where a state was taken; later ones are the following epochs.
@@ -182,28 +180,22 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """
         worker = torch.utils.data.get_worker_info()
         here = self.state_at(0, 0, None if worker is None else worker.num_workers)
-        if worker is None and not is_position(state):
-            loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
-            self._load(loaded.start, loaded.num_workers, loaded.read_mode != "index" and loaded.batches_delivered > 0)
+        position = None
+        if worker is not None:
+            position = WorkerPosition.load(state, here, worker=worker.id, num_workers=worker.num_workers)
         else:
-            number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-            position = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)
-            if worker is None:
-                self._load(position.began_at.start, 1, True)
-            self._plain.restore(position)
-
-    def _load(self, start: Start, num_workers: int | None, must_keep_workers: bool) -> None:
-        for count in (self.cursor, self._plain):
-            count.load(start, num_workers, must_keep_workers=must_keep_workers)
+            if is_position(state):
+                position = WorkerPosition.load(state, here, worker=0, num_workers=1)
+                loaded, must_keep_workers = position.began_at.with_workers(1), True
+            else:
+                loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
+                must_keep_workers = loaded.read_mode != "index" and loaded.batches_delivered > 0
+            for count in (self.cursor, self._plain.epochs):
+                count.load(loaded.start, loaded.num_workers, must_keep_workers=must_keep_workers)
+        self._plain.restore(position)
 
     def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
-        """Returns the state of a point in an epoch.
-
-        Args:
-            epoch: which one.
-            batches_delivered: of it.
-            num_workers: of the loader; 0: the training process reads by itself; None: it is not known.
-        """
+        """Returns the state of a point in an epoch, of a loader with so many workers; None: they are not known."""
         return state_at(self.parser, self.find_rank(), Start(epoch, batches_delivered), num_workers)
 
     def state_of(self, position: Position) -> LoaderState:
@@ -213,7 +205,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     @property
     def start(self) -> Start:
         """Where the latest iteration began, or where the next one will: after `set_epoch` or `load_state_dict`."""
-        return self.cursor.position().start if self._is_of_loader else self._plain.epochs.current().start
+        return self.cursor.position().start if self._is_of_loader else self._plain.epochs.current().position().start
 
     @property
     def _is_of_loader(self) -> bool:
@@ -221,13 +213,11 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return self.cursor.has_begun and not self._plain.epochs.current().has_begun
 
     def begin(self, num_workers: int, earlier: Position | None = None) -> Position:
-        """Returns the position of an iteration of a Loader that begins now; `read` makes it.
-
-        It begins the next epoch, or where a loaded state goes on. The Loader notes in it what is delivered.
+        """Returns the position of an iteration of a Loader that begins now; the Loader notes in it what is delivered.
 
         Args:
-            num_workers: of the loader, 0 for none.
-            earlier: the Loader's iteration before.
+            num_workers: of the Loader, 0 for none.
+            earlier: its iteration before, as for `Cursor.begin`.
 
         Raises:
             StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
@@ -267,9 +257,9 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """Compares what is read, in which order and from where on, with the other ranks'.
 
         That is dataset, split, seed, batch size, remainder, preprocess, read mode, number of ranks, and the epoch and
-        batch at which the next iteration begins (of one that has begun: at which it did). Every rank must call it. One
-        rank by itself has nothing to compare. What a dataset cannot know of itself is the number of workers of its
-        loader, which must also be the same on every rank.
+        batch at which the next iteration begins (of one that has begun: at which it did). Every rank must call it; one
+        rank by itself has nothing to compare. A dataset does not know the number of workers of its loader, which must
+        also be the same on every rank.
 
         Args:
             timeout_s: how long to wait for the other ranks, seconds.
@@ -299,23 +289,15 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         raise no_numbers(f"Example {index!r} was asked for")
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        self._refuse_second_shards()
+        refuse_second_shards(self, self.parser)
         if torch.utils.data.get_worker_info() is not None:
-            # Now: if the parent is dead before torch's own loop looks for the first time, that never notices.
+            # If the parent is dead before torch's own loop looks for the first time, that never notices.
             end_with_parent()
-
-        def plan_at(world: World, start: Start) -> EpochPlan:
-            return self.parser.plan(world, first_example=start.first_example)
-
-        items = self._counted(self._plain.begin(self.find_rank(), plan_at, self.state_of))
+        items = self._counted(self._plain.begin(self.parser, self.find_rank()))
         return OneThreadIterator(items, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
     def read(
-        self,
-        world: World,
-        start: Start,
-        metrics: StageMetrics | None = None,
-        slots: SharedSlots | None = None,
+        self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
     ) -> Iterator[Any]:
         """Yields what one worker of a rank, or the rank by itself, reads of an epoch; nothing is counted.
 
@@ -356,17 +338,14 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                     yield item
 
     def _batches(
-        self,
-        world: World,
-        start: Start,
-        metrics: StageMetrics | None = None,
-        slots: SharedSlots | None = None,
+        self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
     ) -> Iterator[Batch]:
         is_worker = torch.utils.data.get_worker_info() is not None
         if is_worker:
             keep_freed_memory()
         make_buffer = TensorBuffers(slots) if self.is_batched else None
-        context = ReadContext(make_buffer, metrics, _num_local_ranks(os.environ), is_read_ahead=is_worker)
+        local = num_local_ranks(os.environ) if "LOCAL_WORLD_SIZE" in os.environ else None
+        context = ReadContext(make_buffer, metrics, local, is_read_ahead=is_worker)
         return self.parser.batches(
             world,
             start.epoch,
@@ -377,32 +356,20 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             first_example=start.first_example,
         )
 
-    def _refuse_second_shards(self) -> None:
-        refuse_second_shards(self, f"{self.parser.dataset_name} ({self.parser.split})")
-
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:  # A worker of spawn does not know what Accelerate does here.
-            self._refuse_second_shards()
+            refuse_second_shards(self, self.parser)
         check_functions({name: getattr(self, name) for name in ("transform", "target_transform")})
         return self.__dict__
 
 
 def no_numbers(asked: str) -> ConfigError:
-    """Returns the error for whatever asks an ImageDataset for an example by its number.
-
-    Args:
-        asked: what does.
-    """
+    """Returns the error for asking an ImageDataset for an example by its number."""
     return ConfigError(
         f"{asked}, and an ImageDataset has no examples by number: it yields them in the order that its parser plans. "
         f"Subset, random_split and samplers work with IndexedImageDataset(parser). For a part of the examples give the "
         f"parser a part of the split, such as split='train[:80%]' and split='train[80%:]'."
     )
-
-
-def _num_local_ranks(environ: Mapping[str, str]) -> int | None:
-    """Returns how many ranks share this machine; None: the launcher does not say it."""
-    return num_local_ranks(environ) if "LOCAL_WORLD_SIZE" in environ else None
 
 
 IterableImageDataset = ImageDataset

@@ -189,7 +189,11 @@ class ExampleEpochs:
         iteration, worker = find_iteration(), torch.utils.data.get_worker_info()
         loader_seed = None if worker is None else worker.seed - worker.id
         if iteration is None:
-            return self._epochs.current().start.epoch if worker is None else self._epochs.fixed_epoch(loader_seed) or 0
+            return (
+                self._epochs.current().position().start.epoch
+                if worker is None
+                else self._epochs.fixed_epoch(loader_seed) or 0
+            )
         epoch = self._of_iteration.get(iteration)
         if epoch is None:
             number, num_workers = (0, 0) if worker is None else (worker.id, worker.num_workers)
