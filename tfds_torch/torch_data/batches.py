@@ -1,7 +1,7 @@
 """What a dataset yields of a parser's batches, whole ones or examples; and what a Loader makes of that."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -37,7 +37,7 @@ def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
 
 def collate_items(
     items: Iterator[Any], batch_size: int | None, collate: Function | None, metrics: StageMetrics
-) -> Iterator[WorkerBatch]:
+) -> Generator[WorkerBatch, None, None]:
     """Yields the batches of a Loader, and reports how long fetching and collating took.
 
     Args:

@@ -1,12 +1,13 @@
 """Reading an ImageDataset for a Loader: by a pool of workers, or by the training process itself."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_start_method
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -34,6 +35,8 @@ from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.tensor_codec import TensorCodec
 from tfds_torch.torch_data.worker_info import fill_worker_info
 
+T = TypeVar("T")
+
 
 def make_generator(dataset: Any, options: LoaderOptions) -> torch.Generator | None:
     """Returns what draws orders and seeds of workers over all iterations of a loader; None: torch's own does."""
@@ -44,13 +47,7 @@ def make_generator(dataset: Any, options: LoaderOptions) -> torch.Generator | No
 def make_reader(
     dataset: ImageDataset, options: LoaderOptions, num_workers: int, generator: torch.Generator | None
 ) -> "PoolReader | OwnReader":
-    """Returns what reads an ImageDataset for a loader.
-
-    Args:
-        dataset: that is read.
-        options: of the loader.
-        num_workers: processes that read; 0: this process does.
-        generator: see `make_generator`.
+    """Returns what reads an ImageDataset for a loader, with workers or without; the generator is `make_generator`'s.
 
     Raises:
         ConfigError: what workers get cannot be pickled.
@@ -119,14 +116,17 @@ class DatasetSource:
 
     def items(  # noqa: D102
         self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
-    ) -> Iterator[WorkerBatch]:
+    ) -> Generator[WorkerBatch, None, None]:
         items = self.dataset.read(world, start, metrics, slots)
         batch_size = None if self.dataset.is_batched else self.dataset.parser.batch_size or 1
         return collate_items(items, batch_size, self.collate, metrics)
 
 
 class PoolReader:
-    """Reads an ImageDataset by a pool of workers, which begin when this is made.
+    """Reads an ImageDataset by a pool of workers, which begin when this is made; an iteration after the other.
+
+    Every iteration raises WorkerError for a worker that died, StallError for a batch that did not come in time, and
+    what the dataset raised. For one thread.
 
     Args:
         source: what they read.
@@ -148,7 +148,7 @@ class PoolReader:
         timeout_s: float | None,
     ) -> None:
         dataset = source.dataset
-        self._dataset, self._prefetch_batches = dataset, prefetch_batches
+        self._prefetch_batches = prefetch_batches
         self.metrics = StageMetrics(num_workers)
         try:
             slots = make_slots(num_workers, prefetch_batches, dataset.parser if dataset.is_batched else None)
@@ -170,24 +170,27 @@ class PoolReader:
 
     @property
     def is_usable(self) -> bool:
-        """Whether another iteration may begin."""
+        """Whether another iteration may begin: it is open, its workers live, and this is no forked process."""
         return self._pool.is_usable
 
-    def begin(self, start: Start | None) -> Iterator[WorkerBatch]:  # noqa: D102
-        start = start or Start(0)
+    def begin(self, start: Start) -> Iterator[WorkerBatch]:
+        """Begins an iteration; the one before is over."""
         return ItemReceiver(self._pool, self._pool.begin(start, self._prefetch_batches), self._faults)
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
+        """Ends the processes; the reader cannot be used any more."""
         self._pool.end()
 
 
 class OwnReader:
-    """Reads an ImageDataset in the training process; a watchdog limits how long a batch takes.
+    """Reads an ImageDataset in the training process, as PoolReader; a watchdog limits how long a batch takes.
 
     Args:
         source: what is read.
         timeout_s: how long a batch may take, seconds; None: for ever.
     """
+
+    pids: Sequence[int] = ()
 
     def __init__(self, source: DatasetSource, timeout_s: float | None) -> None:
         self._source: DatasetSource | None = source
@@ -198,46 +201,29 @@ class OwnReader:
         self._watchdog = None if timeout_s is None else Watchdog(timeout_s, faults.describe_own_stall)
 
     @property
-    def pids(self) -> list[int]:
-        """No process."""
-        return []
-
-    @property
     def is_usable(self) -> bool:
-        """Whether another iteration may begin."""
+        """Whether another iteration may begin: it is open, and this is no forked process."""
         return self._source is not None and os.getpid() == self._owner
 
-    def begin(self, start: Start | None) -> Iterator[WorkerBatch]:  # noqa: D102
+    def begin(self, start: Start) -> Iterator[WorkerBatch]:
+        """Begins an iteration; the one before is over."""
         if self._source is None:
             raise ConfigError("This Loader is closed: make a new one.")
-        source, rank = self._source, self._source.dataset.find_rank()
         self.metrics.note_begun()
-        begin = partial(source.items, rank, start or Start(0), None, self.metrics)
-        return _WatchedBatches(begin() if self._watchdog is None else self._watchdog.run(begin), self)
+        rank = self._source.dataset.find_rank()
+        return self._deliver(self._watched(partial(self._source.items, rank, start, None, self.metrics)))
 
-    def take(self, batches: Iterator[WorkerBatch]) -> WorkerBatch:
-        """Returns the next batch, within the time limit."""
-        batch = next(batches) if self._watchdog is None else self._watchdog.run(batches.__next__)
-        self.metrics.add_batch(batch.num_examples)
-        return batch
+    def _deliver(self, batches: Generator[WorkerBatch, None, None]) -> Iterator[WorkerBatch]:
+        with closing(batches):
+            while (batch := self._watched(partial(next, batches, None))) is not None:
+                self.metrics.add_batch(batch.num_examples)
+                yield batch
 
-    def close(self) -> None:  # noqa: D102
+    def _watched(self, step: Callable[[], T]) -> T:
+        return step() if self._watchdog is None else self._watchdog.run(step)
+
+    def close(self) -> None:
+        """Ends the watchdog; the reader cannot be used any more."""
         self._source = None
         if self._watchdog is not None:
             self._watchdog.close()
-
-
-class _WatchedBatches(Iterator[WorkerBatch]):
-    """The batches of one iteration of an OwnReader."""
-
-    def __init__(self, batches: Iterator[WorkerBatch], reader: OwnReader) -> None:
-        self._batches, self._reader = batches, reader
-
-    def __next__(self) -> WorkerBatch:
-        return self._reader.take(self._batches)
-
-    def close(self) -> None:
-        """Ends the iteration."""
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
