@@ -35,6 +35,44 @@ def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
     return tuple(fields)
 
 
+def check_batched(
+    parser: Parser,
+    fields: Sequence[str],
+    batched: bool | None,
+    transform: Function | None,
+    target_transform: Function | None,
+) -> bool:
+    """Returns whether a dataset yields whole batches; its arguments are those of ImageDataset.
+
+    Raises:
+        ConfigError: they do not fit together.
+    """
+    preprocess = parser.preprocess
+    if not isinstance(batched, bool | None):
+        raise ConfigError(f"batched={batched!r} must be True, False or None (where the parser has a preprocess).")
+    if batched is False and preprocess is not None:
+        raise ConfigError(
+            f"batched=False, and the parser has {preprocess!r}: preprocessed images come in whole batches. Leave out "
+            f"batched, or give the dataset a transform instead of the parser a preprocess."
+        )
+    if not batched and preprocess is None:
+        return False
+    for name, function in (("transform", transform), ("target_transform", target_transform)):
+        if function is not None:
+            raise ConfigError(
+                f"{name} is called with single examples, and this dataset yields whole batches. Augment in the "
+                f"preprocess (map_fn), or on the device; or leave out the preprocess."
+            )
+    if parser.batch_size is None:
+        raise ConfigError("batched=True needs the parser's batch_size: it says how large the batches are.")
+    images = set() if preprocess is None else set(preprocess.also) & set(fields)
+    if images and "image" not in fields:
+        raise ConfigError(
+            f"fields={fields} has {sorted(images)} without 'image', whose crop they go through: add 'image'."
+        )
+    return True
+
+
 def collate_items(
     items: Iterator[Any], batch_size: int | None, collate: Function | None, metrics: StageMetrics
 ) -> Generator[WorkerBatch, None, None]:

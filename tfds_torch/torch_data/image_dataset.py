@@ -26,7 +26,7 @@ from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.batches import check_field_names, make_items, timed
+from tfds_torch.torch_data.batches import check_batched, check_field_names, make_items, timed
 from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, check_fetch, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
@@ -40,9 +40,9 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     Whole batches are uint8 [B, 3, H, W] in channels_last memory with int64 [B], for `create_loader(dataset, ...)` or
     `DataLoader(dataset, batch_size=None, ...)`. In a loader's worker the images are written into shared memory.
 
-    Single examples are `(PIL.Image, int)`, for `DataLoader(dataset, batch_size=B, ...)`. The loader then gives exactly
-    the batches that the parser plans: use the parser's `batch_size` for both. PIL images have no default collation: end
-    `transform` with a conversion to tensors, or give the loader a `collate_fn`.
+    Single examples are `(PIL.Image, int)`, for `DataLoader(dataset, batch_size=B, ...)`, which gives the very batches
+    that the parser plans if B is the parser's `batch_size`. PIL images have no default collation: end `transform` with
+    a conversion to tensors, or give the loader a `collate_fn`.
 
     The epoch advances with every iteration of a loader (also one that is broken off) until `set_epoch` fixes it.
 
@@ -63,9 +63,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     Raises:
         ConfigError: a field that does not exist, or no fields; a transform of single examples where there are whole
-            batches, or a preprocess where there are none. An environment that makes no sense (`RANK` without
-            `WORLD_SIZE`), or that contradicts torch.distributed, is reported by `len` and iteration, since the rank may
-            become known after construction.
+            batches, or a preprocess where there are none. What is wrong with the environment (`RANK` without
+            `WORLD_SIZE`) is reported by `len` and iteration, since the rank may become known after construction.
     """
 
     def __init__(
@@ -85,46 +84,18 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.transform = transform
         self.target_transform = target_transform
         self.fields = check_field_names(parser, fields)
-        self.is_batched = self._find_delivery(batched)
+        self.is_batched = check_batched(parser, self.fields, batched, transform, target_transform)
         self._rank = RankFinder(world)
         self.cursor = Cursor()  # Of the Loaders over it.
         self._plain = PlainIterations()  # Of plain DataLoaders.
         warn_of_reading(parser, self.fields, self._rank.find_now() or World())
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
-    def _find_delivery(self, batched: bool | None) -> bool:
-        """Returns whether whole batches are yielded."""
-        preprocess = self.parser.preprocess
-        if not isinstance(batched, bool | None):
-            raise ConfigError(f"batched={batched!r} must be True, False or None (where the parser has a preprocess).")
-        if batched is False and preprocess is not None:
-            raise ConfigError(
-                f"batched=False, and the parser has {preprocess!r}: preprocessed images come in whole batches. Leave "
-                f"out batched, or give the dataset a transform instead of the parser a preprocess."
-            )
-        if not (batched or preprocess is not None):
-            return False
-        for name in ("transform", "target_transform"):
-            if getattr(self, name) is not None:
-                raise ConfigError(
-                    f"{name} is called with single examples, and this dataset yields whole batches. Augment in the "
-                    f"preprocess (map_fn), or on the device; or leave out the preprocess."
-                )
-        if self.parser.batch_size is None:
-            raise ConfigError("batched=True needs the parser's batch_size: it says how large the batches are.")
-        if preprocess is not None and set(preprocess.also) & set(self.fields) and "image" not in self.fields:
-            raise ConfigError(
-                f"fields={self.fields} has {sorted(set(preprocess.also) & set(self.fields))} without 'image', whose "
-                f"crop they go through: add 'image'."
-            )
-        return True
-
     def __repr__(self) -> str:
         parser, kind = self.parser, "whole batches" if self.is_batched else "single examples"
-        return (
-            f"{type(self).__name__}({parser.dataset_name}, split={parser.split!r}, {parser.num_examples:,} examples, "
-            f"batch_size={parser.batch_size}, fields={self.fields}, {kind})"
-        )
+        size = f"{parser.num_examples:,} examples, batch_size={parser.batch_size}"
+        name = f"{type(self).__name__}({parser.dataset_name}, split={parser.split!r}"
+        return f"{name}, {size}, fields={self.fields}, {kind})"
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come, in this process and in workers that already run.
@@ -229,10 +200,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return len(self.plan())
 
     def plan(self, *, first_example: int = 0) -> EpochPlan:
-        """Returns the plan of an epoch for this rank.
-
-        Args:
-            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch.
+        """Returns the plan of an epoch for this rank; `first_example` as in `Start`.
 
         Raises:
             ConfigError: the rank is not clear, or the plan cannot work there.
@@ -265,8 +233,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             timeout_s: how long to wait for the other ranks, seconds.
 
         Raises:
-            ConfigError: the ranks differ: raised on every one of them, with the values. Or there are several ranks and
-                torch.distributed is not initialised.
+            ConfigError: the ranks differ, on every rank; or there are several ranks and torch.distributed is not
+                initialised.
             StallError: not all ranks came within timeout_s.
         """
         check_ranks(self.parser, self.find_rank, timeout_s, vars(self.start))

@@ -74,8 +74,7 @@ def create_loader(
         batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
         shuffle: whether a map-style dataset is shuffled anew in every epoch; an ImageDataset's parser plans its order.
         sampler: as in torch's DataLoader, for a map-style dataset.
-        batch_sampler: as in torch's DataLoader, for a map-style dataset: the indices of every batch, in place of
-            batch_size, shuffle, sampler and drop_last.
+        batch_sampler: likewise, in place of batch_size, shuffle, sampler and drop_last.
         drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
         collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
             gets what the dataset yields.
@@ -127,13 +126,10 @@ class Loader(Iterable[Any]):
     StallError after `timeout_s`. What fails in a worker is raised here: with its own type where that needs no import
     (else a WorkerError), and with the worker's traceback.
 
-    Every iteration is an epoch, also one that is broken off; over an ImageDataset, one of which no batch was taken is
-    begun again. Batches of workers lie in memory that processes share: copy one before you fork a process that keeps
-    it.
-
-    One iteration at a time: a new one ends the one before. One that is broken off, dropped or failed leaves no process,
-    but persistent workers, which `close`, the end of a `with` block, or dropping the loader ends. Workers end by
-    themselves when this process is gone. Not thread-safe: iterate in one thread.
+    One iteration at a time: a new one ends the one before, and is the next epoch; over an ImageDataset, one of which no
+    batch was taken is begun again. Batches of workers lie in memory that processes share: copy one before you fork a
+    process that keeps it. Persistent workers end by `close`, the end of a `with` block, when the loader is dropped, and
+    when this process is gone; others with their iteration. Not thread-safe: iterate in one thread.
 
     Args:
         dataset: as in `create_loader`.
@@ -240,13 +236,11 @@ class Loader(Iterable[Any]):
         return dataset.state_of(self._position).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
-        """Lets the next iteration go on where a state was taken; later ones are the following epochs.
-
-        As `ImageDataset.load_state_dict`: in mode `index` the numbers of workers and ranks may be others, as long as
-        the global batch is the same; a state of an epoch's end makes the first iteration empty.
+        """Lets the next iteration go on where a state was taken, as `ImageDataset.load_state_dict`.
 
         Args:
-            state: what `state_dict` returned, here or on another rank.
+            state: what `state_dict` returned, here or on another rank. One of an epoch's end makes the first iteration
+                empty.
             allow_batch_change: whether a state of another global batch is taken, in mode `index`: what is left of the
                 epoch is then dealt anew, each example exactly once. It must be given on every rank.
 

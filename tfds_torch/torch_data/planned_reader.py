@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_start_method
-from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
 import torch
@@ -57,8 +56,7 @@ def make_reader(
     source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(dataset, options), base_seed)
     if not num_workers:
         return OwnReader(source, options.timeout_s)
-    start = options.multiprocessing_context
-    return PoolReader(source, num_workers, start, options.prefetch_batches, options.timeout_s)
+    return PoolReader(source, num_workers, options)
 
 
 def _seed_of(dataset: ImageDataset, options: LoaderOptions) -> int:
@@ -71,9 +69,8 @@ class DatasetSource:
 
     Attributes:
         dataset: the user's.
-        collate: makes a batch of a list of examples, or of a whole batch of the dataset; None: whole batches come as
-            they are.
-        initialise: the user's `worker_init_fn`; None: there is none.
+        collate: as for `collate_items`.
+        initialise: the user's `worker_init_fn`.
         seed: of the generators of workers, with epoch, first batch, rank and worker.
         base_seed: what `get_worker_info().seed` is, before the number of the worker is added.
     """
@@ -131,37 +128,27 @@ class PoolReader:
     Args:
         source: what they read.
         num_workers: how many, >= 1.
-        start_method: of multiprocessing, or a context; None: Python's default.
-        prefetch_batches: that each worker reads ahead.
-        timeout_s: how long a batch may take, seconds; None: for ever.
+        options: of the loader.
 
     Raises:
         ConfigError: what workers get cannot be pickled.
     """
 
-    def __init__(
-        self,
-        source: DatasetSource,
-        num_workers: int,
-        start_method: str | BaseContext | None,
-        prefetch_batches: int,
-        timeout_s: float | None,
-    ) -> None:
-        dataset = source.dataset
-        self._prefetch_batches = prefetch_batches
+    def __init__(self, source: DatasetSource, num_workers: int, options: LoaderOptions) -> None:
+        dataset, self._prefetch_batches = source.dataset, options.prefetch_batches
         self.metrics = StageMetrics(num_workers)
         try:
-            slots = make_slots(num_workers, prefetch_batches, dataset.parser if dataset.is_batched else None)
+            slots = make_slots(num_workers, self._prefetch_batches, dataset.parser if dataset.is_batched else None)
         except (AttributeError, OSError, ValueError):  # Another system than Linux, or too little address space.
             slots = None
         output, rank = WorkerOutput(num_workers), dataset.find_rank()
         self._pool = WorkerPool(
             PoolContext(source, rank, source.seed, self.metrics, output, slots),
             PipeTransport(slots, num_workers, TensorCodec()),
-            start_method or get_start_method(),
+            options.multiprocessing_context or get_start_method(),
         )
         names = names_of(dataset.parser, "Loader", "multiprocessing_context")
-        self._faults = WorkerFaults(names, self.metrics, output, timeout_s, self._pool.method != "fork")
+        self._faults = WorkerFaults(names, self.metrics, output, options.timeout_s, self._pool.method != "fork")
 
     @property
     def pids(self) -> list[int]:
