@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -110,6 +112,16 @@ def collate_items(
         close = getattr(items, "close", None)
         if close is not None:
             close()
+
+
+def take_batches(
+    batches: Generator[WorkerBatch, None, None], run: Callable[[Callable[[], Any]], Any], metrics: StageMetrics
+) -> Iterator[WorkerBatch]:
+    """Yields the batches of a Loader without workers; `run` calls a step, and limits how long that takes."""
+    with closing(batches):
+        while (batch := run(partial(next, batches, None))) is not None:
+            metrics.add_batch(batch.num_examples)
+            yield batch
 
 
 def make_items(batches: Iterable[Batch], fields: Sequence[str], transforms: Transforms | None) -> Iterator[Any]:

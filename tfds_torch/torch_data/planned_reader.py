@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_start_method
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -27,14 +26,12 @@ from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import seed_random_and_numpy
-from tfds_torch.torch_data.batches import collate_items
+from tfds_torch.torch_data.batches import collate_items, take_batches
 from tfds_torch.torch_data.default_collation import DefaultCollation
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.tensor_codec import TensorCodec
 from tfds_torch.torch_data.worker_info import fill_worker_info
-
-T = TypeVar("T")
 
 
 def make_generator(dataset: Any, options: LoaderOptions) -> torch.Generator | None:
@@ -198,16 +195,9 @@ class OwnReader:
             raise ConfigError("This Loader is closed: make a new one.")
         self.metrics.note_begun()
         rank = self._source.dataset.find_rank()
-        return self._deliver(self._watched(partial(self._source.items, rank, start, None, self.metrics)))
-
-    def _deliver(self, batches: Generator[WorkerBatch, None, None]) -> Iterator[WorkerBatch]:
-        with closing(batches):
-            while (batch := self._watched(partial(next, batches, None))) is not None:
-                self.metrics.add_batch(batch.num_examples)
-                yield batch
-
-    def _watched(self, step: Callable[[], T]) -> T:
-        return step() if self._watchdog is None else self._watchdog.run(step)
+        run = (lambda step: step()) if self._watchdog is None else self._watchdog.run
+        batches = run(partial(self._source.items, rank, start, None, self.metrics))
+        return take_batches(batches, run, self.metrics)
 
     def close(self) -> None:
         """Ends the watchdog; the reader cannot be used any more."""
