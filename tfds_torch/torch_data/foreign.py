@@ -40,7 +40,7 @@ _OTHER_SLOTS = 6  # Batches on their way, and some that the training loop holds.
 
 
 class ForeignReader:
-    """Reads the batches of a dataset that is not an ImageDataset; a `BatchReader`. For one thread.
+    """Reads the batches of a dataset that is not an ImageDataset, as `PoolReader`. For one thread.
 
     torch's loader waits for a batch without a limit, looks for dead workers every five seconds, raises RuntimeError for
     them wherever the main thread is, and waits five seconds for each worker that does not end. Here, a watchdog limits
