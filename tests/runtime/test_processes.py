@@ -161,3 +161,18 @@ multiprocessing.get_context("fork").Process(target=multiprocessing.Event().wait,
     assert (done.stdout, done.returncode) == ("closed kept 1\n", 0)
     assert "could not be closed" in done.stderr
     assert done.stderr.endswith("ValueError: broken\n")
+
+
+def test_ctrl_c_waits_while_workers_are_spawned() -> None:
+    """multiprocessing starts a process of its own beside the first one, and lets the signal through afterwards."""
+    script = """
+import multiprocessing, signal
+from tfds_torch.runtime.processes import interrupts_held
+
+with interrupts_held("spawn"):
+    multiprocessing.get_context("spawn").Lock()
+    print(signal.pthread_sigmask(signal.SIG_BLOCK, []) == {signal.SIGINT})
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True\nset()\n", "")

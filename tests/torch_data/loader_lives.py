@@ -1,5 +1,6 @@
 """Lives of processes whose loaders meet faults: `loader_lives.py FUNCTION ARGUMENTS...` prints the result as JSON."""
 
+import faulthandler
 import json
 import os
 import signal
@@ -101,6 +102,39 @@ def leave_open(method: str) -> list[int]:
     os.kill(loader.worker_pids[1], signal.SIGSTOP)
     globals()["kept"] = loader, iteration
     return loader.worker_pids
+
+
+def interrupt_within_a_lock(persistent: str, until: str) -> dict[str, Any]:
+    """Ctrl-C comes just when torch has taken the lock of a queue, which is locked for good then.
+
+    Args:
+        persistent: as in `make_loader`.
+        until: "exit": the error is kept as long as the process lives, as an interactive session does; else it is not.
+    """
+    faulthandler.dump_traceback_later(20, exit=True)
+    enter = threading.Condition.__enter__
+
+    def enter_and_interrupt(condition: threading.Condition) -> bool:
+        entered = enter(condition)
+        if threading.current_thread() is threading.main_thread():
+            threading.Condition.__enter__ = enter  # type: ignore[method-assign]
+            raise KeyboardInterrupt
+        return entered
+
+    loader = make_loader("slow", "fork", persistent, "100")
+    iteration = iter(loader)
+    next(iteration)
+    pids = loader.worker_pids
+    threading.Condition.__enter__ = enter_and_interrupt  # type: ignore[method-assign]
+    try:
+        next(iteration)
+    except KeyboardInterrupt as error:
+        globals()["kept"] = error
+    result = {"left": [pid for pid in pids if os.path.exists(f"/proc/{pid}")], "again": len(list(loader))}
+    loader.close()
+    if until != "exit":
+        del globals()["kept"]
+    return result
 
 
 def stop_reading(timeout_s: str) -> dict[str, Any]:

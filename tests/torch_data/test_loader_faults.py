@@ -37,8 +37,6 @@ WAYS = [
     pytest.param("forkserver", "persistent", marks=campaign),
     pytest.param("forkserver", "once", marks=campaign),
 ]
-# Of ten runs, one with workers that are spawned for one epoch never ended; the reason is not known yet.
-OF_INTERRUPTS = [pytest.param(*way.values, marks=campaign if way.values[0] == "spawn" else way.marks) for way in WAYS]
 OF_STALLS = [pytest.param(*way.values, marks=campaign if way.values[0] == "spawn" else way.marks) for way in WAYS]
 STALL_S = {"fork": "4", "spawn": "25", "forkserver": "25"}  # Of which a start may take a good part.
 
@@ -241,7 +239,7 @@ def test_workers_end_with_a_killed_training_process_while_one_lives_that_it_fork
     assert life.finish().returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("method", "persistent"), OF_INTERRUPTS)
+@pytest.mark.parametrize(("method", "persistent"), WAYS)
 def test_ctrl_c_is_one_keyboard_interrupt_and_nothing_is_left(
     method: str, persistent: str, start_life: StartLife
 ) -> None:
@@ -250,6 +248,14 @@ def test_ctrl_c_is_one_keyboard_interrupt_and_nothing_is_left(
     done = life.finish()
     assert done.returncode in (-signal.SIGINT, 128 + signal.SIGINT)  # A shell calls both of them 130.
     assert done.stderr.count("Traceback") == done.stderr.count("KeyboardInterrupt") == 1, done.stderr
+
+
+@pytest.mark.parametrize(("persistent", "until"), [("once", "exit"), ("persistent", "dropped")])
+def test_ctrl_c_while_torch_holds_a_lock_ends_the_epoch_and_lets_the_process_end(
+    persistent: str, until: str, run_life: RunLife
+) -> None:
+    """The lock is never given back: neither the end of torch's iterator may wait for it, nor that of the process."""
+    assert run_life(loader_lives.interrupt_within_a_lock, persistent, until) == {"left": [], "again": NUM_BATCHES}
 
 
 @pytest.mark.parametrize(("method", "persistent"), WAYS)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing import get_context, process
+from multiprocessing import get_context, process, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -132,6 +132,8 @@ def interrupts_held(method: str) -> Iterator[None]:
     can_block = hasattr(signal, "pthread_sigmask") and threading.current_thread() is threading.main_thread()
     blocked = None
     if can_block and method != "forkserver":
+        if method == "spawn":
+            resource_tracker.ensure_running()  # It unblocks the signal when it starts.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -2,6 +2,7 @@
 
 import os
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
@@ -92,6 +93,7 @@ class ForeignReader:
                 warnings.filterwarnings("ignore", "Got pickle error when attempting to start", UserWarning)
                 self._torch[:] = [loader, iter(loader)]
         except BaseException as error:
+            _forget_frames(error)
             self.close()
             if isinstance(error, TfdsTorchError) or not isinstance(error, Exception):
                 raise
@@ -183,11 +185,13 @@ class ForeignReader:
             return step() if self._watchdog is None else self._watchdog.run(step)
         except StopIteration:
             raise
-        except Exception as error:
+        except BaseException as error:
             workers = self._processes
             if workers is None:
                 raise
             _forget_frames(error)
+            if not isinstance(error, Exception):  # Such as Ctrl-C.
+                raise
             if self._is_closed:
                 raise ConfigError("This Loader was closed while its batch was waited for.") from None
             dead = workers.find_dead(error)
@@ -321,9 +325,8 @@ def _reported_length(dataset: Any) -> int | None:
         return None
 
 
-def _forget_frames(error: BaseException) -> None:
-    """Drops the tracebacks of the errors behind an error: their frames are torch's, and hold its iterator."""
-    behind = error.__cause__ or error.__context__
-    while behind is not None and behind.__traceback__ is not None:
-        behind.__traceback__ = None
-        behind = behind.__cause__ or behind.__context__
+def _forget_frames(error: BaseException | None) -> None:
+    """Empties the frames of an error and of those behind it: they are torch's, and hold its iterator."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
@@ -42,7 +43,8 @@ class ForeignWorkers:
         self.owner = os.getpid()
         self._is_open = True
         self._processes: list[Any] = []
-        self.context = _keeping(context, self._processes)
+        self._queues: list[Any] = []
+        self.context = _keeping(context, self._processes, self._queues)
         self._began_at, self._is_slow_start_logged = time.monotonic(), False
         _running.add(self)
 
@@ -103,15 +105,23 @@ class ForeignWorkers:
         if any(process.exitcode for process in started):
             _kill(started)  # torch could wait for ever for a lock that a killed worker has held.
         # In a thread: torch waits five seconds for each worker that does not end.
-        dropping = threading.Thread(target=self.handles.clear, name="end of torch's workers", daemon=True)
-        with suppress(RuntimeError):  # From Python 3.12 on, no thread is started when the interpreter ends.
-            if not sys.is_finalizing():
-                dropping.start()
-                _wait_for(started, _GRACE_S)
+        dropping = _start_thread(self.handles.clear)
+        if dropping is not None:
+            _wait_for(started, _GRACE_S)
         _kill(started)
-        if dropping.ident is not None:
-            dropping.join(_GRACE_S)
+        for thread in (dropping, _start_thread(self._close_queues)):
+            if thread is not None:
+                thread.join(_GRACE_S)
         _running.discard(self)
+
+    def _close_queues(self) -> None:
+        """Closes torch's queues. It may wait for ever, in place of multiprocessing's exit.
+
+        Python code cannot take a lock so that Ctrl-C never comes between taking it and what gives it back: a queue into
+        which torch has just put something may be locked for good.
+        """
+        while self._queues:
+            self._queues.pop().close()
 
 
 def silence_torch() -> None:
@@ -144,17 +154,32 @@ class _SilentHandler:
 _running: set[ForeignWorkers] = set()
 
 
-def _keeping(context: BaseContext, processes: list[Any]) -> BaseContext:
-    """Returns a context that starts processes as another one does, and keeps their objects in a list."""
-    make = context.Process  # type: ignore[attr-defined]
+def _start_thread(work: Callable[[], None]) -> threading.Thread | None:
+    """Starts work that may never end; returns None where the interpreter ends and no thread can be started."""
+    thread = threading.Thread(target=work, name="end of torch's workers", daemon=True)
+    with suppress(RuntimeError):  # From Python 3.12 on.
+        if not sys.is_finalizing():
+            thread.start()
+            return thread
+    return None
+
+
+def _keeping(context: BaseContext, processes: list[Any], queues: list[Any]) -> BaseContext:
+    """Returns a context that makes processes and queues as another one does, and keeps them in lists."""
+    make, make_queue = context.Process, context.Queue  # type: ignore[attr-defined]
 
     def make_and_keep(*arguments: Any, **options: Any) -> Any:
         processes.append(make(*arguments, **options))
         leave_to_parent(processes[-1:])
         return processes[-1]
 
+    def make_and_keep_queue(*arguments: Any) -> Any:
+        queues.append(make_queue(*arguments))
+        return queues[-1]
+
     keeping = copy.copy(context)
     keeping.Process = make_and_keep  # type: ignore[attr-defined]
+    keeping.Queue = make_and_keep_queue  # type: ignore[method-assign]
     return keeping
 
 
