@@ -116,7 +116,11 @@ def random_life(kind: str, root: str, is_seeded: bool, numbers: random.Random) -
     [
         *((kind, False) for kind in kill_lives.KINDS),
         *(
-            pytest.param(kind, True, id=f"{kind}-torch.manual_seed")
+            pytest.param(
+                *(kind, True),
+                id=f"{kind}-torch.manual_seed",
+                marks=() if kind == "DataLoader" else pytest.mark.campaign,  # What torch seeds is read there.
+            )
             for kind in kill_lives.KINDS
             if kind != "MultiLoader"
         ),
