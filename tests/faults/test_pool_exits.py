@@ -225,7 +225,7 @@ def test_a_loader_that_is_made_while_dev_shm_is_full_works_or_says_what_to_do(
     check_full_memory(run_life(pool_lives.fill_shared_memory, cell, "before"), numbered_root, pytestconfig)
 
 
-@pytest.mark.parametrize("cell", cells(LOADER, ("Loader-spawn-once",)))
+@pytest.mark.parametrize("cell", cells(LOADER, SHARED))
 def test_a_loader_goes_on_exactly_when_dev_shm_becomes_full(
     cell: Cell, numbered_root: str, run_life: RunLife, pytestconfig: pytest.Config
 ) -> None:
