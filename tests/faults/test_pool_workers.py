@@ -50,7 +50,7 @@ def check_that_it_goes_on(loader: Any, came: list[Any], root: str) -> None:
     assert list(places(loader)) == planned(root, 1)
 
 
-@pytest.mark.parametrize("cell", cells(quick=FORKED))
+@pytest.mark.parametrize("cell", cells(quick=FORKED, slow=("shared-spawn-persistent", "zmq-forkserver-once")))
 def test_a_killed_worker_is_an_error_that_names_it_and_the_epoch_goes_on_exactly(
     cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -182,7 +182,7 @@ def check_stall(cell: Cell, root: str, folder: Path, are_gone: AreGone, *, is_st
         check_that_it_goes_on(loader, came, root)
 
 
-@pytest.mark.parametrize("cell", cells(slow=("Loader-spawn-once",)))
+@pytest.mark.parametrize("cell", cells(slow=("shared-spawn-persistent",)))
 def test_a_worker_that_is_merely_slow_is_no_error(cell: Cell, numbered_root: str, tmp_path: Path) -> None:
     with make_loader(cell, numbered_root, harm_at(numbered_root, "slow", tmp_path)) as loader:
         assert list(places(loader)) == planned(numbered_root, 0)
