@@ -20,7 +20,6 @@ from zygote import Script
 from faults import pool_lives
 from faults.cells import (
     ALSO_FORKED,
-    FORKED,
     HARMED_BATCH,
     NUM_WORKERS,
     QUICK,
@@ -51,8 +50,18 @@ WAYS_OUT = ("break", "drop", "error in the loop")
     ("way", "cell"),
     crossed(
         WAYS_OUT,
-        quick=dict.fromkeys(FORKED[:2] + FORKED[4:6], WAYS_OUT),
-        slow={"zmq-fork-persistent": ("break", "error in the loop"), "shared-spawn-persistent": ("drop",)},
+        quick={
+            "Loader-fork-persistent": WAYS_OUT,
+            "Loader-fork-once": ("drop",),
+            "shared-fork-persistent": ("break",),
+            "shared-fork-once": ("drop", "error in the loop"),
+        },
+        slow={
+            "Loader-fork-once": ("break", "error in the loop"),
+            "shared-fork-persistent": ("drop",),
+            "zmq-fork-persistent": ("break", "error in the loop"),
+            "shared-spawn-persistent": ("drop",),
+        },
     ),
 )
 def test_an_iteration_that_is_given_up_leaves_no_process_but_persistent_workers(

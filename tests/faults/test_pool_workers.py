@@ -42,6 +42,9 @@ STALL_S = {"fork": 2.0, "spawn": 25.0, "forkserver": 25.0}
 """Time limits in which a worker also starts."""
 
 
+KILLED_QUICKLY = ("Loader-fork-persistent", "examples-fork-once", "shared-fork-once", "zmq-fork-persistent")
+
+
 def check_that_it_goes_on(loader: Any, came: list[Any], root: str) -> None:
     """Checks the batches that came before an error: they are the epoch's first ones, and the rest comes exactly."""
     assert came == planned(root, 0)[: len(came)]
@@ -50,7 +53,7 @@ def check_that_it_goes_on(loader: Any, came: list[Any], root: str) -> None:
     assert list(places(loader)) == planned(root, 1)
 
 
-@pytest.mark.parametrize("cell", cells(quick=FORKED, slow=("shared-spawn-persistent", "zmq-forkserver-once")))
+@pytest.mark.parametrize("cell", cells(KILLED_QUICKLY, (*FORKED, "shared-spawn-persistent", "zmq-forkserver-once")))
 def test_a_killed_worker_is_an_error_that_names_it_and_the_epoch_goes_on_exactly(
     cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -64,8 +67,8 @@ OTHER_ENDS = ("exit", "segfault", "terminate", "bus")
     ("how", "cell"),
     crossed(
         OTHER_ENDS,
-        quick=dict.fromkeys(QUICK, OTHER_ENDS),
-        slow={"Loader-fork-once": ("segfault", "terminate"), "zmq-fork-persistent": ("exit", "bus")},
+        quick={"Loader-fork-persistent": OTHER_ENDS, "shared-fork-once": ("exit",)},
+        slow={"shared-fork-once": ("segfault", "terminate"), "zmq-fork-persistent": ("exit", "bus")},
     ),
 )
 def test_a_worker_that_ends_in_another_way_is_an_error_that_names_it(
@@ -112,7 +115,7 @@ def test_a_worker_that_is_killed_while_the_loop_is_at_work_is_an_error_without_a
 PERSISTENT = [cell for cell in ALL if cell.persistent]
 
 
-@pytest.mark.parametrize("cell", cells(FORKED, (), PERSISTENT))
+@pytest.mark.parametrize("cell", cells(("Loader-fork-persistent", "shared-fork-persistent"), FORKED, PERSISTENT))
 def test_a_persistent_worker_that_died_between_epochs_is_replaced(cell: Cell, numbered_root: str) -> None:
     with make_loader(cell, numbered_root) as loader:
         assert list(places(loader)) == planned(numbered_root, 0)
@@ -218,6 +221,7 @@ EXCEPTIONS = {
     "tensorflow": (WorkerError, "DataLossError: .*tensorflow's own"),
 }
 TAKES_LONG = ("tensorflow", HARMED_BATCH)  # Its import.
+IN_EITHER = (("ours", HARMED_BATCH), ("local", HARMED_BATCH), ("stop iteration", 1))
 QUICKLY_RAISED = [
     *((name, HARMED_BATCH) for name in EXCEPTIONS if name != "tensorflow"),
     *((name, 1) for name in ("key", "end of file", "broken pipe", "stop iteration")),  # At its first batch.
@@ -228,8 +232,12 @@ QUICKLY_RAISED = [
     ("name", "at", "cell"),
     crossed(
         [*QUICKLY_RAISED, TAKES_LONG],
-        quick=dict.fromkeys(QUICK, QUICKLY_RAISED),
-        slow={QUICK[0]: (TAKES_LONG,), "zmq-fork-once": (("nested", HARMED_BATCH), ("broken pipe", 1))},
+        quick={"Loader-fork-persistent": QUICKLY_RAISED, "shared-fork-once": IN_EITHER},
+        slow={
+            "Loader-fork-persistent": (TAKES_LONG,),
+            "shared-fork-once": QUICKLY_RAISED,
+            "zmq-fork-once": (("nested", HARMED_BATCH), ("broken pipe", 1)),
+        },
     ),
 )
 def test_an_exception_arrives_with_its_type_message_and_traceback(
