@@ -159,7 +159,7 @@ def test_a_loader_that_was_handed_to_spawned_ranks_reads_every_example_exactly_o
     [
         (NUM_BATCHES + 1, 0, 1),
         pytest.param(2, 1, 0, marks=pytest.mark.campaign),
-        (NUM_BATCHES, 0, 0),
+        pytest.param(NUM_BATCHES, 0, 0, marks=pytest.mark.slow),
         pytest.param(NUM_BATCHES, 1, 2, marks=pytest.mark.slow),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_length_that_is_asked_for_before_the_ranks_are_known_is_an_error_on_th
     ("save_at", "step", "num_workers"),
     [
         (2, 2, 0),
-        (NUM_BATCHES, NUM_BATCHES, 0),
+        pytest.param(NUM_BATCHES, NUM_BATCHES, 0, marks=pytest.mark.slow),
         pytest.param(EACH_EPOCH, NUM_BATCHES, 1, marks=pytest.mark.slow),
         pytest.param(3, 3, 1, marks=pytest.mark.campaign),
         pytest.param(3, 6, 1, marks=pytest.mark.slow),
