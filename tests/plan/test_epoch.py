@@ -87,7 +87,7 @@ def test_the_batches_of_large_plans_are_those_of_the_design(plan: EpochPlan, epo
     check_against(expected, plan, epoch)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @settings(max_examples=150, deadline=None)
 @given(LARGE_PLANS, EPOCHS)
 def test_the_batches_of_many_large_plans_are_those_of_the_design(plan: EpochPlan, epoch: int) -> None:

@@ -18,7 +18,8 @@ from tfds_torch.torch_data import plain_epochs
 from tfds_torch.torch_data.plain_epochs import _NUM_OWNERS, PlainEpochs
 
 NUM_REMEMBERED = 16
-METHODS = ("fork", "spawn", "forkserver")
+SPAWN = pytest.param("spawn", marks=pytest.mark.slow)
+METHODS = ("fork", SPAWN, "forkserver")
 
 StartWorker = Callable[..., "Worker"]
 
@@ -111,7 +112,7 @@ def test_workers_of_every_start_method_share_the_count(method: str, start: Start
     assert begin_epoch(counter, None) == 3
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", SPAWN])
 def test_persistent_workers_count_their_own_iterations_from_their_first_epoch(method: str, start: StartWorker) -> None:
     counter = PlainEpochs()
     assert [begin_epoch(counter, None) for _ in range(2)] == [0, 1]
@@ -226,7 +227,7 @@ def test_more_processes_than_there_are_places_are_refused(monkeypatch: pytest.Mo
         pass
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", SPAWN])
 def test_set_fixes_the_epoch_of_running_workers_and_of_new_ones(method: str, start: StartWorker) -> None:
     counter = PlainEpochs()
     running = start(method, counter, 11)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.loaders.worker_sources import WorkerBatch
+from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.torch_data.nested import count_examples
