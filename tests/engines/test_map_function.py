@@ -10,7 +10,7 @@ from tfds_torch import TrainPreprocess
 from tfds_torch.engines import map_function
 from tfds_torch.engines.map_function import find_map_function
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.random import draw_seeds
+from tfds_torch.plan.order import draw_seeds
 
 
 def test_a_function_is_found_by_its_name_or_is_itself() -> None:

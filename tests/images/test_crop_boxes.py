@@ -9,7 +9,7 @@ import pytest
 from tfds_fixtures import call_reader
 
 from tfds_torch.images.crops import NUM_DRAWS, random_resized_crops
-from tfds_torch.plan.random import draw_uniforms
+from tfds_torch.plan.order import draw_uniforms
 
 NUM_BOXES, NUM_THEIRS = 40_000, 4000
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)

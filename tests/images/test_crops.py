@@ -17,7 +17,7 @@ from tfds_torch.images.crops import (
     resize_shorter_side,
     scaled_size,
 )
-from tfds_torch.plan.random import draw_uniforms
+from tfds_torch.plan.order import draw_uniforms
 
 SIDES = st.integers(1, 5000)
 YES, NO = np.array([True]), np.array([False])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfds_torch.plan.random import draw_seeds, draw_uniforms, examples_of, hash_with_key
+from tfds_torch.plan.order import draw_seeds, draw_uniforms, examples_of, hash_with_key
 
 NUM_KEYS, NUM_DRAWS = 20_000, 6
 KEYS = np.arange(NUM_KEYS, dtype=np.int64)

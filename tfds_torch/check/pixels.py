@@ -99,7 +99,7 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
         came: uint8 [h, w, C].
         encoded: the same image.
         preprocess: what was done to it; None: nothing.
-        key: which random numbers it had, see `plan.random`.
+        key: which random numbers it had, see `plan.order`.
         seed: of the random numbers.
 
     Raises:

@@ -21,7 +21,7 @@ from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
 from tfds_torch.images.transform import BufferRows
 from tfds_torch.plan.epoch import PAD_LABEL
-from tfds_torch.plan.random import examples_of
+from tfds_torch.plan.order import examples_of
 
 _MOST_SHOWN = 4  # Entries of a list.
 

@@ -16,8 +16,7 @@ from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
 from tfds_torch.images.transform import BufferRows
 from tfds_torch.plan.epoch import WorkerOrder
-from tfds_torch.plan.order import Int64Array
-from tfds_torch.plan.random import examples_of
+from tfds_torch.plan.order import Int64Array, examples_of
 from tfds_torch.storage.source import Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 

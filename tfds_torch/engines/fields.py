@@ -13,8 +13,7 @@ from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.preprocess import Preprocess, PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
-from tfds_torch.plan.order import Int64Array
-from tfds_torch.plan.random import examples_of
+from tfds_torch.plan.order import Int64Array, examples_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Columns, Source
 from tfds_torch.storage.stored_pixels import StoredPixels

@@ -12,7 +12,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS, Pixels
 from tfds_torch.images.preprocess import MapFunction, Preprocess, height_and_width
 from tfds_torch.images.transform import MapImages
-from tfds_torch.plan.random import draw_seeds
+from tfds_torch.plan.order import draw_seeds
 
 
 def make_map(preprocess: Preprocess | None, mode: str | None, seed: int) -> MapImages | None:

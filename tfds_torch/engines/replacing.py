@@ -8,8 +8,7 @@ from tfds_torch.engines.batch import DecodedChunk, RowsOf, join
 from tfds_torch.engines.fields import ChunkDecoder, EncodedChunk
 from tfds_torch.engines.request import ReadRequest, SampleOrder
 from tfds_torch.errors import CorruptRecordError
-from tfds_torch.plan.order import Int64Array
-from tfds_torch.plan.random import examples_of
+from tfds_torch.plan.order import Int64Array, examples_of
 
 _logger = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ from tfds_torch.engines.tf_subprocess import stream_elsewhere
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.assignment import Assignment, ShardRange
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.order import Int64Array, epoch_order
-from tfds_torch.plan.random import examples_of
+from tfds_torch.plan.order import Int64Array, epoch_order, examples_of
 from tfds_torch.storage.file_instruction import FileInstruction
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.plan.random import draw_uniforms
+from tfds_torch.plan.order import draw_uniforms
 
 BoolArray = NDArray[np.bool_]
 Int64Array = NDArray[np.int64]
@@ -51,7 +51,7 @@ class ExampleRandom:
     belongs to one thread.
 
     Args:
-        keys: int64 [n], sample keys, see `plan.random`.
+        keys: int64 [n], sample keys, see `plan.order`.
         seed: any integer >= 0.
         first: which number of each example is the first one.
     """

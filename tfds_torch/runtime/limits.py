@@ -28,7 +28,7 @@ class UsableCores(NamedTuple):
 
     Attributes:
         number: how many; a container may be given a fraction.
-        source: what says so, for messages.
+        source: where the number comes from, for messages.
     """
 
     number: float

@@ -64,19 +64,8 @@ def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
 def iterate(function: Callable[P, Iterator[T]], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
     """Yields what the generator `function(*args, **kwargs)` yields in a fresh process.
 
-    Closing the iterator ends the process. The child is never more than a pipe's buffer ahead.
-
-    Args:
-        function: a module-level generator function of an importable module.
-        *args: picklable arguments.
-        **kwargs: picklable arguments.
-
-    Yields:
-        The function's elements (they must be picklable).
-
-    Raises:
-        TfdsTorchError: as raised by the function.
-        WorkerError: the function raised anything else (its traceback is in the message), or its process died.
+    Arguments and errors are as of `call`. Closing the iterator ends the process. The child is never more than a pipe's
+    buffer ahead.
     """
     yield from _run(function, args, kwargs, stream=True)
 

@@ -1,4 +1,4 @@
-"""What is said of a loader's workers that died, or of which no batch came."""
+"""Messages about workers of a loader that died, or that deliver no batch."""
 
 import re
 import signal
@@ -22,7 +22,7 @@ class ReadingNames:
         dataset: its name and split, or its type.
         next_step: what the user does after a fault.
         find_id: returns the id of an example, `<shard>__<record>`; None: its examples have none.
-        start_argument: of the loader, that says how workers start.
+        start_argument: of the loader, by which one chooses how workers start.
         find_cut: returns which file was cut while it was mapped, as a clause: its readers are killed by SIGBUS; or
             None, where none was.
     """
@@ -46,7 +46,7 @@ class ReadingNames:
 
 
 class WorkerFaults:
-    """Describes the faults of a loader's workers, by what these have told before.
+    """Describes the faults of a loader's workers, by what these have reported before.
 
     Args:
         names: of what they read.
@@ -68,56 +68,50 @@ class WorkerFaults:
         self.timeout_s, self.can_import_only = timeout_s, can_import_only
 
     def describe_deaths(self, dead: Sequence[tuple[int, int, int]]) -> str:
-        """Returns what is said of workers that ended too early.
+        """Returns the message for workers that ended too early.
 
         Args:
             dead: number, pid and exit code of each.
         """
-        unable = self._describe_unable(dead)
-        if unable:
-            return unable
+        for one in dead:
+            unable = self._describe_unable(*one)
+            if unable:  # All of its kind are.
+                return unable
         cut = self.names.find_cut() if self.names.find_cut is not None else None
-        ends = [describe_exit(code, cut) for _, _, code in dead]
         said = [
-            f"Worker {worker} (pid {pid}) {end} {self._when(worker)}"
-            for (worker, pid, _), end in zip(dead, ends, strict=True)
+            f"Worker {worker} (pid {pid}) {describe_exit(code, cut)} {self._when(worker)}" for worker, pid, code in dead
         ]
+        said.append(self.names.next_step)
+        if self.can_import_only and any(self.metrics.pid(worker) is None for worker, _, _ in dead):
+            said.append(
+                "Where standard error says 'An attempt has been made to start a new process before the current process "
+                f"has finished its bootstrapping phase': {describe_guard(self.names.start_argument)}"
+            )
         # Torch writes that shared memory is short, whatever a SIGBUS came from.
         wrote = [self._last_lines(worker) for worker, _, code in dead if cut is None or code != -signal.SIGBUS]
-        return " ".join([*said, self.names.next_step, *self._hints(dead)]) + "".join(wrote)
+        return " ".join(said) + "".join(wrote)
 
-    def _hints(self, dead: Sequence[tuple[int, int, int]]) -> list[str]:
-        """Returns what to do where a worker ended before it had begun, for a reason that is not known here."""
-        if not self.can_import_only or all(self.metrics.pid(worker) is not None for worker, _, _ in dead):
-            return []
-        return [
-            "Where standard error says 'An attempt has been made to start a new process before the current process has "
-            f"finished its bootstrapping phase': {describe_guard(self.names.start_argument)}"
-        ]
-
-    def _describe_unable(self, dead: Sequence[tuple[int, int, int]]) -> str:
-        """Returns the message for workers that could not begin, as all of their kind; empty: they were able to."""
-        for worker, pid, code in dead:
-            has_begun = self.metrics.pid(worker) is not None
-            if has_begun or not self.can_import_only or code not in (MISSING_GUARD, NOT_LOADED):
-                continue
-            who, argument = f"Worker {worker} (pid {pid}) could not begin", self.names.start_argument
-            if code == MISSING_GUARD:
-                return f"{who}: the script starts workers whenever it is imported. {describe_guard(argument)}"
-            wrote = self._last_lines(worker)
-            missing = _MISSING_NAME.search(wrote)
-            if missing is None:
-                return (
-                    f"{who}: it cannot unpickle the dataset, or a function that it was given. Define what it needs in "
-                    f"a module that it can import, or start workers with {argument}='fork'.{wrote}"
-                )
+    def _describe_unable(self, worker: int, pid: int, code: int) -> str:
+        """Returns the message for a worker that could not begin; empty: it was able to."""
+        has_begun = self.metrics.pid(worker) is not None
+        if has_begun or not self.can_import_only or code not in (MISSING_GUARD, NOT_LOADED):
+            return ""
+        who, argument = f"Worker {worker} (pid {pid}) could not begin", self.names.start_argument
+        if code == MISSING_GUARD:
+            return f"{who}: the script starts workers whenever it is imported. {describe_guard(argument)}"
+        wrote = self._last_lines(worker)
+        missing = _MISSING_NAME.search(wrote)
+        if missing is None:
             return (
-                f"{who}: it does not find {missing[1]!r} in the main module. A worker that is not forked imports the "
-                f"script anew, without what lies below `{GUARD}`, and finds nothing of a notebook or of a script from "
-                f"standard input. Define {missing[1]!r} above that line or, best, in a module that you import; or "
-                f"start workers with {argument}='fork'.{wrote}"
+                f"{who}: it cannot unpickle the dataset, or a function that it was given. Define what it needs in "
+                f"a module that it can import, or start workers with {argument}='fork'.{wrote}"
             )
-        return ""
+        return (
+            f"{who}: it does not find {missing[1]!r} in the main module. A worker that is not forked imports the "
+            f"script anew, without what lies below `{GUARD}`, and finds nothing of a notebook or of a script from "
+            f"standard input. Define {missing[1]!r} above that line or, best, in a module that you import; or "
+            f"start workers with {argument}='fork'.{wrote}"
+        )
 
     def describe_protocol_error(self, worker: int, pid: int, what: str) -> str:
         """Returns the message for a worker whose messages cannot be read.
@@ -130,7 +124,7 @@ class WorkerFaults:
         return f"Worker {worker} (pid {pid}) {what}. {self.names.next_step}{self._last_lines(worker)}"
 
     def describe_stall(self, pids: Sequence[int], num_received: int) -> str:
-        """Returns what is said when no batch came in time.
+        """Returns the message for a batch that did not come in time.
 
         Args:
             pids: of the workers.
@@ -158,7 +152,7 @@ class WorkerFaults:
         return said + (f"Its stacks:\n{stack}" if stack else "It does not tell its stack.")
 
     def describe_own_stall(self, stack: str) -> str:
-        """Returns what is said when no batch came, and the training process reads by itself.
+        """Returns the message for a batch that did not come where the training process reads by itself.
 
         Args:
             stack: of the thread that reads; may be empty.
@@ -167,7 +161,7 @@ class WorkerFaults:
         return f"{said} The stack of its reading thread:\n{stack}" if stack else said
 
     def describe_slow_start(self, waited_s: float) -> str:
-        """Returns what is said while no worker has made a batch for a while."""
+        """Returns the message for a slow start: no worker has made a batch for a while."""
         num_workers = self.metrics.num_workers
         begun = sum(self.metrics.num_begun(worker) > 0 for worker in range(num_workers))
         return (
