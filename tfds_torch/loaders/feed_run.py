@@ -148,8 +148,7 @@ class FeedRun:
                 continue
             chunk = self._check(fetched)
             num_rows += chunk.num_rows
-            if (warning := self.queue.put(chunk, worker)) is not None:
-                _logger.warning("%s", warning)
+            self.queue.put(chunk, worker)
             if self.queue.is_status_due():
                 self._log_stats(self.queue.stats(begins_interval=True))
 
