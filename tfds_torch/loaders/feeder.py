@@ -261,11 +261,7 @@ class Feeder:
         run = self._runs.get(name)
         if run is None or (run.queue.is_over and not run.queue.is_failed):
             raise ConfigError(f"Source {name!r} does not run: call start() first.")
-        if not run.is_of_this_process:
-            raise ConfigError(
-                f"Source {name!r} runs in another process, whose threads this one does not have. Make a Feeder here; "
-                f"with create_loader, use num_workers=0."
-            )
+        run.check_process()
         return run
 
     def _find_source(self, name: str) -> FetchSource:

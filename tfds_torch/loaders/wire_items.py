@@ -19,7 +19,6 @@ from tfds_torch.loaders.wire_values import (
     is_image,
     is_tensor,
     put_image_together,
-    size_of_image,
     take_image_apart,
     tensor_to_array,
 )
@@ -205,13 +204,12 @@ class ItemReader:
         buffer = self._buffer(number)
         if not isinstance(descriptions, list) or buffer.dtype != _BYTES or buffer.ndim != 1:
             raise ProtocolError("images have no descriptions, or no bytes")
-        sizes = [size_of_image(description) for description in descriptions]
-        if sum(sizes) != buffer.size:
+        images, content = [], buffer.data
+        for description in descriptions:
+            image, content = put_image_together(description, content)
+            images.append(image)
+        if len(content):
             raise ProtocolError("images have other content than their descriptions")
-        images, content, start = [], buffer.data, 0
-        for description, size in zip(descriptions, sizes, strict=True):
-            images.append(put_image_together(description, content[start : start + size]))
-            start += size
         return images
 
     def _read_column(self, node: Any) -> list[Any]:
