@@ -78,11 +78,7 @@ class FeedIteration(Iterator[FedBatch]):
             ConfigError: the source was stopped, or this is another process.
             TfdsTorchError: a fetcher failed: the error that it raised where that is one of ours, else a WorkerError.
         """
-        if not self._run.is_of_this_process:
-            raise ConfigError(
-                f"This iteration of source {self._batches.source!r} began in another process, whose threads this one "
-                f"does not have. Make a Feeder here; with create_loader, use num_workers=0."
-            )
+        self._run.check_process()
         try:
             batch: FedBatch = self._run.queue.next_batch(lambda: self._is_closed)
         except StopIteration:

@@ -64,8 +64,8 @@ class FeedQueue:
 
     # For fetchers.
 
-    def put(self, chunk: Chunk, worker: FetcherMetrics) -> str | None:
-        """Puts a chunk behind the others, waits for room first, and returns a warning that is to be logged, if any."""
+    def put(self, chunk: Chunk, worker: FetcherMetrics) -> None:
+        """Puts a chunk behind the others; waits for room first."""
         began, options = self._clock(), self.options
         with self._lock:
             self._note_filled(began)
@@ -76,7 +76,7 @@ class FeedQueue:
             while not (self.is_over or self._has_room()):
                 self._can_put.wait()
             if self.is_over:
-                return None
+                return
             self._rows.append(chunk)
             now = self._clock()
             worker.add_chunk(chunk.num_rows, now - began)
@@ -85,9 +85,9 @@ class FeedQueue:
                 self._can_make.notify()
             if self._has_room():
                 self._can_put.notify()
-            if not self._lagging.is_over(now):
-                return None
-            return f"Data loading is lagging behind: queue size={len(self._rows)}, name={options.name}"
+            num_chunks, is_lagging = len(self._rows), self._lagging.is_over(now)
+        if is_lagging:
+            _logger.warning("Data loading is lagging behind: queue size=%d, name=%s", num_chunks, options.name)
 
     def end_worker(self) -> bool:
         """Notes that a fetcher has ended; returns whether it was the last one."""

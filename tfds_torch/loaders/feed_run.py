@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfds_torch import errors
-from tfds_torch.errors import TfdsTorchError, WorkerError
+from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
 from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
 from tfds_torch.loaders.feed_queue import FeedQueue
 from tfds_torch.loaders.fetching import Fetch, IterableReader
@@ -56,6 +56,18 @@ class FeedRun:
     def is_of_this_process(self) -> bool:
         """Whether the threads are here; a forked process has none of them."""
         return os.getpid() == self._owner
+
+    def check_process(self) -> None:
+        """Checks that the threads are here.
+
+        Raises:
+            ConfigError: they are in another process.
+        """
+        if not self.is_of_this_process:
+            raise ConfigError(
+                f"Source {self._options.name!r} runs in another process, whose threads this one does not have. Make a "
+                f"Feeder here; with create_loader, use num_workers=0."
+            )
 
     def initialise(self) -> None:
         """Calls the user's `init`.
@@ -148,8 +160,7 @@ class FeedRun:
                 continue
             chunk = self._check(fetched)
             num_rows += chunk.num_rows
-            if (warning := self.queue.put(chunk, worker)) is not None:
-                _logger.warning("%s", warning)
+            self.queue.put(chunk, worker)
             if self.queue.is_status_due():
                 self._log_stats(self.queue.stats(begins_interval=True))
 

@@ -41,8 +41,7 @@ class Feeder:
     def __init__(self, *, limits: FeedLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits, self._clock = FeedLimits() if limits is None else limits, clock
         self._lock = threading.RLock()
-        self._options: dict[str, FeedOptions] = {}
-        self._fetches: dict[str, FetchSource] = {}
+        self._sources: dict[str, FetchSource] = {}
         self._runs: dict[str, FeedRun] = {}
         self._loggers: list[Logger] = []
         self._is_closed = False
@@ -107,10 +106,9 @@ class Feeder:
         )
         with self._lock:
             self._check_open()
-            if name in self._options:
+            if name in self._sources:
                 raise ConfigError(f"add_source: there is a source {name!r} already.")
-            self._fetches[name] = FetchSource(fetch, options)
-            self._options[name] = options
+            self._sources[name] = FetchSource(fetch, options)
 
     def start(self) -> None:
         """Starts the threads of every source that does not run: added, stopped, failed, or ended and taken to its end.
@@ -124,11 +122,11 @@ class Feeder:
         """
         with self._lock:
             self._check_open()
-            if not self._options:
+            if not self._sources:
                 raise ConfigError("start: there is no source: call add_source first.")
             started: list[str] = []
             try:
-                for name in self._options:
+                for name in self._sources:
                     if not self._is_running(name):
                         self._stop([name])
                         started.append(name)
@@ -146,7 +144,7 @@ class Feeder:
         Raises:
             ConfigError: there is no such source; when it is iterated: it does not run.
         """
-        return FeedBatches(name, tuple(self._find_options(name).names), partial(self._find_run, name))
+        return FeedBatches(name, tuple(self._find_source(name).options.names), partial(self._find_run, name))
 
     def set_batch_size(self, name: str, n: int) -> None:
         """Sets the rows of the batches of a source from now on; those that are made already keep theirs.
@@ -158,8 +156,8 @@ class Feeder:
         Raises:
             ConfigError: there is no such source, or n is not an integer >= 1.
         """
-        options, number = self._find_options(name), check_integer("set_batch_size: n", n, 1)
-        self._options[name] = replace(options, batch_size=number)
+        source, number = self._find_source(name), check_integer("set_batch_size: n", n, 1)
+        source.options = replace(source.options, batch_size=number)
         run = self._runs.get(name)
         if run is not None:
             run.queue.set_batch_size(number)
@@ -177,7 +175,7 @@ class Feeder:
             ConfigError: weights that are negative, sum to zero or are of another number; sources with different
                 names; another stop.
         """
-        found = find_weights(weights, list(self._options))
+        found = find_weights(weights, list(self._sources))
         return MixedBatches({name: self.batches(name) for name in found}, found, seed, stop)
 
     def metrics(self) -> FeederStats:
@@ -213,7 +211,7 @@ class Feeder:
             ConfigError: there is no such source.
         """
         if name is not None:
-            self._find_options(name)
+            self._find_source(name)
         return self._stop(list(self._runs) if name is None else [name])
 
     def close(self) -> None:
@@ -233,14 +231,15 @@ class Feeder:
         raise not_picklable("A Feeder")
 
     def __repr__(self) -> str:
-        running = [name for name in self._options if self._is_running(name)]
-        return f"{type(self).__name__}(sources={list(self._options)}, running={running})"
+        running = [name for name in self._sources if self._is_running(name)]
+        return f"{type(self).__name__}(sources={list(self._sources)}, running={running})"
 
     def _start(self, name: str) -> None:
-        run = FeedRun(self._options[name], self._fetches[name].begin(), self._limits, self._clock, self._loggers)
+        source = self._sources[name]
+        run = FeedRun(source.options, source.begin(), self._limits, self._clock, self._loggers)
         run.initialise()
         self._runs[name] = run
-        run.queue.set_batch_size(self._options[name].batch_size)  # It may have been set meanwhile.
+        run.queue.set_batch_size(source.options.batch_size)  # It may have been set meanwhile.
         run.start()
         self._check_open()  # It may have been closed meanwhile.
 
@@ -262,20 +261,16 @@ class Feeder:
         run = self._runs.get(name)
         if run is None or (run.queue.is_over and not run.queue.is_failed):
             raise ConfigError(f"Source {name!r} does not run: call start() first.")
-        if not run.is_of_this_process:
-            raise ConfigError(
-                f"Source {name!r} runs in another process, whose threads this one does not have. Make a Feeder here; "
-                f"with create_loader, use num_workers=0."
-            )
+        run.check_process()
         return run
 
-    def _find_options(self, name: str) -> FeedOptions:
-        if name not in self._options:
-            known = ", ".join(map(repr, self._options)) or "none"
+    def _find_source(self, name: str) -> FetchSource:
+        if name not in self._sources:
+            known = ", ".join(map(repr, self._sources)) or "none"
             raise ConfigError(
-                f"There is no source {name!r}: the sources are {known}.{did_you_mean(name, self._options)}"
+                f"There is no source {name!r}: the sources are {known}.{did_you_mean(name, self._sources)}"
             )
-        return self._options[name]
+        return self._sources[name]
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -49,7 +49,7 @@ class FetchSource:
     """
 
     def __init__(self, fetch: Any, options: FeedOptions) -> None:
-        self._where = f"add_source({options.name!r})"
+        self.options, self._where = options, f"add_source({options.name!r})"
         self._fetch, self._was_begun = fetch, False
         is_known = isinstance(fetch, Parser | Iterable) or callable(fetch)
         if not is_known or isinstance(fetch, type | str | bytes | Mapping | np.ndarray):

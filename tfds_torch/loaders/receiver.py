@@ -99,11 +99,8 @@ class ItemReceiver(Iterator[WorkerBatch]):
         self._num_came[worker] += 1
         self._pool.allow_more(worker, self._iteration)
         self._pool.context.metrics.add_hand_over(worker, max(0.0, now - max(received.ready_at, self._asked_at)))
-        if self._in_order:
-            self._turns.rotate(-1)
-        else:  # The worker that has just delivered is asked last.
-            self._turns.remove(worker)
-            self._turns.append(worker)
+        self._turns.remove(worker)  # The worker that has just delivered is asked last.
+        self._turns.append(worker)
         return WorkerBatch(received.item, received.num_examples)
 
     def _look(self) -> None:

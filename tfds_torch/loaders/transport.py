@@ -106,7 +106,7 @@ class Transport(Protocol):
 _HEAD = struct.Struct("<B3xIqqqdQ")
 """Kind, number of slots, iteration, number, num_examples, ready_at, bytes of content."""
 _SLOTS_ALIGNMENT = 4  # So that the content begins at a multiple of 16 bytes.
-_READ_BYTES = 1 << 16
+_MOST_JOINED_BYTES = 1 << 16  # Of a message that is written at once.
 
 
 class PipeTransport:
@@ -186,9 +186,10 @@ class _PipeReader:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._came, self._some = bytearray(), memoryview(bytearray(_READ_BYTES))
-        self._whole: bytearray | None = None  # A large message, of which a part has come.
-        self._num_come = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._message, self._num_come, self._is_head = bytearray(_HEAD.size), 0, True
 
     def read(self) -> bytearray | None:
         """Returns the next message; None: it has not come yet.
@@ -197,48 +198,39 @@ class _PipeReader:
             EOFError: there are no more.
             ProtocolError: the bytes are no message.
         """
-        while self._whole is None:
-            size = self._size()
-            if size is not None and len(self._came) >= size:
-                message, self._came = self._came[:size], self._came[size:]
-                return message
-            if size is not None and size > _READ_BYTES:
-                self._whole, self._num_come = bytearray(size), len(self._came)
-                self._whole[: self._num_come] = self._came
-                self._came = bytearray()
-            else:
-                num_bytes = self._read_into(self._some)
-                if not num_bytes:
-                    return None
-                self._came += self._some[:num_bytes]
-        while self._num_come < len(self._whole):
-            with memoryview(self._whole) as view:
-                num_bytes = self._read_into(view[self._num_come :])
-            if not num_bytes:
+        if not self._fill():
+            return None
+        if self._is_head:
+            self._is_head = False
+            head, self._message = self._message, bytearray(_size_of(self._message))
+            self._message[: len(head)] = head
+            if not self._fill():
                 return None
-            self._num_come += num_bytes
-        message, self._whole = self._whole, None
+        message = self._message
+        self._begin()
         return message
 
-    def _size(self) -> int | None:
-        """Returns the bytes of the next message; None: not even that has come."""
-        if len(self._came) < _HEAD.size:
-            return None
-        kind, num_slots, *_, num_bytes = _HEAD.unpack_from(self._came)
-        size = _HEAD.size + _bytes_of(num_slots) + num_bytes
-        if kind not in (ITEM, END, FAILURE) or size >= 1 << 48:
-            raise ProtocolError(f"a message of kind {kind} with {size:,} bytes")
-        return int(size)
+    def _fill(self) -> bool:
+        """Reads what has come; returns whether it is all that is waited for."""
+        with memoryview(self._message) as view:
+            while self._num_come < len(view):
+                try:
+                    num_bytes = os.readv(self.connection.fileno(), [view[self._num_come :]])
+                except BlockingIOError:
+                    return False
+                if not num_bytes:
+                    raise EOFError
+                self._num_come += num_bytes
+        return True
 
-    def _read_into(self, memory: memoryview) -> int:
-        """Returns how many bytes were read; 0: none have come."""
-        try:
-            num_bytes = os.readv(self.connection.fileno(), [memory])
-        except BlockingIOError:
-            return 0
-        if not num_bytes:
-            raise EOFError
-        return num_bytes
+
+def _size_of(head: bytearray) -> int:
+    """Returns the bytes of a whole message, checked."""
+    kind, num_slots, *_, num_bytes = _HEAD.unpack_from(head)
+    size = _HEAD.size + _bytes_of(num_slots) + num_bytes
+    if kind not in (ITEM, END, FAILURE) or size >= 1 << 48:
+        raise ProtocolError(f"a message of kind {kind} with {size:,} bytes")
+    return int(size)
 
 
 def _bytes_of(num_slots: int) -> int:
@@ -249,7 +241,7 @@ def _bytes_of(num_slots: int) -> int:
 def _write_all(file: int, frames: Sequence[Any]) -> None:
     """Writes frames one after the other; the receiver takes its time."""
     views = [memoryview(frame).cast("B") for frame in frames]
-    if sum(view.nbytes for view in views) <= _READ_BYTES:
+    if sum(view.nbytes for view in views) <= _MOST_JOINED_BYTES:
         views = [memoryview(b"".join(views))]
     for view in views:
         while view:

@@ -6,7 +6,7 @@ list whose first entry is its tag. Long lists of one type become columns: one ar
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from tfds_torch.loaders.wire_values import (
     is_image,
     is_tensor,
     put_image_together,
-    size_of_image,
     take_image_apart,
     tensor_to_array,
 )
@@ -71,9 +70,17 @@ class ItemWriter:
             return value
         if path.count("[") > _MOST_DEPTH:
             raise ConfigError(f"{path} lies deeper than {_MOST_DEPTH} levels: give a MultiLoader flatter items.")
-        write = _WRITERS.get(type(value))
-        if write is not None:
-            return write(self, value, path)
+        kind = type(value)
+        if kind is np.ndarray:
+            return ["a", self._add_array(value, path)]
+        if kind is str:
+            return value if len(value) <= _SHORT_TEXT else ["t", self._add(_encode_text(value))]
+        if kind is bytes:
+            return ["b", self._add(np.frombuffer(value, np.uint8))]
+        if kind is dict:
+            return self._write_dict(value, path)
+        if kind in (list, tuple):
+            return self._write_list(value, path)
         if isinstance(value, np.generic):
             return ["s", self._add_array(np.asarray(value), path)]
         if isinstance(value, np.memmap):
@@ -81,20 +88,9 @@ class ItemWriter:
         if is_image(value):
             description, pieces = take_image_apart(value, path)
             return ["i", description, self._add_pieces(_BYTES, [np.frombuffer(one, np.uint8) for one in pieces])]
-        if is_tensor(type(value)):
+        if is_tensor(kind):
             return ["a", self._add_array(tensor_to_array(value, path), path)]
-        raise ConfigError(f"{path} is a {type(value).__module__}.{type(value).__qualname__}: {_remedy(value)}")
-
-    def _write_text(self, value: str, path: str) -> Any:
-        if len(value) <= _SHORT_TEXT:
-            return value
-        return ["t", self._add(_encode_text(value))]
-
-    def _write_bytes(self, value: bytes, path: str) -> Any:
-        return ["b", self._add(np.frombuffer(value, np.uint8))]
-
-    def _write_array(self, value: NDArray[Any], path: str) -> Any:
-        return ["a", self._add_array(value, path)]
+        raise ConfigError(f"{path} is a {kind.__module__}.{kind.__qualname__}: {_remedy(value)}")
 
     def _write_dict(self, value: dict[Any, Any], path: str) -> Any:
         entries = []
@@ -156,16 +152,6 @@ class ItemWriter:
         return len(self.parts) - 1
 
 
-_WRITERS: dict[type, Callable[[ItemWriter, Any, str], Any]] = {
-    str: ItemWriter._write_text,
-    bytes: ItemWriter._write_bytes,
-    np.ndarray: ItemWriter._write_array,
-    dict: ItemWriter._write_dict,
-    list: ItemWriter._write_list,
-    tuple: ItemWriter._write_list,
-}
-
-
 class ItemReader:
     """Puts an item together, with the buffers that came with it."""
 
@@ -218,13 +204,12 @@ class ItemReader:
         buffer = self._buffer(number)
         if not isinstance(descriptions, list) or buffer.dtype != _BYTES or buffer.ndim != 1:
             raise ProtocolError("images have no descriptions, or no bytes")
-        sizes = [size_of_image(description) for description in descriptions]
-        if sum(sizes) != buffer.size:
+        images, content = [], buffer.data
+        for description in descriptions:
+            image, content = put_image_together(description, content)
+            images.append(image)
+        if len(content):
             raise ProtocolError("images have other content than their descriptions")
-        images, content, start = [], buffer.data, 0
-        for description, size in zip(descriptions, sizes, strict=True):
-            images.append(put_image_together(description, content[start : start + size]))
-            start += size
         return images
 
     def _read_column(self, node: Any) -> list[Any]:

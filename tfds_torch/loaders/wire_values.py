@@ -74,19 +74,19 @@ def take_image_apart(image: Image.Image, path: str) -> WireImage:
     return WireImage(description, [one for one in pieces if one])
 
 
-def put_image_together(description: Any, content: bytes | memoryview) -> Image.Image:
-    """Returns an image that was sent; the content is its pieces, one after the other.
+def put_image_together(description: Any, content: memoryview) -> tuple[Image.Image, memoryview]:
+    """Returns an image that was sent, and the content behind its pieces.
 
     Raises:
         ProtocolError: they do not fit each other, or are not an image.
     """
     mode, width, height, palette, sizes, transparency = _checked(description)
-    rest, pieces = memoryview(content), []
+    pieces: list[memoryview | None] = []
     for size in sizes:
-        pieces.append(None if size < 0 else rest[:size])
-        rest = rest[max(0, size) :]
-    if sum(size for size in sizes if size > 0) != len(content):
-        raise ProtocolError("an image has other content than its pieces")
+        if size > len(content):
+            raise ProtocolError("an image has less content than its pieces")
+        pieces.append(None if size < 0 else content[:size])
+        content = content[max(0, size) :]
     pixels, colours, *info = pieces
     if pixels is None or len(pixels) != height * -(-width * _BITS[mode] // 8):
         raise ProtocolError("an image has other pixels than its size")
@@ -101,16 +101,7 @@ def put_image_together(description: Any, content: bytes | memoryview) -> Image.I
     image.info = {name: bytes(one) for name, one in zip(_KEPT, info, strict=True) if one is not None}
     if transparency is not None:
         image.info["transparency"] = tuple(transparency) if isinstance(transparency, list) else transparency
-    return image
-
-
-def size_of_image(description: Any) -> int:
-    """Returns how many bytes an image has, by its description.
-
-    Raises:
-        ProtocolError: it is not one.
-    """
-    return sum(size for size in _checked(description)[4] if size > 0)
+    return image, content
 
 
 def _checked(description: Any) -> list[Any]:

@@ -18,8 +18,8 @@ from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 
 
-class _Unprepared:
-    """What sources have in common that open everything when it is read."""
+class _Source:
+    """What the sources of a MultiLoader have in common: they open everything when they are read."""
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -29,9 +29,18 @@ class _Unprepared:
     def prepare(self, worker: int, num_workers: int) -> None:
         """Does nothing."""
 
+    def items(
+        self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
+    ) -> Iterator[WorkerBatch]:
+        return CountedItems(self.iterate(world), metrics)
+
+    def iterate(self, world: World) -> Iterator[Any]:
+        """Returns the items of a worker."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
-class ParserSource(_Unprepared):
+class ParserSource(_Source):
     """The batches that a parser plans for a worker, with the fields that they consist of."""
 
     parser: Parser
@@ -60,7 +69,7 @@ class ParserSource(_Unprepared):
 
 
 @dataclass(frozen=True)
-class FunctionSource(_Unprepared):
+class FunctionSource(_Source):
     """What the user's function returns for a worker's place in the world."""
 
     function: Callable[[World], Iterable[Any]]
@@ -69,11 +78,6 @@ class FunctionSource(_Unprepared):
     def name(self) -> str:
         """What is read, for messages."""
         return getattr(self.function, "__qualname__", type(self.function).__name__)
-
-    def items(  # noqa: D102
-        self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
-    ) -> Iterator[WorkerBatch]:
-        return CountedItems(self.iterate(world), metrics)
 
     def iterate(self, world: World) -> Iterator[Any]:
         """Returns the items of a worker.
@@ -92,7 +96,7 @@ class FunctionSource(_Unprepared):
 
 
 @dataclass(frozen=True)
-class ReplicatedSource(_Unprepared):
+class ReplicatedSource(_Source):
     """All of the user's iterable, in every worker."""
 
     iterable: Iterable[Any]
@@ -102,10 +106,8 @@ class ReplicatedSource(_Unprepared):
         """What is read, for messages."""
         return type(self.iterable).__name__
 
-    def items(  # noqa: D102
-        self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
-    ) -> Iterator[WorkerBatch]:
-        return CountedItems(iter(self.iterable), metrics)
+    def iterate(self, world: World) -> Iterator[Any]:  # noqa: D102
+        return iter(self.iterable)
 
 
 def source_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> WorkerSource:

@@ -120,7 +120,8 @@ class ZmqTransport:
             try:
                 frames = self._sockets[worker].recv_multipart(self._zmq.NOBLOCK, copy=False)
             except self._zmq.Again:
-                self._count_refused(worker)
+                for _ in range(self._monitors[worker].num_refused()):
+                    self._reject(worker, "a connection that broke the protocol, or sent a frame that is too large")
                 return None
             except self._zmq.ZMQError:
                 if self._sockets[worker].closed:
@@ -137,11 +138,6 @@ class ZmqTransport:
                 raise ProtocolError(f"an invalid item: {reason}") from None
             kind, iteration, number, num_examples, ready_at = _HEAD.unpack(numbers)
             return Message(kind, worker, iteration, number, num_examples, ready_at, item)
-
-    def _count_refused(self, worker: int) -> None:
-        """Counts the peers that ZeroMQ has turned away, as for a frame that is too large."""
-        for _ in range(self._monitors[worker].num_refused()):
-            self._reject(worker, "a connection that did not keep to the protocol, or sent a frame that is too large")
 
     def _reject(self, worker: int, what: str) -> None:
         self.num_rejected += 1

@@ -101,11 +101,7 @@ class FeederStats:
 
 
 class FetcherMetrics:
-    """Counts and seconds of one thread that fetches, which alone reports to it.
-
-    Args:
-        worker: its id.
-    """
+    """Counts and seconds of one thread that fetches, which alone reports to it."""
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
@@ -129,13 +125,9 @@ class FetcherMetrics:
 
 
 class FeedMetrics:
-    """Counts of one source. Its caller sees to it that one thread at a time reports.
+    """Counts of one source, whose queue may hold `capacity` chunks; the threads that fetch report for themselves.
 
-    Args:
-        source: its name.
-        workers: of the threads that fetch, which report for themselves.
-        capacity: chunks that the queue may hold.
-        clock: tells seconds.
+    The caller sees to it that one thread at a time reports.
     """
 
     def __init__(
@@ -183,11 +175,7 @@ class FeedMetrics:
         return ", ".join(busy) or "no worker is in fetch"
 
     def stats(self, num_ready: int) -> SourceStats:
-        """Returns all of it.
-
-        Args:
-            num_ready: batches that are made ahead.
-        """
+        """Returns all of it, given how many batches are made ahead."""
         self.note_queue(self._size)
         now, workers = self._sized_at, tuple(worker.stats() for worker in self.workers)
         elapsed_s, recent_s = now - self._began_at, now - self._recent_since
