@@ -28,7 +28,7 @@ def find_device(device: Any) -> torch.device:
     """Returns a device that exists here.
 
     Raises:
-        ConfigError: it is no device, or there is none of it here.
+        ConfigError: it is not a device, or not of this machine.
     """
     try:
         found = torch.device(device)
