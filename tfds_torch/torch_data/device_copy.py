@@ -100,7 +100,7 @@ class CudaCopy(DeviceCopy):
     Args:
         device: a CUDA device; without an index the current one.
         normalization: of the images.
-        metrics: gets the time that each copy took on the device once it is through; nobody waits for that.
+        metrics: gets the time that each copy took on the device once it is through, without a wait.
         num_ahead: batches to be sent beyond the one that is received next.
     """
 

@@ -52,16 +52,16 @@ def check_ranks(
 
 
 def find_differences(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns what is wrong with what the processes say of themselves, a sentence each; empty when all agree.
+    """Returns the differences between the processes, a sentence each; empty when all agree.
 
     Args:
-        ranks: what each process of torch.distributed says, in their order; `rank` is which share it reads.
+        ranks: the facts of each process of torch.distributed, in their order; `rank` is which share it reads.
     """
     found = [f"rank {process}: {facts['error']}" for process, facts in enumerate(ranks) if "error" in facts]
     known = [facts for facts in ranks if "error" not in facts]
     for name in dict.fromkeys(name for facts in ranks for name in facts if name not in ("rank", "error")):
         if name == "fingerprint" and found:
-            continue  # It says no more than the dataset or the split that differ.
+            continue  # The dataset or the split that differ explain it.
         values: dict[object, list[int]] = {}
         for process, facts in enumerate(ranks):
             if name in facts:
