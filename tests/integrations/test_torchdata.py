@@ -56,13 +56,17 @@ def test_a_state_goes_on_in_other_batches_where_that_is_allowed(
     data_root: Path, epochs: list[Any], before: int, after: int
 ) -> None:
     state = state_after(make_loader(data_root, before), 3)
-    refused = make_loader(data_root, after, batch_size=4)
     with pytest.raises(StateMismatchError, match=r"global_batch_size: 8 in the state .* 4 here"):
-        load_state(refused, state)
-        next(iter(refused))
+        begin_at(make_loader(data_root, after, batch_size=4), state)
     loader = make_loader(data_root, after, batch_size=4)
     load_state(loader, state, allow_batch_change=True)
     assert flat(rows_of(loader)) == flat(epochs[0][3:])
+
+
+def begin_at(loader: Any, state: Any) -> None:
+    """Loads a state, which a worker may refuse only when it begins."""
+    load_state(loader, state)
+    next(iter(loader))
 
 
 def flat(batches: list[Any]) -> list[Any]:

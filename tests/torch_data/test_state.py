@@ -411,6 +411,6 @@ def test_a_dataset_behind_a_loader_that_fetches_ahead_must_be_told(setup: Setup)
 
 def test_a_dataset_whose_loader_went_on_by_a_state_of_its_own_refuses_a_count(setup: Setup) -> None:
     dataset = setup.dataset()
-    dataset._plain.epochs.begin_at(11, 2, Start(0, 1))  # As a worker of a StatefulDataLoader does.
+    dataset._iterations.epochs.begin_at(11, 2, Start(0, 1))  # As a worker of a StatefulDataLoader does.
     with pytest.raises(ConfigError, match=r"went on from a state of its own.* Ask the loader"):
         dataset.state_dict(batches_delivered=1)

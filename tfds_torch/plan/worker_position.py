@@ -162,7 +162,7 @@ class WorkerPosition(Generic[State]):
 
 
 def read_stateful(state: object, kind: type[State]) -> State:
-    """Returns what a state of torchdata's `StatefulDataLoader` says, free of its workers.
+    """Returns the point at which torchdata's `StatefulDataLoader` saved a state, free of its workers.
 
     Args:
         state: what `StatefulDataLoader.state_dict()` returned.

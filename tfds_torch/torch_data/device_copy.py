@@ -28,7 +28,7 @@ def find_device(device: Any) -> torch.device:
     """Returns a device that exists here.
 
     Raises:
-        ConfigError: it is no device, or there is none of it here.
+        ConfigError: it is not a device, or not of this machine.
     """
     try:
         found = torch.device(device)
@@ -100,7 +100,7 @@ class CudaCopy(DeviceCopy):
     Args:
         device: a CUDA device; without an index the current one.
         normalization: of the images.
-        metrics: gets the time that each copy took on the device once it is through; nobody waits for that.
+        metrics: gets the time that each copy took on the device once it is through, without a wait.
         num_ahead: batches to be sent beyond the one that is received next.
     """
 

@@ -46,7 +46,7 @@ class DevicePrefetcher(Iterable[Any]):
         channels_last: whether the images lie in channels_last memory; else they are contiguous.
         prefetch_batches: batches ahead, on CUDA; >= 0.
         metrics: its `add("device_copy", seconds)` is called for every batch, at the latest when the iteration ends: on
-            CUDA with the time of the copy, where nobody waits for it, else with the time of moving and normalising. A
+            CUDA with the time of the copy, which is not waited for, else with the time of moving and normalising. A
             CUDA copy that is not through when the iteration ends is left out.
 
     Raises:

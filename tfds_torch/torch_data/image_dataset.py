@@ -14,7 +14,7 @@ from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.loader_state import state_at
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.parsers.reading_advice import warn_of_reading
-from tfds_torch.plan.cursor import Cursor, Position, Start
+from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
@@ -86,8 +86,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.fields = check_field_names(parser, fields)
         self.is_batched = check_batched(parser, self.fields, batched, transform, target_transform)
         self._rank = RankFinder(world)
-        self.cursor = Cursor()  # Of the Loaders over it.
-        self._plain = PlainIterations()  # Of plain DataLoaders.
+        self._iterations = PlainIterations()
         warn_of_reading(parser, self.fields, self._rank.find_now() or World())
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
@@ -104,8 +103,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             ConfigError: epoch is not an integer >= 0, or Accelerate deals out the share of this rank a second time.
         """
         refuse_second_shards(self, self.parser)
-        self.cursor.set_epoch(epoch)
-        self._plain.set_epoch(epoch)
+        self._iterations.set_epoch(epoch)
 
     def state_dict(self, batches_delivered: int | None = None) -> dict[str, Any]:
         """Returns where training is: a small dictionary of plain values, for JSON or `torch.save`.
@@ -123,14 +121,16 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             ConfigError: batches_delivered is missing where it is not known here, it cannot be so many, or the loader
                 went on from a state of its own and is to be asked.
         """
-        if torch.utils.data.get_worker_info() is None and self._is_of_loader:
+        is_worker = torch.utils.data.get_worker_info() is not None
+        position = None if is_worker else self._iterations.epochs.position_of_loader()
+        if position is not None:
             if batches_delivered is not None:
                 raise ConfigError(
                     f"batches_delivered={batches_delivered}: the loader went on from a state of its own, which counts "
                     f"what it delivers. Ask the loader for its state."
                 )
-            return self.state_of(self.cursor.position()).to_dict()
-        return self._plain.state(self.parser, self.find_rank(), batches_delivered, self.is_read_ahead)
+            return self.state_of(position).to_dict()
+        return self._iterations.state(self.parser, self.find_rank(), batches_delivered, self.is_read_ahead)
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
         """Lets the next iteration go on where a state was taken; later ones are the following epochs.
@@ -161,9 +161,9 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             else:
                 loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
                 must_keep_workers = loaded.read_mode != "index" and loaded.batches_delivered > 0
-            for count in (self.cursor, self._plain.epochs):
-                count.load(loaded.start, loaded.num_workers, must_keep_workers=must_keep_workers)
-        self._plain.restore(position)
+            start, num_workers = loaded.start, loaded.num_workers
+            self._iterations.epochs.load(start, num_workers, must_keep_workers=must_keep_workers)
+        self._iterations.restore(position)
 
     def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
         """Returns the state of a point in an epoch, of a loader with so many workers; None: they are not known."""
@@ -176,24 +176,20 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     @property
     def start(self) -> Start:
         """Where the latest iteration began, or where the next one will: after `set_epoch` or `load_state_dict`."""
-        return self.cursor.position().start if self._is_of_loader else self._plain.epochs.current().position().start
+        return self._iterations.epochs.current().position().start
 
     @property
-    def _is_of_loader(self) -> bool:
-        """Whether the latest iteration is that of a Loader."""
-        return self.cursor.has_begun and not self._plain.epochs.current().has_begun
+    def has_begun(self) -> bool:
+        """Whether an iteration has begun since an epoch was set or a state was loaded."""
+        return self._iterations.epochs.current().has_begun
 
     def begin(self, num_workers: int, earlier: Position | None = None) -> Position:
-        """Returns the position of an iteration of a Loader that begins now; the Loader notes in it what is delivered.
-
-        Args:
-            num_workers: of the Loader, 0 for none.
-            earlier: its iteration before, as for `Cursor.begin`.
+        """Returns the position of an iteration of a Loader that begins now, as `Cursor.begin`.
 
         Raises:
             StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
         """
-        return self._plain.begin_elsewhere(self.cursor, num_workers, earlier)
+        return self._iterations.begin_of_loader(num_workers, earlier)
 
     def __len__(self) -> int:
         """Examples that this rank yields in an epoch, wrapped and padded ones counted; whole batches where it is so."""
@@ -261,7 +257,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         if torch.utils.data.get_worker_info() is not None:
             # If the parent is dead before torch's own loop looks for the first time, that never notices.
             end_with_parent()
-        items = self._counted(self._plain.begin(self.parser, self.find_rank()))
+        items = self._counted(self._iterations.begin(self.parser, self.find_rank()))
         return OneThreadIterator(items, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
     def read(
@@ -297,7 +293,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         start = replace(began.began_at.start, start_batch=began.start_batch)
         transforms = None if self.is_batched else (self.transform, self.target_transform)
         for batch in self._batches(iteration.plan.world, start):
-            self._plain.epochs.note_produced(batch.batch + 1)
+            self._iterations.epochs.note_produced(batch.batch + 1)
             for item in make_items([batch], self.fields, transforms):
                 if num_passed:
                     num_passed -= 1

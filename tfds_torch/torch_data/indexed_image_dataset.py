@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from tfds_torch.engines.batch import Example
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.arguments import check_single_examples
-from tfds_torch.parsers.parser import DEFAULT_FIELDS
-from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions
@@ -24,6 +23,13 @@ from tfds_torch.torch_data.plain_epochs import PlainEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer
 
 _IN_TENSORS = ReadContext(make_buffer=make_own_buffer)
+
+
+class IndexedParser(Parser, Protocol):
+    """A parser whose examples can be fetched one by one."""
+
+    examples_by_index: Callable[..., list[Example]]
+    """As that of `ParserBase`."""
 
 
 class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
@@ -62,7 +68,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
 
     def __init__(
         self,
-        parser: ParserBase,
+        parser: IndexedParser,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         fields: Sequence[str] = DEFAULT_FIELDS,

@@ -231,7 +231,7 @@ class Loader(Iterable[Any]):
             ConfigError: the dataset is not an ImageDataset.
         """
         dataset = self._own_dataset()
-        if self._position is None or not dataset.cursor.has_begun:
+        if self._position is None or not dataset.has_begun:
             return dataset.state_dict()
         return dataset.state_of(self._position).to_dict()
 

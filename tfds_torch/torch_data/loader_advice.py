@@ -1,4 +1,4 @@
-"""What is said before a loader starts anything: how many workers, who reads what how often, and how much memory."""
+"""Advice before a loader starts anything: how many workers, what is read several times, and how much memory."""
 
 import inspect
 import logging
@@ -22,10 +22,8 @@ from tfds_torch.torch_data.wrapped_datasets import find_layer, unwrap
 
 _logger = logging.getLogger(__name__)
 
-_WORKER_NAMES = frozenset({"get_worker_info"})
-_RANK_NAMES = frozenset(
-    ("get_rank", "get_world_size", "rank", "world_size", "num_replicas", "World", "RANK", "WORLD_SIZE")
-)
+_WORKER_NAMES = {"get_worker_info"}
+_RANK_NAMES = {"get_rank", "get_world_size", "rank", "world_size", "num_replicas", "World", "RANK", "WORLD_SIZE"}
 
 _TENSORFLOW_BYTES = 400 * 2**20
 _TORCH_BYTES = 250 * 2**20
@@ -43,7 +41,7 @@ def find_num_workers(asked: int | str) -> tuple[int, str]:
 
 
 def warn_of_foreign(dataset: Any, options: LoaderOptions, num_workers: int) -> None:
-    """Warns where a dataset that is not ours would be read several times, or by nobody but the training loop."""
+    """Warns where a dataset that is not ours would be read several times, or between the steps of the training loop."""
     if find_layer(dataset, ImageDataset) is not None:
         return
     name = type(dataset).__name__
@@ -64,10 +62,7 @@ def warn_of_foreign(dataset: Any, options: LoaderOptions, num_workers: int) -> N
 def warn_of_ranks(dataset: Any, options: LoaderOptions, stacklevel: int = 4) -> bool:
     """Warns where every rank would read all of a dataset that is not ours; returns whether there are several ranks.
 
-    Args:
-        dataset: of the loader.
-        options: of the loader; a sampler or batch sampler of the user's is taken to deal it out.
-        stacklevel: as in `warnings.warn`.
+    A sampler or batch sampler of the user's is taken to deal it out.
     """
     try:
         world = find_rank(os.environ)
@@ -137,28 +132,17 @@ def warn_of_memory(dataset: Any, num_workers: int, prefetch_batches: int) -> Non
     )
 
 
-def _mentions(dataset: Any, names: frozenset[str], function: Any = None) -> bool:
-    """Whether a dataset or one within it has an attribute of one of these names, or code that uses one.
-
-    Args:
-        dataset: of the loader.
-        names: what is looked for.
-        function: whose code is looked at, too; None: there is none.
-    """
+def _mentions(dataset: Any, names: set[str], function: Any = None) -> bool:
+    """Whether a dataset, one within it, or a function has an attribute of one of these names, or code that uses one."""
     layers = list(unwrap(dataset))
-    members = [member for layer in layers for member in _members_of(type(layer))]
+    bases = [base for layer in layers for base in type(layer).__mro__ if not base.__module__.startswith("torch.")]
+    members = [member for base in bases for member in vars(base).values()]
     return any(names & set(getattr(layer, "__dict__", {})) for layer in layers) or any(
         _code_mentions(member, names) for member in (*members, function)
     )
 
 
-def _members_of(kind: type) -> list[Any]:
-    """Returns the members of a class and its bases, without torch's."""
-    bases = [base for base in kind.__mro__ if not base.__module__.startswith("torch.")]
-    return [member for base in bases for member in vars(base).values()]
-
-
-def _code_mentions(function: Any, names: frozenset[str]) -> bool:
+def _code_mentions(function: Any, names: set[str]) -> bool:
     codes = [getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)]
     while codes:
         code = codes.pop()
@@ -171,10 +155,10 @@ def _code_mentions(function: Any, names: frozenset[str]) -> bool:
 
 
 def _is_stream(parser: Parser, num_workers: int) -> bool:
-    """Whether examples go through a shuffle buffer, for all that can be known before the rank is."""
+    """Whether examples go through a shuffle buffer, as far as is known before the rank is."""
     try:
         return parser.read_mode(World(num_workers=num_workers)) != "index"
-    except ConfigError:  # It will be said where the loader is iterated.
+    except ConfigError:  # It is reported where the loader is iterated.
         return True
 
 

@@ -180,12 +180,9 @@ class Normalization:
 
 def _first_images(found: Iterable[Any]) -> Any:
     """Returns the first tensor or array that is uint8 with four dimensions, else the first of floats; None: neither."""
-    rest = []
-    for one in found:
-        if _is_of_bytes(one):
-            return one
-        rest.append(one)
-    return next((one for one in rest if one.ndim == 4 and _is_float(one) and not _is_nested(one)), None)
+    candidates = [one for one in found if one.ndim == 4 and not _is_nested(one)]
+    images = [*filter(_is_of_bytes, candidates), *filter(_is_float, candidates)]
+    return images[0] if images else None
 
 
 def _is_of_bytes(image: Any) -> bool:
@@ -206,11 +203,7 @@ def _shape_of(tensor: Tensor) -> str:
 
 
 def _numbers(name: str, values: Any) -> tuple[float, ...] | None:
-    """Returns numbers, one per channel, as a tuple.
-
-    Raises:
-        ConfigError: values is no sequence of numbers.
-    """
+    """Returns numbers, one per channel, as a tuple."""
     if values is None:
         return None
     try:
@@ -223,11 +216,7 @@ def _numbers(name: str, values: Any) -> tuple[float, ...] | None:
 
 
 def _find_dtype(dtype: Any) -> torch.dtype | None:
-    """Returns a dtype that was given, or named.
-
-    Raises:
-        ConfigError: it is not one that images can have.
-    """
+    """Returns a dtype that was given, or named."""
     if dtype is None:
         return None
     name = str(dtype).removeprefix("torch.")

@@ -1,7 +1,7 @@
 """What only plain DataLoaders and torchdata's StatefulDataLoader need of an ImageDataset.
 
-They tell a dataset nothing: the process that reads counts what it hands over, and looks at its callers' frames to find
-out how its items are taken.
+They report nothing to a dataset: the process that reads counts what it hands over, and looks at its callers' frames to
+find out how its items are taken.
 """
 
 import os
@@ -19,7 +19,7 @@ from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.loader_state import state_at
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.cursor import Cursor, Position
+from tfds_torch.plan.cursor import Position
 from tfds_torch.plan.epoch import EpochPlan, WorkerOrder
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
@@ -55,7 +55,7 @@ class Iteration:
 
 
 class PlainIterations:
-    """The iterations of plain DataLoaders over one dataset: their epochs, and the one that this process counts.
+    """The iterations over one dataset: their epochs, and the one of a plain DataLoader that this process counts.
 
     torchdata's StatefulDataLoader saves and loads the position of each worker, in the worker; without workers, that of
     its own process. A copy of a dataset goes on where the original would; a worker that is spawned does not.
@@ -102,8 +102,8 @@ class PlainIterations:
         self._iteration = Iteration(parser.plan(world, first_example=start.first_example), began)
         return self._iteration
 
-    def begin_elsewhere(self, cursor: Cursor, num_workers: int, earlier: Position | None) -> Position:
-        """Returns the position of an iteration of a Loader that begins now by its cursor; it shares the count.
+    def begin_of_loader(self, num_workers: int, earlier: Position | None) -> Position:
+        """Returns the position of an iteration of a Loader that begins now, as `Cursor.begin`.
 
         Raises:
             StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
@@ -113,12 +113,8 @@ class PlainIterations:
                 "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
                 "state of a Loader, or of LoaderState.from_stateful."
             )
-        if (count := self.epochs.current()).has_begun:
-            cursor.count_from(count.position().start.epoch)
-        position = cursor.begin(num_workers, earlier)
-        self.epochs.count_from(position.start.epoch)
         self._iteration = None
-        return position
+        return self.epochs.begin_of_loader(num_workers, earlier)
 
     def state(self, parser: Parser, rank: World, batches_delivered: int | None, is_read_ahead: bool) -> dict[str, Any]:
         """Returns where training is; in a worker, that worker's own position.
@@ -126,7 +122,7 @@ class PlainIterations:
         Args:
             parser: of the dataset.
             rank: and the number of ranks.
-            batches_delivered: what the user says; None: nothing was said.
+            batches_delivered: the user's count; None: there is none.
             is_read_ahead: whether what stands before the training loop fetches batches ahead.
 
         Raises:
@@ -303,16 +299,9 @@ def make_plain_loader(
     num_workers: int,
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None,
 ) -> "DataLoader[Any]":
-    """Returns torch's own DataLoader, as the commands use it: its workers live from epoch to epoch.
-
-    Args:
-        dataset: what is loaded.
-        batch_size: examples of a batch; None: items come as they are.
-        num_workers: loader processes; 0 reads in this process.
-        collate_fn: makes a batch of a list of examples; None: torch's own.
-    """
+    """Returns torch's own DataLoader, as the commands use it: its workers live from epoch to epoch."""
     with warnings.catch_warnings():
-        # The commands say so themselves, once, where a loader would in every rank.
+        # The commands warn themselves, once, where a loader would in every rank.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         return DataLoader(
             dataset, batch_size, num_workers=num_workers, persistent_workers=num_workers > 0, collate_fn=collate_fn

@@ -1,4 +1,4 @@
-"""The epochs of plain DataLoaders, counted by their workers in memory that they share with the training process."""
+"""The epochs of a dataset, counted in memory that the workers of plain DataLoaders share with the training process."""
 
 import errno
 import os
@@ -26,10 +26,11 @@ _ROW = np.dtype(
 
 
 class PlainCount(Cursor):
-    """The cursor of a training process's plain DataLoaders, and what tells its workers one iteration from the next.
+    """The cursor of a training process, and what tells workers of plain DataLoaders one iteration from the next.
 
     Attributes:
         num_loaded: states that were loaded so far.
+        num_changes: changes of this count, but for num_produced.
         num_produced: the rank's batches of the epoch before this number have been read, are being read, or come before
             the start.
         knows_delivered: whether the loader itself knows where the latest iteration began and what is delivered.
@@ -37,7 +38,7 @@ class PlainCount(Cursor):
 
     def __init__(self) -> None:
         super().__init__()
-        self.num_loaded = self.num_produced = 0
+        self.num_loaded = self.num_changes = self.num_produced = 0
         self.knows_delivered = False
         # A loader's base seed -> its latest iteration, and a bit for each worker that has begun it.
         self._seeds: dict[int, tuple[Start, int]] = {}
@@ -107,6 +108,7 @@ class PlainEpochs:
     """
 
     _shared: Any  # With its lock.
+    _of_loader: tuple[int, Position] | None  # The latest iteration of a Loader, and the number of its change.
     _persistent: tuple[tuple[int, int, int], int] | None
     _owner: int
 
@@ -123,10 +125,20 @@ class PlainEpochs:
         with self._count(os.getpid()) as count:
             count.load(start, num_workers, must_keep_workers=must_keep_workers)
 
-    def count_from(self, epoch: int) -> None:
-        """Counts on from an epoch that a Loader reads, as `Cursor.count_from`."""
+    def begin_of_loader(self, num_workers: int, earlier: Position | None) -> Position:
+        """Returns the position of an iteration of a Loader that begins now, as `Cursor.begin`."""
+        is_untouched = earlier is not None and not (earlier.delivered or earlier.has_ended)
+        is_again = is_untouched and earlier is self.position_of_loader()
         with self._count(os.getpid()) as count:
-            count.count_from(epoch)
+            position = count.begin(num_workers, count.position() if is_again else None)
+            self._of_loader = count.num_changes, position
+            return position
+
+    def position_of_loader(self) -> Position | None:
+        """Returns the position of the latest iteration, if it is one of a Loader."""
+        number, position = self._of_loader or (0, None)
+        count = self.current()
+        return position if count.has_begun and count.num_changes == number else None
 
     def begin(self, loader_seed: int | None, num_workers: int, worker: int = 0) -> Start:
         """Returns where an iteration begins that begins now.
@@ -170,13 +182,9 @@ class PlainEpochs:
                 count.remember(loader_seed, start, worker)
 
     def fixed_epoch(self, loader_seed: int | None) -> int | None:
-        """Returns the epoch that was set by hand, if one was; to a worker, in the process that its loader belongs to.
-
-        Args:
-            loader_seed: the base seed of the loader whose worker this is; None outside of workers.
-        """
-        with self._count(_owner(loader_seed)) as count:
-            return count.fixed_epoch
+        """Returns the epoch that was set by hand, if one was; the loader's seed as for `begin`."""
+        with self._row(_owner(loader_seed)) as row:
+            return _read(row).fixed_epoch
 
     def note_produced(self, num_batches: int) -> None:
         """Notes that the rank's batches before a number have been read, or are being read."""
@@ -185,14 +193,15 @@ class PlainEpochs:
 
     def current(self) -> PlainCount:
         """Returns how far this training process is, as it is now."""
-        with self._count(os.getpid()) as count:
-            return count
+        with self._row(os.getpid()) as row:
+            return _read(row)
 
     @contextmanager
     def _count(self, owner: int) -> Iterator[PlainCount]:
-        """Holds the count of a training process; what is changed is kept unless there is an error."""
+        """Holds the count of a training process, to change it; where there is an error it stays as it was."""
         with self._row(owner) as row:
             count = _read(row)
+            count.num_changes += 1
             yield count
             _write(row, count)
 
@@ -247,7 +256,7 @@ class PlainEpochs:
 
     def _forget_process(self) -> None:
         """Forgets what one process knows of its own iterations."""
-        self._persistent = None
+        self._persistent = self._of_loader = None
         self._owner = os.getpid()
 
 

@@ -9,6 +9,7 @@ import torch.distributed
 
 from tfds_torch.errors import ConfigError, StallError
 from tfds_torch.parsers.parser import Parser
+from tfds_torch.plan.arguments import check_seconds
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.rank_world import is_distributed
 
@@ -34,8 +35,7 @@ def check_ranks(
             initialised.
         StallError: not all ranks came within timeout_s.
     """
-    if not isinstance(timeout_s, int | float) or not 0 < timeout_s < float("inf"):
-        raise ConfigError(f"check_ranks: timeout_s={timeout_s!r} must be a number of seconds, more than 0.")
+    check_seconds("check_ranks: timeout_s", timeout_s, can_be_none=False)
     if is_distributed():
         if not torch.distributed.is_gloo_available():
             raise ConfigError("check_ranks needs gloo, and this build of torch.distributed has none.")
@@ -52,23 +52,23 @@ def check_ranks(
 
 
 def find_differences(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns what is wrong with what the processes say of themselves, a sentence each; empty when all agree.
+    """Returns the differences between the processes, a sentence each; empty when all agree.
 
     Args:
-        ranks: what each process of torch.distributed says, in their order; `rank` is which share it reads.
+        ranks: the facts of each process of torch.distributed, in their order; `rank` is which share it reads.
     """
     found = [f"rank {process}: {facts['error']}" for process, facts in enumerate(ranks) if "error" in facts]
     known = [facts for facts in ranks if "error" not in facts]
     for name in dict.fromkeys(name for facts in ranks for name in facts if name not in ("rank", "error")):
         if name == "fingerprint" and found:
-            continue  # It says no more than the dataset or the split that differ.
+            continue  # The dataset or the split that differ explain it.
         values: dict[object, list[int]] = {}
         for process, facts in enumerate(ranks):
             if name in facts:
                 values.setdefault(facts[name], []).append(process)
         if len(values) > 1:
-            told = ", ".join(f"{_show(value)} on {_list(processes)}" for value, processes in values.items())
-            found.append(f"{name} is {told}{_REMEDIES.get(name, '')}")
+            parts = ", ".join(f"{_show(value)} on {_list(processes)}" for value, processes in values.items())
+            found.append(f"{name} is {parts}{_REMEDIES.get(name, '')}")
     if found:
         return found
     num_replicas, read = known[0]["num_replicas"], [facts["rank"] for facts in known]
@@ -104,14 +104,12 @@ def _describe_preprocess(preprocess: Any) -> str:
     """Returns what it does; its repr may hold addresses, which differ from process to process."""
     if not is_dataclass(preprocess):
         return type(preprocess).__qualname__
-    values = [(field.name, getattr(preprocess, field.name)) for field in fields(preprocess)]
-    shown = [f"{name}={_name_of(value) if callable(value) else repr(value)}" for name, value in values]
+    shown = []
+    for field in fields(preprocess):
+        value = getattr(preprocess, field.name)
+        kind = value if hasattr(value, "__qualname__") else type(value)
+        shown.append(f"{field.name}={f'{kind.__module__}:{kind.__qualname__}' if callable(value) else repr(value)}")
     return f"{type(preprocess).__name__}({', '.join(shown)})"
-
-
-def _name_of(function: Any) -> str:
-    kind = function if hasattr(function, "__qualname__") else type(function)
-    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _gather(facts: dict[str, Any], timeout_s: float) -> list[Mapping[str, Any]]:

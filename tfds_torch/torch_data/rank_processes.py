@@ -128,7 +128,7 @@ class _Ranks:
                 os.kill(pid, signal.SIGKILL)
             _end_group(pid)
         failures = {}
-        while self._doing:  # Every thread says when its process was waited for.
+        while self._doing:  # Every thread reports when its process was waited for.
             try:
                 rank, kind, payload = self._get(_GRACE_S)
             except queue.Empty:

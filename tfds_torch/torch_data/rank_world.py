@@ -21,9 +21,6 @@ def is_distributed() -> bool:
 def find_rank(environ: Mapping[str, str]) -> World:
     """Returns the rank by torch.distributed when that is initialised, else by the environment, else one replica.
 
-    Args:
-        environ: of this process; `RANK` and `WORLD_SIZE` are looked at.
-
     Raises:
         ConfigError: torch.distributed and the environment contradict each other, or, without torch.distributed, the
             environment makes no sense.
