@@ -343,7 +343,10 @@ def _pids_in(error: BaseException | None) -> set[int]:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Empties the frames of an error and of those behind it: they are torch's, and hold its iterator."""
+    """Empties torch's frames of an error and of those behind it: they hold its iterator."""
     while error is not None:
-        traceback.clear_frames(error.__traceback__)
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("torch.utils.data"):
+                with suppress(RuntimeError):  # It still runs: an iteration within another one.
+                    frame.clear()
         error = error.__cause__ or error.__context__
