@@ -81,11 +81,11 @@ def load_stream(root: Path, _: Path) -> Iterable[Any]:
 @pytest.mark.parametrize(
     ("make_loader", "num_workers", "ceiling"),
     [
-        pytest.param(load_index, NUM_WORKERS, 29, id="Loader"),
-        pytest.param(load_multi, NUM_WORKERS, 29, id="MultiLoader"),
-        pytest.param(load_here, 0, 24, id="no workers"),
-        pytest.param(load_beton, NUM_WORKERS, 28, id="beton"),
-        pytest.param(load_stream, NUM_WORKERS, 26, id="stream", marks=pytest.mark.slow),  # Workers import tensorflow.
+        pytest.param(load_index, NUM_WORKERS, 27, id="Loader"),
+        pytest.param(load_multi, NUM_WORKERS, 26, id="MultiLoader"),
+        pytest.param(load_here, 0, 22, id="no workers"),
+        pytest.param(load_beton, NUM_WORKERS, 26, id="beton"),
+        pytest.param(load_stream, NUM_WORKERS, 24, id="stream", marks=pytest.mark.slow),  # Workers import tensorflow.
     ],
 )
 def test_a_batch_crosses_few_files(

@@ -70,6 +70,7 @@ def test_suites_run_and_report_and_a_missed_target_is_exit_code_1(run_bench: Run
     assert (tmp_path / "out" / "sample.md").exists()
 
 
+@pytest.mark.slow
 def test_a_target_that_cannot_be_judged_is_exit_code_1_but_not_with_only(run_bench: Run, tmp_path: Path) -> None:
     without_timm = run_bench("ours=steady,timm=not_installed", "sample", *SMALL)
     assert without_timm.returncode == 1, without_timm.stderr
@@ -81,6 +82,7 @@ def test_a_target_that_cannot_be_judged_is_exit_code_1_but_not_with_only(run_ben
     assert [contestant["name"] for contestant in rows(read_report(tmp_path, "sample"))] == ["ours"]
 
 
+@pytest.mark.slow
 def test_waiting_contestants_use_no_processor_time(run_bench: Run, tmp_path: Path) -> None:
     run_bench("busy,steady", "sample", "--only", "busy,steady", *SMALL)
     busy, steady = rows(read_report(tmp_path, "sample"))
@@ -211,7 +213,10 @@ def start_bench(folder: Path) -> "subprocess.Popen[bytes]":
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGKILL))],
+)
 def test_an_interrupted_run_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     with start_bench(tmp_path) as runner:
         try:
@@ -230,6 +235,7 @@ def test_an_interrupted_run_leaves_no_process(number: signal.Signals, tmp_path: 
         assert b"Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_a_hung_contestant_is_ended_and_reported(run_bench: Run, tmp_path: Path) -> None:
     done = run_bench("hangs,steady", "sample", "--timeout", "12", *SMALL)
     assert done.returncode == 1

@@ -141,6 +141,7 @@ def test_images_of_any_shape_are_counted_where_the_task_names_none(tmp_path: Pat
         process.end()
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     with contestant(planted.peer(planted.hangs), tmp_path, timeout_s=10) as process:  # Its start is in it.
         with pytest.raises(StallError, match=r"^epoch 0 was not over after 10 s$"):

@@ -62,6 +62,7 @@ def test_states_and_resuming_are_measured_in_every_mode(photos: Path) -> None:
     assert index.median < examples.median
 
 
+@pytest.mark.slow
 def test_both_loaders_are_measured_with_and_without_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(loader_costs, "_NUM_BATCHES", 4)
     monkeypatch.setattr(loader_costs, "_NUM_LARGE", 3)

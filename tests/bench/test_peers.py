@@ -51,7 +51,8 @@ SLOW_NEEDS = {name: needs for name, needs in FUSED_NEEDS.items() if name != "dal
     ("suites", "needs"),
     [
         pytest.param(("sample", "start"), NEEDS, marks=pytest.mark.campaign, id="single examples"),
-        pytest.param(("jpeg", "jpeg_eval", "png32"), SLOW_NEEDS, marks=pytest.mark.slow, id="whole batches"),
+        pytest.param(("jpeg",), SLOW_NEEDS, marks=pytest.mark.slow, id="whole batches"),
+        pytest.param(("jpeg_eval", "png32"), SLOW_NEEDS, marks=pytest.mark.campaign, id="evaluation and PNG"),
         # A gigabyte of packages is installed for it, into this test's own cache folder.
         pytest.param(("jpeg",), {"dali": ()}, marks=pytest.mark.campaign, id="DALI"),
     ],

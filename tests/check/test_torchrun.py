@@ -47,8 +47,8 @@ def test_two_ranks_of_torchrun_keep_every_promise(machine: Machine, digits: Path
     ("num_replicas", "num_workers", "line"),
     [
         (1, 0, ""),
-        (1, 2, "--eval --read-mode examples"),
-        (3, 0, "--eval --read-mode examples"),
+        pytest.param(1, 2, "--eval --read-mode examples", marks=pytest.mark.campaign),
+        pytest.param(3, 0, "--eval --read-mode examples", marks=pytest.mark.campaign),
         pytest.param(3, 2, "", marks=pytest.mark.campaign),
         (4, 1, "--eval --split test[:3] --read-mode examples"),
     ],
@@ -75,7 +75,10 @@ def test_a_bar_counts_the_batches_of_all_ranks(checker: Checker, digits: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", [[], ["--workers", "0"]], ids=["workers", "no workers"])
+@pytest.mark.parametrize(
+    "line",
+    [pytest.param([], id="workers"), pytest.param(["--workers", "0"], id="no workers", marks=pytest.mark.campaign)],
+)
 def test_a_damaged_shard_is_one_message_with_the_ranks_number(
     machine: Machine, own_digits: Path, line: list[str]
 ) -> None:
@@ -121,7 +124,13 @@ def test_a_rank_that_says_nothing_breaks_promises(machine: Machine, digits: Path
     ("fault", "line", "code", "message"),
     [
         ("another seed", "--workers 0", 2, r"error: Rank [01] of 2: .*seed is 42 on rank 0, 43 on rank 1.*"),
-        ("dead rank", "--workers 0", 1, r"BROKEN: Rank 1 of 2: The process .* was killed by SIGKILL .*"),
+        pytest.param(
+            "dead rank",
+            "--workers 0",
+            1,
+            r"BROKEN: Rank 1 of 2: The process .* was killed by SIGKILL .*",
+            marks=pytest.mark.campaign,
+        ),
         ("dead rank among batches", "--workers 2", 1, r"BROKEN: Rank 1 of 2: The process .* was killed by SIGKILL .*"),
         ("stalled rank", "--workers 1", 1, r"BROKEN: For 30 s nothing came from .* \(1 of 2\)\. .*"),
     ],

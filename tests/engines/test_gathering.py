@@ -111,8 +111,7 @@ def test_what_takes_more_than_to_copy_goes_through_threads() -> None:
         assert "tfds_torch-decode" in names
 
 
-def test_a_damaged_example_is_an_error_after_the_batches_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "_READ_AT_ONCE", 10)
+def test_a_damaged_example_is_an_error_after_the_batches_before_it() -> None:
     whole = list(read_in_index_mode(pixels_request()))
     batches = read_in_index_mode(pixels_request(source={"damaged": frozenset({int(whole[2].index[5])})}))
     assert_same([next(batches), next(batches)], whole[:2])

@@ -135,7 +135,7 @@ def test_a_beam_export_whose_process_is_killed_is_gone_on_with_and_no_complete_s
 
 INTERRUPTS = [
     pytest.param("FnApiRunner", "", os.killpg, id="the terminal"),
-    pytest.param("BundleBasedDirectRunner", "", os.kill, id="the process alone"),
+    pytest.param("BundleBasedDirectRunner", "", os.kill, id="the process alone", marks=pytest.mark.campaign),
     pytest.param("FnApiRunner", "direct_num_workers=2 direct_running_mode=multi_processing", os.kill, id="processes"),
 ]
 

@@ -234,11 +234,16 @@ if "{module}" == "none":
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(
-    ("module", "code"),
-    [("tfds_torch.export.command", 130), ("tfds_torch.storage.tfrecord.shard_counts", 130), ("none", 0)],
+    ("module", "code", "name"),
+    [
+        pytest.param("tfds_torch.export.command", 130, "SIGINT", marks=pytest.mark.slow),
+        pytest.param("tfds_torch.storage.tfrecord.shard_counts", 130, "SIGTERM", marks=pytest.mark.slow),
+        pytest.param("none", 0, "SIGINT", marks=pytest.mark.slow),
+        pytest.param("tfds_torch.export.command", 130, "SIGTERM", marks=pytest.mark.campaign),
+        pytest.param("tfds_torch.storage.tfrecord.shard_counts", 130, "SIGINT", marks=pytest.mark.campaign),
+        pytest.param("none", 0, "SIGTERM", marks=pytest.mark.campaign),
+    ],
 )
 def test_ctrl_c_at_the_beginning_and_the_end_is_no_death_by_a_signal(
     exported_root: Path, tmp_path: Path, name: str, module: str, code: int

@@ -17,9 +17,17 @@ DEADLINE_S = 120.0
 NUM_SHARDS = 200  # So many that none of them is the last one when the first is seen.
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("file_format", ["webdataset", "tfrecord", "array_record"])
+@pytest.mark.parametrize(
+    ("file_format", "name"),
+    [
+        pytest.param("webdataset", "SIGINT", marks=pytest.mark.slow),
+        pytest.param("tfrecord", "SIGTERM", marks=pytest.mark.slow),
+        pytest.param("array_record", "SIGINT", marks=pytest.mark.slow),
+        pytest.param("webdataset", "SIGTERM", marks=pytest.mark.campaign),
+        pytest.param("tfrecord", "SIGINT", marks=pytest.mark.campaign),
+        pytest.param("array_record", "SIGTERM", marks=pytest.mark.campaign),
+    ],
+)
 def test_an_interrupted_export_keeps_its_shards_and_goes_on(
     exported_root: Path, tmp_path: Path, file_format: str, name: str
 ) -> None:

@@ -30,7 +30,9 @@ def check(counts: dict[str, int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize(
+    "file_format", ["webdataset", *(pytest.param(name, marks=pytest.mark.campaign) for name in FORMATS[1:])]
+)
 def test_killed_exports_leave_whole_shards_that_a_second_run_keeps(
     run_python: Callable[..., Any], exported_root: Path, tmp_path: Path, file_format: str
 ) -> None:

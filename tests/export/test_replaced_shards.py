@@ -388,9 +388,15 @@ def kill_exports(run_python: Callable[..., Any], root: Path, folder: Path, *argu
     return counts
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("exchange", ["call", "renames"])
-@pytest.mark.parametrize("file_format", ["webdataset", "tfrecord"])
+@pytest.mark.parametrize(
+    ("file_format", "exchange"),
+    [
+        pytest.param("webdataset", "call", marks=SLOW),
+        pytest.param("tfrecord", "renames", marks=SLOW),
+        pytest.param("webdataset", "renames", marks=pytest.mark.campaign),
+        pytest.param("tfrecord", "call", marks=pytest.mark.campaign),
+    ],
+)
 def test_a_kill_before_any_change_leaves_the_old_or_the_new_export_and_the_next_run_completes_it(
     run_python: Callable[..., Any], exported_root: Path, tmp_path: Path, file_format: str, exchange: str
 ) -> None:

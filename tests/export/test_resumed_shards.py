@@ -271,9 +271,15 @@ def suppress_and_note(told: list[str]) -> Iterator[None]:
         told.append(str(error))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("file_format", FORMATS)
-@pytest.mark.parametrize("call", ["pwrite", "fsync", "replace"])
+CALLS = ("pwrite", "fsync", "replace")
+REFUSALS = [
+    pytest.param(call, file_format, marks=pytest.mark.slow if at == number else pytest.mark.campaign)
+    for number, call in enumerate(CALLS)
+    for at, file_format in enumerate(FORMATS)
+]
+
+
+@pytest.mark.parametrize(("call", "file_format"), REFUSALS)
 def test_whatever_the_system_refuses_complete_shards_verify_and_the_same_command_goes_on(
     photos: ParserTfds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str, call: str
 ) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,27 @@ def cells(
         return [] if name in quick else [pytest.mark.slow] if name in slow else [pytest.mark.campaign]
 
     return [pytest.param(cell, marks=marks(cell), id=str(cell)) for cell in among]
+
+
+def crossed(
+    ways: Iterable[Any],
+    quick: Mapping[str, Collection[Any]],
+    slow: Mapping[str, Collection[Any]],
+) -> list[Any]:
+    """Returns every cell in every way, as pytest's parameters.
+
+    Args:
+        ways: each a value, or a tuple of several.
+        quick: name of a cell -> its quick ways.
+        slow: name of a cell -> its slow ways; all others are of the campaign.
+    """
+    found = []
+    for cell, way in itertools.product(ALL, ways):
+        values = way if isinstance(way, tuple) else (way,)
+        is_quick, is_slow = (way in chosen.get(str(cell), ()) for chosen in (quick, slow))
+        marks = () if is_quick else pytest.mark.slow if is_slow else pytest.mark.campaign
+        found.append(pytest.param(*values, cell, marks=marks, id="-".join(map(str, (cell, *values)))))
+    return found
 
 
 def make_parser(root: str, **options: Any) -> ParserTfds:

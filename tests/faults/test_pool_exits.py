@@ -20,13 +20,12 @@ from zygote import Script
 from faults import pool_lives
 from faults.cells import (
     ALSO_FORKED,
-    FORKED,
     HARMED_BATCH,
     NUM_WORKERS,
     QUICK,
-    SLOW,
     Cell,
     cells,
+    crossed,
     harm_at,
     make_loader,
     places,
@@ -44,8 +43,27 @@ LOADER, SHARED = QUICK[:1], QUICK[1:]  # A life takes seconds: only one of them 
 # Iterations that are given up
 
 
-@pytest.mark.parametrize("way", ["break", "drop", "error in the loop"])
-@pytest.mark.parametrize("cell", cells(quick=FORKED[:2] + FORKED[4:6], slow=(*ALSO_FORKED, "shared-spawn-persistent")))
+WAYS_OUT = ("break", "drop", "error in the loop")
+
+
+@pytest.mark.parametrize(
+    ("way", "cell"),
+    crossed(
+        WAYS_OUT,
+        quick={
+            "Loader-fork-persistent": WAYS_OUT,
+            "Loader-fork-once": ("drop",),
+            "shared-fork-persistent": ("break",),
+            "shared-fork-once": ("drop", "error in the loop"),
+        },
+        slow={
+            "Loader-fork-once": ("break", "error in the loop"),
+            "shared-fork-persistent": ("drop",),
+            "zmq-fork-persistent": ("break", "error in the loop"),
+            "shared-spawn-persistent": ("drop",),
+        },
+    ),
+)
 def test_an_iteration_that_is_given_up_leaves_no_process_but_persistent_workers(
     way: str, cell: Cell, numbered_root: str, are_gone: AreGone
 ) -> None:
@@ -72,8 +90,14 @@ def test_an_iteration_that_is_given_up_leaves_no_process_but_persistent_workers(
     assert are_gone(pids)
 
 
-@pytest.mark.parametrize("way", ["drop", "close"])
-@pytest.mark.parametrize("cell", cells(slow=ALSO_FORKED))
+@pytest.mark.parametrize(
+    ("way", "cell"),
+    crossed(
+        ("drop", "close"),
+        quick=dict.fromkeys(QUICK, ("drop", "close")),
+        slow={"Loader-fork-once": ("drop",), "zmq-fork-persistent": ("close",)},
+    ),
+)
 def test_a_worker_that_is_busy_for_ever_ends_with_its_loader(
     way: str, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -104,8 +128,14 @@ def test_a_new_iteration_ends_the_one_before(cell: Cell, numbered_root: str) -> 
             next(first)
 
 
-@pytest.mark.parametrize("way", ["thread", "signal handler"])
-@pytest.mark.parametrize("cell", cells(slow=ALSO_FORKED))
+@pytest.mark.parametrize(
+    ("way", "cell"),
+    crossed(
+        ("thread", "signal handler"),
+        quick=dict.fromkeys(QUICK, ("thread", "signal handler")),
+        slow={"Loader-fork-once": ("signal handler",), "zmq-fork-persistent": ("thread",)},
+    ),
+)
 def test_a_loader_that_is_closed_while_its_batch_is_waited_for_is_an_error_and_leaves_nothing(
     way: str, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -141,7 +171,7 @@ def start_waiting(start_life: StartLife, cell: Cell) -> tuple[Script, list[int]]
     return life, json.loads(line)
 
 
-@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, *SLOW)))
+@pytest.mark.parametrize("cell", cells(LOADER, ("Loader-spawn-once", "zmq-forkserver-once")))
 def test_workers_end_with_a_training_process_that_was_killed(cell: Cell, start_life: StartLife) -> None:
     """One of them sleeps in its dataset, the other one waits for work."""
     life, children = start_waiting(start_life, cell)
@@ -169,7 +199,7 @@ def test_workers_end_with_a_killed_training_process_while_one_lives_that_it_fork
     assert life.finish().returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, *SLOW)))
+@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once", "zmq-forkserver-once")))
 def test_ctrl_c_is_one_keyboard_interrupt_and_nothing_is_left(cell: Cell, start_life: StartLife) -> None:
     life, _ = start_waiting(start_life, cell)
     os.killpg(life.pid, signal.SIGINT)  # As a terminal does.
@@ -178,33 +208,33 @@ def test_ctrl_c_is_one_keyboard_interrupt_and_nothing_is_left(cell: Cell, start_
     assert done.stderr.count("Traceback") == done.stderr.count("KeyboardInterrupt") == 1, done.stderr
 
 
-@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "zmq-forkserver-once")))
+@pytest.mark.parametrize("cell", cells(SHARED, ("zmq-forkserver-once",)))
 def test_sigterm_to_the_process_group_leaves_nothing(cell: Cell, start_life: StartLife) -> None:
     life, _ = start_waiting(start_life, cell)
     os.killpg(life.pid, signal.SIGTERM)
     assert life.finish().returncode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "zmq-forkserver-once")))
+@pytest.mark.parametrize("cell", cells(SHARED, LOADER))
 def test_a_script_that_ends_with_a_stopped_worker_ends(cell: Cell, run_life: RunLife) -> None:
     assert len(run_life(pool_lives.leave_open, cell)) == NUM_WORKERS
 
 
-@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "zmq-fork-once", "shared-spawn-persistent")))
+@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "zmq-fork-once")))
 def test_many_epochs_leave_no_file_open_and_no_process(cell: Cell, run_life: RunLife) -> None:
     life = run_life(pool_lives.read_many_epochs, cell)
     assert max(life["open"][3:]) <= max(life["open"][:3]), life["open"]
     assert (life["alive"], life["others"]) == (0, [])
 
 
-@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once")))
+@pytest.mark.parametrize("cell", cells(LOADER, SHARED))
 def test_a_loader_that_is_made_while_dev_shm_is_full_works_or_says_what_to_do(
     cell: Cell, numbered_root: str, run_life: RunLife, pytestconfig: pytest.Config
 ) -> None:
     check_full_memory(run_life(pool_lives.fill_shared_memory, cell, "before"), numbered_root, pytestconfig)
 
 
-@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once")))
+@pytest.mark.parametrize("cell", cells(LOADER, SHARED))
 def test_a_loader_goes_on_exactly_when_dev_shm_becomes_full(
     cell: Cell, numbered_root: str, run_life: RunLife, pytestconfig: pytest.Config
 ) -> None:
@@ -223,8 +253,17 @@ def check_full_memory(life: dict[str, Any] | None, root: str, config: pytest.Con
 # Children that the user forks
 
 
-@pytest.mark.parametrize("way", ["nothing", "close", "iter", "next"])
-@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "Loader-spawn-once")))
+CHILDS_WAYS = ("nothing", "close", "iter", "next")
+
+
+@pytest.mark.parametrize(
+    ("way", "cell"),
+    crossed(
+        CHILDS_WAYS,
+        quick=dict.fromkeys(LOADER, CHILDS_WAYS),
+        slow={"shared-fork-once": ("iter", "next"), "Loader-spawn-once": ("close",)},
+    ),
+)
 def test_a_forked_child_leaves_the_workers_alone_and_no_batch_is_lost(
     way: str, cell: Cell, numbered_root: str, run_life: RunLife
 ) -> None:
@@ -232,8 +271,14 @@ def test_a_forked_child_leaves_the_workers_alone_and_no_batch_is_lost(
     check_life_with_child(run_life(pool_lives.fork_in_the_middle, cell, "os.fork", way), way, numbered_root)
 
 
-@pytest.mark.parametrize("way", ["close", "iter"])
-@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "shared-spawn-persistent")))
+@pytest.mark.parametrize(
+    ("way", "cell"),
+    crossed(
+        ("close", "iter"),
+        quick=dict.fromkeys(SHARED, ("close", "iter")),
+        slow={"Loader-fork-persistent": ("close", "iter")},
+    ),
+)
 def test_a_child_of_multiprocessing_leaves_the_workers_alone_and_no_batch_is_lost(
     way: str, cell: Cell, numbered_root: str, run_life: RunLife
 ) -> None:

@@ -15,11 +15,12 @@ import pytest
 
 from faults.cells import (
     ALL,
-    ALSO_FORKED,
     FORKED,
     HARMED_BATCH,
+    QUICK,
     Cell,
     cells,
+    crossed,
     harm_at,
     make_loader,
     places,
@@ -29,7 +30,6 @@ from faults.cells import (
 from faults.harm import LAST_WORDS
 from tfds_torch.errors import CorruptRecordError, StallError, WorkerError
 
-slow, campaign = pytest.mark.slow, pytest.mark.campaign
 AreGone = Callable[[list[int]], bool]
 ENDS = {
     "kill": "was killed by SIGKILL (out of memory?)",
@@ -42,6 +42,9 @@ STALL_S = {"fork": 2.0, "spawn": 25.0, "forkserver": 25.0}
 """Time limits in which a worker also starts."""
 
 
+KILLED_QUICKLY = ("Loader-fork-persistent", "examples-fork-once", "shared-fork-once", "zmq-fork-persistent")
+
+
 def check_that_it_goes_on(loader: Any, came: list[Any], root: str) -> None:
     """Checks the batches that came before an error: they are the epoch's first ones, and the rest comes exactly."""
     assert came == planned(root, 0)[: len(came)]
@@ -50,15 +53,24 @@ def check_that_it_goes_on(loader: Any, came: list[Any], root: str) -> None:
     assert list(places(loader)) == planned(root, 1)
 
 
-@pytest.mark.parametrize("cell", cells(quick=FORKED))
+@pytest.mark.parametrize("cell", cells(KILLED_QUICKLY, (*FORKED, "shared-spawn-persistent", "zmq-forkserver-once")))
 def test_a_killed_worker_is_an_error_that_names_it_and_the_epoch_goes_on_exactly(
     cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
     check_death("kill", cell, numbered_root, tmp_path, are_gone)
 
 
-@pytest.mark.parametrize("how", ["exit", "segfault", "terminate", "bus"])
-@pytest.mark.parametrize("cell", cells(slow=ALSO_FORKED))
+OTHER_ENDS = ("exit", "segfault", "terminate", "bus")
+
+
+@pytest.mark.parametrize(
+    ("how", "cell"),
+    crossed(
+        OTHER_ENDS,
+        quick={"Loader-fork-persistent": OTHER_ENDS, "shared-fork-once": ("exit",)},
+        slow={"shared-fork-once": ("segfault", "terminate"), "zmq-fork-persistent": ("exit", "bus")},
+    ),
+)
 def test_a_worker_that_ends_in_another_way_is_an_error_that_names_it(
     how: str, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -103,7 +115,7 @@ def test_a_worker_that_is_killed_while_the_loop_is_at_work_is_an_error_without_a
 PERSISTENT = [cell for cell in ALL if cell.persistent]
 
 
-@pytest.mark.parametrize("cell", cells(FORKED, (), PERSISTENT))
+@pytest.mark.parametrize("cell", cells(("Loader-fork-persistent", "shared-fork-persistent"), FORKED, PERSISTENT))
 def test_a_persistent_worker_that_died_between_epochs_is_replaced(cell: Cell, numbered_root: str) -> None:
     with make_loader(cell, numbered_root) as loader:
         assert list(places(loader)) == planned(numbered_root, 0)
@@ -116,10 +128,7 @@ def test_a_persistent_worker_that_died_between_epochs_is_replaced(cell: Cell, nu
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "num_deaths", [pytest.param(12, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.campaign)]
-)
-@pytest.mark.parametrize("cell", cells(slow=()))
+@pytest.mark.parametrize(("num_deaths", "cell"), crossed((12, 100), quick={}, slow={QUICK[0]: (12,)}))
 def test_every_one_of_many_deaths_is_an_error_and_leaves_nothing_open(
     num_deaths: int, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -143,7 +152,7 @@ def test_a_hanging_worker_is_a_stall_error_with_its_stack(
     check_stall(cell, numbered_root, tmp_path, are_gone, is_stopped=False)
 
 
-@pytest.mark.parametrize("cell", cells(quick=("shared-fork-once",), slow=("Loader-fork-once", "zmq-fork-once")))
+@pytest.mark.parametrize("cell", cells(quick=("shared-fork-once",), slow=("Loader-fork-once",)))
 def test_a_stopped_worker_is_a_stall_error_with_its_state(
     cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -176,7 +185,7 @@ def check_stall(cell: Cell, root: str, folder: Path, are_gone: AreGone, *, is_st
         check_that_it_goes_on(loader, came, root)
 
 
-@pytest.mark.parametrize("cell", cells())
+@pytest.mark.parametrize("cell", cells(slow=("shared-spawn-persistent",)))
 def test_a_worker_that_is_merely_slow_is_no_error(cell: Cell, numbered_root: str, tmp_path: Path) -> None:
     with make_loader(cell, numbered_root, harm_at(numbered_root, "slow", tmp_path)) as loader:
         assert list(places(loader)) == planned(numbered_root, 0)
@@ -211,17 +220,26 @@ EXCEPTIONS = {
     "ours": (CorruptRecordError, "^file x, offset 3"),
     "tensorflow": (WorkerError, "DataLossError: .*tensorflow's own"),
 }
-TAKES_LONG = {"tensorflow": slow}  # Its import.
+TAKES_LONG = ("tensorflow", HARMED_BATCH)  # Its import.
+IN_EITHER = (("ours", HARMED_BATCH), ("local", HARMED_BATCH), ("stop iteration", 1))
+QUICKLY_RAISED = [
+    *((name, HARMED_BATCH) for name in EXCEPTIONS if name != "tensorflow"),
+    *((name, 1) for name in ("key", "end of file", "broken pipe", "stop iteration")),  # At its first batch.
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "at"),
-    [
-        *(pytest.param(name, HARMED_BATCH, marks=TAKES_LONG.get(name, ())) for name in EXCEPTIONS),
-        *((name, 1) for name in ("key", "end of file", "broken pipe", "stop iteration")),  # At its first batch.
-    ],
+    ("name", "at", "cell"),
+    crossed(
+        [*QUICKLY_RAISED, TAKES_LONG],
+        quick={"Loader-fork-persistent": QUICKLY_RAISED, "shared-fork-once": IN_EITHER},
+        slow={
+            "Loader-fork-persistent": (TAKES_LONG,),
+            "shared-fork-once": QUICKLY_RAISED,
+            "zmq-fork-once": (("nested", HARMED_BATCH), ("broken pipe", 1)),
+        },
+    ),
 )
-@pytest.mark.parametrize("cell", cells(slow=("zmq-fork-once",)))
 def test_an_exception_arrives_with_its_type_message_and_traceback(
     name: str, at: int, cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:

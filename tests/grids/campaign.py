@@ -41,16 +41,16 @@ _SPAWNED = (
     (1, 3, True),
     (4, 1, True),
     (1, 1, False),
-    (4, 3, True),
+    (2, 1, True),
     (2, 2, True),
     (1, 2, False),
     (1, 2, True),
-    (2, 1, True),
+    (4, 3, True),
     (3, 1, True),
     (1, 1, True),
 )
 _ON_FORK_SERVER = ((1, 1), (4, 3), (2, 2), (1, 3), (3, 2), (4, 1), (2, 3), (1, 2), (3, 3), (2, 1), (4, 2), (3, 1))
-_NUM_ON_FORK_SERVER = 3
+_NUM_ON_FORK_SERVER = 1
 _QUICK_ALONE = (TRAIN_INDEX, EVALUATION, TRAIN_EXAMPLES, EVALUATION_EXAMPLES)
 _QUICK = ((2, 2), (1, 3), (3, 1), (4, 2), (2, 1), (3, 3), (1, 2), (2, 2), (1, 2), (3, 1), (2, 1))
 

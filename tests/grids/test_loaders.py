@@ -6,7 +6,7 @@ from grids import scenarios
 from grids.cell import EVALUATION, FORK, FORKSERVER, NO_WORKERS, SPAWN, TRAIN_EXAMPLES, Cell, Row, Split
 from grids.fleet import Fleet
 
-slow = pytest.mark.slow
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
 DATA = "one shard"
 
 
@@ -19,11 +19,11 @@ def ids(epoch: list[list[Row]]) -> list[str]:
     [
         pytest.param(NO_WORKERS, 0, False, id="no-workers"),
         pytest.param(FORK, 2, False, id="fork"),
-        pytest.param(FORK, 2, True, id="fork-persistent", marks=slow),
-        pytest.param(FORKSERVER, 2, False, id="forkserver", marks=slow),
+        pytest.param(FORK, 2, True, id="fork-persistent", marks=campaign),
+        pytest.param(FORKSERVER, 2, False, id="forkserver", marks=campaign),
         pytest.param(FORKSERVER, 2, True, id="forkserver-persistent", marks=slow),
-        pytest.param(SPAWN, 1, False, id="spawn", marks=slow),
-        pytest.param(SPAWN, 1, True, id="spawn-persistent", marks=pytest.mark.campaign),
+        pytest.param(SPAWN, 1, False, id="spawn", marks=campaign),
+        pytest.param(SPAWN, 1, True, id="spawn-persistent", marks=campaign),
     ],
 )
 def test_two_loaders_that_follow_each_other_share_the_count_of_epochs(
@@ -47,7 +47,7 @@ def test_two_loaders_that_follow_each_other_share_the_count_of_epochs(
         assert list(map(ids, counted)) == list(map(ids, by_hand))
 
 
-@pytest.mark.parametrize("method", [FORK, pytest.param(FORKSERVER, marks=slow)])
+@pytest.mark.parametrize("method", [FORK, pytest.param(FORKSERVER, marks=campaign)])
 def test_loaders_with_persistent_workers_that_take_turns_obey_set_epoch(
     method: str, fleet: Fleet, splits: dict[str, Split]
 ) -> None:

@@ -9,14 +9,16 @@ from grids.cell import COUNTED, EVALUATION, FORK, FORKSERVER, NO_WORKERS, SPAWN,
 from grids.fleet import Fleet
 from grids.splits import Truth
 
-slow = pytest.mark.slow
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
 
 METHODS = [
     pytest.param(NO_WORKERS, 0, id="no-workers"),
     pytest.param(FORK, 1, id="fork"),
-    pytest.param(FORKSERVER, 1, id="forkserver", marks=slow),
+    pytest.param(FORKSERVER, 1, id="forkserver", marks=campaign),
     pytest.param(SPAWN, 1, id="spawn", marks=slow),
 ]
+IN_THE_RANK = [pytest.param(*way.values, id=way.id, marks=campaign if way.marks else ()) for way in METHODS]
+"""The rank refuses before any worker starts."""
 DATA = "train+test"
 NOTHING: dict[str, str] = {}
 LIGHTNING = {"WORLD_SIZE": "{num_replicas}", "LOCAL_RANK": "{rank}"}  # It names no rank in the main process.
@@ -71,7 +73,7 @@ def test_the_environment_alone_names_the_ranks(
     judge(cell, truths[DATA], ranks)
 
 
-@pytest.mark.parametrize(("method", "num_workers"), METHODS)
+@pytest.mark.parametrize(("method", "num_workers"), IN_THE_RANK)
 @pytest.mark.parametrize(
     "environment",
     [{"RANK": "{rank}", "WORLD_SIZE": "3"}, {"RANK": "2", "WORLD_SIZE": "5"}],
@@ -111,7 +113,7 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
     [
         pytest.param(NO_WORKERS, 0, "contradiction", id="contradiction-no-workers"),
         pytest.param(FORK, 1, "contradiction", id="contradiction-fork"),
-        pytest.param(SPAWN, 1, "contradiction", id="contradiction-spawn", marks=slow),
+        pytest.param(SPAWN, 1, "contradiction", id="contradiction-spawn", marks=campaign),
         *(
             pytest.param(method, num_workers, name, id=f"{name}-{method}", marks=slow)
             for name in ("torchrun", "nonsense")
@@ -120,7 +122,7 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
         pytest.param(FORKSERVER, 1, "torchrun", id="torchrun-forkserver", marks=slow),
         # What a worker is told comes with the dataset, however it is started.
         *(
-            pytest.param(method, 1, name, id=f"{name}-{method}", marks=pytest.mark.campaign)
+            pytest.param(method, 1, name, id=f"{name}-{method}", marks=campaign)
             for method, name in (
                 (FORKSERVER, "contradiction"),
                 (FORKSERVER, "nonsense"),

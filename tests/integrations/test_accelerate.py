@@ -158,8 +158,8 @@ def test_a_loader_that_was_handed_to_spawned_ranks_reads_every_example_exactly_o
     ("num_batches", "num_workers", "then"),
     [
         (NUM_BATCHES + 1, 0, 1),
-        pytest.param(2, 1, 0, marks=pytest.mark.slow),
-        (NUM_BATCHES, 0, 0),
+        pytest.param(2, 1, 0, marks=pytest.mark.campaign),
+        pytest.param(NUM_BATCHES, 0, 0, marks=pytest.mark.slow),
         pytest.param(NUM_BATCHES, 1, 2, marks=pytest.mark.slow),
     ],
 )

@@ -18,7 +18,7 @@ RunRanks = Callable[..., list[Any]]
     [
         (1, 0, False),
         pytest.param(2, 1, True, marks=pytest.mark.slow),
-        pytest.param(3, 1, False, marks=pytest.mark.slow),
+        pytest.param(3, 1, False, marks=pytest.mark.campaign),
     ],
 )
 def test_a_checkpoint_of_two_ranks_goes_on_exactly_on_two_ranks_and_on_one(

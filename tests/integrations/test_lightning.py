@@ -86,7 +86,7 @@ def test_a_trainer_gives_every_example_exactly_once_on_two_ranks(run_lightning: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork"])
+@pytest.mark.parametrize("strategy", [pytest.param("ddp_spawn", marks=pytest.mark.campaign), "ddp_fork"])
 def test_ranks_that_inherit_the_loader_read_the_same_epoch(run_lightning: RunLightning, strategy: str) -> None:
     assert_fit(run_lightning("fit", strategy))
 
@@ -127,9 +127,9 @@ def test_a_length_that_is_asked_for_before_the_ranks_are_known_is_an_error_on_th
     ("save_at", "step", "num_workers"),
     [
         (2, 2, 0),
-        (NUM_BATCHES, NUM_BATCHES, 0),
+        pytest.param(NUM_BATCHES, NUM_BATCHES, 0, marks=pytest.mark.slow),
         pytest.param(EACH_EPOCH, NUM_BATCHES, 1, marks=pytest.mark.slow),
-        pytest.param(3, 3, 1, marks=pytest.mark.slow),
+        pytest.param(3, 3, 1, marks=pytest.mark.campaign),
         pytest.param(3, 6, 1, marks=pytest.mark.slow),
     ],
 )

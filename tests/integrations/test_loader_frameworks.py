@@ -14,7 +14,10 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize(("strategy", "num_workers"), [("ddp", "1"), ("ddp_spawn", "0"), ("ddp_fork", "1")])
+@pytest.mark.parametrize(
+    ("strategy", "num_workers"),
+    [("ddp", "1"), ("ddp_spawn", "0"), pytest.param("ddp_fork", "1", marks=pytest.mark.campaign)],
+)
 def test_a_lightning_trainer_takes_a_loader_as_it_is(
     strategy: str, num_workers: str, root: Path, data_root: Path, tmp_path: Path
 ) -> None:

@@ -17,24 +17,24 @@ from tfds_torch.runtime import subprocess_call
 
 Measure = Callable[..., Any]
 ALL = list(range(NUM_EXAMPLES))
-QUICK = [timm_defects.train_on_pictures, timm_defects.list_ops]
-"""What is measured by itself, for the tests that are quick with "ours"."""
-SLOW = [function for function in timm_defects.MEASUREMENTS if function not in QUICK]
+ALONE = [timm_defects.train_on_pictures, timm_defects.list_ops]
+"""What is measured in a process of its own: memory among it."""
+OTHERS = [function for function in timm_defects.MEASUREMENTS if function not in ALONE]
 
 
 class MeasurementError(Exception):
     """A measurement that went wrong, or that would pass or fail a promise for another reason."""
 
 
-def on_both(defect: int, how: str, *, is_quick: bool = False) -> pytest.MarkDecorator:
+def on_both(defect: int, how: str) -> pytest.MarkDecorator:
     """Runs a test with `reader` "ours" and "timm", where the latter must fail.
 
-    "ours" is slow too unless `is_quick`: where quick tests of other files hold us to the same promise.
+    What timm's reader does is no promise of ours.
     """
     reason = f"timm 1.0.31, defect {defect}: {how}"
     fails = pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
-    ours = pytest.param("ours", marks=() if is_quick else pytest.mark.slow)
-    return pytest.mark.parametrize("reader", [ours, pytest.param("timm", marks=[fails, pytest.mark.slow])])
+    ours = pytest.param("ours", marks=pytest.mark.slow)
+    return pytest.mark.parametrize("reader", [ours, pytest.param("timm", marks=[fails, pytest.mark.campaign])])
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Measure:
     measured: dict[tuple[str, Callable[..., Any]], list[Any]] = {}
 
     def result_of(reader: str, function: Callable[..., Any]) -> Any:
-        functions = QUICK if function in QUICK else SLOW
+        functions = ALONE if function in ALONE else OTHERS
         if (reader, function) not in measured:
             found = subprocess_call.call(timm_defects.measure_all, reader, str(root), functions)
             measured.update({(reader, one): found[one.__name__] for one in functions})
@@ -110,7 +110,7 @@ def test_empty_shards_do_not_count_as_shards(measure: Measure, reader: str) -> N
     assert set(found["labels"]) == set(range(sum(timm_defects.GAP_SHARDS)))
 
 
-@on_both(5, "what is shuffled is decoded, and thrown away at the end of the epoch", is_quick=True)
+@on_both(5, "what is shuffled is decoded, and thrown away at the end of the epoch")
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_few_images_are_decoded_before_the_first_example_of_an_epoch(measure: Measure, reader: str, epoch: int) -> None:
     found = measure(reader, timm_defects.train_on_pictures)
@@ -119,7 +119,7 @@ def test_few_images_are_decoded_before_the_first_example_of_an_epoch(measure: Me
     assert found["decoded at first"][epoch] < NUM_PICTURES / 8
 
 
-@on_both(5, "the buffers of shuffle and prefetch hold decoded images", is_quick=True)
+@on_both(5, "the buffers of shuffle and prefetch hold decoded images")
 def test_training_does_not_hold_the_decoded_images_in_memory(measure: Measure, reader: str) -> None:
     found = measure(reader, timm_defects.train_on_pictures)
     check(found["examples"] == NUM_PICTURES, found)
@@ -173,7 +173,7 @@ def test_an_epoch_of_training_covers_the_dataset_once(measure: Measure, reader: 
     assert set(labels) == set(ALL)
 
 
-@on_both(12, "TFDS caches small datasets, after the decoder", is_quick=True)
+@on_both(12, "TFDS caches small datasets, after the decoder")
 def test_decoded_images_are_not_cached(measure: Measure, reader: str) -> None:
     ops = measure(reader, timm_defects.list_ops)
     # Ours leave the graph encoded.

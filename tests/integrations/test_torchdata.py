@@ -17,9 +17,11 @@ BATCH_SIZE = 8
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it.
 
 
-def make_loader(root: Path, num_workers: int, kind: Any = StatefulDataLoader, name: str = "photos") -> Any:
-    parser = ParserTfds(str(root), name, is_training=True, batch_size=BATCH_SIZE)
-    return kind(ImageDataset(parser, fields=LEDGER), BATCH_SIZE, num_workers=num_workers)
+def make_loader(
+    root: Path, num_workers: int, kind: Any = StatefulDataLoader, name: str = "photos", batch_size: int = BATCH_SIZE
+) -> Any:
+    parser = ParserTfds(str(root), name, is_training=True, batch_size=batch_size)
+    return kind(ImageDataset(parser, fields=LEDGER), batch_size, num_workers=num_workers)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,25 @@ def test_a_plain_loader_goes_on_too(data_root: Path, epochs: list[Any]) -> None:
     loader = make_loader(data_root, 0, DataLoader)
     load_state(loader, state_after(make_loader(data_root, 0), 3))
     assert rows_of(loader) == epochs[0][3:]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 0), (0, 0)])
+def test_a_state_goes_on_in_other_batches_where_that_is_allowed(
+    data_root: Path, epochs: list[Any], before: int, after: int
+) -> None:
+    state = state_after(make_loader(data_root, before), 3)
+    refused = make_loader(data_root, after, batch_size=4)
+    with pytest.raises(StateMismatchError, match=r"global_batch_size: 8 in the state .* 4 here"):
+        load_state(refused, state)
+        next(iter(refused))
+    loader = make_loader(data_root, after, batch_size=4)
+    load_state(loader, state, allow_batch_change=True)
+    assert flat(rows_of(loader)) == flat(epochs[0][3:])
+
+
+def flat(batches: list[Any]) -> list[Any]:
+    """Returns the examples of batches."""
+    return [row for batch in batches for row in batch]
 
 
 def test_what_cannot_go_on_is_said(data_root: Path) -> None:

@@ -438,17 +438,25 @@ def test_a_generator_is_closed_by_the_thread_that_read_it(feeder: Feeder) -> Non
 # Ends without a stop
 
 
-def test_a_dropped_iteration_ends_its_thread_and_not_the_source(feeder: Feeder) -> None:
-    feeder.add_source("train", endless(), ["x", "y"], 4)
+def test_a_dropped_iteration_ends_neither_the_source_nor_other_iterations(feeder: Feeder) -> None:
+    feeder.add_source("train", endless(), ["x", "y"], 3)
+    feeder.start()
+    iteration, other = (iter(feeder.batches("train")) for _ in range(2))
+    rows = rows_of([next(iteration)])
+    del iteration
+    assert rows + rows_of([next(other), next(iter(feeder.batches("train")))]) == list(range(9))
+
+
+def test_an_iteration_may_be_closed_while_another_thread_waits_in_it(feeder: Feeder) -> None:
+    gate = Gate()
+    feeder.add_source("train", gate, ["x", "y"], 4, num_threads=1)
     feeder.start()
     iteration = iter(feeder.batches("train"))
-    next(iteration)
-    makers = [thread for thread in threading.enumerate() if thread.name == "feeder train: a maker of batches"]
-    assert len(makers) == 1
-    del iteration
-    makers[0].join(PATIENCE_S)
-    assert not makers[0].is_alive()
-    assert [name for name in feeder_threads() if "worker" in name]
+    waiting = in_thread(lambda: list(iteration))
+    assert gate.is_waiting.wait(PATIENCE_S)
+    iteration.close()
+    assert waiting.result() == []
+    gate.let(StopIteration())
 
 
 def test_a_loop_may_be_dropped_by_a_thread_that_holds_the_lock(feeder: Feeder) -> None:

@@ -11,7 +11,7 @@ from loaders.feeding import Gate, chunks_of, endless, none_left, rows_of
 from tfds_torch import Feeder
 from tfds_torch.errors import StallError
 from tfds_torch.loaders.feed_options import FeedLimits
-from tfds_torch.loaders.feed_watch import FeedWatch
+from tfds_torch.loaders.feed_queue import Timer
 from tfds_torch.runtime.feed_metrics import FeedMetrics, FetcherMetrics
 
 
@@ -36,7 +36,7 @@ def fetching_at(clock: Clock, times: list[float], num_rows: int = 3) -> Callable
     return fetch
 
 
-# The watch
+# Timers
 
 
 def test_the_thresholds_are_ten_seconds_and_a_minute() -> None:
@@ -44,31 +44,20 @@ def test_the_thresholds_are_ten_seconds_and_a_minute() -> None:
 
 
 def test_a_loop_that_waits_is_slow_after_ten_seconds_and_every_ten_seconds() -> None:
-    watch = FeedWatch(FeedLimits(), 0)
-    assert [at for at in range(100, 145) if watch.is_slow(100, at)] == [110, 120, 130, 140]
-    assert watch.slow_in_s(100, 143) == 7
-    assert [at for at in range(146, 170) if watch.is_slow(146, at)] == [156, 166]  # Waiting begins again.
+    slow = Timer(10, 0)
+    assert [at for at in range(100, 145) if slow.is_over(at, 100)] == [110, 120, 130, 140]
+    assert slow.left_s(143, 100) == 7
+    assert [at for at in range(146, 170) if slow.is_over(at, 146)] == [156, 166]  # Waiting begins again.
 
 
 def test_loops_that_wait_together_are_told_of_once() -> None:
-    watch = FeedWatch(FeedLimits(), 0)
-    assert [(at, since) for at in range(25) for since in (0, 3) if watch.is_slow(since, at)] == [(10, 0), (20, 0)]
-
-
-def test_a_queue_lags_behind_that_holds_less_than_two_for_a_minute() -> None:
-    watch = FeedWatch(FeedLimits(), 0)
-    sizes = {30: 2, 90: 1}
-    told = []
-    for at in range(200):
-        watch.note_queue(sizes.get(at, 1), at)
-        if watch.is_lagging(at):
-            told.append(at)
-    assert told == [90, 150]
+    slow = Timer(10, 0)
+    assert [(at, since) for at in range(25) for since in (0, 3) if slow.is_over(at, since)] == [(10, 0), (20, 0)]
 
 
 def test_a_status_is_due_every_minute() -> None:
-    watch = FeedWatch(FeedLimits(), 0)
-    assert [at for at in range(0, 200, 7) if watch.is_status_due(at)] == [63, 126, 189]
+    status = Timer(60, 0)
+    assert [at for at in range(0, 200, 7) if status.is_over(at)] == [63, 126, 189]
 
 
 # What is logged

@@ -18,9 +18,8 @@ from loaders import sources
 from loaders.sources import NUM_ITEMS
 from tfds_torch import MultiLoader, World
 from tfds_torch.errors import WorkerError
-from tfds_torch.loaders.item_codec import ItemCodec
 from tfds_torch.loaders.transport import END, ITEM, Message, PipeSender
-from tfds_torch.loaders.wire import Outgoing
+from tfds_torch.loaders.wire import ItemCodec, Outgoing
 from tfds_torch.loaders.zmq_transport import ZmqSender
 
 AreGone = Callable[[list[int]], bool]

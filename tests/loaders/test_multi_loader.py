@@ -7,6 +7,7 @@ import pickle
 import random
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,27 @@ from tfds_torch.errors import ConfigError
 slow = pytest.mark.slow
 TRANSPORTS = ["shared", "zmq"]
 METHODS = ["fork", pytest.param("spawn", marks=slow), pytest.param("forkserver", marks=slow)]
+OTHER_STARTS = (
+    (False, "spawn", "shared"),
+    (True, "spawn", "zmq"),
+    (True, "forkserver", "shared"),
+    (False, "forkserver", "zmq"),
+)
 load = partial(MultiLoader, timeout_s=60.0)
 AreGone = Callable[[list[int]], bool]
 NewChildren = Callable[[], set[BaseProcess]]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("persistent", "method", "transport"),
+    [
+        *product((False, True), ("fork",), TRANSPORTS),
+        *(
+            pytest.param(*case, marks=slow if case in OTHER_STARTS else pytest.mark.campaign)
+            for case in product((False, True), ("spawn", "forkserver"), TRANSPORTS)
+        ),
+    ],
+)
 def test_workers_take_turns_in_every_epoch(method: str, transport: str, persistent: bool) -> None:
     with load(sources.numbers, 3, start_method=method, transport=transport, persistent_workers=persistent) as loader:
         pids = []
@@ -287,6 +301,7 @@ def test_without_shared_memory_sockets_carry_everything(monkeypatch: pytest.Monk
         iter(load(sources.numbers, 2, transport="shared"))
 
 
+@slow
 def test_what_broken_off_iterations_left_is_taken_from_workers_whose_turn_never_came() -> None:
     # As who looks at one batch in every step does: a worker that is not listened to reads no orders in the end.
     with load(sources.numbers, 2, transport="shared", persistent_workers=True) as loader:

@@ -99,8 +99,18 @@ def decoded(paths: list[str], how: str, world: World) -> Any:
         gc.collect()
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("how", ["pil", "pill", "pilrgba"])
+@pytest.mark.parametrize(
+    ("how", "transport"),
+    [
+        ("pil", "shared"),
+        ("pill", "zmq"),
+        ("pilrgba", "shared"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("pil", "zmq"), ("pill", "shared"), ("pilrgba", "zmq"))
+        ),
+    ],
+)
 def test_samples_that_webdataset_decodes_arrive_as_it_yields_them(tars: list[str], how: str, transport: str) -> None:
     expected = list(decoded(tars, how, World()))
     with MultiLoader(partial(decoded, tars, how), 2, transport=transport, timeout_s=60) as loader:

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as npst
 
 from loaders.sources import equal, every_kind
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders import wire
+from tfds_torch.loaders import wire_items
 from tfds_torch.loaders.transport import ProtocolError
 from tfds_torch.loaders.wire import Outgoing, read_header, view_buffer
 from tfds_torch.loaders.wire_items import ItemReader, ItemWriter
@@ -39,11 +39,11 @@ ITEMS = st.recursive(
 )
 
 
-def send(item: Any, kind: str = "item") -> tuple[bytes, list[bytes]]:
+def send(item: Any, content: str = "item") -> tuple[bytes, list[bytes]]:
     """Returns header and buffers as they travel."""
     writer = ItemWriter()
     tree = writer.write(item)
-    header = Outgoing(kind, 2, 5, 7, 128, 1.25, tree, writer.parts).encode_header()
+    header = Outgoing(content, tree, writer.parts).encode_header()
     return header, [b"".join(np.ascontiguousarray(one).tobytes() for one in part.pieces) for part in writer.parts]
 
 
@@ -79,10 +79,9 @@ def test_every_kind_of_item_arrives_with_its_types(number: int) -> None:
     assert equal(receive(*send(item)), item)
 
 
-def test_a_header_says_what_the_message_is() -> None:
+def test_a_header_says_what_the_message_holds() -> None:
     header = read_header(send(np.zeros((2, 3), "<f4"), "batch")[0])
-    assert (header.kind, header.worker, header.iteration, header.number) == ("batch", 2, 5, 7)
-    assert (header.num_examples, header.ready_at) == (128, 1.25)
+    assert (header.content, header.tree) == ("batch", ["a", 0])
     assert header.buffers == ((np.dtype("<f4"), (2, 3), 24),)
 
 
@@ -111,7 +110,7 @@ def test_no_tree_can_do_more_than_be_malformed(tree: Any) -> None:
         ItemReader(buffers).read(tree)
 
 
-@given(st.lists(JSON, min_size=9, max_size=9) | JSON)
+@given(st.lists(JSON, min_size=4, max_size=4) | JSON)
 def test_no_header_can_do_more_than_be_malformed(fields: Any) -> None:
     with suppress(ProtocolError):
         read_header(json.dumps(fields).encode())
@@ -126,22 +125,20 @@ def test_no_header_can_do_more_than_be_malformed(fields: Any) -> None:
         b"[" * 60_000,
         b"null",
         b"[]",
-        b'["item",0,0,0,0,0,null,[],null,1]',
-        b'["bomb",0,0,0,0,0,null,[],null]',
-        b'["item",true,0,0,0,0,null,[],null]',
-        b'["item",-1,0,0,0,0,null,[],null]',
-        b'["item",0,0,0,0,"now",null,[],null]',
-        b'["item",0,0,0,0,0,null,[["|O",[1]]],null]',
-        b'["item",0,0,0,0,0,null,[["<f4",[-1]]],null]',
-        b'["item",0,0,0,0,0,null,[["<f4",[true]]],null]',
-        b'["item",0,0,0,0,0,null,[["<f4",{"a":1}]],null]',
-        b'["item",0,0,0,0,0,null,[["<f4,<f4",[1]]],null]',
-        b'["item",0,0,0,0,0,null,[["<f4",[1073741824]]],null]',
-        b'["item",0,0,0,0,0,null,[["<f4",[0,1073741824,1073741824]]],null]',
-        b'["item",0,0,0,0,0,null,[["<U999999",[1073741824]]],null]',
-        json.dumps(["item", 0, 0, 0, 0, 0, None, [["|u1", [wire.MOST_BYTES // 2 + 1]]] * 2, None]).encode(),
-        json.dumps(["item", 0, 0, 0, 0, 0, None, [["|u1", [1]]] * 257, None]).encode(),
-        json.dumps(["item", 0, 0, 0, 0, 0, "x" * (64 << 10), [], None]).encode(),
+        b'["item",null,[],null,1]',
+        b'["bomb",null,[],null]',
+        b'[["item"],null,[],null]',
+        b'["item",null,[["|O",[1]]],null]',
+        b'["item",null,[["<f4",[-1]]],null]',
+        b'["item",null,[["<f4",[true]]],null]',
+        b'["item",null,[["<f4",{"a":1}]],null]',
+        b'["item",null,[["<f4,<f4",[1]]],null]',
+        b'["item",null,[["<f4",[1073741824]]],null]',
+        b'["item",null,[["<f4",[0,1073741824,1073741824]]],null]',
+        b'["item",null,[["<U999999",[1073741824]]],null]',
+        json.dumps(["item", None, [["|u1", [wire_items.MOST_BYTES // 2 + 1]]] * 2, None]).encode(),
+        json.dumps(["item", None, [["|u1", [1]]] * 257, None]).encode(),
+        json.dumps(["item", "x" * (64 << 10), [], None]).encode(),
     ],
 )
 def test_a_header_that_breaks_a_rule_is_refused(header: bytes) -> None:
@@ -206,14 +203,14 @@ def test_a_nest_without_end_is_refused() -> None:
 
 
 def test_messages_that_are_too_large_are_not_sent() -> None:
-    def header(parts: list[wire.Part], tree: Any = None) -> bytes:
-        return Outgoing("item", 0, 0, 0, 0, 0.0, tree, parts).encode_header()
+    def header(parts: list[wire_items.Part], tree: Any = None) -> bytes:
+        return Outgoing("item", tree, parts).encode_header()
 
-    small = wire.Part(np.dtype("|u1"), (1,), ())
+    small = wire_items.Part(np.dtype("|u1"), (1,), ())
     with pytest.raises(ProtocolError, match="257 buffers, and a message may have 256"):
         header([small] * 257)
     with pytest.raises(ProtocolError, match="1,073,741,825 bytes, and a message may have 1,073,741,824"):
-        header([wire.Part(np.dtype("|u1"), (wire.MOST_BYTES,), ()), small])
+        header([wire_items.Part(np.dtype("|u1"), (wire_items.MOST_BYTES,), ()), small])
     with pytest.raises(ProtocolError, match="put its values into fewer, larger arrays"):
         header([], ["l", ["text" * 100] * 200])
-    assert read_header(header([small] * 256)).num_examples == 0
+    assert len(read_header(header([small] * 256)).buffers) == 256

@@ -1,6 +1,7 @@
 """Whoever else writes to the sockets of a MultiLoader is rejected, counted, and can do nothing."""
 
 import logging
+import multiprocessing
 import os
 import pickle
 import socket
@@ -23,10 +24,10 @@ from loaders import sources
 from loaders.sources import NUM_ITEMS
 from tfds_torch import MultiLoader
 from tfds_torch.loaders import zmq_transport
-from tfds_torch.loaders.item_codec import ItemCodec
 from tfds_torch.loaders.transport import ITEM, Message, ProtocolError
-from tfds_torch.loaders.wire import MOST_BYTES, Outgoing, Part
-from tfds_torch.loaders.zmq_transport import ZmqSender, ZmqTransport, _open, _sign
+from tfds_torch.loaders.wire import ItemCodec, Outgoing
+from tfds_torch.loaders.wire_items import MOST_BYTES, Part
+from tfds_torch.loaders.zmq_transport import _HEAD, ZmqTransport, _open, _sign
 
 
 class Bomb:
@@ -41,18 +42,19 @@ class Bomb:
 
 def hostile(canary: Path) -> dict[str, list[bytes]]:
     """Name -> frames that a peer might send."""
-    bomb = pickle.dumps(Bomb(canary))
-    header = Outgoing("item", 0, 0, 0, 1, 0.0, 666).encode_header()
+    bomb, numbers = pickle.dumps(Bomb(canary)), bytes(_HEAD.size)
+    header = Outgoing("item", 666).encode_header()
     return {
         "a pickle bomb": [bomb],
-        "a pickle bomb as a header": [bytes(32), bomb],
-        "a pickle bomb as a buffer": [bytes(32), header, bomb],
+        "a pickle bomb as numbers": [bytes(32), bomb, header],
+        "a pickle bomb as a header": [bytes(32), numbers, bomb],
+        "a pickle bomb as a buffer": [bytes(32), numbers, header, bomb],
         "garbage": [os.urandom(100), os.urandom(100), os.urandom(1000)],
         "nothing": [b""],
-        "a message that nobody has signed": [bytes(32), header],
-        "a message signed with another key": [_sign(bytes(32), [header]), header],
+        "a message that nobody has signed": [bytes(32), numbers, header],
+        "a message signed with another key": [_sign(bytes(32), [numbers, header]), numbers, header],
         "many frames": [b"x"] * 1000,
-        "a header that is too long": [bytes(32), b" " * (1 << 17)],
+        "a header that is too long": [bytes(32), numbers, b" " * (1 << 17)],
     }
 
 
@@ -152,24 +154,25 @@ def test_the_folder_of_the_sockets_is_its_owners_alone(sockets: Path) -> None:
     transport = ZmqTransport(2, sockets, ItemCodec(None))
     (folder,) = sockets.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert len({transport.key(0), transport.key(1)}) == 2
-    assert len(transport.key(0)) == 32
+    assert len(set(transport._keys)) == 2
+    assert all(len(key) == 32 for key in transport._keys)
     transport.close()
     transport.close()
 
 
 def test_a_signature_covers_all_frames_and_their_sizes() -> None:
     key, parts = b"k" * 32, [Part(np.dtype("|u1"), (4,), ())]
-    header = Outgoing("item", 0, 0, 0, 1, 0.0, ["a", 0], parts).encode_header()
-    frames = [_sign(key, [header, b"abcd"]), header, b"abcd"]
-    assert _open(key, frames)[1][0].tobytes() == b"abcd"
+    header = Outgoing("item", ["a", 0], parts).encode_header()
+    numbers = _HEAD.pack(ITEM, 0, 0, 1, 0.0)
+    frames = [_sign(key, [numbers, header, b"abcd"]), numbers, header, b"abcd"]
+    assert _open(key, frames)[2][0].tobytes() == b"abcd"
     for place in range(len(frames)):
         changed = list(frames)
         changed[place] = bytes([changed[place][0] ^ 1]) + changed[place][1:]
         with pytest.raises(ProtocolError, match="its signature is wrong"):
             _open(key, changed)
     with pytest.raises(ProtocolError, match="its signature is wrong"):
-        _open(key, [frames[0], header + b"a", b"bcd"])
+        _open(key, [frames[0], numbers, header + b"a", b"bcd"])
     with pytest.raises(ProtocolError, match="its signature is wrong"):
         _open(b"l" * 32, frames)
 
@@ -177,8 +180,7 @@ def test_a_signature_covers_all_frames_and_their_sizes() -> None:
 def test_a_message_that_came_before_does_not_count_again(sockets: Path) -> None:
     """It is signed, and says another number than the next one's."""
     transport = ZmqTransport(1, sockets, ItemCodec(None))
-    sender = ZmqSender(addresses(sockets)[0], ItemCodec(None))
-    sender.open(transport.key(0))
+    sender = transport.sender(0, multiprocessing.get_context("fork"))
     sender.send(Message(ITEM, 0, 0, 3, 1, 0.0, None))
     transport.wait([0], 30.0)
     received = transport.receive(0)
@@ -191,9 +193,9 @@ def test_a_message_that_came_before_does_not_count_again(sockets: Path) -> None:
 
 def test_no_frame_may_be_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq_transport, "MOST_BYTES", 10)
-    header = Outgoing("item", 0, 0, 0, 1, 0.0, None).encode_header()
+    header = Outgoing("item", None).encode_header()
     with pytest.raises(ProtocolError, match="larger than a message may be"):
-        _open(b"k", [bytes(32), header, bytes(6), bytes(6)])
+        _open(b"k", [bytes(32), bytes(_HEAD.size), header, bytes(6), bytes(6)])
     assert MOST_BYTES == 1 << 30
 
 

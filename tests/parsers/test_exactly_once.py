@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -84,13 +85,14 @@ EVALUATION = [
 SLOW_EVALUATION = [
     *(Case(place, 2, 2, mode=mode) for place in OTHER_SPLITS for mode in ("index", "examples")),
     Case(("root", "train[10:37]"), 8, 5, batch_size=2),  # More pipelines than examples.
-    *(
-        Case(place, r, w, batch_size=b, shuffle=shuffle, mode=mode)
-        for place in SPLITS
-        for r, w, b in ((1, 4, 5), (5, 2, 7), (3, 3, 1))
-        for shuffle, mode in ((None, "examples"), (True, "index"))
-        if b > 1 or "10:37" in place[1]
-    ),
+    Case(("root", "train[10:37]"), 3, 3, batch_size=1, mode="examples"),
+    Case(("root", "train[10:37]"), 3, 3, batch_size=1, shuffle=True, mode="index"),
+]
+CAMPAIGN_EVALUATION = [
+    Case(place, r, w, batch_size=b, shuffle=shuffle, mode=mode)
+    for place in SPLITS
+    for r, w, b in ((1, 4, 5), (5, 2, 7))
+    for shuffle, mode in ((None, "examples"), (True, "index"))
 ]
 TRAINING = [
     *(Case(place, 2, 2, mode="index", is_training=True) for place in FEW_SPLITS),
@@ -116,15 +118,28 @@ TRAINING = [
 SLOW_TRAINING = [
     *(Case(place, 2, 2, mode=mode, is_training=True) for place in OTHER_SPLITS for mode in ("index", "examples")),
     Case(("root", "train[5:7shard]"), 1, 2, mode="files", is_training=True),
-    *(
-        Case(place, r, w, batch_size=b, mode=mode, is_training=True, repeats=repeats, epoch=3)
-        for place in SPLITS
-        for r, w, b in ((1, 1, 6), (1, 3, 16), (4, 2, 3))
-        for repeats in (0, 2)
-        for mode in ("index", "files", "examples")
-        if mode != "files" or r * w <= NUM_FILES.get(place, 1)
-    ),
 ]
+CAMPAIGN_TRAINING = [
+    Case(place, r, w, batch_size=b, mode=mode, is_training=True, repeats=repeats, epoch=3)
+    for place in SPLITS
+    for r, w, b in ((1, 1, 6), (1, 3, 16), (4, 2, 3))
+    for repeats in (0, 2)
+    for mode in MODES
+    if mode != "files" or r * w <= NUM_FILES.get(place, 1)
+]
+
+
+def some_of_each(cases: list[Case]) -> list[Case]:
+    """Returns some of every split in every mode: other grids, and with or without repeats, from one to the next."""
+    chosen = []
+    for at, (place, mode) in enumerate(product(SPLITS, MODES)):
+        alike = [case for case in cases if (case.place, case.mode) == (place, mode)]
+        chosen += alike[at % len(alike) :: 5]
+    return chosen
+
+
+SLOW_TRAINING += some_of_each(CAMPAIGN_TRAINING)
+CAMPAIGN_TRAINING = [case for case in CAMPAIGN_TRAINING if case not in SLOW_TRAINING]
 
 
 class Epochs:
@@ -162,6 +177,11 @@ def slow_epochs(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) ->
     return Epochs(tmp_path_factory, "slow epochs", datasets, [*SLOW_EVALUATION, *SLOW_TRAINING])
 
 
+@pytest.fixture(scope="module")
+def campaign_epochs(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> Epochs:
+    return Epochs(tmp_path_factory, "campaign epochs", datasets, [*CAMPAIGN_EVALUATION, *CAMPAIGN_TRAINING])
+
+
 def test_every_evaluation_yields_every_example_exactly_once_among_valid(epochs: Epochs, ledgers: Ledgers) -> None:
     for case in EVALUATION:
         check_evaluation(case, epochs.ranks(case), ledgers[case.place])
@@ -171,6 +191,12 @@ def test_every_evaluation_yields_every_example_exactly_once_among_valid(epochs: 
 def test_a_larger_grid_of_evaluations_yields_every_example_exactly_once(slow_epochs: Epochs, ledgers: Ledgers) -> None:
     for case in SLOW_EVALUATION:
         check_evaluation(case, slow_epochs.ranks(case), ledgers[case.place])
+
+
+@pytest.mark.campaign
+def test_every_grid_of_evaluations_yields_every_example_exactly_once(campaign_epochs: Epochs, ledgers: Ledgers) -> None:
+    for case in CAMPAIGN_EVALUATION:
+        check_evaluation(case, campaign_epochs.ranks(case), ledgers[case.place])
 
 
 @pytest.mark.parametrize("case", TRAINING, ids=str)
@@ -186,6 +212,14 @@ def test_training_over_a_larger_grid_yields_what_its_mode_promises(
     slow_epochs: Epochs, ledgers: Ledgers, datasets: Datasets, case: Case
 ) -> None:
     check_training(case, slow_epochs, ledgers[case.place], datasets)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("case", CAMPAIGN_TRAINING, ids=str)
+def test_training_over_every_grid_yields_what_its_mode_promises(
+    campaign_epochs: Epochs, ledgers: Ledgers, datasets: Datasets, case: Case
+) -> None:
+    check_training(case, campaign_epochs, ledgers[case.place], datasets)
 
 
 def check_batches(case: Case, ranks: list[list[Batch]], ledger: Ledger) -> list[Batch]:

@@ -99,8 +99,16 @@ def test_the_padded_batch_is_among_the_resumed_ones(runs: dict[str, Runs], name:
         assert not runs[name][num_workers, 3][0].valid.all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LONGER_EPOCHS)
+IN_SLOW_TESTS = ("files of rank 1", "repeats", "evaluation")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in IN_SLOW_TESTS else pytest.mark.campaign)
+        for name in LONGER_EPOCHS
+    ],
+)
 def test_resume_at_every_step_of_a_longer_epoch(datasets: Datasets, name: str) -> None:
     (runs,) = begin_everywhere(datasets, [LONGER_EPOCHS[name]])
     check_tails(runs, LONGER_EPOCHS[name])

@@ -52,7 +52,10 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    "loader",
+    ["create_loader", *(pytest.param(name, marks=pytest.mark.slow) for name in ("MultiLoader", "one that needs it"))],
+)
 def test_spawned_workers_look_for_no_tfds(
     loader: str, numbered: Path, tmp_path: Path, root: Path, run_python: RunPython
 ) -> None:

@@ -179,13 +179,26 @@ def file_plans(draw: st.DrawFn) -> tuple[EpochPlan, list[int], int]:
     return plan, lengths, draw(st.integers(0, 3))
 
 
+FilePlan = tuple[EpochPlan, list[int], int]
+
+
 @pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(file_plans())
+def test_in_files_any_pipeline_reads_what_tf_data_deals_it(case: FilePlan) -> None:
+    check_files_against_tf_data(*case)
+
+
+@pytest.mark.campaign
 @settings(max_examples=1000, deadline=None)
 @given(file_plans())
-def test_in_files_any_pipeline_reads_what_tf_data_deals_it(case: tuple[EpochPlan, list[int], int]) -> None:
+def test_in_files_any_pipeline_of_many_plans_reads_what_tf_data_deals_it(case: FilePlan) -> None:
+    check_files_against_tf_data(*case)
+
+
+def check_files_against_tf_data(plan: EpochPlan, lengths: list[int], epoch: int) -> None:
     import tensorflow as tf
 
-    plan, lengths, epoch = case
     context = input_context(plan.world)
 
     @cache
@@ -298,7 +311,14 @@ def example_plans(draw: st.DrawFn) -> tuple[EpochPlan, list[int]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(example_plans())
 def test_in_examples_any_cuts_are_even_splits_or_near_them(case: tuple[EpochPlan, list[int]]) -> None:
+    check_examples_against_even_splits(*case)
+
+
+@pytest.mark.campaign
+@settings(max_examples=1000, deadline=None)
+@given(example_plans())
+def test_in_examples_the_cuts_of_many_plans_are_even_splits_or_near_them(case: tuple[EpochPlan, list[int]]) -> None:
     check_examples_against_even_splits(*case)

@@ -12,7 +12,12 @@ TESTS = Path(__file__).with_name("assignment_against_tfds.py")
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("marked", "at_least"), [("not slow", 36), pytest.param("slow", 2, marks=pytest.mark.slow)], ids=["quick", "slow"]
+    ("marked", "at_least"),
+    [
+        pytest.param("not slow and not campaign", 36, id="quick"),
+        pytest.param("slow", 2, marks=pytest.mark.slow, id="slow"),
+        pytest.param("campaign", 2, marks=pytest.mark.campaign, id="campaign"),
+    ],
 )
 def test_assignments_are_those_of_tfds_where_they_can_be(tmp_path: Path, marked: str, at_least: int) -> None:
     options = ["-q", "-m", marked, "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'own'}"]

@@ -87,7 +87,7 @@ def test_the_batches_of_large_plans_are_those_of_the_design(plan: EpochPlan, epo
     check_against(expected, plan, epoch)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @settings(max_examples=150, deadline=None)
 @given(LARGE_PLANS, EPOCHS)
 def test_the_batches_of_many_large_plans_are_those_of_the_design(plan: EpochPlan, epoch: int) -> None:
@@ -492,9 +492,9 @@ def test_a_delivery_given_as_text_means_that_delivery_or_is_refused(delivery: De
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"remainder": "roundup"}, "Unknown remainder 'roundup': choose one of 'wrap', 'drop', 'pad', 'keep'."),
-        ({"remainder": None}, "Unknown remainder None: choose one of 'wrap', 'drop', 'pad', 'keep'."),
-        ({"delivery": "batches"}, "Unknown delivery 'batches': choose one of 'sample', 'batch'."),
+        ({"remainder": "roundup"}, "remainder='roundup' must be one of 'wrap', 'drop', 'pad', 'keep'."),
+        ({"remainder": None}, "remainder=None must be one of 'wrap', 'drop', 'pad', 'keep'."),
+        ({"delivery": "batches"}, "delivery='batches' must be 'sample' or 'batch'. Did you mean 'batch'?"),
     ],
 )
 def test_an_unknown_remainder_or_delivery_is_a_config_error(fields: dict[str, Any], message: str) -> None:

@@ -16,19 +16,13 @@ from tfds_torch.runtime.spawned_process import NOT_LOADED, with_reports
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 
-slow = pytest.mark.slow
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
 ROOT = Path(__file__).parents[2]
 GUARD = 'if __name__ == "__main__":'
 MAKE = {
     "create_loader": "create_loader({data}, num_workers=2, batch_size=4, multiprocessing_context={method!r})",
     "MultiLoader": "MultiLoader({data}, num_workers=2, start_method={method!r})",
 }
-WAYS = [
-    pytest.param("MultiLoader", "spawn"),
-    pytest.param("MultiLoader", "forkserver", marks=slow),
-    pytest.param("create_loader", "spawn", marks=slow),
-    pytest.param("create_loader", "forkserver", marks=slow),
-]
 
 
 def run(script: str, tmp_path: Path, from_stdin: bool = False) -> subprocess.CompletedProcess[str]:
@@ -45,8 +39,19 @@ def loop(loader: str, method: str, data: str) -> str:
     return f"for batch in {MAKE[loader].format(data=data, method=method)}:\n    print('batch')\n"
 
 
-@pytest.mark.parametrize(("loader", "method"), WAYS)
-@pytest.mark.parametrize("size", ["small", pytest.param("larger than a pipe", marks=slow)])
+@pytest.mark.parametrize(
+    ("size", "loader", "method"),
+    [
+        ("small", "MultiLoader", "spawn"),
+        pytest.param("small", "create_loader", "forkserver", marks=slow),
+        pytest.param("small", "MultiLoader", "forkserver", marks=campaign),
+        pytest.param("small", "create_loader", "spawn", marks=campaign),
+        pytest.param("larger than a pipe", "MultiLoader", "spawn", marks=slow),
+        pytest.param("larger than a pipe", "MultiLoader", "forkserver", marks=slow),
+        pytest.param("larger than a pipe", "create_loader", "spawn", marks=slow),
+        pytest.param("larger than a pipe", "create_loader", "forkserver", marks=campaign),
+    ],
+)
 def test_a_script_without_its_guard_is_told_the_line_to_add(
     loader: str, method: str, size: str, tmp_path: Path
 ) -> None:
@@ -64,8 +69,15 @@ def test_a_script_without_its_guard_is_told_the_line_to_add(
     assert "leaked" not in done.stderr
 
 
-@slow
-@pytest.mark.parametrize(("loader", "method"), WAYS)
+@pytest.mark.parametrize(
+    ("loader", "method"),
+    [
+        pytest.param("MultiLoader", "spawn", marks=slow),
+        pytest.param("create_loader", "forkserver", marks=slow),
+        pytest.param("MultiLoader", "forkserver", marks=campaign),
+        pytest.param("create_loader", "spawn", marks=campaign),
+    ],
+)
 def test_a_name_below_the_guard_is_named_with_what_to_do(loader: str, method: str, tmp_path: Path) -> None:
     body = f"class Numbers(list):\n    pass\n{loop(loader, method, 'Numbers(range(100))')}"
     indented = "".join(f"    {line}\n" for line in body.splitlines())
@@ -95,9 +107,19 @@ def test_a_name_that_was_typed_in_is_named_with_what_to_do(tmp_path: Path) -> No
     assert "finds nothing of a notebook" in done.stderr
 
 
-@slow
-@pytest.mark.parametrize(("loader", "method"), WAYS)
-@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize(
+    ("loader", "method", "size"),
+    [
+        pytest.param("MultiLoader", "spawn", 10, marks=slow),
+        pytest.param("MultiLoader", "forkserver", 100_000, marks=slow),
+        pytest.param("create_loader", "spawn", 100_000, marks=slow),
+        pytest.param("create_loader", "forkserver", 10, marks=slow),
+        pytest.param("MultiLoader", "spawn", 100_000, marks=campaign),
+        pytest.param("MultiLoader", "forkserver", 10, marks=campaign),
+        pytest.param("create_loader", "spawn", 10, marks=campaign),
+        pytest.param("create_loader", "forkserver", 100_000, marks=campaign),
+    ],
+)
 def test_a_script_with_its_guard_reads_all(loader: str, method: str, size: int, tmp_path: Path) -> None:
     body = loop(loader, method, f"Numbers(b'0' * {size} for _ in range(4))").replace("'batch'", "len(batch)")
     indented = "".join(f"    {line}\n" for line in body.splitlines())

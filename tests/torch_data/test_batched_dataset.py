@@ -16,7 +16,7 @@ from torch_data import batched
 from torch_data.batched import FIELDS, BatchedSetup, Look, run_conformance
 
 InReader = Callable[..., Any]
-slow = pytest.mark.slow
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
 
 NUM_EXAMPLES = 41
 PREPROCESS = TrainPreprocess(size=(8, 6), scale=(0.3, 1.0), map_fn=f"{batched.__name__}:shade")
@@ -116,7 +116,7 @@ def test_gray_images_have_one_channel(data_root: Path, in_reader: InReader) -> N
 
 @pytest.mark.parametrize(
     ("num_workers", "method"),
-    [(1, "fork"), (3, "fork"), pytest.param(2, "spawn", marks=slow), pytest.param(2, "forkserver", marks=slow)],
+    [(1, "fork"), (3, "fork"), pytest.param(2, "spawn", marks=campaign), pytest.param(2, "forkserver", marks=slow)],
 )
 def test_workers_give_the_batches_that_a_process_gives_alone(
     num_workers: int, method: str, fleet: Fleet, numbered_root: str, in_reader: InReader
@@ -139,6 +139,7 @@ def test_an_evaluation_in_inference_mode_reads_what_any_other_does(
     assert_same_batches(came, alone)
 
 
+@slow  # tensorflow runs in the process that is forked.
 def test_workers_that_are_forked_after_a_map_fn_ran_give_the_same_batches(fleet: Fleet, numbered_root: str) -> None:
     (found,) = fleet.call(batched.read_before_and_in_workers, dataset_of(numbered_root), reads=True, deadline_s=120)
     before, in_workers, are_shared = found
@@ -165,7 +166,9 @@ def test_ranks_share_out_the_global_batches(numbered_root: str, in_reader: InRea
     assert_same_batches(joined, alone)
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=slow), pytest.param("forkserver", marks=slow)])
+@pytest.mark.parametrize(
+    "method", ["fork", pytest.param("spawn", marks=slow), pytest.param("forkserver", marks=campaign)]
+)
 def test_with_workers_the_training_process_loads_no_tensorflow(method: str, numbered_root: str) -> None:
     indices, has_loaded = batched.train_without_tensorflow(numbered_root, method)
     assert len(indices) == 48
@@ -247,29 +250,39 @@ def make_setup(root: str, mode: str = "index", global_batch: int = 24, **argumen
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "no workers, other ranks": ("uncounted", {}, {"num_replicas": 3}),
-    "workers -> more workers": ("plain", {"num_workers": 1}, {"num_workers": 3}),
     "stateful, no workers": ("stateful", {}, {}),
 }
 SLOW_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "stateful, one worker": ("stateful", {"num_workers": 1, "persistent": True}, {}),
+    "workers -> more workers": ("plain", {"num_workers": 1}, {"num_workers": 3}),
     "stateful, two workers": ("stateful", {"num_workers": 2}, {}),
     "freed": ("freed", {"num_workers": 2}, {"num_workers": 3}),
-    "stream": ("uncounted", {"mode": "examples"}, {}),
     "files in workers": ("plain", {"mode": "files", "num_workers": 2}, {}),
-    "2x2 -> 1x3": ("plain", {"num_replicas": 2, "num_workers": 2}, {"num_replicas": 1, "num_workers": 3}),
     "evaluation": ("uncounted", {"is_training": False, "remainder": "pad"}, {"num_replicas": 2}),
-    "a short last batch": ("uncounted", {"is_training": False}, {}),
     "without preprocess": ("uncounted", {"preprocess": None}, {}),
 }
+CAMPAIGN_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "stateful, one worker": ("stateful", {"num_workers": 1, "persistent": True}, {}),
+    "2x2 -> 1x3": ("plain", {"num_replicas": 2, "num_workers": 2}, {"num_replicas": 1, "num_workers": 3}),
+    "stream": ("uncounted", {"mode": "examples"}, {}),
+    "a short last batch": ("uncounted", {"is_training": False}, {}),
+}
+"""Loaders of single examples (test_state.py) are restored in such, too."""
 
 
-@pytest.mark.parametrize("case", [*CASES, *(pytest.param(name, marks=slow) for name in SLOW_CASES)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *CASES,
+        *(pytest.param(name, marks=slow) for name in SLOW_CASES),
+        *(pytest.param(name, marks=campaign) for name in CAMPAIGN_CASES),
+    ],
+)
 def test_a_loader_of_whole_batches_restored_at_every_step_gives_the_uninterrupted_tail(
     case: str, fleet: Fleet, numbered_root: str
 ) -> None:
-    kind, arguments, changes = (CASES | SLOW_CASES)[case]
+    kind, arguments, changes = (CASES | SLOW_CASES | CAMPAIGN_CASES)[case]
     setup = make_setup(numbered_root, **arguments)
-    num_epochs = 2 if case in SLOW_CASES and not setup.num_workers else 1
+    num_epochs = 2 if case not in CASES and not setup.num_workers else 1
     (num_tails,) = fleet.call(
         *(run_conformance, kind, setup, changes, num_epochs), reads=not setup.num_workers, deadline_s=280
     )

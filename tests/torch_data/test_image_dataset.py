@@ -445,7 +445,7 @@ def test_half_a_rank_in_the_environment_is_an_error(data_root: Path, monkeypatch
 
 
 @slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.campaign)])
 def test_ranks_of_torch_distributed_read_their_own_shares(
     method: str, data_root: Path, in_reader: InReader, root: Path, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from torch_data import reading
 from torch_data.conftest import NUM_PHOTOS
 
-slow = pytest.mark.slow
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
 LEDGER = ("index", "label", "valid", "id")
 TRAIN = TrainPreprocess(size=32)
 
@@ -290,8 +290,10 @@ LOADERS: dict[str, Callable[..., Any]] = {
     "ours, fork": partial(create_loader, batch_size=8, num_workers=2, multiprocessing_context="fork"),
     "ours, spawn": partial(create_loader, batch_size=8, num_workers=2, multiprocessing_context="spawn"),
 }
+SLOW_LOADERS = ("torch's, spawn, persistent", "ours, spawn")
 LOADER_PARAMETERS = [
-    pytest.param(name, marks=slow if "spawn" in name or "forkserver" in name else ()) for name in LOADERS
+    pytest.param(name, marks=slow if name in SLOW_LOADERS else campaign if "spawn" in name or "server" in name else ())
+    for name in LOADERS
 ]
 
 

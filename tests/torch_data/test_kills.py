@@ -116,7 +116,7 @@ def random_life(kind: str, root: str, is_seeded: bool, numbers: random.Random) -
     [
         *((kind, False) for kind in kill_lives.KINDS),
         *(
-            pytest.param(kind, True, id=f"{kind}-torch.manual_seed")
+            pytest.param(kind, True, id=f"{kind}-torch.manual_seed", marks=pytest.mark.campaign)
             for kind in kill_lives.KINDS
             if kind != "MultiLoader"
         ),

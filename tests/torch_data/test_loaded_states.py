@@ -153,8 +153,8 @@ def resumable(request: pytest.FixtureRequest, root: Path) -> Iterator[Any]:
     ("changed", "said"),
     [
         ({"epoch": 2**63}, r"epoch=9223372036854775808 must be <= 9223372036854775807"),
-        ({"epoch": 2**4000}, r"epoch=\d+\.\.\. \(int\) must be <= "),
-        ({"epoch": 2**5000}, r"epoch=an integer of 5001 bits must be an integer >= 0"),
+        ({"epoch": 2**4000}, r"epoch=<an integer of 4001 bits> must be <= "),
+        ({"epoch": 2**5000}, r"epoch=<an integer of 5001 bits> must be an integer >= 0"),
         ({"epoch": 2**62}, rf"epoch=4611686018427387904 must be in 0\.\.{LAST_EPOCH}: "),
         ({"epoch": LAST_EPOCH + 1}, rf"epoch={LAST_EPOCH + 1} must be in 0\.\.{LAST_EPOCH}: "),
         ({"num_workers": 2**63}, r"num_workers=9223372036854775808 must be <= "),

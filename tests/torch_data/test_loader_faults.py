@@ -36,7 +36,8 @@ WAYS = [
     pytest.param("forkserver", "persistent", marks=campaign),
     pytest.param("forkserver", "once", marks=campaign),
 ]
-OF_STALLS = [pytest.param(*way.values, marks=campaign if way.values[0] == "spawn" else way.marks) for way in WAYS]
+OF_ENDS = [pytest.param(*way.values, marks=campaign if way.values == ("fork", "once") else way.marks) for way in WAYS]
+OF_STALLS = [WAYS[0], *(pytest.param(*way.values, marks=campaign) for way in WAYS[1:])]
 STALL_S = {"fork": "4", "spawn": "25", "forkserver": "25"}  # Of which a start may take a good part.
 
 UNLINKED = re.compile(
@@ -85,21 +86,23 @@ def run_life(start_life: StartLife) -> RunLife:
     return run
 
 
+SAID = {"kill": "was killed by SIGKILL (out of memory?)", "exit": "ended with exit code 0"}
+
+
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "method", "persistent"),
     [
-        ("kill", "was killed by SIGKILL (out of memory?)"),
-        ("exit", "ended with exit code 0"),
+        *(pytest.param("kill", *way.values, marks=way.marks) for way in WAYS),
+        *(pytest.param("exit", *way.values, marks=campaign if way.marks else slow) for way in WAYS),
     ],
 )
-@pytest.mark.parametrize(("method", "persistent"), WAYS)
 def test_a_worker_that_dies_is_a_worker_error_at_once_and_the_next_epoch_is_whole(
-    how: str, said: str, method: str, persistent: str, run_life: RunLife
+    how: str, method: str, persistent: str, run_life: RunLife
 ) -> None:
     life = run_life(loader_lives.meet, how, method, persistent, "100")
     assert life["came"] == [0, 1, 2][: len(life["came"])], "what it had not handed over is lost with it"
     assert life["error"] == "WorkerError"
-    expected = f"Worker 1 (pid {life['pids'][1]}) {said} while it read Harmed. Begin the epoch again, with a new"
+    expected = f"Worker 1 (pid {life['pids'][1]}) {SAID[how]} while it read Harmed. Begin the epoch again, with a new"
     assert life["message"].startswith(expected)
     assert life["waited_s"] < 30
     assert life["again"] == list(range(NUM_BATCHES))
@@ -182,7 +185,7 @@ def test_a_training_process_that_reads_by_itself_has_a_time_limit_too(run_life: 
     )
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=slow), 1])
 def test_timeout_s_limits_the_wait_for_a_batch_and_not_the_epoch(num_workers: int, tmp_path: Path) -> None:
     """The training loop takes longer than it for a step, and then has to wait for the next batch, but not as long."""
     gate, timeout_s = tmp_path / "gate", 3.0
@@ -211,7 +214,7 @@ def start_waiting(start_life: StartLife, method: str, persistent: str) -> tuple[
     return life, json.loads(line)
 
 
-@pytest.mark.parametrize(("method", "persistent"), WAYS)
+@pytest.mark.parametrize(("method", "persistent"), OF_ENDS)
 def test_workers_end_with_a_training_process_that_was_killed(
     method: str, persistent: str, start_life: StartLife
 ) -> None:
@@ -270,7 +273,7 @@ def test_sigterm_to_the_process_group_leaves_nothing(method: str, persistent: st
 @pytest.mark.parametrize(
     ("how", "method", "persistent"),
     [
-        *(pytest.param("tensorflow", *way.values, marks=way.marks or slow) for way in WAYS),
+        *(pytest.param("tensorflow", *way.values, marks=campaign if way.marks else slow) for way in WAYS),
         *(pytest.param(how, "fork", "once", marks=slow) for how in ("local", "nested", "two arguments")),
     ],
 )

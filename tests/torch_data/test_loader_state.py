@@ -14,8 +14,7 @@ from torch_data import loader_resuming
 from torch_data.conftest import NUMBERED_SHARDS
 from torch_data.resuming import Setup
 
-slow = pytest.mark.slow
-MARKS = {"spawn": pytest.mark.campaign}
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
 NUM_EXAMPLES = sum(NUMBERED_SHARDS)
 FORK = {0: None, 2: "fork"}
 
@@ -38,33 +37,43 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 SLOW_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "persistent workers -> more": ({"num_workers": 2, "persistent": True}, {"num_workers": 3}),
+    "ahead": ({"num_workers": 2, "persistent": True, "loader_arguments": AHEAD}, {"persistent": False}),
+    "2x2 -> 1x3": ({"num_replicas": 2, "num_workers": 2}, {"num_replicas": 1, "num_workers": 3}),
+    "examples, persistent": ({"mode": "examples", "num_workers": 2, "persistent": True}, {}),
+    "fork server": ({"num_workers": 2, "persistent": True}, {"method": "forkserver", "num_workers": 1}),
+    "a short last batch": ({"is_training": False, "num_workers": 2}, {}),
+}
+CAMPAIGN_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no workers, other ranks": ({}, {"num_replicas": 3}),
     "no time limit": ({"loader_arguments": {"timeout_s": None}}, {}),
     "workers -> one": ({"num_workers": 3}, {"num_workers": 1}),
-    "ahead": ({"num_workers": 2, "persistent": True, "loader_arguments": AHEAD}, {"persistent": False}),
-    "2x2 -> 1x3": ({"num_replicas": 2, "num_workers": 2}, {"num_replicas": 1, "num_workers": 3}),
     "files": ({"mode": "files", "num_workers": 2}, {}),
-    "examples, persistent": ({"mode": "examples", "num_workers": 2, "persistent": True}, {}),
-    "fork server": ({"num_workers": 2, "persistent": True}, {"method": "forkserver", "num_workers": 1}),
     "spawn": ({"num_workers": 1}, {"method": "spawn", "persistent": True}),
     "evaluation": ({"is_training": False, "remainder": "pad"}, {"num_replicas": 2}),
-    "a short last batch": ({"is_training": False, "num_workers": 2}, {}),
     "dropping": ({"remainder": "drop"}, {"num_replicas": 2}),
 }
+"""Plain loaders (test_state.py) are restored in such, too."""
 
 
-@pytest.mark.parametrize("case", [*CASES, *(pytest.param(name, marks=MARKS.get(name, slow)) for name in SLOW_CASES)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *CASES,
+        *(pytest.param(name, marks=slow) for name in SLOW_CASES),
+        *(pytest.param(name, marks=campaign) for name in CAMPAIGN_CASES),
+    ],
+)
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     case: str, fleet: Fleet, numbered_root: str
 ) -> None:
-    arguments, changes = (CASES | SLOW_CASES)[case]
+    arguments, changes = (CASES | SLOW_CASES | CAMPAIGN_CASES)[case]
     setup = make_setup(numbered_root, **arguments)
-    num_epochs = 2 if case in SLOW_CASES else 1
+    num_epochs = 1 if case in CASES else 2
     num_tails = in_fleet(fleet, loader_resuming.run_conformance, setup, changes, num_epochs)
     assert num_tails == 2 * (1 + num_epochs * ({"dropping": 1}.get(case, 2) + 1))
 
 
-@pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=slow)])
+@pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=campaign)])
 def test_after_a_killed_worker_the_last_state_goes_on_exactly(
     persistent: bool, fleet: Fleet, numbered_root: str
 ) -> None:
@@ -80,7 +89,8 @@ def test_after_a_killed_worker_the_last_state_goes_on_exactly(
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "persistent"), [(0, False), pytest.param(2, True, marks=slow), pytest.param(2, False, marks=slow)]
+    ("num_workers", "persistent"),
+    [(0, False), pytest.param(2, True, marks=slow), pytest.param(2, False, marks=campaign)],
 )
 def test_epochs_advance_and_obey_set_epoch(
     num_workers: int, persistent: bool, fleet: Fleet, numbered_root: str

@@ -149,7 +149,7 @@ def test_a_rank_that_is_killed_is_named_though_its_worker_lives_and_the_others_w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_slow", [False, True])
+@pytest.mark.parametrize("is_slow", [pytest.param(False, marks=pytest.mark.campaign), True])
 def test_a_rank_that_is_killed_is_named_and_not_the_one_that_lost_its_connection_to_it(is_slow: bool) -> None:
     dying = rank_functions.disconnect_and_die_on_rank_1 if is_slow else partial(rank_functions.die_on_rank_1, False)
     for _ in range(2):

@@ -23,7 +23,7 @@ from torch_data.conftest import NUMBERED_SHARDS
 from torch_data.resume_scenarios import Reads, state_at
 from torch_data.resuming import Setup, run_conformance
 
-slow = pytest.mark.slow
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
 NUM_EXAMPLES, GLOBAL_BATCH = sum(NUMBERED_SHARDS), 12
 NUM_BATCHES = -(-NUM_EXAMPLES // GLOBAL_BATCH)
 
@@ -56,26 +56,36 @@ CASES = {
     "stream": ("uncounted", {"mode": "examples"}, {}),
 }
 SLOW_CASES = {
-    "persistent workers -> fewer": ("plain", {"num_workers": 3, "persistent": True}, {"num_workers": 1}),
     "2x2 -> 1x3": ("plain", {"num_replicas": 2, "num_workers": 2}, {"num_replicas": 1, "num_workers": 3}),
     "workers, files": ("plain", {"mode": "files", "num_workers": 2}, {}),
-    "workers, examples, persistent": ("plain", {"mode": "examples", "num_workers": 2, "persistent": True}, {}),
     "fork server": ("plain", {"num_workers": 2, "persistent": True}, {"method": "forkserver", "num_workers": 1}),
     "evaluation": ("uncounted", {"is_training": False, "remainder": "pad"}, {"num_replicas": 2}),
-    "a short last batch": ("uncounted", {"is_training": False}, {}),
     "repeats": ("uncounted", {"repeats": 2, "global_batch": 24}, {"num_replicas": 2}),
     "dropping": ("uncounted", {"remainder": "drop"}, {"num_replicas": 2}),
 }
+CAMPAIGN_CASES = {
+    "persistent workers -> fewer": ("plain", {"num_workers": 3, "persistent": True}, {"num_workers": 1}),
+    "workers, examples, persistent": ("plain", {"mode": "examples", "num_workers": 2, "persistent": True}, {}),
+    "a short last batch": ("uncounted", {"is_training": False}, {}),
+}
+"""A Loader (test_loader_state.py) is restored in such, too."""
 
 
-@pytest.mark.parametrize("case", [*CASES, *(pytest.param(name, marks=slow) for name in SLOW_CASES)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *CASES,
+        *(pytest.param(name, marks=slow) for name in SLOW_CASES),
+        *(pytest.param(name, marks=campaign) for name in CAMPAIGN_CASES),
+    ],
+)
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     case: str, fleet: Fleet, numbered_root: str
 ) -> None:
-    kind, arguments, changes = (CASES | SLOW_CASES)[case]
+    kind, arguments, changes = (CASES | SLOW_CASES | CAMPAIGN_CASES)[case]
     # Few steps: a loader takes tenths of a second to begin, and at every step several do.
     setup = make_setup(numbered_root, **{"global_batch": 24, **arguments})
-    num_epochs = 2 if case in SLOW_CASES else 1
+    num_epochs = 1 if case in CASES else 2
     (num_tails,) = fleet.call(
         *(run_conformance, kind, setup, changes, num_epochs), reads=not setup.num_workers, deadline_s=240
     )
@@ -370,7 +380,7 @@ def test_another_epoch_set_by_hand_drops_a_position_within_a_batch(setup: Setup)
     assert (state["epoch"], state["batches_delivered"]) == (5, 0)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=slow)])
 def test_a_position_within_a_batch_is_refused_by_workers(numbered_root: str, method: str) -> None:
     setup = make_setup(numbered_root)
     dataset = setup.dataset()

@@ -1,5 +1,6 @@
 """torchdata's StatefulDataLoader over ImageDataset resumes with as many workers, or by a state made free of them."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tfds_fixtures import with_read
 from torch_data import resume_scenarios
 from torch_data.resuming import Setup, run_conformance
 
-slow = pytest.mark.slow
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
 
 
 def make_setup(root: str, num_workers: int, mode: str = "index", **options: Any) -> Setup:
@@ -35,7 +36,7 @@ def conform(fleet: Fleet, kind: str, setup: Setup, changes: dict[str, Any], num_
             0, "index", {"global_batch": 6, "loader_arguments": {"snapshot_every_n_steps": 3}}, id="snapshots"
         ),
         pytest.param(1, "index", {"persistent": True}, id="one-worker"),
-        pytest.param(2, "index", {}, id="two-workers", marks=slow),
+        pytest.param(2, "index", {}, id="two-workers", marks=campaign),
         pytest.param(2, "index", {"persistent": True}, id="two-persistent-workers", marks=slow),
         pytest.param(
             2,
@@ -45,7 +46,7 @@ def conform(fleet: Fleet, kind: str, setup: Setup, changes: dict[str, Any], num_
             marks=slow,
         ),
         pytest.param(2, "files", {}, id="files", marks=slow),
-        pytest.param(2, "examples", {"persistent": True}, id="examples", marks=slow),
+        pytest.param(2, "examples", {"persistent": True}, id="examples", marks=campaign),
     ],
 )
 def test_a_stateful_loader_restored_at_every_step_gives_the_uninterrupted_tail(
@@ -55,15 +56,17 @@ def test_a_stateful_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     conform(fleet, "stateful", setup, {}, 2 if num_workers == 0 else 1, -(-41 // setup.global_batch))
 
 
-@pytest.mark.parametrize("is_new", [False, True], ids=["same-loader", "new-loader"])
-@pytest.mark.parametrize("seeds_every_epoch", [False, True], ids=["seeded-once", "seeded-every-epoch"])
+def _mark_of(kind: str, persistent: bool, seeds_every_epoch: bool, is_new: bool) -> Any:
+    if seeds_every_epoch == is_new:
+        return slow if (kind, persistent) != ("stateful", False) else ()
+    return campaign
+
+
 @pytest.mark.parametrize(
-    ("kind", "persistent"),
+    ("kind", "persistent", "seeds_every_epoch", "is_new"),
     [
-        ("stateful", False),
-        pytest.param("stateful", True, marks=slow),
-        pytest.param("plain", False, marks=slow),
-        pytest.param("plain", True, marks=slow),
+        pytest.param(*case, marks=_mark_of(*case))
+        for case in product(("stateful", "plain"), (False, True), (False, True), (False, True))
     ],
 )
 def test_a_script_that_seeds_torch_repeats_no_epoch_after_a_resume(
@@ -89,7 +92,7 @@ def test_examples_without_batches_are_restored_within_a_batch(
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "other"), [(2, 3), pytest.param(3, 1, marks=slow), pytest.param(1, 2, marks=slow)]
+    ("num_workers", "other"), [(2, 3), pytest.param(3, 1, marks=slow), pytest.param(1, 2, marks=campaign)]
 )
 def test_a_state_free_of_its_workers_goes_on_in_any_number_of_them(
     num_workers: int, other: int, fleet: Fleet, numbered_root: str

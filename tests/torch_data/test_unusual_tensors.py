@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{text}:UserWarning")  # Of torch, wherever one is made.
     for text in ("The PyTorch API of nested tensors", "Sparse", "torch.quantize_per_tensor", "TypedStorage")
 ]
-METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"]
+METHODS = ["fork", *(pytest.param(method, marks=pytest.mark.slow) for method in ("spawn", "forkserver"))]
 ROWS = [torch.arange(3.0), torch.arange(5.0)]
 LARGE = 100_000
 

@@ -13,11 +13,10 @@ from tfds_torch.errors import WorkerError
 from torch_data import user_code
 
 BATCH_SIZE = 4
-METHODS = [
-    "fork",
-    pytest.param("spawn", marks=pytest.mark.slow),
-    pytest.param("forkserver", marks=pytest.mark.campaign),
-]
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
+METHODS = ["fork", pytest.param("spawn", marks=slow), pytest.param("forkserver", marks=campaign)]
+MANY_METHODS = ["fork", *(pytest.param(method, marks=campaign) for method in ("spawn", "forkserver"))]
+"""Of what workers do alike once they have begun."""
 
 
 def make_loader(
@@ -63,7 +62,7 @@ def test_draws_depend_on_seed_epoch_rank_and_worker_only(numbered_root: str) -> 
     assert set(ranks[0]).isdisjoint(ranks[1])
 
 
-@pytest.mark.slow
+@slow
 def test_draws_do_not_depend_on_how_workers_start(numbered_root: str) -> None:
     assert draw(numbered_root, "spawn") == draw(numbered_root)
 
@@ -93,7 +92,7 @@ def test_worker_init_fn_is_called_once_in_each_worker(
     assert {file.name for file in tmp_path.iterdir()} == started
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MANY_METHODS)
 def test_an_exception_of_worker_init_fn_is_a_worker_error_that_names_it(method: str, numbered_root: str) -> None:
     expected = r"(?s)worker_init_fn failed in worker 1 \(pid \d+\): no start of 1\n.*in fail\n.*ZeroDivisionError"
     with (
@@ -103,7 +102,7 @@ def test_an_exception_of_worker_init_fn_is_a_worker_error_that_names_it(method: 
         list(loader)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MANY_METHODS)
 @pytest.mark.parametrize("kind", user_code.KINDS)
 def test_a_collate_function_may_return_whatever_can_be_pickled(kind: str, method: str, numbered_root: str) -> None:
     with make_loader(numbered_root, method, collate_fn=user_code.Collate(kind)) as loader:

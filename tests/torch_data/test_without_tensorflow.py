@@ -43,7 +43,7 @@ def live(root: Path, tmp_path: Path, run_python: Callable[..., Any]) -> Live:
     return run
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [pytest.param("none", marks=slow), *METHODS[1:]])
 def test_every_way_of_reading_goes_without_tensorflow(method: str, data_root: Path, live: Live) -> None:
     found, imports = live(lives.read_everything, data_root, method, is_fresh=True)
     assert imports == []

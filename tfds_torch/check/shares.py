@@ -10,8 +10,8 @@ import numpy as np
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.item_codec import batch_to_dict
 from tfds_torch.loaders.multi_loader import MultiLoader
+from tfds_torch.loaders.wire import batch_to_dict
 from tfds_torch.loaders.wire_items import ItemWriter
 from tfds_torch.loaders.worker_sources import FunctionSource, source_of
 from tfds_torch.plan.arguments import check_integer

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from tfds_torch.storage.source import Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 _AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples, that the system is asked to read ahead.
-_READ_AT_ONCE = 256  # Examples of small batches whose images are only copied.
+_READ_AT_ONCE = 1024  # Examples of batches whose images are only copied: where they lie, not their pixels.
 _ORDER_SLICE = 8192  # Examples whose order is worked out at a time; of a quarter of them each takes twice as long.
 
 
@@ -81,6 +82,8 @@ def _gather_batches(
     for chunk in reader.chunks(0, batch_size * max(1, _READ_AT_ONCE // batch_size)):
         for start in range(0, len(chunk), batch_size):
             part = chunk.cut(start, start + batch_size)
+            if chunk.error is not None:  # The batches before the damaged example are delivered.
+                part = reader.read(part.start, part.keys)
             stop, rows = part.start + len(part), _BatchRows(part, decoder, request.context.make_buffer or ArrayBuffer)
             try:
                 if part.error is not None:
@@ -151,18 +154,23 @@ class _ChunkReader:
             ahead = min(stop + num_ahead, self.num_examples)
             keys = self._sample_keys(start, ahead)
             own = keys[: stop - start]
-            index = examples_of(own, num_examples)
             if metrics is not None:
-                metrics.note_reading(int(index[0]))
-            try:
+                metrics.note_reading(int(examples_of(own[:1], num_examples)[0]))
+            with suppress(TfdsTorchError):  # Reading raises it.
                 source.announce(examples_of(keys[max(announced, start) - start :], num_examples))
-                announced = ahead
-                chunk = EncodedChunk(start, own, source.read(index, self._keys))
-            except TfdsTorchError as error:
-                chunk = EncodedChunk(start, own, error=error)
+            announced = ahead
+            chunk = self.read(start, own)
             if metrics is not None:
                 metrics.add("read", time.perf_counter() - began_s)
             yield chunk
+
+    def read(self, start: int, keys: Int64Array) -> EncodedChunk:
+        """Returns the examples of sample keys, int64 [n], the first one at position `start`."""
+        try:
+            columns = self._request.source.read(examples_of(keys, self._request.plan.num_examples), self._keys)
+        except TfdsTorchError as error:
+            return EncodedChunk(start, keys, error=error)
+        return EncodedChunk(start, keys, columns)
 
     def _sample_keys(self, start: int, stop: int) -> Int64Array:
         """Returns the sample keys at positions start..stop-1; those before `start` are forgotten."""

@@ -276,7 +276,6 @@ def _work(link: "Connection[Any, Any]", job: Job, metrics: StageMetrics) -> None
 
 def _use_one_thread() -> None:
     """Workers share the cores; and torch's own threads do not outlive a fork."""
-    if "torch" in sys.modules:
-        from tfds_torch.torch_data.worker_threads import use_one_thread
-
-        use_one_thread()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.wrapped_datasets import find_layer
 
 
-def load_state(loader: Any, state: Mapping[str, Any]) -> None:
+def load_state(loader: Any, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
     """Lets the next iteration of a loader go on where a StatefulDataLoader's state was taken.
 
     By itself a StatefulDataLoader goes on with as many workers only: with none in place of some, or the other way
@@ -22,6 +22,7 @@ def load_state(loader: Any, state: Mapping[str, Any]) -> None:
         loader: a StatefulDataLoader or DataLoader over an ImageDataset, which has not begun; with any number of
             workers in read mode `index`.
         state: what `StatefulDataLoader.state_dict()` returned.
+        allow_batch_change: whether a state of another global batch is taken, as in `ImageDataset.load_state_dict`.
 
     Raises:
         ConfigError: the loader reads no ImageDataset.
@@ -33,7 +34,8 @@ def load_state(loader: Any, state: Mapping[str, Any]) -> None:
         raise ConfigError(f"load_state: {loader!r} does not read an ImageDataset. Use its own load_state_dict.")
     snapshot = state.get("_snapshot") if isinstance(state, Mapping) else None
     num_workers = len(snapshot.get("_worker_snapshots", ())) if isinstance(snapshot, Mapping) else 0
-    if num_workers == loader.num_workers and callable(getattr(loader, "load_state_dict", None)):
+    goes_on_by_itself = num_workers == loader.num_workers and callable(getattr(loader, "load_state_dict", None))
+    if goes_on_by_itself and not allow_batch_change:
         loader.load_state_dict(state)
         return
-    dataset.load_state_dict(LoaderState.from_stateful(state).to_dict())
+    dataset.load_state_dict(LoaderState.from_stateful(state).to_dict(), allow_batch_change=allow_batch_change)

@@ -1,14 +1,22 @@
-"""FeedBatches: the batches of a Feeder's source, for any number of training loops."""
+"""The batches of a Feeder, for any number of training loops: those of a source, or of several, drawn by weight."""
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.feed_run import FeedRun
+from tfds_torch.plan.arguments import check_choice, check_integer, did_you_mean
+from tfds_torch.plan.random import draw_uniforms
 
 FedBatch = dict[str, Any]
+Weights = Mapping[str, float] | Sequence[float]
+
+_DRAWS = 1024  # At a time.
 
 _logger = logging.getLogger(__name__)
 
@@ -16,14 +24,14 @@ _logger = logging.getLogger(__name__)
 class FeedBatches(Iterable[FedBatch]):
     """The batches of a source; every iteration is a training loop of its own, and all of them share the source.
 
-    A batch is a dictionary: name -> array. Each row comes once, to one of the iterations that are under way; up to four
-    batches are made ahead for each, and what an iteration leaves goes to the next one, in its old order. Iterations may
-    run in different threads.
+    A batch is a dictionary: name -> array. Each row comes once, to one of the iterations that are under way. Up to four
+    batches are made ahead of all of them: an iteration that ends leaves none behind. Iterations may run in different
+    threads.
 
     Args:
         source: its name.
         names: of the arrays.
-        find_run: returns the run of the source that is under way; raises ConfigError where there is none.
+        find_run: returns the source's current run; raises ConfigError where there is none.
     """
 
     def __init__(self, source: str, names: tuple[str, ...], find_run: Callable[[], FeedRun]) -> None:
@@ -41,6 +49,7 @@ class FeedBatches(Iterable[FedBatch]):
             if run is getattr(self._seen, "end_of", None):
                 raise ConfigError(text)
             _logger.warning("%s This iteration is empty.", text)  # The loops of other threads were faster.
+        run.start_maker()
         return FeedIteration(run, self)
 
     def note_end(self, run: FeedRun) -> None:
@@ -55,16 +64,10 @@ class FeedBatches(Iterable[FedBatch]):
 
 
 class FeedIteration(Iterator[FedBatch]):
-    """One training loop's batches. Dropping or closing it gives back what was made ahead.
-
-    Args:
-        run: of the source.
-        batches: what is iterated; it keeps the Feeder alive.
-    """
+    """One training loop's batches. It keeps the Feeder alive."""
 
     def __init__(self, run: FeedRun, batches: FeedBatches) -> None:
-        self._run, self._batches = run, batches
-        self._consumer = run.open_consumer()
+        self._run, self._batches, self._is_closed = run, batches, False
 
     def __next__(self) -> FedBatch:
         """Returns the next batch: name -> array.
@@ -81,20 +84,115 @@ class FeedIteration(Iterator[FedBatch]):
                 f"does not have. Make a Feeder here; with create_loader, use num_workers=0."
             )
         try:
-            batch: FedBatch = self._run.queue.next_batch(self._consumer)
+            batch: FedBatch = self._run.queue.next_batch(lambda: self._is_closed)
         except StopIteration:
             self._batches.note_end(self._run)
             raise
         return batch
 
     def close(self) -> None:
-        """Ends the iteration."""
+        """Ends the iteration, also where another thread waits for its next batch."""
+        self._is_closed = True
         if self._run.is_of_this_process:
-            self._run.queue.close_consumer(self._consumer)
+            self._run.queue.wake()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_consumer"):
-            self.close()
+
+class MixedBatches(Iterable[FedBatch]):
+    """Batches of several sources: the source of each is drawn by weight, from (seed, number of the batch) alone.
+
+    A batch holds rows of one source. Every iteration draws the same sequence of sources; of which rows the batches
+    consist is the sources' own order.
+
+    Raises:
+        ConfigError: a seed or stop that cannot be meant, or sources with different names.
+    """
+
+    def __init__(
+        self, batches: Mapping[str, FeedBatches], weights: Mapping[str, float], seed: int, stop: str = "first"
+    ) -> None:
+        check_choice("mix: stop", stop, ("first", "last"))
+        self._seed, self._stop = check_integer("mix: seed", seed, 0), stop
+        self._batches, self._weights = dict(batches), dict(weights)
+        first, *others = self._batches.values()
+        for other in others:
+            if set(other.names) != set(first.names):
+                raise ConfigError(
+                    f"mix: the sources have different names: {first.source!r} has {sorted(first.names)}, "
+                    f"{other.source!r} has {sorted(other.names)}. Batches of a mixture must be alike."
+                )
+        self.names = first.names
+
+    def __iter__(self) -> Iterator[FedBatch]:
+        return self._mix({name: iter(batches) for name, batches in self._batches.items()})
+
+    def _mix(self, live: dict[str, FeedIteration]) -> Iterator[FedBatch]:
+        try:
+            for draw in self._draws():
+                while True:
+                    name = _choose(draw, {name: self._weights[name] for name in live})
+                    batch = next(live[name], None)
+                    if batch is not None:
+                        yield batch
+                        break
+                    live.pop(name).close()
+                    if self._stop == "first" or not live:
+                        return
+        finally:
+            for iteration in live.values():
+                iteration.close()
+
+    def _draws(self) -> Iterator[float]:
+        """Yields a number in [0, 1) for each batch, without an end."""
+        start = 0
+        while True:
+            yield from draw_uniforms(np.arange(start, start + _DRAWS), self._seed, 1)[:, 0].tolist()
+            start += _DRAWS
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._weights}, seed={self._seed}, stop={self._stop!r})"
+
+
+def _choose(draw: float, weights: Mapping[str, float]) -> str:
+    """Returns the name whose share of the weights a number in [0, 1) falls into."""
+    left = draw * sum(weights.values())
+    for name, weight in weights.items():
+        left -= weight
+        if left < 0:
+            return name
+    return name
+
+
+def find_weights(weights: Weights, sources: Sequence[str]) -> dict[str, float]:
+    """Returns the sources that are drawn, in the order in which they were added, with weights > 0.
+
+    Raises:
+        ConfigError: weights that cannot be meant.
+    """
+    if isinstance(weights, Mapping):
+        for name in weights:
+            if name not in sources:
+                raise ConfigError(
+                    f"mix: weights has {name!r}, and the sources are {', '.join(map(repr, sources))}."
+                    f"{did_you_mean(name, sources)}"
+                )
+        given = {name: weights[name] for name in sources if name in weights}
+    elif isinstance(weights, list | tuple | np.ndarray):
+        if len(weights) != len(sources):
+            raise ConfigError(
+                f"mix: weights={list(weights)!r} are {len(weights)}, and there are {len(sources)} sources "
+                f"({', '.join(map(repr, sources))}): give one for each, or a dictionary of some."
+            )
+        given = dict(zip(sources, weights, strict=True))
+    else:
+        raise ConfigError(f"mix: weights={weights!r} must be a list with one number for each source, or a dictionary.")
+    for name, weight in given.items():
+        is_number = isinstance(weight, int | float | np.integer | np.floating) and not isinstance(weight, bool)
+        if not is_number or not 0 <= weight < math.inf:
+            raise ConfigError(f"mix: the weight {weight!r} of source {name!r} must be a number >= 0.")
+    found = {name: float(weight) for name, weight in given.items() if weight > 0}
+    if not found:
+        raise ConfigError(f"mix: weights={weights!r} sum to zero: no source could be drawn.")
+    return found
 
 
 def not_picklable(what: str) -> ConfigError:

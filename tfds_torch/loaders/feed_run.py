@@ -10,12 +10,10 @@ from typing import Any
 
 from tfds_torch import errors
 from tfds_torch.errors import TfdsTorchError, WorkerError
-from tfds_torch.loaders.chunk_check import ChunkCheck
-from tfds_torch.loaders.feed_consumer import Consumer, Numbered
 from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
 from tfds_torch.loaders.feed_queue import FeedQueue
-from tfds_torch.loaders.fetching import ChunkReader
-from tfds_torch.loaders.rebatching import join_pieces
+from tfds_torch.loaders.fetching import Fetch, IterableReader
+from tfds_torch.loaders.rebatching import ChunkCheck, join_pieces
 from tfds_torch.runtime.feed_metrics import FetcherMetrics, SourceStats
 
 Logger = Callable[[dict[str, Any]], Any]
@@ -27,38 +25,31 @@ _logger = logging.getLogger(__name__)
 
 
 class FeedRun:
-    """Fetches a source from its start to its end, in threads of its own.
+    """Fetches a source from its start to its end, in threads of its own; one more makes batches, once a loop asks.
 
     The threads know the run, and the run knows nothing of its Feeder: one that is dropped can end them. They are
     daemons, so that one that is stuck does not keep the process alive.
-
-    Args:
-        options: of the source.
-        reader: what is read.
-        limits: after how long is warned.
-        clock: tells seconds.
-        loggers: get the figures as a dictionary; those that are added later, too.
     """
 
     def __init__(
         self,
         options: FeedOptions,
-        reader: ChunkReader,
+        fetch: Fetch,
         limits: FeedLimits,
         clock: Callable[[], float],
         loggers: Sequence[Logger],
     ) -> None:
-        self._options, self._reader, self._clock, self._loggers = options, reader, clock, loggers
+        self._options, self._fetch_chunk, self._clock, self._loggers = options, fetch, clock, loggers
         self._check = ChunkCheck(options)
         self._owner = os.getpid()
-        self._fetchers = [FetcherMetrics(next(_worker_ids)) for _ in range(reader.num_threads)]
-        self._shutdown_lock = threading.Lock()
-        self._must_shut_down = options.shutdown is not None
-        self._shutdown_failed = False
-        self._threads: list[tuple[threading.Thread, str]] = []
-        self._threads_lock = threading.Lock()
+        num_threads = 1 if isinstance(fetch, IterableReader) else options.num_threads
+        self._fetchers = [FetcherMetrics(next(_worker_ids)) for _ in range(num_threads)]
+        self._lock = threading.Lock()  # Of what follows.
+        self._threads: list[threading.Thread] = []
+        self._has_maker = False
+        self._shutdown, self._shutdown_failed = options.shutdown, False
         self._last_stats: SourceStats | None = None  # When it was ended by hand.
-        self._is_last_told = False
+        self._is_last_logged = False
         self.queue = FeedQueue(options, limits, self._fetchers, clock)
 
     @property
@@ -82,13 +73,14 @@ class FeedRun:
     def start(self) -> None:
         """Starts the threads that fetch."""
         for worker in self._fetchers:
-            self._start_thread(self._fetch_all, worker, f"worker {worker.worker}")
+            self._start_thread(f"worker {worker.worker}", self._fetch_all, worker)
 
-    def open_consumer(self) -> Consumer:
-        """Returns what a new training loop takes from, with a thread that makes batches for it."""
-        consumer = self.queue.open_consumer()
-        self._start_thread(self._make_batches, consumer, "a maker of batches")
-        return consumer
+    def start_maker(self) -> None:
+        """Starts the thread that makes batches, where it is not there yet."""
+        with self._lock:
+            has_maker, self._has_maker = self._has_maker, True
+        if not has_maker:
+            self._start_thread("the maker of batches", self._make_batches)
 
     def end(self) -> None:
         """Lets the run end, and waits for nothing."""
@@ -103,33 +95,32 @@ class FeedRun:
             deadline: on the machine's monotonic clock, until which threads are waited for.
         """
         self.end()
-        with self._threads_lock:
-            threads, is_told, self._is_last_told = list(self._threads), self._is_last_told, True
-        if not is_told and self._last_stats is not None:
-            self._tell(self._last_stats)
-        alive = []
-        for thread, name in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
-                if thread.is_alive():
-                    alive.append(name)
+        with self._lock:
+            threads, is_logged, self._is_last_logged = list(self._threads), self._is_last_logged, True
+        if not is_logged and self._last_stats is not None:
+            self._log_stats(self._last_stats)
+        others = [thread for thread in threads if thread is not threading.current_thread()]
+        for thread in others:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        alive = [thread.name.removeprefix(self._thread_name("")) for thread in others if thread.is_alive()]
         if alive:
             _logger.error(
                 "source %r: %s did not end and is left behind: fetch, or what is iterated, has not come back",
                 self._options.name,
                 ", ".join(alive),
             )
-        if not alive:  # Else the last of them does, should it come back.
+        else:  # Else the last of them does, should it come back.
             self._shut_down()
         return not (alive or self._shutdown_failed)
 
-    def _start_thread(self, work: Callable[[Any], None], argument: Any, name: str) -> None:
-        full_name = f"feeder {self._options.name}: {name}"
-        thread = threading.Thread(target=work, args=(argument,), name=full_name, daemon=True)
+    def _thread_name(self, name: str) -> str:
+        return f"feeder {self._options.name}: {name}"
+
+    def _start_thread(self, name: str, work: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=work, args=arguments, name=self._thread_name(name), daemon=True)
         thread.start()
-        with self._threads_lock:
-            self._threads = [(other, its) for other, its in self._threads if other.is_alive()]
-            self._threads.append((thread, name))
+        with self._lock:
+            self._threads.append(thread)
 
     # In the threads that fetch.
 
@@ -140,7 +131,7 @@ class FeedRun:
             self.queue.fail(*_typed(error, f"Source {self._options.name!r}, worker {worker.worker}"))
         finally:
             if self.queue.end_worker():
-                self._close_reader()
+                self._close_iterable()
                 self._shut_down()
 
     def _fetch_passes(self, worker: FetcherMetrics) -> None:
@@ -160,37 +151,25 @@ class FeedRun:
             if (warning := self.queue.put(chunk, worker)) is not None:
                 _logger.warning("%s", warning)
             if self.queue.is_status_due():
-                self._tell(self.queue.stats(begins_interval=True))
+                self._log_stats(self.queue.stats(begins_interval=True))
 
     def _fetch(self, worker: FetcherMetrics) -> Any:
         worker.fetching_since = began = self._clock()
         try:
-            return self._reader(worker.worker, self.queue.batch_size)
+            return self._fetch_chunk(worker.worker, self.queue.batch_size)
         finally:
             worker.fetching_since = None
             worker.add_fetch(self._clock() - began)
 
-    def _close_reader(self) -> None:
+    def _close_iterable(self) -> None:
         """Lets a generator end in the thread that read it, as one thread alone does."""
-        try:
-            self._reader.close()
-        except Exception:
-            _logger.exception("source %r: what it read could not be closed", self._options.name)
+        if isinstance(self._fetch_chunk, IterableReader):
+            try:
+                self._fetch_chunk.close()
+            except Exception:
+                _logger.exception("source %r: what it read could not be closed", self._options.name)
 
-    # In the threads that make batches.
-
-    def _make_batches(self, consumer: Consumer) -> None:
-        options = self._options
-        try:
-            while (taken := self.queue.take(consumer)) is not None:
-                if isinstance(taken.content, list):  # Else it was made, and given back.
-                    batch = join_pieces(taken.content, options.names, options.axes)
-                    taken = Numbered(taken.number, batch)
-                self.queue.offer(consumer, taken)
-        except BaseException as error:
-            self.queue.fail(*_typed(error, f"Source {options.name!r}: joining the rows of a batch"))
-
-    def _tell(self, stats: SourceStats) -> None:
+    def _log_stats(self, stats: SourceStats) -> None:
         _logger.info("%s", stats)
         for log in list(self._loggers):
             try:
@@ -200,24 +179,28 @@ class FeedRun:
 
     def _shut_down(self) -> None:
         """Calls the user's `shutdown` once."""
-        with self._shutdown_lock:
-            must, self._must_shut_down = self._must_shut_down, False
-        if not must or self._options.shutdown is None:
-            return
+        with self._lock:
+            shutdown, self._shutdown = self._shutdown, None
         try:
-            self._options.shutdown()
+            if shutdown is not None:
+                shutdown()
         except Exception:
             self._shutdown_failed = True
             _logger.exception("source %r: shutdown failed", self._options.name)
 
+    # In the thread that makes batches.
+
+    def _make_batches(self) -> None:
+        options = self._options
+        try:
+            while (pieces := self.queue.take()) is not None:
+                self.queue.offer(join_pieces(pieces, options.names, options.axes))
+        except BaseException as error:
+            self.queue.fail(*_typed(error, f"Source {options.name!r}: joining the rows of a batch"))
+
 
 def _typed(error: BaseException, where: str) -> tuple[type[TfdsTorchError], str, BaseException]:
-    """Returns type, message and cause of what training loops get for an exception of a thread.
-
-    Args:
-        error: what was raised.
-        where: in which source and worker.
-    """
+    """Returns type, message and cause of what training loops get for an exception of a thread."""
     try:
         message = str(error)
     except Exception:

@@ -10,11 +10,10 @@ from types import TracebackType
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.feed_batches import FeedBatches, not_picklable
+from tfds_torch.loaders.feed_batches import FeedBatches, MixedBatches, Weights, find_weights, not_picklable
 from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
 from tfds_torch.loaders.feed_run import FeedRun, Logger
 from tfds_torch.loaders.fetching import FetchSource
-from tfds_torch.loaders.mixing import MixedBatches, Weights, find_weights
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.feed_metrics import FeederStats
 from tfds_torch.runtime.processes import close_at_exit
@@ -141,7 +140,7 @@ class Feeder:
     def batches(self, name: str) -> FeedBatches:
         """Returns an iterable over the batches of a source: dictionaries name -> array.
 
-        Each iteration is a loop of its own, with up to four batches made ahead. It may begin once the source was
+        Each iteration is a loop of its own; up to four batches are made ahead of them. It may begin once the source was
         started. `create_loader(feeder.batches("train"), device=...)` puts them on a device.
 
         Raises:

@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,24 +14,34 @@ from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.world import World
 
 
-class ChunkReader(Protocol):
-    """What the threads that fetch a source read in one run of it."""
+class IterableReader:
+    """An iterable, read by one thread, whose order it so keeps; it raises StopIteration at the end of each pass."""
 
-    num_threads: int
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = items
+        self._pass: Iterator[Any] | None = None
 
-    def __call__(self, worker: int, batch_size: int) -> Any:
-        """Returns a chunk; raises StopIteration at the end of a pass, after which another one may begin."""
+    def __call__(self, worker: int, batch_size: int) -> Any:  # noqa: D102
+        if self._pass is None:
+            self._pass = iter(self._items)
+        try:
+            return next(self._pass)
+        except StopIteration:
+            self._pass = None
+            raise
 
     def close(self) -> None:
-        """Lets go of what is being read; its threads have ended."""
+        """Closes a generator that is not at its end."""
+        close = getattr(self._pass, "close", None)
+        if close is not None:
+            close()
+
+
+Fetch = Callable[[int, int], Any] | IterableReader
 
 
 class FetchSource:
     """What `add_source` was given to read, checked; every run of the source begins it anew.
-
-    Args:
-        fetch: `fetch(worker_id, batch_size)`, an iterable, or a Parser.
-        options: of the source.
 
     Raises:
         ConfigError: it is none of these, or cannot be read as the options say; or a Parser is read, and the environment
@@ -40,9 +50,7 @@ class FetchSource:
 
     def __init__(self, fetch: Any, options: FeedOptions) -> None:
         self._where = f"add_source({options.name!r})"
-        self._num_threads = options.num_threads
-        self._fetch = fetch
-        self._num_begun = 0
+        self._fetch, self._was_begun = fetch, False
         is_known = isinstance(fetch, Parser | Iterable) or callable(fetch)
         if not is_known or isinstance(fetch, type | str | bytes | Mapping | np.ndarray):
             raise ConfigError(
@@ -62,26 +70,24 @@ class FetchSource:
         elif not isinstance(fetch, Iterable):
             self._check_function(fetch)
 
-    def begin(self) -> ChunkReader:
+    def begin(self) -> Fetch:
         """Returns what a new run reads.
 
         Raises:
             ConfigError: it can be read only once, and was.
         """
-        self._num_begun += 1
-        if not isinstance(self._fetch, Iterable):
-            return _FunctionReader(self._fetch, self._num_threads)
-        if isinstance(self._fetch, Iterator) and self._num_begun > 1:
+        was_begun, self._was_begun = self._was_begun, True
+        if isinstance(self._fetch, Iterator) and was_begun:
             raise ConfigError(
                 f"{self._where}: it was given an iterator, which has been read: nothing is left for another run. Give "
                 f"an iterable that can be read anew."
             )
-        return _IterableReader(self._fetch)
+        return IterableReader(self._fetch) if isinstance(self._fetch, Iterable) else self._fetch
 
     def _check_function(self, fetch: Any) -> None:
         try:
             signature = inspect.signature(fetch)
-        except ValueError:  # Of a function in C, nobody knows.
+        except ValueError:  # A function in C may have none.
             return
         try:
             signature.bind(0, 1)
@@ -92,53 +98,8 @@ class FetchSource:
             ) from None
 
 
-class _FunctionReader:
-    """A function, called by several threads at a time."""
-
-    def __init__(self, fetch: Callable[[int, int], Any], num_threads: int) -> None:
-        self._fetch, self.num_threads = fetch, num_threads
-
-    def __call__(self, worker: int, batch_size: int) -> Any:
-        return self._fetch(worker, batch_size)
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
-class _IterableReader:
-    """An iterable, read by one thread, whose order it so keeps."""
-
-    num_threads = 1
-
-    def __init__(self, items: Iterable[Any]) -> None:
-        self._items = items
-        self._pass: Iterator[Any] | None = None
-
-    def __call__(self, worker: int, batch_size: int) -> Any:
-        if self._pass is None:
-            self._pass = iter(self._items)
-        try:
-            return next(self._pass)
-        except StopIteration:
-            self._pass = None
-            raise
-
-    def close(self) -> None:
-        """Closes a generator that is not at its end."""
-        current, self._pass = self._pass, None
-        close = getattr(current, "close", None)
-        if close is not None:
-            close()
-
-
 class ParserPasses(Iterable[dict[str, Any]]):
-    """The batches of a Parser as dictionaries of arrays; every iteration is the next epoch.
-
-    Args:
-        parser: that is read.
-        names: its fields.
-        rank: whose share is read.
-    """
+    """The batches of a Parser for a rank, as dictionaries of arrays; every iteration is the next epoch."""
 
     def __init__(self, parser: Parser, names: Iterable[str], rank: World) -> None:
         self._parser, self._names, self._rank = parser, tuple(names), rank

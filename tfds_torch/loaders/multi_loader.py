@@ -9,9 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.multi_options import MultiOptions
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
-from tfds_torch.loaders.pool_setup import PoolSetup
+from tfds_torch.loaders.pool_setup import MultiOptions, PoolSetup
 from tfds_torch.loaders.receiver import ItemReceiver, LoaderIteration
 from tfds_torch.loaders.worker_sources import ParserSource
 from tfds_torch.parsers.loader_state import state_at
@@ -105,7 +104,7 @@ class MultiLoader(Iterable[Any]):
             verbose,
             fields,
         )
-        self._setup = PoolSetup.of(source, options)
+        self._setup = PoolSetup(source, options)
         self._parser, self._name = self._setup.parser, self._setup.source.name
         self.source, self.num_workers, self.world = source, options.num_workers, self._setup.rank
         self._cursor = Cursor(self.num_workers)
@@ -148,13 +147,7 @@ class MultiLoader(Iterable[Any]):
         except BaseException:
             self._end_pool(pool, can_go_on=False)
             raise
-        items = ItemReceiver(
-            pool,
-            number,
-            self._setup.faults(pool),
-            in_order=self._options.in_order,
-            num_planned=self._setup.num_planned(start),
-        )
+        items = ItemReceiver(pool, number, self._setup.faults(pool), in_order=self._options.in_order)
         end = partial(self._end_pool, pool)
         iteration = LoaderIteration(
             items, self._metrics, position, self._num_left(start), end, on_exhausted=self._log_stats

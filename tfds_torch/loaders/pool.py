@@ -33,10 +33,7 @@ def find_start_method(asked: str | None) -> tuple[str, str]:
 class WorkerPool:
     """The workers of one loader, for one iteration after the other.
 
-    Args:
-        context: what the processes share.
-        transport: what carries the items.
-        start: how they start: "fork", "spawn", "forkserver", or a context of multiprocessing.
+    They start by "fork", "spawn", "forkserver", or a context of multiprocessing.
 
     Raises:
         ConfigError: the source cannot be pickled, and the start method needs that.
@@ -64,9 +61,7 @@ class WorkerPool:
         sender = self.transport.sender(worker, self._processes.context)
         self._processes.start(work, (self.context, worker, theirs, sender), self.context.source.inputs)
         theirs.close()
-        self.transport.note_started(worker)
-        with suppress(OSError):  # It is dead already, which is found where its items are waited for.
-            ours.send_bytes(self.transport.key(worker))
+        sender.close()
 
     @property
     def pids(self) -> list[int]:
@@ -79,12 +74,7 @@ class WorkerPool:
         return self.is_open and self._processes.is_owner and not self.find_dead(set(range(self.num_workers)))
 
     def begin(self, start: Start, num_allowed: int) -> int:
-        """Begins an iteration in all workers; returns its number.
-
-        Args:
-            start: where it begins.
-            num_allowed: items that each worker may send.
-        """
+        """Begins an iteration in all workers, each of which may send some items; returns its number."""
         number, self.num_begun = self.num_begun, self.num_begun + 1
         for worker in range(self.num_workers):
             self._drop_what_came(worker)
@@ -96,7 +86,7 @@ class WorkerPool:
         self._command(worker, CREDIT, iteration, 1, 0, 0, 0)
 
     def _command(self, worker: int, *numbers: int) -> None:
-        with suppress(OSError):  # As above.
+        with suppress(OSError):  # It is dead already, which is found where its items are waited for.
             os.write(self._commands[worker].fileno(), COMMAND.pack(*numbers))  # A pipe takes so few bytes whole.
 
     def _drop_what_came(self, worker: int) -> None:
@@ -106,20 +96,11 @@ class WorkerPool:
                 pass
 
     def find_dead(self, workers: set[int], wait_s: float = 0.0) -> list[tuple[int, int, int]]:
-        """Returns (worker, pid, exit code) of those that have ended.
-
-        Args:
-            workers: which ones to look at.
-            wait_s: how long to wait for the first of them.
-        """
+        """Returns (worker, pid, exit code) of those that have ended; waits `wait_s` seconds for the first of them."""
         return self._processes.find_dead(workers, wait_s) if self.is_open else []
 
     def end(self, grace_s: float = GRACE_S) -> None:
-        """Ends the workers: those that are idle by themselves, the others by SIGKILL.
-
-        Args:
-            grace_s: how long to wait for the first, seconds.
-        """
+        """Ends the workers: those that are idle by themselves within `grace_s` seconds, the others by SIGKILL."""
         if not self.is_open:
             return
         self.is_open = False

@@ -1,29 +1,31 @@
-"""PoolSetup: how the workers of a MultiLoader are started over its source."""
+"""MultiOptions: how a MultiLoader reads; PoolSetup: how its workers are started over its source."""
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import get_all_start_methods
 from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.item_codec import ItemCodec
-from tfds_torch.loaders.multi_options import MultiOptions
 from tfds_torch.loaders.pool import WorkerPool, find_start_method
 from tfds_torch.loaders.transport import PipeTransport, Transport
+from tfds_torch.loaders.wire import ItemCodec
 from tfds_torch.loaders.worker import PoolContext
-from tfds_torch.loaders.worker_sources import ParserSource, WorkerSource, source_of
-from tfds_torch.loaders.zmq_transport import ZmqTransport
+from tfds_torch.loaders.worker_sources import ParserSource, source_of
+from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
 from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.reading_names import names_of
-from tfds_torch.plan.cursor import Start
+from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 
+_MOST_WORKERS = _MOST_PREFETCHED = 1024
 _LARGEST_ITEM_BYTES = 1 << 27  # Of address space, not of memory; larger ones go through the pipe.
 _REST_BYTES = 1 << 20  # What comes with the images.
 _OTHER_SLOTS = 6  # Of items that are on their way, and of some that the loop holds.
@@ -32,36 +34,88 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class MultiOptions:
+    """The arguments of a `MultiLoader`, which describes them, without the source.
+
+    Raises:
+        ConfigError: a value that cannot be meant.
+    """
+
+    num_workers: int = 4
+    in_order: bool = True
+    timeout_s: float | None = 300.0
+    world: World | None = None
+    persistent_workers: bool = False
+    concurrent: bool = False
+    start_method: str | None = None
+    socket_dir: str | os.PathLike[str] | None = None
+    transport: str = "auto"
+    prefetch_batches: int = 2
+    verbose: bool = False
+    fields: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("num_workers", _MOST_WORKERS), ("prefetch_batches", _MOST_PREFETCHED)):
+            object.__setattr__(self, name, check_integer(f"MultiLoader: {name}", getattr(self, name), 1, most))
+        for name in ("in_order", "persistent_workers", "concurrent", "verbose"):
+            check_flag(f"MultiLoader: {name}", getattr(self, name))
+        check_seconds("MultiLoader: timeout_s", self.timeout_s, can_be_none=True)
+        if not isinstance(self.world, World | None):
+            raise ConfigError(
+                f"MultiLoader: world={self.world!r} must be a World(rank=..., num_replicas=...), or None."
+            )
+        check_choice("MultiLoader: transport", self.transport, ("auto", "shared", "zmq"))
+        if self.start_method is not None:
+            check_choice("MultiLoader: start_method", self.start_method, get_all_start_methods())
+        if self.concurrent and self.persistent_workers:
+            raise ConfigError(
+                "MultiLoader: concurrent=True and persistent_workers=True exclude each other: iterations that live "
+                "side by side have workers of their own."
+            )
+        self._check_sockets()
+
+    @property
+    def log_level(self) -> int:
+        """Of what is told of workers and epochs."""
+        return logging.INFO if self.verbose else logging.DEBUG
+
+    def _check_sockets(self) -> None:
+        if self.transport == "zmq":
+            import_zmq()
+        if self.socket_dir is None:
+            return
+        if not isinstance(self.socket_dir, str | os.PathLike):
+            raise ConfigError(f"MultiLoader: socket_dir={self.socket_dir!r} must be the path of a folder, or None.")
+        if self.transport == "shared":
+            raise ConfigError("MultiLoader: socket_dir has no effect with transport='shared', which has no sockets.")
+        check_socket_folder(Path(self.socket_dir))
+
+
 class PoolSetup:
     """What the workers of a loader read, and how.
 
     Attributes:
         source: what they read.
-        options: of the loader.
+        parser: whose planned batches they read; None: another source.
         rank: this rank, and the number of ranks.
+
+    Raises:
+        ConfigError: the source cannot be read so, or the environment makes no sense.
     """
 
-    source: WorkerSource
-    options: MultiOptions
-    rank: World
-
-    @classmethod
-    def of(cls, source: Any, options: MultiOptions) -> "PoolSetup":
-        """Returns how a source is read.
-
-        Raises:
-            ConfigError: it cannot be read so, or the environment makes no sense.
-        """
-        rank = World.from_environ(os.environ) if options.world is None else options.world
-        setup = cls(source_of(source, options.num_workers, options.fields), options, rank)
-        if setup.parser is not None:
-            _check_parser(setup.parser, rank, options.num_workers)
-        return setup
-
-    @property
-    def parser(self) -> Parser | None:
-        """The parser whose planned batches are read; None: another source."""
-        return self.source.parser if isinstance(self.source, ParserSource) else None
+    def __init__(self, source: Any, options: MultiOptions) -> None:
+        self.options = options
+        self.rank = rank = World.from_environ(os.environ) if options.world is None else options.world
+        self.source = source_of(source, options.num_workers, options.fields)
+        self.parser = parser = self.source.parser if isinstance(self.source, ParserSource) else None
+        if parser is None:
+            return
+        if parser.batch_size is None and options.num_workers > 1:
+            raise ConfigError(
+                f"MultiLoader: the parser of {parser.dataset_name} has no batch_size, and {options.num_workers} "
+                f"workers need one: each must know which batches are its own. Give it one, or use num_workers=1."
+            )
+        parser.read_mode(rank.at_worker(0, options.num_workers))  # It may not be readable so.
 
     def start(self) -> WorkerPool:
         """Starts workers.
@@ -82,14 +136,6 @@ class PoolSetup:
             *(self.source.name, options.num_workers, pool.pids, transport.name, reason),
         )
         return pool
-
-    def num_planned(self, start: Start) -> dict[int, int] | None:
-        """Returns how many items each worker has in an iteration; None: it is unknown."""
-        if self.parser is None:
-            return None
-        worlds = [self.rank.at_worker(worker, self.options.num_workers) for worker in range(self.options.num_workers)]
-        plans = [self.parser.plan(world, first_example=start.first_example) for world in worlds]
-        return {plan.world.worker: len(plan.worker_batches(start.start_batch)) for plan in plans}
 
     def faults(self, pool: WorkerPool) -> WorkerFaults:
         """Returns what describes the faults of a pool's workers."""
@@ -122,12 +168,7 @@ class PoolSetup:
 
 
 def make_slots(num_workers: int, prefetch_batches: int, parser: Parser | None) -> SharedSlots:
-    """Returns shared memory for the batches of a pool.
-
-    Args:
-        num_workers: of the pool.
-        prefetch_batches: that each worker reads ahead.
-        parser: whose whole batches are to fit into a slot; None: of any other source.
+    """Returns shared memory for the batches of a pool; a parser's whole batches fit into a slot.
 
     Raises:
         AttributeError, OSError, ValueError: the system has no such memory, or not enough address space.
@@ -135,17 +176,3 @@ def make_slots(num_workers: int, prefetch_batches: int, parser: Parser | None) -
     image_bytes = None if parser is None else image_bytes_of_batch(parser)
     slot_bytes = max(_LARGEST_ITEM_BYTES, (image_bytes or 0) + _REST_BYTES)
     return SharedSlots(num_workers, prefetch_batches + _OTHER_SLOTS, slot_bytes)
-
-
-def _check_parser(parser: Parser, rank: World, num_workers: int) -> None:
-    """Checks that workers can read a parser.
-
-    Raises:
-        ConfigError: they cannot.
-    """
-    if parser.batch_size is None and num_workers > 1:
-        raise ConfigError(
-            f"MultiLoader: the parser of {parser.dataset_name} has no batch_size, and {num_workers} workers need one: "
-            f"each must know which batches are its own. Give it one, or use num_workers=1."
-        )
-    parser.read_mode(rank.at_worker(0, num_workers))

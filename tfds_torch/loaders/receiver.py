@@ -4,13 +4,13 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.loaders.pool import WorkerPool
-from tfds_torch.loaders.transport import END, FAILURE, ProtocolError, Received
-from tfds_torch.loaders.worker_sources import WorkerBatch
+from tfds_torch.loaders.transport import END, FAILURE, Message, ProtocolError
+from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.plan.cursor import Position
 from tfds_torch.runtime.metrics import LoaderMetrics
 from tfds_torch.runtime.worker_faults import WorkerFaults
@@ -23,27 +23,13 @@ _logger = logging.getLogger(__name__)
 
 
 class ItemReceiver(Iterator[WorkerBatch]):
-    """Yields the items of an iteration that has just begun, to one thread.
+    """Yields the items of an iteration of a pool that has just begun, to one thread.
 
-    Args:
-        pool: whose workers send them.
-        iteration: its number in the pool.
-        faults: describes what is wrong with workers.
-        in_order: whether workers take turns; else items come as they arrive.
-        num_planned: items of each worker; None: it is unknown.
+    Workers take turns; without `in_order`, items come as they arrive.
     """
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        iteration: int,
-        faults: WorkerFaults,
-        *,
-        in_order: bool = True,
-        num_planned: Mapping[int, int] | None = None,
-    ) -> None:
-        self._pool, self._iteration, self._faults = pool, iteration, faults
-        self._in_order, self._num_planned = in_order, num_planned
+    def __init__(self, pool: WorkerPool, iteration: int, faults: WorkerFaults, *, in_order: bool = True) -> None:
+        self._pool, self._iteration, self._faults, self._in_order = pool, iteration, faults, in_order
         self._turns = deque(range(pool.num_workers))  # The workers that have not ended.
         self._num_came = dict.fromkeys(self._turns, 0)
         self._began_at = self._asked_at = time.monotonic()
@@ -57,7 +43,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
             received = self._take()
             if received is not None:
                 if received.kind == END:
-                    self._end(received)
+                    self._turns.remove(received.worker)
                     continue
                 self._is_slow_start_reported = True
                 return self._deliver(received)
@@ -79,7 +65,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
     def _awaited(self) -> list[int]:
         return [self._turns[0]] if self._in_order else list(self._turns)
 
-    def _take(self) -> Received | None:
+    def _take(self) -> Message | None:
         """Returns the next message of this iteration, if it has come."""
         for worker in self._awaited():
             while (received := self._receive(worker)) is not None:
@@ -88,7 +74,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
                 del received  # Of an iteration that was broken off; its slots are free again.
         return None
 
-    def _receive(self, worker: int) -> Received | None:
+    def _receive(self, worker: int) -> Message | None:
         try:
             return self._pool.transport.receive(worker)
         except EOFError:
@@ -100,27 +86,16 @@ class ItemReceiver(Iterator[WorkerBatch]):
         except ProtocolError as reason:
             raise self._protocol_error(worker, f"sent {reason}") from None
 
-    def _checked(self, received: Received) -> Received:
+    def _checked(self, received: Message) -> Message:
         came = self._num_came[received.worker]
         if received.number != came and received.kind != FAILURE:
             raise self._protocol_error(received.worker, f"sent item {received.number} after {came} items")
         return received
 
-    def _end(self, received: Received) -> None:
-        worker = received.worker
-        planned = None if self._num_planned is None else self._num_planned[worker]
-        if planned is not None and received.number != planned:
-            raise self._protocol_error(worker, f"ended after {received.number} batches, and {planned} were planned")
-        self._turns.remove(worker)
-
-    def _deliver(self, received: Received) -> WorkerBatch:
+    def _deliver(self, received: Message) -> WorkerBatch:
         worker, now = received.worker, time.monotonic()
-        try:
-            item = received.decode()
-        except (ProtocolError, TypeError, KeyError) as reason:
-            raise self._protocol_error(worker, f"sent an invalid item: {reason}") from None
         if received.kind == FAILURE:
-            raise item.to_error(f"worker {worker} (pid {self._pool.pids[worker]})")
+            raise received.item.to_error(f"worker {worker} (pid {self._pool.pids[worker]})")
         self._num_came[worker] += 1
         self._pool.allow_more(worker, self._iteration)
         self._pool.context.metrics.add_hand_over(worker, max(0.0, now - max(received.ready_at, self._asked_at)))
@@ -129,7 +104,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
         else:  # The worker that has just delivered is asked last.
             self._turns.remove(worker)
             self._turns.append(worker)
-        return WorkerBatch(item, received.num_examples)
+        return WorkerBatch(received.item, received.num_examples)
 
     def _look(self) -> None:
         """Looks how the workers are while nothing comes.
@@ -205,7 +180,11 @@ class LoaderIteration(Iterator[Any]):
             self._position.has_ended = True
             if self._on_exhausted is not None:
                 self._on_exhausted()
-            self._check_number()
+            if self._num_expected not in (None, self._position.delivered):
+                raise WorkerError(
+                    f"The workers ended after {self._position.delivered} batches, and {self._num_expected} were "
+                    f"planned. A transform or collate_fn that drops examples cannot be used with an ImageDataset."
+                ) from None
             raise
         except BaseException:
             self._metrics.add_waiting(asked_at)
@@ -216,13 +195,6 @@ class LoaderIteration(Iterator[Any]):
         if self._on_delivery is not None:
             self._on_delivery(self._position)
         return batch
-
-    def _check_number(self) -> None:
-        if self._num_expected is not None and self._position.delivered != self._num_expected:
-            raise WorkerError(
-                f"The workers ended after {self._position.delivered} batches, and {self._num_expected} were planned. A "
-                f"transform or collate_fn that drops examples cannot be used with an ImageDataset."
-            )
 
     def replace(self) -> None:
         """Ends the iteration because of another one."""

@@ -4,9 +4,8 @@ import math
 import os
 import select
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ ITEM, END, FAILURE = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a worker sends.
+    """What a worker sends. The memory of what was received is used again when nothing refers to the item.
 
     Attributes:
         kind: ITEM, END or FAILURE.
@@ -40,23 +39,6 @@ class Message:
     num_examples: int
     ready_at: float
     item: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A message that came, whose item is not decoded yet; attributes as those of `Message`.
-
-    Attributes:
-        decode: returns the item. Its memory is used again when nothing refers to this object and to the item.
-    """
-
-    kind: int
-    worker: int
-    iteration: int
-    number: int
-    num_examples: int
-    ready_at: float
-    decode: Callable[[], Any]
 
 
 class ProtocolError(Exception):
@@ -85,13 +67,6 @@ class Codec(Protocol):
 class Sender(Protocol):
     """A worker's end of a transport. It travels to the worker's process."""
 
-    def open(self, key: bytes) -> None:
-        """Gets ready, in the worker.
-
-        Args:
-            key: a secret that the receiver and this worker share.
-        """
-
     def send(self, message: Message) -> None:
         """Sends a message; returns when its arrays may change.
 
@@ -101,7 +76,7 @@ class Sender(Protocol):
         """
 
     def close(self) -> None:
-        """Closes the connection; messages that were not received yet may be lost."""
+        """Closes this process's end; messages that were not received yet may be lost."""
 
 
 class Transport(Protocol):
@@ -111,15 +86,9 @@ class Transport(Protocol):
     num_rejected: int
 
     def sender(self, worker: int, context: BaseContext) -> Sender:
-        """Returns the end of a worker that is about to be started."""
+        """Returns the end of a worker that is about to be started, which is then closed here."""
 
-    def key(self, worker: int) -> bytes:
-        """Returns the secret that is shared with a worker."""
-
-    def note_started(self, worker: int) -> None:
-        """Closes what only the worker needs."""
-
-    def receive(self, worker: int) -> Received | None:
+    def receive(self, worker: int) -> Message | None:
         """Returns the next message of a worker; None: it is not there yet.
 
         Raises:
@@ -134,9 +103,8 @@ class Transport(Protocol):
         """Ends it."""
 
 
-_HEAD = struct.Struct(
-    "<B3xIqqqdQ"
-)  # kind, number of slots, iteration, number, num_examples, ready_at, bytes of content.
+_HEAD = struct.Struct("<B3xIqqqdQ")
+"""Kind, number of slots, iteration, number, num_examples, ready_at, bytes of content."""
 _SLOTS_ALIGNMENT = 4  # So that the content begins at a multiple of 16 bytes.
 _READ_BYTES = 1 << 16
 
@@ -144,12 +112,8 @@ _READ_BYTES = 1 << 16
 class PipeTransport:
     """Carries large arrays in `SharedSlots`, and the rest through a pipe of each worker, which is private.
 
-    What finds no room in a slot goes through the pipe, too. The receiver never waits for the rest of a message.
-
-    Args:
-        slots: of the workers; None: everything goes through the pipes.
-        num_workers: how many pipes.
-        codec: of the items.
+    What finds no room in a slot goes through the pipe, too; so does everything where there are no slots. The receiver
+    never waits for the rest of a message.
     """
 
     name = "shared"
@@ -158,24 +122,14 @@ class PipeTransport:
         self.num_rejected = 0
         self._slots, self._codec = slots, codec
         self._readers: list[_PipeReader | None] = [None] * num_workers
-        self._theirs: list[Connection | None] = [None] * num_workers
 
     def sender(self, worker: int, context: BaseContext) -> "PipeSender":  # noqa: D102
         ours, theirs = context.Pipe(duplex=False)
         os.set_blocking(ours.fileno(), False)
-        self._readers[worker], self._theirs[worker] = _PipeReader(ours), theirs
+        self._readers[worker] = _PipeReader(ours)
         return PipeSender(theirs, self._slots, self._codec)
 
-    def key(self, worker: int) -> bytes:
-        """Returns an empty secret: the pipe needs none."""
-        return b""
-
-    def note_started(self, worker: int) -> None:  # noqa: D102
-        theirs, self._theirs[worker] = self._theirs[worker], None
-        if theirs is not None:
-            theirs.close()
-
-    def receive(self, worker: int) -> Received | None:  # noqa: D102
+    def receive(self, worker: int) -> Message | None:  # noqa: D102
         reader = self._readers[worker]
         if reader is None:
             raise EOFError
@@ -187,8 +141,11 @@ class PipeTransport:
         numbers = struct.unpack_from(f"<{num_slots}I", message, _HEAD.size)
         # All slots first: none is free before the whole item is decoded, or dropped.
         received = {slot: self._slots.receive(slot) for slot in numbers} if self._slots is not None else {}
-        decode = partial(self._codec.decode, memoryview(message)[start:], received)
-        return Received(kind, worker, iteration, number, num_examples, ready_at, decode)
+        try:
+            item = None if kind == END else self._codec.decode(memoryview(message)[start:], received)
+        except (ProtocolError, TypeError, KeyError) as reason:
+            raise ProtocolError(f"an invalid item: {reason}") from None
+        return Message(kind, worker, iteration, number, num_examples, ready_at, item)
 
     def wait(self, workers: Sequence[int], timeout_s: float) -> None:  # noqa: D102
         waiting = select.poll()
@@ -198,27 +155,17 @@ class PipeTransport:
         waiting.poll(math.ceil(timeout_s * 1000))
 
     def close(self) -> None:  # noqa: D102
-        for worker, reader in enumerate(self._readers):
-            self.note_started(worker)
+        for reader in self._readers:
             if reader is not None:
                 reader.connection.close()
         self._readers = [None] * len(self._readers)
 
 
 class PipeSender:
-    """A worker's end of a `PipeTransport`.
-
-    Args:
-        connection: the writing end of its pipe.
-        slots: of all workers.
-        codec: of the items.
-    """
+    """A worker's end of a `PipeTransport`."""
 
     def __init__(self, connection: Connection, slots: SharedSlots | None, codec: Codec) -> None:
         self._connection, self._slots, self._codec = connection, slots, codec
-
-    def open(self, key: bytes) -> None:
-        """Does nothing: the pipe is open."""
 
     def send(self, message: Message) -> None:  # noqa: D102
         packing = SlotPacking(self._slots)
@@ -235,15 +182,11 @@ class PipeSender:
 
 
 class _PipeReader:
-    """Reads the messages of a pipe as far as they have come.
-
-    Args:
-        connection: the reading end; it does not block.
-    """
+    """Reads the messages of a pipe, which does not block, as far as they have come."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._came = bytearray()
+        self._came, self._some = bytearray(), memoryview(bytearray(_READ_BYTES))
         self._whole: bytearray | None = None  # A large message, of which a part has come.
         self._num_come = 0
 
@@ -254,12 +197,7 @@ class _PipeReader:
             EOFError: there are no more.
             ProtocolError: the bytes are no message.
         """
-        while True:
-            if self._whole is not None:
-                if not self._fill(self._whole):
-                    return None
-                message, self._whole = self._whole, None
-                return message
+        while self._whole is None:
             size = self._size()
             if size is not None and len(self._came) >= size:
                 message, self._came = self._came[:size], self._came[size:]
@@ -268,9 +206,19 @@ class _PipeReader:
                 self._whole, self._num_come = bytearray(size), len(self._came)
                 self._whole[: self._num_come] = self._came
                 self._came = bytearray()
-                continue
-            if not self._read_some():
+            else:
+                num_bytes = self._read_into(self._some)
+                if not num_bytes:
+                    return None
+                self._came += self._some[:num_bytes]
+        while self._num_come < len(self._whole):
+            with memoryview(self._whole) as view:
+                num_bytes = self._read_into(view[self._num_come :])
+            if not num_bytes:
                 return None
+            self._num_come += num_bytes
+        message, self._whole = self._whole, None
+        return message
 
     def _size(self) -> int | None:
         """Returns the bytes of the next message; None: not even that has come."""
@@ -282,28 +230,15 @@ class _PipeReader:
             raise ProtocolError(f"a message of kind {kind} with {size:,} bytes")
         return int(size)
 
-    def _read_some(self) -> bool:
+    def _read_into(self, memory: memoryview) -> int:
+        """Returns how many bytes were read; 0: none have come."""
         try:
-            read = os.read(self.connection.fileno(), _READ_BYTES)
+            num_bytes = os.readv(self.connection.fileno(), [memory])
         except BlockingIOError:
-            return False
-        if not read:
+            return 0
+        if not num_bytes:
             raise EOFError
-        self._came += read
-        return True
-
-    def _fill(self, whole: bytearray) -> bool:
-        """Reads into a large message; returns whether it is complete."""
-        while self._num_come < len(whole):
-            with memoryview(whole) as view:
-                try:
-                    read = os.readv(self.connection.fileno(), [view[self._num_come :]])
-                except BlockingIOError:
-                    return False
-            if not read:
-                raise EOFError
-            self._num_come += read
-        return True
+        return num_bytes
 
 
 def _bytes_of(num_slots: int) -> int:

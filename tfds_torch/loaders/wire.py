@@ -1,4 +1,4 @@
-"""The messages of a MultiLoader's workers: a JSON header and raw buffers. Nothing that was received is unpickled.
+"""The items of a MultiLoader as they travel: a JSON header and raw buffers. Nothing that is received is unpickled.
 
 A message is accepted when every field of its header has its type and its range, and every buffer has the size that the
 header states. Another one is a `ProtocolError`, and takes no memory beyond the limits below.
@@ -6,8 +6,8 @@ header states. Another one is a `ProtocolError`, and takes no memory beyond the 
 
 import json
 import math
-import re
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,37 +15,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.loaders.transport import ProtocolError
+from tfds_torch.engines.batch import Batch
+from tfds_torch.loaders.transport import FAILURE, Message, ProtocolError
+from tfds_torch.loaders.wire_items import ALLOWED_DTYPE, MOST_BYTES, ItemReader, ItemWriter, Part
+from tfds_torch.parsers.parser import Parser
+from tfds_torch.runtime.failure import Failure
+from tfds_torch.runtime.shared_slots import SlotPacking
+from tfds_torch.storage.source import LazyIds
 
 MOST_HEADER_BYTES = 64 << 10
 MOST_BUFFERS = 256
-MOST_BYTES = 1 << 30
-"""Of all buffers of a message together."""
 
-KINDS = ("item", "batch", "end", "failure")
-_ALLOWED_DTYPE = re.compile(r"\|b1|[<>|][iu]1|[<>][iu][248]|[<>]f[248]|[<>]c(8|16)|[<>]U\d{1,6}|\|S\d{1,6}")
+_CONTENTS = ("item", "batch", "failure")
 _MOST_DIMENSIONS = 32
 _MOST_NUMBER = 2**53
-
-
-@dataclass(frozen=True)
-class Part:
-    """A buffer that is to be sent.
-
-    Attributes:
-        dtype: of its elements.
-        shape: of the whole buffer.
-        pieces: arrays of that dtype whose elements, one array after the other, are the buffer's.
-    """
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    pieces: Sequence[NDArray[Any]]
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the buffer."""
-        return math.prod(self.shape) * self.dtype.itemsize
+_LENGTH = struct.Struct("<I")
+_MOST_IN_PIPE = 1 << 14  # Bytes of a buffer that travels through the pipe, where there is room in a slot.
+_BATCH_FIELDS = ("image", "label", "valid", "index", "features", "epoch", "batch")
+_FAILURE_FIELDS = ("module", "name", "message", "trace")
 
 
 class Layout(NamedTuple):
@@ -57,26 +44,16 @@ class Layout(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a message says of itself.
+    """What a message says of its item.
 
     Attributes:
-        kind: one of `KINDS`.
-        worker: who sent it.
-        iteration: of the loader, to which it belongs.
-        number: of an item, counted by its worker from 0; of an end: how many there were.
-        num_examples: in the item.
-        ready_at: when it was ready, by the machine's clock, seconds.
+        content: one of `_CONTENTS`.
         tree: the item without its buffers, see `wire_items`.
         buffers: what follows.
-        places: where each buffer lies, for the transport; None: it says nothing.
+        places: where each buffer lies, for a pipe; None: behind the header.
     """
 
-    kind: str
-    worker: int
-    iteration: int
-    number: int
-    num_examples: int
-    ready_at: float
+    content: str
     tree: Any
     buffers: tuple[Layout, ...]
     places: Any = None
@@ -84,34 +61,25 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message that is to be sent; the fields are those of `Header`."""
+    """An item that is to be sent; the fields are those of `Header`."""
 
-    kind: str
-    worker: int
-    iteration: int
-    number: int
-    num_examples: int
-    ready_at: float
+    content: str
     tree: Any
     parts: Sequence[Part] = ()
 
     def encode_header(self, places: Any = None) -> bytes:
         """Returns the header as JSON.
 
-        Args:
-            places: where each buffer lies, for the transport.
-
         Raises:
-            ProtocolError: the message is larger than allowed.
+            ProtocolError: the item is larger than allowed.
         """
         if len(self.parts) > MOST_BUFFERS:
             raise ProtocolError(f"it has {len(self.parts)} buffers, and a message may have {MOST_BUFFERS}")
         num_bytes = sum(part.num_bytes for part in self.parts)
         if num_bytes > MOST_BYTES:
             raise ProtocolError(f"its arrays take {num_bytes:,} bytes, and a message may have {MOST_BYTES:,}")
-        fields = [self.kind, self.worker, self.iteration, self.number, self.num_examples, self.ready_at, self.tree]
         layouts = [[part.dtype.str, part.shape] for part in self.parts]
-        encoded = json.dumps([*fields, layouts, places], separators=(",", ":")).encode()
+        encoded = json.dumps([self.content, self.tree, layouts, places], separators=(",", ":")).encode()
         if len(encoded) > MOST_HEADER_BYTES:
             raise ProtocolError(
                 f"its structure takes {len(encoded):,} bytes without the arrays, and may take {MOST_HEADER_BYTES:,}: "
@@ -120,9 +88,97 @@ class Outgoing:
         return encoded
 
 
-def allowed(dtype: np.dtype[Any]) -> bool:
-    """Whether arrays of a dtype may be sent."""
-    return _ALLOWED_DTYPE.fullmatch(dtype.str) is not None and dtype.fields is None
+class ItemCodec:
+    """Turns items into headers and buffers, and back. Picklable.
+
+    A parser's batches travel without their ids, which are computed when they are looked at.
+    """
+
+    def __init__(self, parser: Parser | None) -> None:
+        self._parser = parser
+
+    def write(self, message: Message) -> Outgoing:
+        """Returns an item as it travels.
+
+        Raises:
+            ConfigError: it holds a value that cannot travel.
+        """
+        content, item, writer = "item", message.item, ItemWriter()
+        if message.kind == FAILURE:
+            content, item = "failure", {name: getattr(item, name) for name in _FAILURE_FIELDS}
+        elif isinstance(item, Batch):
+            content, item = "batch", batch_to_dict(item, self._parser is not None)
+        return Outgoing(content, writer.write(item), writer.parts)
+
+    def read(self, header: Header, buffers: Sequence[NDArray[Any]]) -> Any:
+        """Returns what was sent: an item, a Batch or a Failure.
+
+        Raises:
+            ProtocolError, TypeError, KeyError: it is none.
+        """
+        item = ItemReader(buffers).read(header.tree)
+        if header.content == "failure":
+            if not isinstance(item, dict) or not all(isinstance(one, str) for one in item.values()):
+                raise ProtocolError("a failure has other fields than text")
+            return Failure(**item)
+        return batch_from_dict(item, self._parser) if header.content == "batch" else item
+
+    def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:  # noqa: D102
+        outgoing = self.write(message)
+        places = [_place(part, packing) for part in outgoing.parts]
+        header = outgoing.encode_header(places)
+        inline = [part for part, place in zip(outgoing.parts, places, strict=True) if place is None]
+        pieces = [piece for part in inline for piece in part.pieces if piece.nbytes]
+        return [_LENGTH.pack(len(header)), header, *(np.ascontiguousarray(piece).data.cast("B") for piece in pieces)]
+
+    def decode(self, content: memoryview, slots: Mapping[int, NDArray[Any]]) -> Any:  # noqa: D102
+        end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+        header, rest = read_header(content[_LENGTH.size : end]), content[end:]
+        buffers = []
+        for place, layout in zip(header.places, header.buffers, strict=True):
+            if place is None:
+                memory: Any = rest[: layout.num_bytes]
+                rest = rest[layout.num_bytes :]
+            else:
+                slot, offset = place
+                memory = slots[slot][offset : offset + layout.num_bytes]
+            buffers.append(view_buffer(memory, layout))
+        return self.read(header, buffers)
+
+
+def batch_from_dict(fields: Any, parser: Parser | None) -> Batch:
+    """Returns a Batch that a worker has sent as a dict; the ids of a parser's examples are computed when looked at.
+
+    Raises:
+        TypeError: the fields are not those of a Batch.
+    """
+    return Batch(**(fields if parser is None else {**fields, "id": LazyIds(parser.ids, fields["index"])}))
+
+
+def batch_to_dict(batch: Batch, has_parser: bool) -> dict[str, Any]:
+    """Returns a Batch as a dict that travels; with a parser at the other end, without its ids."""
+    fields = {name: getattr(batch, name) for name in _BATCH_FIELDS}
+    return fields if has_parser else {**fields, "id": list(batch.id)}
+
+
+def _place(part: Part, packing: SlotPacking) -> tuple[int, int] | None:
+    """Returns the slot and offset of a buffer, which is copied there if need be; None: it goes through the pipe."""
+    piece = part.pieces[0] if len(part.pieces) == 1 else None
+    if piece is not None and piece.flags.c_contiguous:
+        found = packing.refer(piece.ctypes.data, piece.nbytes)
+        if found is not None:
+            return found
+    if not _MOST_IN_PIPE < part.num_bytes <= MOST_BYTES or part.dtype.hasobject:
+        return None
+    place = packing.place(part.num_bytes)
+    if place is not None and packing.slots is not None:
+        slot, start = place
+        end = start
+        for piece in part.pieces:
+            start, end = end, end + piece.nbytes
+            memory = packing.slots.bytes_of(slot)[start:end]
+            np.copyto(memory.view(part.dtype).reshape(piece.shape), piece)
+    return place
 
 
 def read_header(encoded: bytes | bytearray | memoryview) -> Header:
@@ -137,16 +193,10 @@ def read_header(encoded: bytes | bytearray | memoryview) -> Header:
         fields = json.loads(bytes(encoded))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the header is no JSON: {type(error).__name__}") from None
-    if not isinstance(fields, list) or len(fields) != 9:
-        raise ProtocolError("the header has not nine fields")
-    kind, worker, iteration, number, num_examples, ready_at, tree, layouts, places = fields
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ProtocolError("the header names no kind of message")
-    if not all(type(one) is int and 0 <= one <= _MOST_NUMBER for one in (worker, iteration, number, num_examples)):
-        raise ProtocolError("a number of the header is not one")
-    if type(ready_at) not in (int, float):
-        raise ProtocolError("the time in the header is not one")
-    return Header(kind, worker, iteration, number, num_examples, float(ready_at), tree, _read_layouts(layouts), places)
+    if not isinstance(fields, list) or len(fields) != 4 or fields[0] not in _CONTENTS:
+        raise ProtocolError("the header has not four fields, or names no kind of item")
+    content, tree, layouts, places = fields
+    return Header(content, tree, _read_layouts(layouts), places)
 
 
 def view_buffer(memory: Any, layout: Layout) -> NDArray[Any]:
@@ -180,7 +230,7 @@ def _read_layouts(layouts: Any) -> tuple[Layout, ...]:
 @lru_cache(maxsize=1024)  # Item by item they are the same.
 def _read_layout(name: Any, shape: tuple[Any, ...], *types: type) -> Layout:
     """Returns a layout; the types of its sizes are there because True and 1.0 would be found where 1 was kept."""
-    if not isinstance(name, str) or len(shape) > _MOST_DIMENSIONS or not _ALLOWED_DTYPE.fullmatch(name):
+    if not isinstance(name, str) or len(shape) > _MOST_DIMENSIONS or not ALLOWED_DTYPE.fullmatch(name):
         raise ProtocolError("a buffer has a dtype or a shape that is not allowed")
     if not all(kind is int and 0 <= size <= _MOST_NUMBER for size, kind in zip(shape, types, strict=True)):
         raise ProtocolError("a buffer has a size that is not one")

@@ -5,7 +5,9 @@ list whose first entry is its tag. Long lists of one type become columns: one ar
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,19 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import ProtocolError
-from tfds_torch.loaders.wire import MOST_BYTES, Part, allowed
-from tfds_torch.loaders.wire_images import is_image, put_image_together, size_of_image, take_image_apart
-from tfds_torch.loaders.wire_tensors import is_tensor, tensor_to_array
+from tfds_torch.loaders.wire_values import (
+    is_image,
+    is_tensor,
+    put_image_together,
+    size_of_image,
+    take_image_apart,
+    tensor_to_array,
+)
 
+MOST_BYTES = 1 << 30
+"""Of all buffers of a message together."""
+
+ALLOWED_DTYPE = re.compile(r"\|b1|[<>|][iu]1|[<>][iu][248]|[<>]f[248]|[<>]c(8|16)|[<>]U\d{1,6}|\|S\d{1,6}")
 _SHORT_TEXT, _LEAST_COLUMN, _MOST_DEPTH = 512, 8, 32
 _INT64 = np.iinfo(np.int64)
 _BYTES = np.dtype("|u1")
@@ -24,22 +35,34 @@ _KINDS_OF_NUMBERS = {int: "<i8", float: "<f8", bool: "|b1"}
 _ALLOWED = "dicts, tuples and lists of numpy arrays, PIL images, torch tensors on the CPU, numbers, str, bytes and None"
 
 
-class ItemWriter:
-    """Takes an item apart.
+@dataclass(frozen=True)
+class Part:
+    """A buffer that is to be sent.
 
     Attributes:
-        parts: the buffers of all values that were written.
+        dtype: of its elements.
+        shape: of the whole buffer.
+        pieces: arrays of that dtype whose elements, one array after the other, are the buffer's.
     """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    pieces: Sequence[NDArray[Any]]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the buffer."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class ItemWriter:
+    """Takes an item apart; `parts` are the buffers of all values that were written."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
 
     def write(self, value: Any, path: str = "item") -> Any:
-        """Returns the node of a value.
-
-        Args:
-            value: an item, or a part of one.
-            path: where it lies, for messages.
+        """Returns the node of an item, or of a part of one; the path says where it lies, for messages.
 
         Raises:
             ConfigError: it holds something that does not travel.
@@ -81,16 +104,11 @@ class ItemWriter:
             entries.append([key, self.write(one, f"{path}[{key!r}]")])
         return ["d", entries]
 
-    def _write_list(self, value: list[Any], path: str) -> Any:
-        column = self._write_column(value, path)
-        return ["l", self._write_entries(value, path)] if column is None else column
-
-    def _write_tuple(self, value: tuple[Any, ...], path: str) -> Any:
-        column = self._write_column(value, path)
-        return ["u", self._write_entries(value, path)] if column is None else ["T", column]
-
-    def _write_entries(self, values: Sequence[Any], path: str) -> list[Any]:
-        return [self.write(one, f"{path}[{number}]") for number, one in enumerate(values)]
+    def _write_list(self, value: Sequence[Any], path: str) -> Any:
+        column, is_list = self._write_column(value, path), isinstance(value, list)
+        if column is not None:
+            return column if is_list else ["T", column]
+        return ["l" if is_list else "u", [self.write(one, f"{path}[{number}]") for number, one in enumerate(value)]]
 
     def _write_column(self, values: Sequence[Any], path: str) -> Any:
         """Returns the node of a list whose values are of one type; None: it is not one, or short."""
@@ -123,7 +141,7 @@ class ItemWriter:
         return self._add(value)
 
     def _check_dtype(self, value: NDArray[Any], path: str) -> None:
-        if not allowed(value.dtype):
+        if value.dtype.fields is not None or not ALLOWED_DTYPE.fullmatch(value.dtype.str):
             raise ConfigError(
                 f"{path} is an array of dtype {value.dtype}: a MultiLoader carries bool, integers, floats, complex "
                 f"numbers and text of fixed length. Convert it."
@@ -144,16 +162,12 @@ _WRITERS: dict[type, Callable[[ItemWriter, Any, str], Any]] = {
     np.ndarray: ItemWriter._write_array,
     dict: ItemWriter._write_dict,
     list: ItemWriter._write_list,
-    tuple: ItemWriter._write_tuple,
+    tuple: ItemWriter._write_list,
 }
 
 
 class ItemReader:
-    """Puts an item together.
-
-    Args:
-        buffers: that came with it.
-    """
+    """Puts an item together, with the buffers that came with it."""
 
     def __init__(self, buffers: Sequence[NDArray[Any]]) -> None:
         self._buffers = buffers

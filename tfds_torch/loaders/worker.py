@@ -1,18 +1,23 @@
 """Worker main loop: a worker gets commands, reads items, and sends as many as it is allowed to."""
 
+import math
 import os
 import select
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.fast_resize import FastArrayBuffer
 from tfds_torch.loaders.transport import END, FAILURE, ITEM, Message, ProtocolError, Sender
-from tfds_torch.loaders.worker_sources import WorkerBatch, WorkerSource
+from tfds_torch.loaders.wire_values import is_tensor
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.failure import Failure
@@ -26,6 +31,40 @@ BEGIN, CREDIT, STOP = range(3)
 COMMAND = struct.Struct("<Bqqqqq")
 """A command: its kind, and the iteration. BEGIN: epoch, start_batch, first_example, items allowed. CREDIT: more items
 that are allowed. STOP: there will be no more commands."""
+
+
+class WorkerBatch(NamedTuple):
+    """An item, as the training loop gets it but for the device, and the number of examples in it."""
+
+    batch: Any
+    num_examples: int
+
+
+class WorkerSource(Protocol):
+    """What workers read. It travels to them."""
+
+    @property
+    def name(self) -> str:
+        """What is read, for messages."""
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Name -> what the user gave, for the message where it cannot be pickled."""
+
+    def prepare(self, worker: int, num_workers: int) -> None:
+        """Prepares a worker's process, once, before it reads."""
+
+    def items(
+        self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
+    ) -> Iterator[WorkerBatch]:
+        """Begins an iteration.
+
+        Args:
+            world: the rank, and which of its workers this is.
+            start: where the iteration begins.
+            slots: in which arrays may be made, to be handed over without a copy; None: there are none.
+            metrics: what times are reported to: `fetch`, and the stages within it.
+        """
 
 
 @dataclass(frozen=True)
@@ -50,26 +89,18 @@ class PoolContext:
 
 
 def work(context: PoolContext, worker: int, commands: Connection, sender: Sender) -> None:
-    """Runs a worker until its commands end.
-
-    Args:
-        context: of the pool.
-        worker: its number.
-        commands: the reading end of its pipe; first comes the transport's key.
-        sender: where items go.
-    """
+    """Runs a worker until its commands, which come through a pipe, end."""
     init_worker(worker, context.metrics, context.output, context.slots)
     _use_one_thread_of_torch()
     keep_freed_memory()
     world = context.rank.at_worker(worker, context.metrics.num_workers)
     os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(worker), str(world.num_workers)  # As WebDataset names them.
     try:
-        sender.open(commands.recv_bytes())
         failure = _prepare(context, worker)
         reader = _CommandReader(commands)
         while (begin := reader.next_begin()) is not None:
-            _Iteration(context, world, begin, sender, reader).run(failure)
-    except (EOFError, _ParentGoneError):
+            _Iteration(context, world, *begin, sender, reader).run(failure)
+    except _ParentGoneError:
         pass
     sender.close()
 
@@ -94,28 +125,18 @@ class _ParentGoneError(Exception):
     """The training process has gone, or has ended the pool."""
 
 
-@dataclass(frozen=True)
-class _Begin:
-    iteration: int
-    start: Start
-
-
 class _CommandReader:
-    """Reads the commands of the training process.
-
-    Args:
-        connection: from which they come.
-    """
+    """Reads the commands of the training process."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
-        self._begin: _Begin | None = None
+        self._begin: tuple[int, Start] | None = None
         self._iteration, self._num_allowed, self._has_ended = -1, 0, False
 
-    def next_begin(self) -> _Begin | None:
-        """Waits for an iteration to begin; None: there will be none."""
+    def next_begin(self) -> tuple[int, Start] | None:
+        """Waits for an iteration to begin: its number and place; None: there will be none."""
         while self._begin is None and not self._has_ended:
             self._read()
         begin, self._begin = self._begin, None
@@ -142,36 +163,30 @@ class _CommandReader:
         if kind == STOP:
             self._has_ended = True
         elif kind == BEGIN:
-            self._begin = _Begin(iteration, Start(*numbers[:3]))
+            self._begin = iteration, Start(*numbers[:3])
             self._iteration, self._num_allowed = iteration, numbers[3]
         elif iteration == self._iteration:
             self._num_allowed += numbers[0]
 
 
 class _Iteration:
-    """One iteration in a worker.
-
-    Args:
-        context: of the pool.
-        world: which worker of which rank this is.
-        begin: where the iteration begins.
-        sender: where items go.
-        commands: what allows them.
-    """
+    """One iteration in a worker."""
 
     def __init__(
-        self, context: PoolContext, world: World, begin: _Begin, sender: Sender, commands: _CommandReader
+        self,
+        context: PoolContext,
+        world: World,
+        iteration: int,
+        start: Start,
+        sender: Sender,
+        commands: _CommandReader,
     ) -> None:
         self._context, self._world, self._sender, self._commands = context, world, sender, commands
-        self._iteration, self._start = begin.iteration, begin.start
+        self._iteration, self._start = iteration, start
         self._num_sent = 0
 
     def run(self, failure: Failure | None) -> None:
-        """Sends all items, and that they have ended; or what has failed.
-
-        Args:
-            failure: what has failed before; None: nothing.
-        """
+        """Sends all items, and that they have ended; or what has failed, before or now."""
         context, metrics = self._context, self._context.metrics
         items: Iterator[WorkerBatch] | None = None
         try:
@@ -240,3 +255,50 @@ class _Iteration:
     def _fail(self, failure: Failure) -> None:
         self._context.metrics.note_started()
         self._send(FAILURE, failure)
+
+
+class CountedItems(Iterator[WorkerBatch]):
+    """Yields items with the number of examples in each, and reports how long each took."""
+
+    def __init__(self, items: Iterator[Any], metrics: StageMetrics) -> None:
+        self._items, self._metrics = items, metrics
+
+    def __next__(self) -> WorkerBatch:
+        begun_at = time.monotonic()
+        try:
+            item = next(self._items)
+        finally:
+            self._metrics.add("fetch", time.monotonic() - begun_at)
+        return WorkerBatch(item, count_examples(item))
+
+    def close(self) -> None:
+        """Ends the iteration."""
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+
+
+class BatchMemory:
+    """Makes the memory of a batch's images: in a free slot of this worker, else of its own."""
+
+    def __init__(self, slots: SharedSlots | None) -> None:
+        self._slots = slots
+
+    def __call__(self, shape: tuple[int, int, int, int]) -> FastArrayBuffer:
+        """Returns a buffer of [B, H, W, C]."""
+        memory = None if self._slots is None else self._slots.take(math.prod(shape))
+        return FastArrayBuffer(np.empty(shape, np.uint8) if memory is None else memory.reshape(shape))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchMemory, (None,)  # Memory is shared by inheritance only.
+
+
+def count_examples(item: Any) -> int:
+    """Returns B of an item that is a batch: the length of its first array, or of its first list; else 1."""
+    if isinstance(item, Batch):
+        return len(item)
+    values = list(item.values()) if isinstance(item, dict) else item if isinstance(item, list | tuple) else [item]
+    arrays = [value for value in values if isinstance(value, np.ndarray) or is_tensor(type(value))]
+    sizes = [array.shape[0] for array in arrays if array.ndim]
+    sizes = sizes or [len(value) for value in values if isinstance(value, list)]
+    return sizes[0] if sizes else 1

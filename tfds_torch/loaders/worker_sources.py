@@ -1,20 +1,14 @@
 """What each worker of a MultiLoader reads: a Parser's planned batches, a function's items, or all of an iterable."""
 
-import math
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-import numpy as np
-
-from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.fast_resize import FastArrayBuffer
-from tfds_torch.loaders.wire_tensors import is_tensor
+from tfds_torch.loaders.worker import BatchMemory, CountedItems, WorkerBatch, WorkerSource
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, stored_name
 from tfds_torch.parsers.reading_names import name_of
 from tfds_torch.plan.cursor import Start
@@ -22,71 +16,6 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import num_local_ranks
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-
-
-class WorkerBatch(NamedTuple):
-    """An item of a worker, or of a loader that reads by itself.
-
-    Attributes:
-        batch: as the training loop gets it, but for the device.
-        num_examples: in it.
-    """
-
-    batch: Any
-    num_examples: int
-
-
-class WorkerSource(Protocol):
-    """What workers read. It travels to them."""
-
-    @property
-    def name(self) -> str:
-        """What is read, for messages."""
-
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        """Name -> what the user gave, for the message where it cannot be pickled."""
-
-    def prepare(self, worker: int, num_workers: int) -> None:
-        """Prepares a worker's process, once, before it reads."""
-
-    def items(
-        self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
-    ) -> Iterator[WorkerBatch]:
-        """Begins an iteration.
-
-        Args:
-            world: the rank, and which of its workers this is.
-            start: where the iteration begins.
-            slots: in which arrays may be made, to be handed over without a copy; None: there are none.
-            metrics: what times are reported to: `fetch`, and the stages within it.
-        """
-
-
-class CountedItems(Iterator[WorkerBatch]):
-    """Yields items with the number of examples in each, and reports how long each took.
-
-    Args:
-        items: what is yielded; closed with this iterator.
-        metrics: what times are reported to.
-    """
-
-    def __init__(self, items: Iterator[Any], metrics: StageMetrics) -> None:
-        self._items, self._metrics = items, metrics
-
-    def __next__(self) -> WorkerBatch:
-        begun_at = time.monotonic()
-        try:
-            item = next(self._items)
-        finally:
-            self._metrics.add("fetch", time.monotonic() - begun_at)
-        return WorkerBatch(item, count_examples(item))
-
-    def close(self) -> None:
-        """Ends the iteration."""
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
 
 
 class _Unprepared:
@@ -103,12 +32,7 @@ class _Unprepared:
 
 @dataclass(frozen=True)
 class ParserSource(_Unprepared):
-    """The batches that a parser plans for a worker.
-
-    Attributes:
-        parser: where they come from.
-        fields: what they consist of.
-    """
+    """The batches that a parser plans for a worker, with the fields that they consist of."""
 
     parser: Parser
     fields: Sequence[str]
@@ -137,11 +61,7 @@ class ParserSource(_Unprepared):
 
 @dataclass(frozen=True)
 class FunctionSource(_Unprepared):
-    """What a function returns for a worker's place in the world.
-
-    Attributes:
-        function: the user's.
-    """
+    """What the user's function returns for a worker's place in the world."""
 
     function: Callable[[World], Iterable[Any]]
 
@@ -173,11 +93,7 @@ class FunctionSource(_Unprepared):
 
 @dataclass(frozen=True)
 class ReplicatedSource(_Unprepared):
-    """All of an iterable, in every worker.
-
-    Attributes:
-        iterable: the user's.
-    """
+    """All of the user's iterable, in every worker."""
 
     iterable: Iterable[Any]
 
@@ -192,32 +108,8 @@ class ReplicatedSource(_Unprepared):
         return CountedItems(iter(self.iterable), metrics)
 
 
-class BatchMemory:
-    """Makes the memory of a batch's images: in a free slot of this worker, else of its own.
-
-    Args:
-        slots: of the workers; None: there are none.
-    """
-
-    def __init__(self, slots: SharedSlots | None) -> None:
-        self._slots = slots
-
-    def __call__(self, shape: tuple[int, int, int, int]) -> FastArrayBuffer:
-        """Returns a buffer of [B, H, W, C]."""
-        memory = None if self._slots is None else self._slots.take(math.prod(shape))
-        return FastArrayBuffer(np.empty(shape, np.uint8) if memory is None else memory.reshape(shape))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BatchMemory, (None,)  # Memory is shared by inheritance only.
-
-
 def source_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> WorkerSource:
-    """Returns what workers read of a source.
-
-    Args:
-        source: a Parser, a function of the world, or an iterable.
-        num_workers: how many there are.
-        fields: of a Parser's batches; None: image and label, as far as it has them, else all.
+    """Returns what workers read of a Parser, a function of the world, or an iterable.
 
     Raises:
         ConfigError: it is none of these, or has no such fields.
@@ -252,17 +144,6 @@ def source_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> Wo
         f"MultiLoader: source is {_describe(source)}. It must be a Parser, a function that takes a World and returns "
         f"the items of that worker, or an iterable."
     )
-
-
-def count_examples(item: Any) -> int:
-    """Returns B of an item that is a batch: the length of its first array, or of its first list; else 1."""
-    if isinstance(item, Batch):
-        return len(item)
-    values = list(item.values()) if isinstance(item, dict) else item if isinstance(item, list | tuple) else [item]
-    arrays = [value for value in values if isinstance(value, np.ndarray) or is_tensor(type(value))]
-    sizes = [array.shape[0] for array in arrays if array.ndim]
-    sizes = sizes or [len(value) for value in values if isinstance(value, list)]
-    return sizes[0] if sizes else 1
 
 
 def _usual_fields(parser: Parser) -> tuple[str, ...]:

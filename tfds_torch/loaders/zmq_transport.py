@@ -10,7 +10,6 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Sequence
-from functools import partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.item_codec import ItemCodec
-from tfds_torch.loaders.transport import END, FAILURE, ITEM, Message, ProtocolError, Received
-from tfds_torch.loaders.wire import (
-    MOST_BUFFERS,
-    MOST_BYTES,
-    MOST_HEADER_BYTES,
-    Header,
-    Part,
-    read_header,
-    view_buffer,
-)
+from tfds_torch.loaders.transport import Message, ProtocolError
+from tfds_torch.loaders.wire import MOST_BUFFERS, MOST_HEADER_BYTES, Header, ItemCodec, read_header, view_buffer
+from tfds_torch.loaders.wire_items import MOST_BYTES, Part
 from tfds_torch.runtime.own_files import why_foreign
 
 _KEY_BYTES = _SIGNATURE_BYTES = 32
 _LONGEST_ADDRESS = 107  # Of a socket in the file system, Linux.
 _LENGTH = struct.Struct("<Q")
-_KINDS = {"end": END, "failure": FAILURE}  # The others are items.
+_HEAD = struct.Struct("<Bqqqd")
+"""Kind, iteration, number, num_examples, ready_at."""
 
 _logger = logging.getLogger(__name__)
 
@@ -76,16 +68,13 @@ def check_socket_folder(folder: Path) -> None:
 
 
 class ZmqTransport:
-    """Carries messages as frames: a signature (HMAC-SHA256), the JSON header, and a frame for each buffer.
+    """Carries messages as frames: a signature (HMAC-SHA256), numbers, the JSON header, and a frame for each buffer.
 
     Every worker has a socket of its own, below a new folder that only this user may enter, and a key of its own, which
-    it gets through a pipe. A message whose signature or header is wrong is dropped and counted; a frame that is larger
+    it is started with. A message whose signature or header is wrong is dropped and counted; a frame that is larger
     than allowed is refused by ZeroMQ before it is received.
 
-    Args:
-        num_workers: how many sockets.
-        folder: in which the folder of the sockets is made; None: the system's for temporary files.
-        codec: of the items.
+    The folder of the sockets is made in a given one, or in the system's for temporary files.
 
     Raises:
         ConfigError: pyzmq is not installed, or the folder cannot be used.
@@ -124,15 +113,9 @@ class ZmqTransport:
         self._monitors = [_Monitor(zmq, socket) for socket in self._sockets]
 
     def sender(self, worker: int, context: BaseContext) -> "ZmqSender":  # noqa: D102
-        return ZmqSender(self._addresses[worker], self._codec)
+        return ZmqSender(self._addresses[worker], self._keys[worker], self._codec)
 
-    def key(self, worker: int) -> bytes:  # noqa: D102
-        return self._keys[worker]
-
-    def note_started(self, worker: int) -> None:
-        """Does nothing: sockets have no second end here."""
-
-    def receive(self, worker: int) -> Received | None:  # noqa: D102
+    def receive(self, worker: int) -> Message | None:  # noqa: D102
         while True:
             try:
                 frames = self._sockets[worker].recv_multipart(self._zmq.NOBLOCK, copy=False)
@@ -144,15 +127,16 @@ class ZmqTransport:
                     raise EOFError from None
                 raise
             try:
-                header, buffers = _open(self._keys[worker], [frame.buffer for frame in frames])
+                numbers, header, buffers = _open(self._keys[worker], [frame.buffer for frame in frames])
             except ProtocolError as reason:
                 self._reject(worker, f"a message: {reason}")
                 continue
-            if header.worker != worker:
-                raise ProtocolError(f"a message of worker {header.worker}")
-            kind, decode = _KINDS.get(header.kind, ITEM), partial(self._codec.read, header, buffers)
-            numbers = worker, header.iteration, header.number, header.num_examples
-            return Received(kind, *numbers, header.ready_at, decode)
+            try:
+                item = self._codec.read(header, buffers)
+            except (ProtocolError, TypeError, KeyError) as reason:
+                raise ProtocolError(f"an invalid item: {reason}") from None
+            kind, iteration, number, num_examples, ready_at = _HEAD.unpack(numbers)
+            return Message(kind, worker, iteration, number, num_examples, ready_at, item)
 
     def _count_refused(self, worker: int) -> None:
         """Counts the peers that ZeroMQ has turned away, as for a frame that is too large."""
@@ -180,34 +164,32 @@ class ZmqTransport:
 
 
 class ZmqSender:
-    """A worker's end of a `ZmqTransport`.
+    """A worker's end of a `ZmqTransport`, which connects when it first sends."""
 
-    Args:
-        address: of its socket.
-        codec: of the items.
-    """
+    def __init__(self, address: str, key: bytes, codec: ItemCodec) -> None:
+        self._address, self._key, self._codec = address, key, codec
+        self._socket: Any = None
 
-    def __init__(self, address: str, codec: ItemCodec) -> None:
-        self._address, self._codec = address, codec
-        self._key = b""
+    def send(self, message: Message) -> None:  # noqa: D102
+        outgoing = self._codec.write(message)
+        numbers = message.iteration, message.number, message.num_examples, message.ready_at
+        frames = [_HEAD.pack(message.kind, *numbers), outgoing.encode_header(), *map(_frame_of, outgoing.parts)]
+        if self._socket is None:
+            self._open()
+        self._socket.send_multipart([_sign(self._key, frames), *frames], copy=False)
 
-    def open(self, key: bytes) -> None:  # noqa: D102
+    def _open(self) -> None:
         zmq = import_zmq()
-        self._key = key
         self._context = zmq.Context()  # Not the parent's, whose threads this process does not have.
         self._socket = self._context.socket(zmq.PUSH)
         self._socket.set_hwm(0)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.connect(self._address)
 
-    def send(self, message: Message) -> None:  # noqa: D102
-        outgoing = self._codec.write(message)
-        frames = [outgoing.encode_header(), *map(_frame_of, outgoing.parts)]
-        self._socket.send_multipart([_sign(self._key, frames), *frames], copy=False)
-
     def close(self) -> None:  # noqa: D102
-        self._socket.close()
-        self._context.term()
+        if self._socket is not None:
+            self._socket.close()
+            self._context.term()
 
 
 class _Monitor:
@@ -217,7 +199,7 @@ class _Monitor:
         self._zmq, self._socket = zmq, socket
         failed = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         self._events = socket.get_monitor_socket(failed | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPTED)
-        self._num_accepted = self._num_gone = 0
+        self._num_accepted = 0
 
     def num_refused(self) -> int:
         """Returns how many connections, of those that are not the worker's own, have ended since the last call."""
@@ -259,22 +241,22 @@ def _sign(key: bytes, frames: Sequence[Any]) -> bytes:
     return signature.digest()
 
 
-def _open(key: bytes, frames: Sequence[Any]) -> tuple[Header, list[NDArray[Any]]]:
-    """Returns header and buffers of a message whose signature is right.
+def _open(key: bytes, frames: Sequence[Any]) -> tuple[Any, Header, list[NDArray[Any]]]:
+    """Returns numbers, header and buffers of a message whose signature is right.
 
     Raises:
         ProtocolError: it is not, or it is no message.
     """
-    if not 2 <= len(frames) <= 2 + MOST_BUFFERS:
+    if not 3 <= len(frames) <= 3 + MOST_BUFFERS:
         raise ProtocolError(f"it has {len(frames)} frames")
-    signature, *rest = frames
-    if len(signature) != _SIGNATURE_BYTES or len(rest[0]) > MOST_HEADER_BYTES:
+    signature, numbers, header, *buffers = frames
+    if len(signature) != _SIGNATURE_BYTES or len(numbers) != _HEAD.size or len(header) > MOST_HEADER_BYTES:
         raise ProtocolError("its signature or its header has another size")
-    if sum(memoryview(frame).nbytes for frame in rest[1:]) > MOST_BYTES:
+    if sum(memoryview(buffer).nbytes for buffer in buffers) > MOST_BYTES:
         raise ProtocolError("it is larger than a message may be")
-    if not hmac.compare_digest(bytes(signature), _sign(key, rest)):
+    if not hmac.compare_digest(bytes(signature), _sign(key, frames[1:])):
         raise ProtocolError("its signature is wrong")
-    header = read_header(rest[0])
-    if len(header.buffers) != len(rest) - 1:
+    read = read_header(header)
+    if len(read.buffers) != len(buffers):
         raise ProtocolError("it has other buffers than its header says")
-    return header, [view_buffer(*pair) for pair in zip(rest[1:], header.buffers, strict=True)]
+    return numbers, read, [view_buffer(*pair) for pair in zip(buffers, read.buffers, strict=True)]

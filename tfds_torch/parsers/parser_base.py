@@ -331,7 +331,7 @@ class ParserBase(ABC):
             # A process that was forked after tensorflow ran must not use it, as a map_fn does.
             arguments = (self, world, epoch, start_batch, tuple(fields), context.num_local_ranks, first_example)
             made_there = subprocess_call.iterate(_batches_of, *arguments)
-            return OneThreadIterator(_move_into_buffers(made_there, context), repr(self))
+            return self._guarded(_move_into_buffers(made_there, context), context)
         content = self._content(fields, in_buffers=context.make_buffer is not None and not in_pieces)
         request = ReadRequest(
             self._source, plan, epoch, start_batch, content, self.read, in_pieces=in_pieces, context=context
@@ -339,7 +339,11 @@ class ParserBase(ABC):
         batches = read_in_index_mode(request) if mode == "index" else read_in_stream_mode(request, mode)
         if "label" in content.fields and self._class_map is not None:
             batches = self._class_map.remap(batches)
-        return OneThreadIterator(batches, repr(self))
+        return self._guarded(batches, context)
+
+    def _guarded(self, batches: Iterator[Batch], context: ReadContext) -> Iterator[Batch]:
+        """Returns batches for one thread; in a loader's worker, which reads ahead, there is no other one."""
+        return batches if context.is_read_ahead else OneThreadIterator(batches, repr(self))
 
     def _content(self, fields: Sequence[str], *, in_buffers: bool, is_preprocessed: bool = True) -> Content:
         """Returns what is decoded for some fields; images in batch buffers where that is asked for or needed."""

@@ -76,7 +76,8 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> A
         ConfigError: the plan is that of the rest of an epoch.
     """
     _check_whole(plan)
-    counts = np.array([pipeline_counts(replace(plan, world=world)) for world in _pipelines_until(plan)], dtype=np.int64)
+    pipelines = World.grid(plan.world.num_replicas, plan.world.num_workers)[: plan.world.pipeline + 1]
+    counts = np.array([pipeline_counts(replace(plan, world=world)) for world in pipelines], dtype=np.int64)
     (valid_start, fill_start), (num_valid, num_fill) = counts[:-1].sum(axis=0).tolist(), counts[-1].tolist()
     first_pass = epoch * plan.num_passes
     fill_pass = first_pass + plan.num_passes - (1 if plan.remainder is Remainder.PAD else 0)
@@ -131,14 +132,6 @@ def _check_whole(plan: EpochPlan) -> None:
             f"first_example={plan.first_example}: read modes 'files' and 'examples' deal whole epochs only, so that a "
             f"stream goes on with the same global batch. Use read mode 'index' to change it within an epoch."
         )
-
-
-def _pipelines_until(plan: EpochPlan) -> Iterator[World]:
-    """Yields the places of all pipelines up to and including the plan's own, in order."""
-    world = plan.world
-    for number in range(world.pipeline + 1):
-        rank, worker = divmod(number, world.num_workers)
-        yield replace(world, rank=rank, worker=worker)
 
 
 def _cut(

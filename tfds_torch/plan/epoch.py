@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.arguments import check_choice, check_integer
 from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, find_distinct, order_at
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
@@ -101,7 +101,8 @@ class EpochPlan:
         first_example = check_integer("first_example", self.first_example, 0, self.num_own_slots)
         object.__setattr__(self, "first_example", first_example)
         for name, kind in (("remainder", Remainder), ("delivery", Delivery)):
-            object.__setattr__(self, name, _to_member(kind, name, getattr(self, name)))
+            check_choice(name, getattr(self, name), [member.value for member in kind])
+            object.__setattr__(self, name, kind(getattr(self, name)))
         if not isinstance(self.blocks, BlockShuffle | None):
             raise ConfigError(f"blocks={quoted(self.blocks)} must be a BlockShuffle or None.")
         if self.remainder is Remainder.KEEP and self.world.num_replicas > 1:
@@ -338,11 +339,3 @@ class WorkerOrder:
         first = self.plan.world.rank * batch_size
         slots = (numbers.start + own * numbers.step) * self.plan.global_batch_size + first + offsets
         return self.plan.at_slots(self.epoch, slots)
-
-
-def _to_member(kind: type[Enum], name: str, value: object) -> Enum:
-    try:
-        return kind(value)
-    except ValueError:
-        names = ", ".join(repr(member.value) for member in kind)
-        raise ConfigError(f"Unknown {name} {quoted(value)}: choose one of {names}.") from None

@@ -123,36 +123,19 @@ def block_order_at(
     _check_key(seed, pass_number)
     if positions.size == 0:
         return np.empty(0, np.int64)
-    row = _BlockRow.of(num_examples, blocks, f"seed {seed}, pass {pass_number}, examples {num_examples}")
+    row = _BlockRow(num_examples, blocks, f"seed {seed}, pass {pass_number}, examples {num_examples}")
     return row.example(row.shuffle_windows(positions))
 
 
-@dataclass(frozen=True)
 class _BlockRow:
-    """The row of shuffled blocks: whole blocks in an order of their own, the short one (if any) somewhere between.
+    """The row of shuffled blocks: whole blocks in an order of their own, the short one (if any) somewhere between."""
 
-    Attributes:
-        key: names the order, for all hashes.
-        block_records, window_blocks: as in `BlockShuffle`.
-        num_whole: whole blocks, numbered 0..num_whole-1 in the order of the dataset.
-        short_records: examples of the short last block, 0 where every block is whole.
-        short_place: how many whole blocks come before the short one.
-    """
-
-    key: str
-    block_records: int
-    window_blocks: int
-    num_whole: int
-    short_records: int
-    short_place: int
-
-    @classmethod
-    def of(cls, num_examples: int, blocks: BlockShuffle, key: str) -> "_BlockRow":
-        key = f"block order 1: {key}, blocks of {blocks.block_records}"
-        num_whole, short_records = divmod(num_examples, blocks.block_records)
-        digest = hashlib.blake2b(f"tfds_torch {key}: place of the short block".encode(), digest_size=16).digest()
-        place = int.from_bytes(digest, "little") % (num_whole + 1)
-        return cls(key, blocks.block_records, blocks.window_blocks, num_whole, short_records, place)
+    def __init__(self, num_examples: int, blocks: BlockShuffle, key: str) -> None:
+        self.block_records, self.window_blocks = blocks.block_records, blocks.window_blocks
+        self.key = f"block order 1: {key}, blocks of {blocks.block_records}"
+        self.num_whole, self.short_records = divmod(num_examples, blocks.block_records)
+        digest = hashlib.blake2b(f"tfds_torch {self.key}: place of the short block".encode(), digest_size=16).digest()
+        self.short_place = int.from_bytes(digest, "little") % (self.num_whole + 1)  # So many whole ones come before it.
 
     def shuffle_windows(self, positions: Int64Array) -> Int64Array:
         """Returns the places in the row, before its windows were shuffled, of positions after that."""

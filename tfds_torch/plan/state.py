@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.arguments import check_choice, check_integer
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import BlockShuffle
@@ -17,12 +17,14 @@ from tfds_torch.plan.state_fields import (
     STATE_VERSION,
     check_kind,
     checksum_of,
-    describe,
+    differences,
     read_fields,
 )
-from tfds_torch.plan.state_fit import differences, likely_changed
 from tfds_torch.plan.worker_position import read_stateful
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
+
+_COMPARED = ("remainder", "global_batch_size", "batch_size", "num_replicas")  # May differ and fit all the same.
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,7 @@ class LoaderState:
         Raises:
             ConfigError: there is no such read mode, epoch or batch.
         """
-        if read_mode not in READ_MODES:
-            raise ConfigError(f"read_mode={read_mode!r} must be one of {', '.join(map(repr, READ_MODES))}.")
+        check_choice("read_mode", read_mode, READ_MODES)
         blocks = plan.blocks if plan.shuffle else None
         state = cls(
             version=STATE_VERSION,
@@ -203,7 +204,7 @@ class LoaderState:
         try:
             state = json.loads(text)
         except ValueError as error:
-            raise StateMismatchError(f"LoaderState: this text is no JSON ({error}): {describe(text)}.") from None
+            raise StateMismatchError(f"LoaderState: this text is no JSON ({error}): {quoted(text)}.") from None
         return cls.from_dict(state)
 
     @classmethod
@@ -222,6 +223,10 @@ class LoaderState:
     def load(cls, state: object, here: "LoaderState", *, allow_batch_change: bool = False) -> "LoaderState":
         """Returns a saved state that fits the dataset which is to continue it.
 
+        In read mode "index" the numbers of ranks and workers may differ, as long as the global batch is the same, or
+        may change; the other modes continue in the same world only. The remainders "keep" and "pad" are the same here:
+        they are the usual ones of evaluation on one rank and on several.
+
         Args:
             state: what `to_dict` wrote.
             here: what the receiving dataset says of itself; its epoch and batches_delivered do not matter.
@@ -229,11 +234,18 @@ class LoaderState:
                 at the same example, in read mode `index`.
 
         Raises:
-            StateMismatchError: as in `from_dict` and `check_fits`. Fields that differ from `here` are named first.
+            StateMismatchError: as in `from_dict`, or it does not fit. Every field that differs from `here` is named
+                first, with the value stored, the value found and the remedy.
         """
         read = cls._read(state)
-        read.check_fits(here, allow_batch_change=allow_batch_change)
-        return read._sealed() if read.global_batch_size == here.global_batch_size else read._dealt_anew(here)
+        found = differences(read.to_dict(), here.to_dict(), allow_batch_change=allow_batch_change)
+        if found:
+            raise StateMismatchError(f"The state does not fit this dataset. {' '.join(found)}")
+        other = {name: getattr(here, name) for name in _COMPARED if getattr(read, name) != getattr(here, name)}
+        read._check_itself(["epoch", "first_example", "batches_delivered", "num_workers", *other])
+        if "global_batch_size" in other:  # The rest of the epoch is dealt anew.
+            read = replace(read, **other, first_example=read.examples_delivered, batches_delivered=0)
+        return read._sealed()
 
     @classmethod
     def from_stateful(cls, state: Mapping[str, Any]) -> "LoaderState":
@@ -247,26 +259,6 @@ class LoaderState:
         """
         return read_stateful(state, cls)
 
-    def check_fits(self, here: "LoaderState", *, allow_batch_change: bool = False) -> None:
-        """Checks that a dataset can continue this state.
-
-        In read mode "index" the numbers of ranks and workers may differ, as long as the global batch is the same, or
-        may change; the other modes continue in the same world only. The remainders "keep" and "pad" are the same here:
-        they are the usual ones of evaluation on one rank and on several.
-
-        Args:
-            here: what the receiving dataset says of itself; its epoch and batches_delivered do not matter.
-            allow_batch_change: whether the global batch size may be another one.
-
-        Raises:
-            StateMismatchError: with every field that differs, the value stored, the value found and the remedy; or a
-                field that cannot be compared was changed after saving.
-        """
-        found = differences(self.to_dict(), here.to_dict(), allow_batch_change=allow_batch_change)
-        if found:
-            raise StateMismatchError(f"The state does not fit this dataset. {' '.join(found)}")
-        self._check_itself(likely_changed(self.to_dict(), here.to_dict()))
-
     @classmethod
     def _read(cls, state: object) -> "LoaderState":
         """Returns a saved state as it is: one of version 1 keeps its version and checksum, which `_sealed` renews."""
@@ -275,57 +267,42 @@ class LoaderState:
         return cls(**{"first_example": 0, **read_fields(what, state, expected)})
 
     def _check_itself(self, suspects: list[str]) -> None:
-        """Checks that the fields agree with each other and with the checksum."""
-        if self.global_batch_size != self.num_replicas * self.batch_size:
-            raise StateMismatchError(
-                f"LoaderState: global_batch_size={self.global_batch_size} must be num_replicas={self.num_replicas} "
-                f"x batch_size={self.batch_size}. Load the state as it was saved."
-            )
-        if (self.block_records is None) != (self.window_blocks is None):
-            raise StateMismatchError(
-                f"LoaderState: block_records={self.block_records} and window_blocks={self.window_blocks} must both "
-                f"be numbers or both None. Load the state as it was saved."
-            )
-        if self.first_example and self.read_mode != "index":
-            raise StateMismatchError(
-                f"LoaderState: first_example={self.first_example} must be 0 in read mode {self.read_mode!r}, whose "
-                f"global batch size does not change within an epoch. Load the state as it was saved."
-            )
-        try:
-            num_batches = self.num_batches
-        except ConfigError as error:
-            raise StateMismatchError(f"LoaderState: its fields describe no epoch. {error}") from None
-        if self.batches_delivered > num_batches:
-            since = f" from first_example={self.first_example} on" if self.first_example else ""
-            raise StateMismatchError(
-                f"LoaderState: batches_delivered={self.batches_delivered} must be in 0..{num_batches}, the batches of "
-                f"an epoch{since}. Load the state as it was saved."
-            )
-        if self.epoch > self.plan.last_epoch:
-            raise StateMismatchError(
-                f"LoaderState: epoch={self.epoch} must be in 0..{self.plan.last_epoch}: the numbers of later examples "
-                f"do not fit into 64 bits. Load the state as it was saved."
-            )
+        """Checks that the fields agree with each other and with the checksum, which names the suspects."""
+        contradiction = self._contradiction()
+        if contradiction is not None:
+            raise StateMismatchError(f"LoaderState: {contradiction} Load the state as it was saved.")
         expected = checksum_of(self._fields_without_checksum())
         if self.checksum != expected:
-            values = ", ".join(f"{name}={describe(getattr(self, name))}" for name in suspects)
+            values = ", ".join(f"{name}={quoted(getattr(self, name))}" for name in suspects)
             raise StateMismatchError(
-                f"LoaderState: checksum={describe(self.checksum)} does not fit its fields, which give {expected!r}. "
+                f"LoaderState: checksum={quoted(self.checksum)} does not fit its fields, which give {expected!r}. "
                 f"One of {values} or the checksum was changed after saving. Load the state as it was saved."
             )
 
-    def _dealt_anew(self, here: "LoaderState") -> "LoaderState":
-        """Returns the same point of the epoch in the world and the global batch size of another state."""
-        state = replace(
-            self,
-            remainder=here.remainder,
-            global_batch_size=here.global_batch_size,
-            batch_size=here.batch_size,
-            num_replicas=here.num_replicas,
-            first_example=self.examples_delivered,
-            batches_delivered=0,
-        )
-        return state._sealed()
+    def _contradiction(self) -> str | None:
+        """Returns what cannot be: somebody has changed a field. None: there is nothing."""
+        if self.global_batch_size != self.num_replicas * self.batch_size:
+            ranks = f"num_replicas={self.num_replicas} x batch_size={self.batch_size}"
+            return f"global_batch_size={self.global_batch_size} must be {ranks}."
+        if (self.block_records is None) != (self.window_blocks is None):
+            blocks = f"block_records={self.block_records} and window_blocks={self.window_blocks}"
+            return f"{blocks} must both be numbers or both None."
+        first = f"first_example={self.first_example}"
+        if self.first_example and self.read_mode != "index":
+            return (
+                f"{first} must be 0 in read mode {self.read_mode!r}, whose global batch size does not change within an "
+                f"epoch."
+            )
+        try:
+            num_batches, last_epoch = self.num_batches, self.plan.last_epoch
+        except ConfigError as error:
+            raise StateMismatchError(f"LoaderState: its fields describe no epoch. {error}") from None
+        if self.batches_delivered > num_batches:
+            batches = "the batches of an epoch" + (f" from {first} on" if self.first_example else "")
+            return f"batches_delivered={self.batches_delivered} must be in 0..{num_batches}, {batches}."
+        if self.epoch > last_epoch:
+            return f"epoch={self.epoch} must be in 0..{last_epoch}: later sample keys do not fit into 64 bits."
+        return None
 
     def _sealed(self) -> "LoaderState":
         state = replace(self, version=STATE_VERSION)

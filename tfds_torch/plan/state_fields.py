@@ -1,7 +1,8 @@
-"""The layout of saved states: their version, the fields they must have, of which type and range, and reading them."""
+"""The layout of saved states: which fields, of which type and range; reading them, and whether they fit a dataset."""
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 from tfds_torch.errors import StateMismatchError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.runtime.printable import quoted
 
-_MOST_BITS = 4096  # Of an integer: Python refuses to print much longer ones.
-ANY_SIZE = 2**_MOST_BITS - 1
-"""The largest integer of a field that no arithmetic of 64 bits uses."""
+_ANY_SIZE = 2**4096 - 1  # Of a field that no arithmetic of 64 bits uses; Python refuses to print much longer integers.
+_SAME_REMAINDERS = {"keep", "pad"}
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class StateField:
         most: of an int.
         choices: of a str, when only these are known.
         or_none: whether it may be None.
+        remedy: what to do where a dataset has another value; empty: the dataset may continue the state.
     """
 
     kind: type
@@ -32,6 +35,7 @@ class StateField:
     most: int = 2**63 - 1
     choices: tuple[str, ...] = ()
     or_none: bool = False
+    remedy: str = ""
 
     def allows(self, value: object) -> bool:
         """Tells whether a field may hold a value."""
@@ -39,7 +43,7 @@ class StateField:
             return self.or_none
         if type(value) is not self.kind:
             return False
-        if isinstance(value, int) and self.kind is int:
+        if type(value) is int:
             return self.least <= value <= self.most
         return not self.choices or value in self.choices
 
@@ -55,18 +59,29 @@ READ_MODES = ("index", "files", "examples")
 
 STATE_FIELDS = {
     "version": StateField(int, least=1),
-    "dataset": StateField(str),
-    "split": StateField(str),
-    "fingerprint": StateField(str),
-    "num_examples": StateField(int),
-    "read_mode": StateField(str, choices=READ_MODES),
-    "is_training": StateField(bool),
-    "shuffle": StateField(bool),
-    "seed": StateField(int, most=ANY_SIZE),
-    "repeats": StateField(int, least=1),
-    "remainder": StateField(str, choices=tuple(member.value for member in Remainder)),
-    "block_records": StateField(int, least=1, or_none=True),
-    "window_blocks": StateField(int, least=1, or_none=True),
+    "dataset": StateField(str, remedy="Open the dataset and version of the state."),
+    "split": StateField(str, remedy="Pass split={stored}."),
+    "fingerprint": StateField(
+        str,
+        remedy="The files are not those that the state was saved with: open the same ones (and a decoded cache with "
+        "the same max_resolution).",
+    ),
+    "num_examples": StateField(int, remedy="Open the dataset with the examples it had."),
+    "read_mode": StateField(str, choices=READ_MODES, remedy="Pass ReadOptions(mode={stored})."),
+    "is_training": StateField(bool, remedy="Pass is_training={stored}."),
+    "shuffle": StateField(bool, remedy="Pass shuffle={stored}."),
+    "seed": StateField(int, most=_ANY_SIZE, remedy="Pass seed={stored}."),
+    "repeats": StateField(int, least=1, remedy="Pass repeats={stored}."),
+    "remainder": StateField(
+        str, choices=tuple(member.value for member in Remainder), remedy="Pass remainder={stored}."
+    ),
+    "block_records": StateField(int, least=1, or_none=True, remedy="Pass ReadOptions(block_records={stored})."),
+    "window_blocks": StateField(
+        int,
+        least=1,
+        or_none=True,
+        remedy="A window is shuffle_buffer // block_records blocks: the state had {window_records} examples.",
+    ),
     "global_batch_size": StateField(int, least=1),
     "batch_size": StateField(int, least=1),
     "num_replicas": StateField(int, least=1),
@@ -108,9 +123,9 @@ def check_kind(state: Mapping[Any, Any]) -> dict[str, StateField]:
         )
     version = state.get("version", STATE_VERSION)
     if type(version) is int and not 1 <= version <= STATE_VERSION:
-        age, remedy = ("newer", "Install the release that saved it, or a later one.")
-        if version < 1:
-            age, remedy = ("older", "No release reads it: begin the epoch anew.")
+        age, remedy = "older", "No release reads it: begin the epoch anew."
+        if version > STATE_VERSION:
+            age, remedy = "newer", "Install the release that saved it, or a later one."
         raise StateMismatchError(
             f"LoaderState: version={version} is {age} than versions 1 to {STATE_VERSION}, which this release reads. "
             f"{remedy}"
@@ -125,7 +140,7 @@ def read_fields(what: str, state: object, fields: Mapping[str, StateField]) -> d
         StateMismatchError: state is no dict, lacks a field, has an unknown one, or a value that cannot be.
     """
     if not isinstance(state, Mapping):
-        raise StateMismatchError(f"{what}: a saved state is a dict, and this is {describe(state)}.")
+        raise StateMismatchError(f"{what}: a saved state is a dict, and this is {quoted(state)}.")
     missing = [name for name in fields if name not in state]
     unknown = [name for name in state if name not in fields]
     if missing or unknown:
@@ -136,9 +151,9 @@ def read_fields(what: str, state: object, fields: Mapping[str, StateField]) -> d
     for name, field in fields.items():
         value = state[name]
         if not field.allows(value):
-            allowed = f"<= {field.most}" if type(value) is int and ANY_SIZE > value > field.most else field
+            allowed = f"<= {field.most}" if type(value) is int and _ANY_SIZE > value > field.most else field
             raise StateMismatchError(
-                f"{what}: {name}={describe(value)} must be {allowed}. Load the state as it was saved."
+                f"{what}: {name}={quoted(value)} must be {allowed}. Load the state as it was saved."
             )
     return {name: state[name] for name in fields}
 
@@ -149,13 +164,63 @@ def checksum_of(fields: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def describe(value: object) -> str:
-    """Returns a value's text, cut when it is long."""
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-        return f"an integer of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}... ({type(value).__name__})"
+def differences(stored: Mapping[str, Any], here: Mapping[str, Any], *, allow_batch_change: bool) -> list[str]:
+    """Returns a sentence and a remedy for every field of a state that keeps a dataset from continuing it.
+
+    Args:
+        stored: the fields of the state.
+        here: those of the dataset.
+        allow_batch_change: whether another global batch size may continue the state, in read mode `index`.
+    """
+    blocks = stored["block_records"], stored["window_blocks"]
+    window_records = None if None in blocks else math.prod(blocks)
+    found = []
+    for name, field in STATE_FIELDS.items():
+        is_same = stored[name] == here[name]
+        if name == "remainder":
+            is_same |= {stored[name], here[name]} == _SAME_REMAINDERS
+        if field.remedy and not is_same:
+            remedy = field.remedy.format(stored=quoted(stored[name]), window_records=window_records)
+            found.append(_difference(name, stored, here, remedy))
+    if stored["read_mode"] != "index":
+        return found + _differences_of_world(stored, here)
+    return found if allow_batch_change else found + _difference_of_global_batch(stored, here)
+
+
+def _difference(name: str, stored: Mapping[str, Any], here: Mapping[str, Any], remedy: str) -> str:
+    return f"{name}: {quoted(stored[name])} in the state, {quoted(here[name])} here. {remedy}"
+
+
+def _difference_of_global_batch(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    size, num_replicas = stored["global_batch_size"], here["num_replicas"]
+    if size == here["global_batch_size"]:
+        return []
+    if size % num_replicas == 0:
+        remedy = f"With {num_replicas} ranks, batch_size={size // num_replicas} continues it."
+    else:
+        # A changed size may be huge: only numbers of ranks near ours are tried.
+        possible = [count for count in range(1, 4 * num_replicas + 1) if size % count == 0]
+        nearest = sorted(possible, key=lambda count: abs(count - num_replicas))[:_MOST_NAMED]
+        remedy = (
+            f"{size} does not divide among {num_replicas} ranks; these numbers of ranks continue it: "
+            f"{', '.join(map(str, sorted(nearest)))}."
+        )
+    return [
+        f"global_batch_size: {size} in the state ({stored['num_replicas']} ranks x batch_size "
+        f"{stored['batch_size']}), {here['global_batch_size']} here ({num_replicas} ranks x batch_size "
+        f"{here['batch_size']}). {remedy} Or call load_state_dict(state, allow_batch_change=True), which deals the "
+        f"rest of the epoch anew."
+    ]
+
+
+def _differences_of_world(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    names = [name for name in ("num_replicas", "batch_size") if stored[name] != here[name]]
+    num_workers = (stored["num_workers"], here["num_workers"])
+    if None not in num_workers and num_workers[0] != num_workers[1] and stored["batches_delivered"] > 0:
+        names.append("num_workers")
+    remedy = f"Read mode {stored['read_mode']!r} goes on in the same world only; 'index' in others too."
+    return [_difference(name, stored, here, remedy) for name in names]
 
 
 def _names(names: list[Any]) -> str:
-    return ", ".join(describe(name) for name in names[:5]) + (" and others" if len(names) > 5 else "")
+    return ", ".join(quoted(name) for name in names[:5]) + (" and others" if len(names) > 5 else "")

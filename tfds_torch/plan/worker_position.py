@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tfds_torch.errors import StateMismatchError
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.state_fields import POSITION_FIELDS, checksum_of, describe, read_fields
+from tfds_torch.plan.state_fields import POSITION_FIELDS, checksum_of, read_fields
+from tfds_torch.runtime.printable import quoted
 
 State = TypeVar("State", bound="StartState")
 
@@ -96,11 +97,7 @@ class WorkerPosition(Generic[State]):
 
     @classmethod
     def from_dict(cls, state: object, kind: type[State]) -> "WorkerPosition[State]":
-        """Returns the position that `to_dict` wrote.
-
-        Args:
-            state: what `to_dict` wrote.
-            kind: the type of its `began_at`.
+        """Returns the position that `to_dict` wrote, with a `began_at` of a type.
 
         Raises:
             StateMismatchError: a field is missing, unknown, of a wrong type, out of range, or changed after saving.
@@ -110,16 +107,10 @@ class WorkerPosition(Generic[State]):
 
     @classmethod
     def load(cls, state: object, here: State, *, worker: int, num_workers: int) -> "WorkerPosition[State]":
-        """Returns a saved position from which a worker can go on.
-
-        Args:
-            state: what `to_dict` wrote.
-            here: what the receiving dataset says of itself, as in `LoaderState.load`.
-            worker: the receiving worker.
-            num_workers: W, the workers that there are now.
+        """Returns a saved position from which a worker of `num_workers` can go on; `here` as in `LoaderState.load`.
 
         Raises:
-            StateMismatchError: as in `from_dict` and `LoaderState.check_fits`, or it is the position of another worker.
+            StateMismatchError: as in `from_dict` and `LoaderState.load`, or it is the position of another worker.
         """
         fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
         position = cls._of_fields(fields, type(here).load(fields["began_at"], here))
@@ -142,7 +133,7 @@ class WorkerPosition(Generic[State]):
         position._check_ranges()
         if checksum != checksum_of(fields):
             raise StateMismatchError(
-                f"WorkerPosition: checksum={describe(checksum)} does not fit its fields, which give "
+                f"WorkerPosition: checksum={quoted(checksum)} does not fit its fields, which give "
                 f"{checksum_of(fields)!r}. One of worker={position.worker}, num_workers={position.num_workers}, "
                 f"batches={position.batches}, examples={position.examples}, began_at or the checksum was changed after "
                 f"saving. Load the state as it was saved."
@@ -183,46 +174,38 @@ def read_stateful(state: object, kind: type[State]) -> State:
     if not isinstance(state, Mapping):
         raise StateMismatchError(
             f"A StatefulDataLoader's state_dict() is a dict with '_snapshot' or 'dataset_state', and this is "
-            f"{describe(state)}."
+            f"{quoted(state)}."
         )
     if "_snapshot" not in state:
-        return _read_without_workers(_entry(state, "dataset_state"), kind)
+        own = _entry(state, "dataset_state")
+        if not (isinstance(own, Mapping) and "began_at" in own):
+            return kind.from_dict(own)
+        position = WorkerPosition.from_dict(own, kind)
+        _check_together([position])
+        return position.began_at.with_workers(1).at(position.next_batch)
     positions = _positions(_entry(state, "_snapshot", "_worker_snapshots"), kind)
     num_steps = _entry(state, "_steps_since_snapshot")
     if type(num_steps) is not int or num_steps < 0:
-        raise StateMismatchError(
-            f"StatefulDataLoader's state: _steps_since_snapshot={describe(num_steps)} must be an integer >= 0."
-        )
+        raise _misfit(f"_steps_since_snapshot={quoted(num_steps)} must be an integer >= 0.")
     num_own, step = sum(position.batches for position in positions), _entry(state, "_snapshot", "_snapshot_step")
     if num_steps and step != num_own:
-        raise StateMismatchError(
-            f"StatefulDataLoader's state: at its snapshot the loader had given {describe(step)} batches, and the "
-            f"dataset {num_own}: their batches differ, so what came since cannot be counted. Give the parser the "
-            f"loader's batch_size, or the loader snapshot_every_n_steps=1."
+        raise _misfit(
+            f"at its snapshot the loader had given {quoted(step)} batches, and the dataset {num_own}: their batches "
+            f"differ, so what came since cannot be counted. Give the parser the loader's batch_size, or the loader "
+            f"snapshot_every_n_steps=1."
         )
     began_at, first_missing = positions[0].began_at, min(position.next_batch for position in positions)
     if first_missing + num_steps > began_at.num_batches:
-        raise StateMismatchError(
-            f"StatefulDataLoader's state: _steps_since_snapshot={num_steps} after batch {first_missing} passes the "
-            f"epoch's end at batch {began_at.num_batches}."
+        raise _misfit(
+            f"_steps_since_snapshot={num_steps} after batch {first_missing} passes the epoch's end at batch "
+            f"{began_at.num_batches}."
         )
     return began_at.with_workers(len(positions)).at(first_missing + num_steps)
 
 
-def _read_without_workers(state: object, kind: type[State]) -> State:
-    if not (isinstance(state, Mapping) and "began_at" in state):
-        return kind.from_dict(state)
-    position = WorkerPosition.from_dict(state, kind)
-    _check_together([position])
-    return position.began_at.with_workers(1).at(position.next_batch)
-
-
 def _positions(snapshots: object, kind: type[State]) -> list[WorkerPosition[State]]:
     if not isinstance(snapshots, Mapping) or not snapshots:
-        raise StateMismatchError(
-            f"StatefulDataLoader's state: _worker_snapshots must hold a state of every worker, and is "
-            f"{describe(snapshots)}."
-        )
+        raise _misfit(f"_worker_snapshots must hold a state of every worker, and is {quoted(snapshots)}.")
     names = [f"worker_{number}" for number in range(len(snapshots))]
     positions = [WorkerPosition.from_dict(_entry(snapshots, name, "dataset_state"), kind) for name in names]
     _check_together(positions)
@@ -234,28 +217,29 @@ def _check_together(positions: list[WorkerPosition[State]]) -> None:
     num_workers = len(positions)
     for number, position in enumerate(positions):
         if (position.worker, position.num_workers) != (number, num_workers):
-            raise StateMismatchError(
-                f"StatefulDataLoader's state: the position of worker {number} of {num_workers} says worker="
-                f"{position.worker}, num_workers={position.num_workers}."
+            raise _misfit(
+                f"the position of worker {number} of {num_workers} says worker={position.worker}, "
+                f"num_workers={position.num_workers}."
             )
         if position.began_at != positions[0].began_at:
-            raise StateMismatchError(
-                f"StatefulDataLoader's state: began_at differs between worker 0 and worker {number}: they are not of "
-                f"one iteration."
-            )
+            raise _misfit(f"began_at differs between worker 0 and worker {number}: they are not of one iteration.")
         if position.examples:
-            raise StateMismatchError(
-                f"StatefulDataLoader's state: worker {number} is in the middle of a batch (examples="
-                f"{position.examples} of batch {position.next_batch}). Give the loader the batch_size of the dataset, "
+            raise _misfit(
+                f"worker {number} is in the middle of a batch (examples={position.examples} of batch "
+                f"{position.next_batch}). Give the loader the batch_size of the dataset, "
                 f"{position.began_at.batch_size}."
             )
     following = sorted(position.next_batch for position in positions)
     if following != list(range(following[0], following[0] + num_workers)):
         batches = ", ".join(str(position.batches) for position in positions)
-        raise StateMismatchError(
-            f"StatefulDataLoader's state: its workers have delivered {batches} batches, which is no round-robin from "
-            f"worker 0 on. Keep in_order=True, and load the state as it was saved."
+        raise _misfit(
+            f"its workers have delivered {batches} batches, which is no round-robin from worker 0 on. Keep "
+            f"in_order=True, and load the state as it was saved."
         )
+
+
+def _misfit(reason: str) -> StateMismatchError:
+    return StateMismatchError(f"StatefulDataLoader's state: {reason}")
 
 
 def _entry(state: object, *path: str) -> object:

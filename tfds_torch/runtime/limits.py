@@ -20,8 +20,7 @@ _CACHES = ("inactive_file", "total_inactive_file")  # In memory.stat; inner grou
 WORKER_BYTES = 400_000_000
 """About what a worker takes: its process (115 MB), images being decoded, and some batches that are ready."""
 
-MOST_WORKERS = 16
-"""A rank's workers at most: more have rarely anything to do, and each takes memory."""
+_MOST_WORKERS = 16  # Of a rank: more have rarely anything to do, and each takes memory.
 
 
 class UsableCores(NamedTuple):
@@ -128,15 +127,7 @@ def available_bytes(root: Path = _ROOT) -> int | None:
     return min((size for size in found if size is not None), default=None)
 
 
-def choose_workers(
-    cores: UsableCores,
-    num_local_ranks: int = 1,
-    available_bytes: int | None = None,
-    *,
-    inline_cores: int = 0,
-    worker_bytes: int = WORKER_BYTES,
-    most_workers: int = MOST_WORKERS,
-) -> WorkerChoice:
+def choose_workers(cores: UsableCores, num_local_ranks: int = 1, available_bytes: int | None = None) -> WorkerChoice:
     """Returns how many workers each rank of this machine should have.
 
     Each rank has its part of the cores; where that is more than two, one is left to the training process. Workers that
@@ -146,27 +137,20 @@ def choose_workers(
         cores: of all ranks together.
         num_local_ranks: ranks on this machine, >= 1.
         available_bytes: memory that all their workers may take; None: not known, and no limit.
-        inline_cores: a rank with at most so many cores reads by itself: with 0 workers.
-        worker_bytes: memory of a worker.
-        most_workers: of a rank.
     """
     share = cores.number / num_local_ranks
     ranks = f"{num_local_ranks} rank{'s' * (num_local_ranks > 1)} on this machine"
     reason = f"{cores.number:g} core{'s' * (cores.number != 1)} ({cores.source}) for {ranks}: {share:.3g} each"
-    if share <= inline_cores:
-        return WorkerChoice(
-            0, f"0 workers: {reason}, and with at most {inline_cores} the training process reads by itself."
-        )
     num_workers = max(1, math.floor(share))
     if num_workers > 2:
         num_workers -= 1
         reason += ", one of them left to the training process"
-    if num_workers > most_workers:
-        num_workers = most_workers
-        reason += f"; a rank gets at most {most_workers}"
+    if num_workers > _MOST_WORKERS:
+        num_workers = _MOST_WORKERS
+        reason += f"; a rank gets at most {_MOST_WORKERS}"
     if available_bytes is not None:
-        room = available_bytes // (worker_bytes * num_local_ranks)
-        reason += f"; {available_bytes / 1e9:.3g} GB of memory are free, room for {room} of {worker_bytes / 1e9:.3g} GB"
+        room = available_bytes // (WORKER_BYTES * num_local_ranks)
+        reason += f"; {available_bytes / 1e9:.3g} GB of memory are free, room for {room} of {WORKER_BYTES / 1e9:.3g} GB"
         reason += " on each rank" if num_local_ranks > 1 else ""
         num_workers = min(num_workers, room)
     return WorkerChoice(num_workers, f"{num_workers} worker{'s' * (num_workers != 1)}: {reason}.")

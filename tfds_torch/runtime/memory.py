@@ -37,12 +37,8 @@ def tree_pss_bytes(pid: int | None = None) -> dict[int, int]:
 
     Processes that end meanwhile are left out. Without `/proc` the result is empty.
     """
-    sizes = {}
-    for member in process_tree(pid):
-        size = _pss_bytes(member)
-        if size is not None:
-            sizes[member] = size
-    return sizes
+    sizes = {member: _pss_bytes(member) for member in process_tree(pid)}
+    return {member: size for member, size in sizes.items() if size is not None}
 
 
 def _pss_bytes(pid: int) -> int | None:

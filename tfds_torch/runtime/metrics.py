@@ -161,10 +161,6 @@ class StageMetrics:
         """Counts a damaged example whose place another one took."""
         self._add(self._row + _REPLACED, 1)
 
-    def num_replaced(self, worker: int) -> int:
-        """Returns how many damaged examples of a worker others took the place of."""
-        return int(self._numbers[worker * _ROW + _REPLACED])
-
     def note_begun(self) -> None:
         """Notes that an iteration has begun in this process."""
         self._numbers[self._row + _IS_DONE] = 0
@@ -200,6 +196,11 @@ class StageMetrics:
         """Returns stage -> seconds of a worker, of the training process with `num_workers`."""
         return {stage: float(self._numbers[worker * _ROW + column]) for stage, column in _STAGE_COLUMNS.items()}
 
+    def totals(self) -> dict[str, float]:
+        """Returns stage -> seconds of all processes, and `replaced` -> damaged examples whose places others took."""
+        columns = _STAGE_COLUMNS | {"replaced": _REPLACED}
+        return {name: sum(self._numbers[column::_ROW]) for name, column in columns.items()}
+
     def _add(self, place: int, amount: float) -> None:
         with self._lock:
             self._numbers[place] += amount
@@ -222,17 +223,14 @@ class LoaderMetrics:
     def __init__(self) -> None:
         self.num_batches = self.num_examples = 0
         self._stages: StageMetrics | None = None
-        self._ended: Counter[str] = Counter()  # Stage -> seconds, of the pools before.
-        self._num_replaced = 0  # By the pools before.
+        self._ended: Counter[str] = Counter()  # Totals of the pools before.
         self._waiting_s = self._consumer_s = 0.0
         self._left_at: float | None = None
 
     def use(self, stages: StageMetrics) -> None:
         """Goes on with the stages of another pool of processes."""
         if self._stages is not None and self._stages is not stages:
-            for row in range(self._stages.num_workers + 1):
-                self._ended.update(self._stages.seconds(row))
-                self._num_replaced += self._stages.num_replaced(row)
+            self._ended.update(self._stages.totals())
         self._stages = stages
 
     def add(self, stage: str, seconds: float) -> None:
@@ -265,22 +263,19 @@ class LoaderMetrics:
 
     def stats(self) -> LoaderStats:
         """Returns all of it."""
-        seconds, num_replaced = Counter(self._ended), self._num_replaced
-        metrics, workers = self._stages, []
+        totals, metrics, workers = Counter(self._ended), self._stages, []
         if metrics is not None:
-            for row in range(metrics.num_workers + 1):
-                seconds.update(metrics.seconds(row))
-                num_replaced += metrics.num_replaced(row)
+            totals.update(metrics.totals())
             workers = [_stats_of(metrics, worker) for worker in range(metrics.num_workers)]
         busy_s = self._waiting_s + self._consumer_s
         return LoaderStats(
             batches=self.num_batches,
             examples=self.num_examples,
             examples_per_s=self.num_examples / busy_s if busy_s else 0.0,
-            **{f"{stage}_s": seconds[stage] for stage in STAGES},
+            **{f"{stage}_s": totals[stage] for stage in STAGES},
             waiting_s=self._waiting_s,
             consumer_s=self._consumer_s,
-            replaced=num_replaced,
+            replaced=int(totals["replaced"]),
             workers=tuple(workers),
         )
 
@@ -323,19 +318,13 @@ class EpochTimer:
         started = asked = time.perf_counter()
         first_batch_s = None
         num_batches = 0
-        batches = iter(loader)
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                break
+        for batch in loader:
             if first_batch_s is None:
                 first_batch_s = time.perf_counter() - started
             num_batches += 1
             yield batch
             del batch  # A batch that is still held would outlive the iteration that it belongs to.
             asked = time.perf_counter()
-        del batches
         ended = time.perf_counter()
         whole_s = ended - started
         self.epochs.append(

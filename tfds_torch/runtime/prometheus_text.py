@@ -1,6 +1,7 @@
 """What loaders and Feeders have done, as Prometheus reads it; needs the extra `prometheus`."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from tfds_torch.errors import ConfigError
@@ -8,6 +9,26 @@ from tfds_torch.runtime.feed_metrics import FeederStats
 from tfds_torch.runtime.metrics import STAGES, WORKER_STAGES, LoaderStats
 
 Stats = FeederStats | LoaderStats
+
+_GAUGES = {
+    "feeder_queue_chunks": "Chunks in the queue.",
+    "feeder_queue_occupancy": "How full the queue is. 0: training loops wait for data; 1: the fetchers wait for "
+    "training loops.",
+    "feeder_ready_batches": "Batches made ahead.",
+}
+_COUNTERS = {
+    "feeder_batches": "Batches that training loops have taken.",
+    "feeder_waiting_seconds": "Training loops waited for a batch.",
+    "feeder_chunks": "Chunks put into the queue.",
+    "feeder_examples": "Examples put into the queue.",
+    "feeder_stage_seconds": "Time of fetchers, by stage.",
+    "loader_batches": "Batches delivered to the training loop.",
+    "loader_examples": "Examples delivered to the training loop.",
+    "loader_replaced": "Damaged examples that others took the place of.",
+    "loader_stage_seconds": "Time by stage, all processes together; waiting and consumer: of the training loop.",
+    "loader_worker_examples": "Examples that a worker made.",
+    "loader_worker_stage_seconds": "Time of a worker, by stage.",
+}
 
 
 def prometheus_text(stats: Stats | Mapping[str, Stats]) -> str:
@@ -21,9 +42,10 @@ def prometheus_text(stats: Stats | Mapping[str, Stats]) -> str:
         ConfigError: the package prometheus-client is not installed.
     """
     client = _import_client()
-    named = stats if isinstance(stats, Mapping) else {_name_of(stats): stats}
+    if not isinstance(stats, Mapping):
+        stats = {"feeder" if isinstance(stats, FeederStats) else "loader": stats}
     registry = client.CollectorRegistry()
-    registry.register(StatsCollector({name: _constant(one) for name, one in named.items()}))
+    registry.register(StatsCollector({name: partial(_same, one) for name, one in stats.items()}))
     text: str = client.generate_latest(registry).decode()
     return text
 
@@ -46,93 +68,59 @@ class StatsCollector:
 
     def collect(self) -> Iterator[Any]:
         """Yields the metric families."""
-        families = _Families()
-        for name, read in self._loaders.items():
-            stats = read()
-            if isinstance(stats, FeederStats):
-                _add_feeder(families, name, stats)
-            elif isinstance(stats, LoaderStats):
-                _add_loader(families, name, stats)
-            else:
-                raise ConfigError(f"{name!r}: {type(stats).__name__} is neither FeederStats nor LoaderStats.")
-        yield from families.found.values()
+        client = _import_client()
+        families: dict[str, Any] = {}
+        for loader, read in self._loaders.items():
+            for name, labels, value in _samples(loader, read()):
+                if name not in families:
+                    kind = client.core.GaugeMetricFamily if name in _GAUGES else client.core.CounterMetricFamily
+                    help_text = _GAUGES.get(name) or _COUNTERS[name]
+                    families[name] = kind(f"tfds_torch_{name}", help_text, labels=["loader", *labels])
+                families[name].add_metric([loader, *labels.values()], value)
+        yield from families.values()
 
 
-class _Families:
-    """Metric families by name, made when the first sample comes."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Any] = {}
-        self._client = _import_client()
-
-    def count(self, name: str, help_text: str, labels: dict[str, str], value: float) -> None:
-        """Adds a sample of what only grows."""
-        self._add(self._client.core.CounterMetricFamily, name, help_text, labels, value)
-
-    def gauge(self, name: str, help_text: str, labels: dict[str, str], value: float) -> None:
-        """Adds a sample of what goes up and down."""
-        self._add(self._client.core.GaugeMetricFamily, name, help_text, labels, value)
-
-    def _add(self, kind: Any, name: str, help_text: str, labels: dict[str, str], value: float) -> None:
-        if name not in self.found:
-            self.found[name] = kind(f"tfds_torch_{name}", help_text, labels=list(labels))
-        self.found[name].add_metric(list(labels.values()), value)
+def _samples(loader: str, stats: Stats) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yields the name, the labels and the value of every sample."""
+    if isinstance(stats, FeederStats):
+        yield from _samples_of_feeder(stats)
+    elif isinstance(stats, LoaderStats):
+        yield from _samples_of_loader(stats)
+    else:
+        raise ConfigError(f"{loader!r}: {type(stats).__name__} is neither FeederStats nor LoaderStats.")
 
 
-def _add_feeder(families: _Families, name: str, stats: FeederStats) -> None:
+def _samples_of_feeder(stats: FeederStats) -> Iterator[tuple[str, dict[str, str], float]]:
     for source in stats.sources.values():
-        of = {"loader": name, "source": source.source}
-        families.count("feeder_batches", "Batches that training loops have taken.", of, source.batches)
-        families.gauge("feeder_queue_chunks", "Chunks in the queue.", of, source.queue_size)
-        families.gauge(
-            "feeder_queue_occupancy",
-            "How full the queue is. 0: training loops wait for data; 1: the fetchers wait for training loops.",
-            of,
-            source.queue_occupancy,
-        )
-        families.gauge("feeder_ready_batches", "Batches made ahead.", of, source.ready_batches)
-        families.count("feeder_waiting_seconds", "Training loops waited for a batch.", of, source.waiting_s)
+        of = {"source": source.source}
+        yield "feeder_batches", of, source.batches
+        yield "feeder_queue_chunks", of, source.queue_size
+        yield "feeder_queue_occupancy", of, source.queue_occupancy
+        yield "feeder_ready_batches", of, source.ready_batches
+        yield "feeder_waiting_seconds", of, source.waiting_s
         for worker in source.workers:
             of_worker = of | {"worker": str(worker.worker)}
-            families.count("feeder_chunks", "Chunks put into the queue.", of_worker, worker.chunks)
-            families.count("feeder_examples", "Examples put into the queue.", of_worker, worker.examples)
-            for stage, seconds in (("fetch", worker.fetch_s), ("enqueue", worker.enqueue_s)):
-                families.count(
-                    "feeder_stage_seconds", "Time of fetchers, by stage.", of_worker | {"stage": stage}, seconds
-                )
+            yield "feeder_chunks", of_worker, worker.chunks
+            yield "feeder_examples", of_worker, worker.examples
+            yield "feeder_stage_seconds", of_worker | {"stage": "fetch"}, worker.fetch_s
+            yield "feeder_stage_seconds", of_worker | {"stage": "enqueue"}, worker.enqueue_s
 
 
-def _add_loader(families: _Families, name: str, stats: LoaderStats) -> None:
-    of = {"loader": name}
-    families.count("loader_batches", "Batches delivered to the training loop.", of, stats.batches)
-    families.count("loader_examples", "Examples delivered to the training loop.", of, stats.examples)
-    families.count("loader_replaced", "Damaged examples that others took the place of.", of, stats.replaced)
-    figures = stats.to_dict()
+def _samples_of_loader(stats: LoaderStats) -> Iterator[tuple[str, dict[str, str], float]]:
+    yield "loader_batches", {}, stats.batches
+    yield "loader_examples", {}, stats.examples
+    yield "loader_replaced", {}, stats.replaced
     for stage in (*STAGES, "waiting", "consumer"):
-        families.count(
-            "loader_stage_seconds",
-            "Time by stage, all processes together; waiting and consumer: of the training loop.",
-            of | {"stage": stage},
-            figures[f"{stage}_s"],
-        )
-    for worker in figures["workers"]:
-        of_worker = of | {"worker": str(worker["worker"])}
-        families.count("loader_worker_examples", "Examples that a worker made.", of_worker, worker["examples"])
+        yield "loader_stage_seconds", {"stage": stage}, getattr(stats, f"{stage}_s")
+    for worker in stats.workers:
+        of_worker = {"worker": str(worker.worker)}
+        yield "loader_worker_examples", of_worker, worker.examples
         for stage in WORKER_STAGES:
-            families.count(
-                "loader_worker_stage_seconds",
-                "Time of a worker, by stage.",
-                of_worker | {"stage": stage},
-                worker[f"{stage}_s"],
-            )
+            yield "loader_worker_stage_seconds", of_worker | {"stage": stage}, getattr(worker, f"{stage}_s")
 
 
-def _constant(stats: Stats) -> Callable[[], Stats]:
-    return lambda: stats
-
-
-def _name_of(stats: Stats) -> str:
-    return "feeder" if isinstance(stats, FeederStats) else "loader"
+def _same(stats: Stats) -> Stats:
+    return stats
 
 
 def _import_client() -> Any:

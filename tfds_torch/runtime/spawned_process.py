@@ -13,6 +13,7 @@ import pickle
 import sys
 import traceback
 from contextlib import suppress
+from itertools import cycle
 from multiprocessing import context as contexts
 from multiprocessing import process, reduction, spawn, util
 from multiprocessing.reduction import ForkingPickler
@@ -46,23 +47,16 @@ def with_reports(context: contexts.BaseContext, output: WorkerOutput, num_worker
     kind = _REPORTING.get(context.Process)  # type: ignore[attr-defined]
     if kind is None:
         return context
-    reporting = copy.copy(context)
-    reporting.Process = _Maker(kind, output, num_workers)  # type: ignore[attr-defined]
-    return reporting
+    workers = cycle(range(num_workers))
 
-
-class _Maker:
-    """Makes processes: what a context's class `Process` does."""
-
-    def __init__(self, kind: type["_Reporting"], output: WorkerOutput, num_workers: int) -> None:
-        self._kind, self._output, self._num_workers = kind, output, num_workers
-        self._num_made = 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> "_Reporting":
-        made = self._kind(*args, **kwargs)
-        made.bind(self._output, self._num_made % self._num_workers)
-        self._num_made += 1
+    def make(*args: Any, **kwargs: Any) -> _Reporting:
+        made = kind(*args, **kwargs)
+        made.report_to(output, next(workers))
         return made
+
+    reporting = copy.copy(context)
+    reporting.Process = make  # type: ignore[attr-defined]
+    return reporting
 
 
 class _Reporting(process.BaseProcess):
@@ -70,9 +64,9 @@ class _Reporting(process.BaseProcess):
 
     _output: WorkerOutput
     _worker: int
-    _travelling: "tuple[_Pickled, _File | None] | None" = None
+    _files: tuple[int, ...] = ()  # Must be open until the process has started.
 
-    def bind(self, output: WorkerOutput, worker: int) -> None:
+    def report_to(self, output: WorkerOutput, worker: int) -> None:
         """Lets it report as a worker of that number."""
         self._output, self._worker = output, worker
 
@@ -100,25 +94,43 @@ class _Reporting(process.BaseProcess):
                 f"likely while it imported this script. {describe_guard()}"
             ) from error
         finally:
-            self._travelling = None
+            for file in self._files:
+                os.close(file)
+            self._files = ()
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        work = [state.pop(name) for name in ("_target", "_args", "_kwargs")]
-        file = state.pop("_output").duplicate(state.pop("_worker"))
-        # Kept until the process has started: its files must be open until then.
-        self._travelling = _Pickled(ForkingPickler.dumps(work)), None if file is None else _File(file)
-        return {**state, "_travelling": self._travelling}
+        content = ForkingPickler.dumps([state.pop(name) for name in ("_target", "_args", "_kwargs")])
+        report = state.pop("_output").duplicate(state.pop("_worker"))
+        is_large = len(content) > _MOST_INLINE_BYTES and hasattr(os, "memfd_create")
+        work = os.memfd_create("work") if is_large else None
+        self._files = tuple(file for file in (report, work) if file is not None)
+        if work is not None:
+            with open(work, "wb", closefd=False) as file:
+                file.write(content)
+        state["_work"] = bytes(content) if work is None else reduction.DupFd(work)
+        state["_report"] = None if report is None else reduction.DupFd(report)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        work, report = state.pop("_work"), state.pop("_report")
         self.__dict__.update(state)
-        work, file = state["_travelling"]
-        self._travelling = None
+        file = None if report is None else report.detach()
         try:
-            found = work.load()
+            self._target, self._args, self._kwargs = _load(work)
         except Exception:
-            found = _report_not_loaded, (file, traceback.format_exc()), {}
-        self._target, self._args, self._kwargs = found
+            self._target, self._args, self._kwargs = _report_not_loaded, (file, traceback.format_exc()), {}
+        else:
+            if file is not None:
+                os.close(file)
+
+
+def _load(work: Any) -> Any:
+    """Returns what was pickled by our own parent: bytes, or a file that has travelled."""
+    if isinstance(work, bytes):
+        return pickle.loads(work)  # noqa: S301
+    with open(work.detach(), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return pickle.loads(content)  # noqa: S301
 
 
 class _SpawnProcess(_Reporting, contexts.SpawnProcess):
@@ -133,50 +145,6 @@ with suppress(AttributeError):  # Not on Windows.
         """As multiprocessing's, with reports."""
 
     _REPORTING[contexts.ForkServerProcess] = _ForkServerProcess
-
-
-class _File:
-    """A file descriptor that travels to a new process, and is closed with this object.
-
-    Args:
-        number: the descriptor.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __getstate__(self) -> Any:
-        return reduction.DupFd(self.number)
-
-    def __setstate__(self, state: Any) -> None:
-        self.number = state.detach()
-
-    def __del__(self) -> None:
-        os.close(self.number)
-
-
-class _Pickled:
-    """Pickled bytes on their way to a new process: within its message, or, if there are many, in a memfd.
-
-    Args:
-        content: the bytes.
-    """
-
-    def __init__(self, content: memoryview) -> None:
-        self._content: bytes | _File
-        if len(content) <= _MOST_INLINE_BYTES or not hasattr(os, "memfd_create"):
-            self._content = bytes(content)
-            return
-        self._content = _File(os.memfd_create("work"))
-        with open(self._content.number, "wb", closefd=False) as file:
-            file.write(content)
-
-    def load(self) -> Any:
-        """Returns what was pickled, in the new process."""
-        if isinstance(self._content, bytes):
-            return pickle.loads(self._content)  # noqa: S301 (from our own parent)
-        with mmap.mmap(self._content.number, 0, access=mmap.ACCESS_READ) as content:
-            return pickle.loads(content)  # noqa: S301 (from our own parent)
 
 
 def describe_guard(argument: str | None = None) -> str:
@@ -204,9 +172,9 @@ def _end_unguarded() -> None:
     os._exit(MISSING_GUARD)  # Neither the script may go on, nor may a fork server turn this into another exit code.
 
 
-def _report_not_loaded(file: "_File | None", trace: str) -> None:
+def _report_not_loaded(file: int | None, trace: str) -> None:
     """What a process does whose work cannot be unpickled."""
     if file is not None:
-        os.write(file.number, trace.encode(errors="replace"))
+        os.write(file, trace.encode(errors="replace"))
     sys.stderr.write(trace)
     sys.exit(NOT_LOADED)

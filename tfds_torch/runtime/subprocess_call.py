@@ -19,8 +19,8 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
 from typing import IO, Any, ParamSpec, TypeVar
 
 from tfds_torch.errors import TfdsTorchError, WorkerError
@@ -35,8 +35,8 @@ import sys
 sys.path[:] = [entry for entry in sys.path if entry]
 import pickle
 sys.path[:] = pickle.load(sys.stdin.buffer)
-from {module} import {serve}
-{serve}()
+from tfds_torch.runtime.subprocess_call import serve
+serve()
 """
 _FRAME = struct.Struct("<Q")
 _GRACE_S = 5.0  # For a process to end.
@@ -57,9 +57,8 @@ def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         TfdsTorchError: as raised by the function.
         WorkerError: the function raised anything else (its traceback is in the message), or its process died.
     """
-    for result in _run(function, args, kwargs, stream=False):
-        return result  # type: ignore[no-any-return]
-    raise WorkerError(f"{function} returned nothing from its own process.")
+    with closing(_run(function, args, kwargs, stream=False)) as results:
+        return next(results)  # type: ignore[no-any-return]
 
 
 def iterate(function: Callable[P, Iterator[T]], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -82,13 +81,13 @@ def iterate(function: Callable[P, Iterator[T]], /, *args: P.args, **kwargs: P.kw
     yield from _run(function, args, kwargs, stream=True)
 
 
-def _run(function: Callable[..., Any], args: Any, kwargs: Any, *, stream: bool) -> Iterator[Any]:
+def _run(function: Callable[..., Any], args: Any, kwargs: Any, *, stream: bool) -> Generator[Any, None, None]:
     request = pickle.dumps((function, args, kwargs, stream))
-    child = _Child(_serve_call, function)
+    child = _Child(function)
     try:
         child.send(request)
-        while (reply := _open(child.receive())) is not None:
-            yield reply[0]
+        while (reply := _open(child.receive()))[0] != "end":
+            yield reply[1]
     finally:
         child.end()
 
@@ -107,8 +106,7 @@ class FreshProcess:
     """
 
     def __init__(self, make: Callable[..., Callable[[Any], Any]], /, *args: Any) -> None:
-        self._make = make
-        self._origin = pickle.dumps((make, args), protocol=pickle.HIGHEST_PROTOCOL)
+        self._make, self._args = make, args
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._end: Callable[[], object] | None = None
@@ -121,7 +119,7 @@ class FreshProcess:
             TfdsTorchError: as raised there; the process stays.
             WorkerError: anything else was raised (its traceback is in the message), or the process died.
         """
-        frame = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+        frame = pickle.dumps((_answer, (self._make, self._args, request), {}, False), protocol=pickle.HIGHEST_PROTOCOL)
         with self._lock:
             child = self._child or self._begin()
             try:
@@ -130,8 +128,7 @@ class FreshProcess:
             except BaseException:  # Also Ctrl-C: an answer that is still due must not be taken for the next one.
                 self._close()
                 raise
-        (answer,) = _open(reply) or (None,)
-        return answer
+        return _open(reply)[1]
 
     def close(self) -> None:
         """Ends the process; the next request starts another one."""
@@ -139,9 +136,8 @@ class FreshProcess:
             self._close()
 
     def _begin(self) -> "_Child":
-        child = self._child = _Child(_serve_requests, self._make)
+        child = self._child = _Child(self._make)
         self._end = weakref.finalize(self, child.end)
-        child.send(self._origin)
         return child
 
     def _close(self) -> None:
@@ -158,13 +154,12 @@ class _Child:
     """A fresh process, and the pipes to it.
 
     Args:
-        serve: a module-level function that it runs.
-        function: what it runs for, in messages.
+        function: what it runs, for messages.
     """
 
-    def __init__(self, serve: Callable[[], None], function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self._owner = function, os.getpid()
-        self.process = start_child(serve)
+        self.process = start_child()
         _children.add(self)
         self._write(pickle.dumps([os.path.abspath(entry or ".") for entry in sys.path]))  # Where modules are found.
 
@@ -205,9 +200,9 @@ class _Child:
             pipe.close()
 
 
-def start_child(serve: Callable[[], None]) -> "subprocess.Popen[bytes]":
-    """Starts a process that runs a module-level function, once it was sent the path of modules."""
-    command = [sys.executable, "-c", _BOOT.format(module=serve.__module__, serve=serve.__name__)]
+def start_child() -> "subprocess.Popen[bytes]":
+    """Starts a process that answers requests, once it was sent the path of modules."""
+    command = [sys.executable, "-c", _BOOT]
     # Unbuffered: no buffer has a lock that a fork could leave locked, or bytes that a forked process would write.
     return subprocess.Popen(command, 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 (no shell; our own code)
 
@@ -227,12 +222,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_parents)
 
 
-def _open(reply: bytearray) -> tuple[Any] | None:
-    """Returns the value of a reply; None: there are no more. Raises the error that it holds."""
+def _open(reply: bytearray) -> tuple[str, Any]:
+    """Returns the kind and the value of a reply, or raises the error that it holds."""
     kind, payload = pickle.loads(reply)  # noqa: S301 (from our own child, over a private pipe)
     if kind == "error":
         raise payload
-    return None if kind == "end" else (payload,)
+    return kind, payload
 
 
 def _receive_frame(pipe: IO[bytes]) -> bytearray | None:
@@ -252,61 +247,46 @@ def _read_exactly(pipe: Any, size: int) -> bytearray | None:
 # The child's side
 
 
-def _take_over_output() -> IO[bytes]:
-    """Returns what was standard output, for replies; Ctrl-C is left to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def serve() -> None:
+    """Answers requests, one after the other, until the parent closes the pipe or dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is left to the parent.
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # Prints of the function and its libraries must not mix with the replies.
-    return replies
+    requests: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+    threading.Thread(target=_receive_requests, args=(requests,), daemon=True).start()
+    while True:
+        _respond(requests.get(), replies)
 
 
-def _serve_call() -> None:
-    """Runs one function for `call` or `iterate`."""
-    replies, request = _take_over_output(), _receive_frame(sys.stdin.buffer)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    if request is None:
-        return
+def _respond(request: bytearray, replies: IO[bytes]) -> None:
+    """Answers one request; nothing of it is kept."""
     try:
         function, args, kwargs, stream = pickle.loads(request)  # noqa: S301 (from our own parent)
         result = function(*args, **kwargs)
         for item in result if stream else (result,):
             send_reply(replies, "item", item)
-        send_reply(replies, "end", None)
+        if stream:
+            send_reply(replies, "end", None)
     except BrokenPipeError:
         os._exit(1)
     except BaseException as error:
         send_reply(replies, "error", to_ours(error))
 
 
-def _end_with_parent() -> None:
-    while os.read(0, 4096):  # Empty only when the parent closed the pipe or died.
-        pass
-    os._exit(1)
-
-
-def _serve_requests() -> None:
-    """Answers the requests of a `FreshProcess`."""
-    replies = _take_over_output()
-    frames: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
-    threading.Thread(target=_receive_requests, args=(frames,), daemon=True).start()
-    origin, answer = frames.get(), None
-    while True:
-        request = frames.get()
-        try:
-            if answer is None:
-                make, args = pickle.loads(origin)  # noqa: S301 (from our own parent)
-                answer = make(*args)
-            send_reply(replies, "item", answer(pickle.loads(request)))  # noqa: S301
-        except BrokenPipeError:
-            os._exit(1)
-        except BaseException as error:
-            send_reply(replies, "error", to_ours(error))
-
-
-def _receive_requests(frames: "queue.SimpleQueue[bytearray]") -> None:
+def _receive_requests(requests: "queue.SimpleQueue[bytearray]") -> None:
     while (frame := _receive_frame(sys.stdin.buffer)) is not None:
-        frames.put(frame)
-    os._exit(1)  # The parent closed the pipe or died: an answer that is being made is not needed any more.
+        requests.put(frame)
+    os._exit(1)  # An answer that is being made is not needed any more.
+
+
+_made: list[Callable[[Any], Any]] = []  # In a FreshProcess's child.
+
+
+def _answer(make: Callable[..., Callable[[Any], Any]], args: tuple[Any, ...], request: Any) -> Any:
+    """Returns the answer of what `make(*args)` returned when it was first called."""
+    if not _made:
+        _made.append(make(*args))
+    return _made[0](request)
 
 
 def to_ours(error: BaseException) -> TfdsTorchError:

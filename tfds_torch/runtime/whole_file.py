@@ -31,16 +31,12 @@ def write_whole(path: Path, content: bytes, *, follows_link: bool = True) -> Non
     Raises:
         OSError: it cannot be written; what was there is still there.
     """
-    path = path.resolve() if follows_link else path
-    beside = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    file = WholeFile(path, removes_left_behind=False, follows_link=follows_link)
     try:
-        with open(os.open(beside, _NEW_FILE, 0o666 if follows_link else 0o600), "wb") as file:
-            file.write(content)
-        if follows_link and path.is_file():
-            beside.chmod(stat.S_IMODE(path.stat().st_mode))
-        os.replace(beside, path)
+        file.write(content, 0)
+        file.commit()
     finally:
-        beside.unlink(missing_ok=True)
+        file.discard()
 
 
 class WholeFile:

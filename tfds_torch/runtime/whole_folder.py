@@ -93,12 +93,9 @@ class WholeFolder:
             OSError: it cannot be made.
         """
         self.new.mkdir(exist_ok=True)
-        descriptor = os.open(self.new / MARKER, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        try:
-            os.write(descriptor, note.encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with open(self.new / MARKER, "wb", 0) as file:
+            file.write(note.encode())
+            os.fsync(file.fileno())
 
     def discard(self) -> None:
         """Removes the new folder, if it was begun.

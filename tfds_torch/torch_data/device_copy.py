@@ -4,7 +4,6 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
@@ -23,28 +22,6 @@ class StageTimes(Protocol):
 
     def add(self, stage: str, seconds: float) -> None:
         """Adds the seconds that a stage took."""
-
-
-class DeviceCopy(Protocol):
-    """Sends batches to a device, and hands them over in the order in which they were sent.
-
-    Attributes:
-        num_ahead: batches to be sent beyond the one that is received next.
-    """
-
-    num_ahead: int
-
-    def send(self, batch: Any) -> Any:
-        """Begins to copy a batch, and returns what `receive` wants."""
-
-    def settle(self, sent: Any) -> None:
-        """Returns when the memory that a batch came in is read no more: its source may then reuse it."""
-
-    def receive(self, sent: Any) -> Any:
-        """Returns a batch that the caller's work on the device may use."""
-
-    def close(self) -> None:
-        """Lets go of what was sent and not received."""
 
 
 def find_device(device: Any) -> torch.device:
@@ -70,33 +47,26 @@ def find_device(device: Any) -> torch.device:
     return found
 
 
-def device_copy(
-    device: torch.device, normalization: Normalization, prefetch_batches: int, metrics: StageTimes | None
-) -> DeviceCopy:
-    """Returns what copies the batches of one iteration, made in the thread that is to receive them."""
-    if device.type == "cuda":
-        return CudaCopy(device, normalization, prefetch_batches, metrics)
-    return PlainCopy(device, normalization, metrics)
+class DeviceCopy:
+    """Sends batches to a device, and hands them over in the order in which they were sent; one for each iteration.
 
-
-class PlainCopy:
-    """Copies and normalises a batch when it is asked for; nothing is ahead.
+    This one copies and normalises a batch when it is asked for; nothing is ahead.
 
     Args:
         device: where batches go.
         normalization: of their images.
-        metrics: told the time of each batch.
+        metrics: gets the time of each batch.
     """
 
+    num_ahead = 0
+    """Batches to be sent beyond the one that is received next."""
+
     def __init__(self, device: torch.device, normalization: Normalization, metrics: StageTimes | None) -> None:
-        self.num_ahead = 0
-        self._device = device
-        self._normalization = normalization
+        self._device, self._normalization, self._metrics = device, normalization, metrics
         self._normalize = normalization.on(device)
-        self._metrics = metrics
 
     def send(self, batch: Any) -> Any:
-        """Returns the batch on the device."""
+        """Begins to copy a batch, and returns what `receive` wants."""
         began = time.perf_counter()
         image = self._normalization.find_image(batch)
 
@@ -110,17 +80,17 @@ class PlainCopy:
         return moved
 
     def settle(self, sent: Any) -> None:
-        """Has nothing to wait for."""
+        """Returns when the memory that a batch came in is read no more: its source may then reuse it."""
 
     def receive(self, sent: Any) -> Any:
-        """Returns what `send` made."""
+        """Returns a batch that the caller's work on the device may use."""
         return sent
 
     def close(self) -> None:
-        """Has nothing to let go of."""
+        """Drops what was sent and not received."""
 
 
-class CudaCopy:
+class CudaCopy(DeviceCopy):
     """Copies and normalises batches on a stream for copies only, from a thread of its own.
 
     The thread writes a batch into pinned memory, from which the copy runs beside the model's kernels. torch reuses such
@@ -130,27 +100,24 @@ class CudaCopy:
     Args:
         device: a CUDA device; without an index the current one.
         normalization: of the images.
+        metrics: gets the time that each copy took on the device once it is through; nobody waits for that.
         num_ahead: batches to be sent beyond the one that is received next.
-        metrics: told the time that each copy took on the device once it is through; nobody waits for that.
     """
 
     def __init__(
-        self, device: torch.device, normalization: Normalization, num_ahead: int, metrics: StageTimes | None
+        self, device: torch.device, normalization: Normalization, metrics: StageTimes | None, num_ahead: int
     ) -> None:
-        index = torch.cuda.current_device() if device.index is None else device.index
-        self.num_ahead = num_ahead
-        self._device = torch.device("cuda", index)
-        self._normalization = normalization
-        self._stream = _copy_stream(self._device)
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        self._stream = _copy_stream(device)
         with torch.cuda.stream(self._stream):  # Which then has the constants before it uses them.
-            self._normalize: Callable[[Tensor], Tensor] = normalization.on(self._device)
-        self._metrics = metrics
+            super().__init__(device, normalization, metrics)
+        self.num_ahead = num_ahead
         self._times: deque[tuple[Any, Any]] = deque()  # Events before and after each copy not reported yet.
         self._receiver = threading.get_ident()
         self._executor = ThreadPoolExecutor(1, "tfds_torch.device_copy")
 
     def send(self, batch: Any) -> "Future[tuple[Any, Any]]":
-        """Returns the batch to be, with the event after which it is one."""
+        """Begins to copy a batch; the result is the batch, with the event after which it is one."""
         if any(tensor.is_cuda for tensor in tensors(batch)):  # Made by work that may still run.
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         return self._executor.submit(self._copy, batch)
@@ -201,7 +168,7 @@ class CudaCopy:
         return tensor.pin_memory() if tensor.layout == torch.strided and not tensor.is_nested else tensor
 
     def _report(self) -> None:
-        """Tells the metrics about the copies that are through."""
+        """Reports the copies that are through."""
         while self._metrics is not None and self._times and self._times[0][1].query():
             before, after = self._times.popleft()
             self._metrics.add(STAGE, before.elapsed_time(after) / 1000)

@@ -3,7 +3,6 @@
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.torch_data.device_copy import DeviceCopy, StageTimes, device_copy, find_device
+from tfds_torch.torch_data.device_copy import CudaCopy, DeviceCopy, StageTimes, find_device
 from tfds_torch.torch_data.nested import with_tensors
 from tfds_torch.torch_data.normalization import Normalization
 
@@ -91,7 +90,8 @@ class DevicePrefetcher(Iterable[Any]):
         return self._begin(batches, is_tagged=True)
 
     def _begin(self, batches: Iterator[Any], *, is_tagged: bool) -> "_Iteration":
-        copy = device_copy(self.device, self._normalization, self.prefetch_batches, self._metrics)
+        common = (self.device, self._normalization, self._metrics)
+        copy = CudaCopy(*common, self.prefetch_batches) if self.device.type == "cuda" else DeviceCopy(*common)
         iteration = _Iteration(copy, batches, self._normalization.arrange, is_tagged)
         self._running.add(iteration)
         return iteration
@@ -107,16 +107,14 @@ class DevicePrefetcher(Iterable[Any]):
         return len(self.batches)
 
     def close(self) -> None:
-        """Ends the iterations under way. The source stays open: it belongs to whoever made it."""
+        """Ends the iterations under way. The source stays open: it belongs to its maker."""
         for iteration in list(self._running):
             iteration.close()
 
     def __enter__(self) -> "DevicePrefetcher":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
-from tfds_torch.loaders.worker_sources import WorkerBatch
+from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.plan.cursor import Start
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.pickling import unpicklable

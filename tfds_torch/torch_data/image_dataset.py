@@ -26,12 +26,12 @@ from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.fields import check_field_names, make_examples, make_tensors, timed
+from tfds_torch.torch_data.batches import check_batched, check_field_names, make_items, timed
 from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, check_fetch, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
-from tfds_torch.torch_data.second_shards import refuse_second_shards
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
+from tfds_torch.torch_data.wrapped_datasets import refuse_second_shards
 
 
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
@@ -40,9 +40,9 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     Whole batches are uint8 [B, 3, H, W] in channels_last memory with int64 [B], for `create_loader(dataset, ...)` or
     `DataLoader(dataset, batch_size=None, ...)`. In a loader's worker the images are written into shared memory.
 
-    Single examples are `(PIL.Image, int)`, for `DataLoader(dataset, batch_size=B, ...)`. The loader then gives exactly
-    the batches that the parser plans: use the parser's `batch_size` for both. PIL images have no default collation: end
-    `transform` with a conversion to tensors, or give the loader a `collate_fn`.
+    Single examples are `(PIL.Image, int)`, for `DataLoader(dataset, batch_size=B, ...)`, which gives the very batches
+    that the parser plans if B is the parser's `batch_size`. PIL images have no default collation: end `transform` with
+    a conversion to tensors, or give the loader a `collate_fn`.
 
     The epoch advances with every iteration of a loader (also one that is broken off) until `set_epoch` fixes it.
 
@@ -63,9 +63,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     Raises:
         ConfigError: a field that does not exist, or no fields; a transform of single examples where there are whole
-            batches, or a preprocess where there are none. An environment that makes no sense (`RANK` without
-            `WORLD_SIZE`), or that contradicts torch.distributed, is reported by `len` and iteration, since the rank may
-            become known after construction.
+            batches, or a preprocess where there are none. What is wrong with the environment (`RANK` without
+            `WORLD_SIZE`) is reported by `len` and iteration, since the rank may become known after construction.
     """
 
     def __init__(
@@ -85,46 +84,18 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.transform = transform
         self.target_transform = target_transform
         self.fields = check_field_names(parser, fields)
-        self.is_batched = self._find_delivery(batched)
+        self.is_batched = check_batched(parser, self.fields, batched, transform, target_transform)
         self._rank = RankFinder(world)
         self.cursor = Cursor()  # Of the Loaders over it.
         self._plain = PlainIterations()  # Of plain DataLoaders.
         warn_of_reading(parser, self.fields, self._rank.find_now() or World())
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
-    def _find_delivery(self, batched: bool | None) -> bool:
-        """Returns whether whole batches are yielded."""
-        preprocess = self.parser.preprocess
-        if not isinstance(batched, bool | None):
-            raise ConfigError(f"batched={batched!r} must be True, False or None (where the parser has a preprocess).")
-        if batched is False and preprocess is not None:
-            raise ConfigError(
-                f"batched=False, and the parser has {preprocess!r}: preprocessed images come in whole batches. Leave "
-                f"out batched, or give the dataset a transform instead of the parser a preprocess."
-            )
-        if not (batched or preprocess is not None):
-            return False
-        for name in ("transform", "target_transform"):
-            if getattr(self, name) is not None:
-                raise ConfigError(
-                    f"{name} is called with single examples, and this dataset yields whole batches. Augment in the "
-                    f"preprocess (map_fn), or on the device; or leave out the preprocess."
-                )
-        if self.parser.batch_size is None:
-            raise ConfigError("batched=True needs the parser's batch_size: it says how large the batches are.")
-        if preprocess is not None and set(preprocess.also) & set(self.fields) and "image" not in self.fields:
-            raise ConfigError(
-                f"fields={self.fields} has {sorted(set(preprocess.also) & set(self.fields))} without 'image', whose "
-                f"crop they go through: add 'image'."
-            )
-        return True
-
     def __repr__(self) -> str:
         parser, kind = self.parser, "whole batches" if self.is_batched else "single examples"
-        return (
-            f"{type(self).__name__}({parser.dataset_name}, split={parser.split!r}, {parser.num_examples:,} examples, "
-            f"batch_size={parser.batch_size}, fields={self.fields}, {kind})"
-        )
+        size = f"{parser.num_examples:,} examples, batch_size={parser.batch_size}"
+        name = f"{type(self).__name__}({parser.dataset_name}, split={parser.split!r}"
+        return f"{name}, {size}, fields={self.fields}, {kind})"
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come, in this process and in workers that already run.
@@ -132,7 +103,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         Raises:
             ConfigError: epoch is not an integer >= 0, or Accelerate deals out the share of this rank a second time.
         """
-        self._refuse_second_shards()
+        refuse_second_shards(self, self.parser)
         self.cursor.set_epoch(epoch)
         self._plain.set_epoch(epoch)
 
@@ -144,8 +115,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         StatefulDataLoader asks there) it is the worker's own position.
 
         Args:
-            batches_delivered: batches taken out of the loader since its latest `iter()`: `enumerate(loader, 1)` counts
-                them. Those before the state that was loaded are added here. Before an epoch's first batch call
+            batches_delivered: batches taken out of the loader since its latest `iter()`, as `enumerate(loader, 1)`
+                counts them; those before the state that was loaded are added here. Before an epoch's first batch call
                 `set_epoch` first: a dataset does not see its loader begin.
 
         Raises:
@@ -159,9 +130,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                     f"what it delivers. Ask the loader for its state."
                 )
             return self.state_of(self.cursor.position()).to_dict()
-        return self._plain.state(
-            batches_delivered, self.state_of, self.parser.batch_size, is_read_ahead=self.is_read_ahead
-        )
+        return self._plain.state(self.parser, self.find_rank(), batches_delivered, self.is_read_ahead)
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
         """Lets the next iteration go on where a state was taken; later ones are the following epochs.
@@ -182,28 +151,22 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """
         worker = torch.utils.data.get_worker_info()
         here = self.state_at(0, 0, None if worker is None else worker.num_workers)
-        if worker is None and not is_position(state):
-            loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
-            self._load(loaded.start, loaded.num_workers, loaded.read_mode != "index" and loaded.batches_delivered > 0)
+        position = None
+        if worker is not None:
+            position = WorkerPosition.load(state, here, worker=worker.id, num_workers=worker.num_workers)
         else:
-            number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-            position = WorkerPosition.load(state, here, worker=number, num_workers=num_workers)
-            if worker is None:
-                self._load(position.began_at.start, 1, True)
-            self._plain.restore(position)
-
-    def _load(self, start: Start, num_workers: int | None, must_keep_workers: bool) -> None:
-        for count in (self.cursor, self._plain):
-            count.load(start, num_workers, must_keep_workers=must_keep_workers)
+            if is_position(state):
+                position = WorkerPosition.load(state, here, worker=0, num_workers=1)
+                loaded, must_keep_workers = position.began_at.with_workers(1), True
+            else:
+                loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
+                must_keep_workers = loaded.read_mode != "index" and loaded.batches_delivered > 0
+            for count in (self.cursor, self._plain.epochs):
+                count.load(loaded.start, loaded.num_workers, must_keep_workers=must_keep_workers)
+        self._plain.restore(position)
 
     def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
-        """Returns the state of a point in an epoch.
-
-        Args:
-            epoch: which one.
-            batches_delivered: of it.
-            num_workers: of the loader; 0: the training process reads by itself; None: it is not known.
-        """
+        """Returns the state of a point in an epoch, of a loader with so many workers; None: they are not known."""
         return state_at(self.parser, self.find_rank(), Start(epoch, batches_delivered), num_workers)
 
     def state_of(self, position: Position) -> LoaderState:
@@ -213,7 +176,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     @property
     def start(self) -> Start:
         """Where the latest iteration began, or where the next one will: after `set_epoch` or `load_state_dict`."""
-        return self.cursor.position().start if self._is_of_loader else self._plain.epochs.current().start
+        return self.cursor.position().start if self._is_of_loader else self._plain.epochs.current().position().start
 
     @property
     def _is_of_loader(self) -> bool:
@@ -221,13 +184,11 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return self.cursor.has_begun and not self._plain.epochs.current().has_begun
 
     def begin(self, num_workers: int, earlier: Position | None = None) -> Position:
-        """Returns the position of an iteration of a Loader that begins now; `read` makes it.
-
-        It begins the next epoch, or where a loaded state goes on. The Loader notes in it what is delivered.
+        """Returns the position of an iteration of a Loader that begins now; the Loader notes in it what is delivered.
 
         Args:
-            num_workers: of the loader, 0 for none.
-            earlier: the Loader's iteration before.
+            num_workers: of the Loader, 0 for none.
+            earlier: its iteration before, as for `Cursor.begin`.
 
         Raises:
             StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
@@ -239,10 +200,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return len(self.plan())
 
     def plan(self, *, first_example: int = 0) -> EpochPlan:
-        """Returns the plan of an epoch for this rank.
-
-        Args:
-            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch.
+        """Returns the plan of an epoch for this rank; `first_example` as in `Start`.
 
         Raises:
             ConfigError: the rank is not clear, or the plan cannot work there.
@@ -267,16 +225,16 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """Compares what is read, in which order and from where on, with the other ranks'.
 
         That is dataset, split, seed, batch size, remainder, preprocess, read mode, number of ranks, and the epoch and
-        batch at which the next iteration begins (of one that has begun: at which it did). Every rank must call it. One
-        rank by itself has nothing to compare. What a dataset cannot know of itself is the number of workers of its
-        loader, which must also be the same on every rank.
+        batch at which the next iteration begins (of one that has begun: at which it did). Every rank must call it; one
+        rank by itself has nothing to compare. A dataset does not know the number of workers of its loader, which must
+        also be the same on every rank.
 
         Args:
             timeout_s: how long to wait for the other ranks, seconds.
 
         Raises:
-            ConfigError: the ranks differ: raised on every one of them, with the values. Or there are several ranks and
-                torch.distributed is not initialised.
+            ConfigError: the ranks differ, on every rank; or there are several ranks and torch.distributed is not
+                initialised.
             StallError: not all ranks came within timeout_s.
         """
         check_ranks(self.parser, self.find_rank, timeout_s, vars(self.start))
@@ -299,22 +257,15 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         raise no_numbers(f"Example {index!r} was asked for")
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        self._refuse_second_shards()
+        refuse_second_shards(self, self.parser)
         if torch.utils.data.get_worker_info() is not None:
-            # Now: if the parent is dead before torch's own loop looks for the first time, that never notices.
+            # If the parent is dead before torch's own loop looks for the first time, that never notices.
             end_with_parent()
-
-        def plan_at(world: World, start: Start) -> EpochPlan:
-            return self.parser.plan(world, first_example=start.first_example)
-
-        return self._in_one_thread(self._counted(self._plain.begin(self.find_rank(), plan_at, self.state_of)))
+        items = self._counted(self._plain.begin(self.parser, self.find_rank()))
+        return OneThreadIterator(items, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
     def read(
-        self,
-        world: World,
-        start: Start,
-        metrics: StageMetrics | None = None,
-        slots: SharedSlots | None = None,
+        self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
     ) -> Iterator[Any]:
         """Yields what one worker of a rank, or the rank by itself, reads of an epoch; nothing is counted.
 
@@ -324,17 +275,14 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             metrics: what times are reported to; None: nothing.
             slots: in which a worker writes the images of whole batches; None: into memory of its own.
         """
+        transforms = timed(self.transform, metrics), timed(self.target_transform, metrics)
         batches = self._batches(world, start, metrics, slots)
-        items = (item for batch in batches for item in self._items(batch, metrics))
-        return self._in_one_thread(items)
+        return make_items(batches, self.fields, None if self.is_batched else transforms)
 
     @property
     def has_pil_images(self) -> bool:
         """Whether it yields PIL images, of which torch's default collation makes no batches."""
         return "image" in self.fields and self.transform is None and not self.is_batched
-
-    def _in_one_thread(self, items: Iterator[Any]) -> Iterator[Any]:
-        return OneThreadIterator(items, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
     def _counted(self, iteration: Iteration) -> Iterator[Any]:
         """Yields what is left of an iteration, and counts it."""
@@ -347,9 +295,10 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         num_passed = began.examples
         check_fetch(self, self.parser.batch_size, self.is_batched, self.has_pil_images)
         start = replace(began.began_at.start, start_batch=began.start_batch)
+        transforms = None if self.is_batched else (self.transform, self.target_transform)
         for batch in self._batches(iteration.plan.world, start):
             self._plain.epochs.note_produced(batch.batch + 1)
-            for item in self._items(batch):
+            for item in make_items([batch], self.fields, transforms):
                 if num_passed:
                     num_passed -= 1
                 else:
@@ -357,17 +306,14 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                     yield item
 
     def _batches(
-        self,
-        world: World,
-        start: Start,
-        metrics: StageMetrics | None = None,
-        slots: SharedSlots | None = None,
+        self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
     ) -> Iterator[Batch]:
         is_worker = torch.utils.data.get_worker_info() is not None
         if is_worker:
             keep_freed_memory()
         make_buffer = TensorBuffers(slots) if self.is_batched else None
-        context = ReadContext(make_buffer, metrics, _num_local_ranks(os.environ), is_read_ahead=is_worker)
+        local = num_local_ranks(os.environ) if "LOCAL_WORLD_SIZE" in os.environ else None
+        context = ReadContext(make_buffer, metrics, local, is_read_ahead=is_worker)
         return self.parser.batches(
             world,
             start.epoch,
@@ -378,40 +324,20 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             first_example=start.first_example,
         )
 
-    def _items(self, batch: Batch, metrics: StageMetrics | None = None) -> Iterator[Any]:
-        """Yields the one item of a whole batch, or the examples of a piece."""
-        if self.is_batched:
-            yield make_tensors(batch, self.fields)
-            return
-        transforms = timed(self.transform, metrics), timed(self.target_transform, metrics)
-        yield from make_examples(batch, self.fields, *transforms)
-
-    def _refuse_second_shards(self) -> None:
-        refuse_second_shards(self, f"{self.parser.dataset_name} ({self.parser.split})")
-
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:  # A worker of spawn does not know what Accelerate does here.
-            self._refuse_second_shards()
+            refuse_second_shards(self, self.parser)
         check_functions({name: getattr(self, name) for name in ("transform", "target_transform")})
         return self.__dict__
 
 
 def no_numbers(asked: str) -> ConfigError:
-    """Returns the error for whatever asks an ImageDataset for an example by its number.
-
-    Args:
-        asked: what does.
-    """
+    """Returns the error for asking an ImageDataset for an example by its number."""
     return ConfigError(
         f"{asked}, and an ImageDataset has no examples by number: it yields them in the order that its parser plans. "
         f"Subset, random_split and samplers work with IndexedImageDataset(parser). For a part of the examples give the "
         f"parser a part of the split, such as split='train[:80%]' and split='train[80%:]'."
     )
-
-
-def _num_local_ranks(environ: Mapping[str, str]) -> int | None:
-    """Returns how many ranks share this machine; None: the launcher does not say it."""
-    return num_local_ranks(environ) if "LOCAL_WORLD_SIZE" in environ else None
 
 
 IterableImageDataset = ImageDataset

@@ -1,8 +1,8 @@
 """IndexedImageDataset: a parser's examples as a torch map-style Dataset."""
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,31 +12,18 @@ from tfds_torch.engines.batch import Example
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.arguments import check_single_examples
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
+from tfds_torch.parsers.parser import DEFAULT_FIELDS
+from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.fields import check_field_names, make_tuples
+from tfds_torch.torch_data.batches import check_field_names, make_examples
 from tfds_torch.torch_data.plain_dataloader import find_iteration
 from tfds_torch.torch_data.plain_epochs import PlainEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer
 
 _IN_TENSORS = ReadContext(make_buffer=make_own_buffer)
-
-
-class IndexedParser(Parser, Protocol):
-    """A parser whose examples can be fetched one by one."""
-
-    def examples_by_index(
-        self,
-        indices_or_ids: Iterable[int | str],
-        fields: Sequence[str] = DEFAULT_FIELDS,
-        *,
-        epoch: int | None = None,
-        context: ReadContext = ReadContext(),
-    ) -> list[Example]:
-        """Returns examples, decoded; preprocessed where an epoch is given."""
 
 
 class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
@@ -61,7 +48,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
     forkserver, also after that; threads may share a dataset.
 
     Args:
-        parser: where the examples come from; its batch size, shuffle and remainder play no part.
+        parser: where the examples come from, by their index; its batch size, shuffle and remainder play no part.
         transform: called with the PIL image, or with the preprocessed one; its result takes the image's place.
         target_transform: called with the label (0-based int).
         fields: what an example consists of, in this order: `image`, `label`, `index` (int), `id` (str,
@@ -75,7 +62,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
 
     def __init__(
         self,
-        parser: IndexedParser,
+        parser: ParserBase,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         fields: Sequence[str] = DEFAULT_FIELDS,
@@ -130,10 +117,10 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         else:
             images = ("image", *self.parser.preprocess.also)
             examples = self.parser.examples_by_index(
-                indices, self.fields, epoch=self._epochs.current(), context=_IN_TENSORS
+                indices, self.fields, epoch=self._epochs.epoch_now(), context=_IN_TENSORS
             )
         columns = [(name, [_value(example, name, images) for example in examples]) for name in self.fields]
-        return list(make_tuples(columns, self.transform, self.target_transform))
+        return list(make_examples(columns, (self.transform, self.target_transform)))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example of the split, in the order of its index.
@@ -164,42 +151,27 @@ def _value(example: Example, field: str, images: Collection[str]) -> Any:
     return example.label if field == "label" and field not in example.features else example.features[field]
 
 
-class ExampleEpochs:
+class ExampleEpochs(PlainEpochs):
     """Counts the iterations of the loaders over a map-style dataset, until an epoch is set by hand.
 
     A map-style dataset is not asked when an iteration begins. The first example that a process is asked for in an
-    iteration begins the epoch there; how the workers of one loader agree on it is described in `PlainEpochs`.
-    Thread-safe; survives fork, and travels to workers of spawn and forkserver.
+    iteration begins the epoch there.
     """
 
-    def __init__(self) -> None:
-        self._epochs = PlainEpochs()
-        self._of_iteration: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    _of_iteration: weakref.WeakKeyDictionary[Any, int]
 
-    def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come, in this process and in workers that already run.
-
-        Raises:
-            ConfigError: epoch is not an integer >= 0.
-        """
-        self._epochs.set_epoch(epoch)
-
-    def current(self) -> int:
+    def epoch_now(self) -> int:
         """Returns the epoch of the example that is asked for now; outside of a loader, that of the latest iteration."""
         iteration, worker = find_iteration(), torch.utils.data.get_worker_info()
         loader_seed = None if worker is None else worker.seed - worker.id
         if iteration is None:
-            return self._epochs.current().start.epoch if worker is None else self._epochs.fixed_epoch(loader_seed) or 0
+            return self.current().position().start.epoch if worker is None else self.fixed_epoch(loader_seed) or 0
         epoch = self._of_iteration.get(iteration)
         if epoch is None:
             number, num_workers = (0, 0) if worker is None else (worker.id, worker.num_workers)
-            epoch = self._epochs.begin(loader_seed, num_workers, number).epoch
-            self._of_iteration[iteration] = epoch
+            epoch = self._of_iteration[iteration] = self.begin(loader_seed, num_workers, number).epoch
         return epoch
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"epochs": self._epochs}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._epochs = state["epochs"]
+    def _forget_process(self) -> None:
+        super()._forget_process()
         self._of_iteration = weakref.WeakKeyDictionary()

@@ -4,7 +4,6 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -17,18 +16,18 @@ from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
 from tfds_torch.runtime.processes import close_at_exit
-from tfds_torch.torch_data.batch_reader import BatchReader
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.foreign import ForeignReader, count_batches
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
 from tfds_torch.torch_data.loader_options import LoaderOptions, check_dataset
 from tfds_torch.torch_data.plain_dataloader import is_position
-from tfds_torch.torch_data.planned_reader import make_generator, make_reader
+from tfds_torch.torch_data.planned_reader import OwnReader, PoolReader, make_generator, make_reader
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
 
+Reader = PoolReader | OwnReader | ForeignReader
 _RANKS_TIMEOUT_S = 60.0
 
 _logger = logging.getLogger(__name__)
@@ -75,8 +74,7 @@ def create_loader(
         batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
         shuffle: whether a map-style dataset is shuffled anew in every epoch; an ImageDataset's parser plans its order.
         sampler: as in torch's DataLoader, for a map-style dataset.
-        batch_sampler: as in torch's DataLoader, for a map-style dataset: the indices of every batch, in place of
-            batch_size, shuffle, sampler and drop_last.
+        batch_sampler: likewise, in place of batch_size, shuffle, sampler and drop_last.
         drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
         collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
             gets what the dataset yields.
@@ -128,13 +126,10 @@ class Loader(Iterable[Any]):
     StallError after `timeout_s`. What fails in a worker is raised here: with its own type where that needs no import
     (else a WorkerError), and with the worker's traceback.
 
-    Every iteration is an epoch, also one that is broken off; over an ImageDataset, one of which no batch was taken is
-    begun again. Batches of workers lie in memory that processes share: copy one before you fork a process that keeps
-    it.
-
-    One iteration at a time: a new one ends the one before. One that is broken off, dropped or failed leaves no process,
-    but persistent workers, which `close`, the end of a `with` block, or dropping the loader ends. Workers end by
-    themselves when this process is gone. Not thread-safe: iterate in one thread.
+    One iteration at a time: a new one ends the one before, and is the next epoch; over an ImageDataset, one of which no
+    batch was taken is begun again. Batches of workers lie in memory that processes share: copy one before you fork a
+    process that keeps it. Persistent workers end by `close`, the end of a `with` block, when the loader is dropped, and
+    when this process is gone; others with their iteration. Not thread-safe: iterate in one thread.
 
     Args:
         dataset: as in `create_loader`.
@@ -145,8 +140,8 @@ class Loader(Iterable[Any]):
     """
 
     def __init__(self, dataset: Any, options: LoaderOptions = LoaderOptions()) -> None:  # noqa: B008 (frozen)
-        self._reader: BatchReader | None = None
-        self._iteration: Callable[[], LoaderIteration | None] = _nothing
+        self._reader: Reader | None = None
+        self._iteration: Callable[[], LoaderIteration | None] = lambda: None
         self._is_closed = False
         self.dataset = dataset
         self.options = options
@@ -166,12 +161,13 @@ class Loader(Iterable[Any]):
     @property
     def batch_size(self) -> int | None:
         """Examples of a batch; None: the dataset's items come as they are, or a batch sampler deals them out."""
-        return (self.dataset.parser.batch_size or 1) if self._is_ours else self.options.batch_size
+        is_ours = isinstance(self.dataset, ImageDataset)
+        return (self.dataset.parser.batch_size or 1) if is_ours else self.options.batch_size
 
     @property
     def worker_pids(self) -> list[int]:
         """The processes that read, by the worker's number; empty where none run."""
-        return [] if self._reader is None else self._reader.pids
+        return [] if self._reader is None else [*self._reader.pids]
 
     def __len__(self) -> int:
         """Batches of an epoch: exact for an ImageDataset, else as torch's DataLoader says.
@@ -179,8 +175,8 @@ class Loader(Iterable[Any]):
         Raises:
             TypeError: an IterableDataset without a length.
         """
-        if self._is_ours:
-            return int(self.dataset.plan().num_batches)
+        if isinstance(self.dataset, ImageDataset):
+            return self.dataset.plan().num_batches
         return count_batches(self.dataset, self.options)
 
     def __iter__(self) -> Iterator[Any]:
@@ -191,18 +187,22 @@ class Loader(Iterable[Any]):
         if not self._has_ranks:  # torch.distributed may have been initialised meanwhile.
             self._has_ranks = warn_of_ranks(self.dataset, self.options, stacklevel=3)
         self._check_ranks()
-        position = self._begin_epoch()
+        position, num_left = Position(Start(0), self.num_workers), None
+        if isinstance(self.dataset, ImageDataset):
+            self._position = position = self.dataset.begin(self.num_workers, self._position)
+            plan = self.dataset.plan(first_example=position.start.first_example)
+            num_left = plan.num_batches - position.start.start_batch
         reader = self._take_reader()
         try:
-            batches = reader.begin(None if position is None else position.start)
+            batches = reader.begin(position.start)
         except BaseException:
             self._end_reader(reader, can_go_on=False)
             raise
         iteration = LoaderIteration(
             self._device_stage().iterate(batches) if self.options.has_device_stage else batches,
             self._metrics,
-            position or Position(Start(0), self.num_workers),
-            self._num_left(position),
+            position,
+            num_left,
             partial(self._end_reader, reader),
             None if self.options.log_every is None else self._log_progress,
         )
@@ -236,13 +236,11 @@ class Loader(Iterable[Any]):
         return dataset.state_of(self._position).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
-        """Lets the next iteration go on where a state was taken; later ones are the following epochs.
-
-        As `ImageDataset.load_state_dict`: in mode `index` the numbers of workers and ranks may be others, as long as
-        the global batch is the same; a state of an epoch's end makes the first iteration empty.
+        """Lets the next iteration go on where a state was taken, as `ImageDataset.load_state_dict`.
 
         Args:
-            state: what `state_dict` returned, here or on another rank.
+            state: what `state_dict` returned, here or on another rank. One of an epoch's end makes the first iteration
+                empty.
             allow_batch_change: whether a state of another global batch is taken, in mode `index`: what is left of the
                 epoch is then dealt anew, each example exactly once. It must be given on every rank.
 
@@ -275,9 +273,7 @@ class Loader(Iterable[Any]):
     def __enter__(self) -> "Loader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -290,35 +286,20 @@ class Loader(Iterable[Any]):
         if getattr(self, "_reader", None) is not None:
             self.close()
 
-    def _begin_epoch(self) -> Position | None:
-        """Returns the position of an iteration over an ImageDataset that begins now."""
-        if self._is_ours:
-            self._position = self.dataset.begin(self.num_workers, self._position)
-        return self._position
-
-    def _num_left(self, position: Position | None) -> int | None:
-        """Returns how many batches an iteration has that begins now, where they are planned."""
-        if position is None:
-            return None
-        plan = self.dataset.plan(first_example=position.start.first_example)
-        return int(plan.num_batches) - position.start.start_batch
-
-    def _take_reader(self) -> BatchReader:
+    def _take_reader(self) -> Reader:
         """Returns what reads the iteration that begins now: that of the iteration before, if it can go on."""
-        reader = self._reader
-        if reader is None or not reader.is_usable:
-            if reader is not None:
-                reader.close()
-            reader = self._reader = self._make_reader()
-            self._metrics.use(reader.metrics)
-        return reader
-
-    def _make_reader(self) -> BatchReader:
+        if self._reader is not None and self._reader.is_usable:
+            return self._reader
+        if self._reader is not None:
+            self._reader.close()
         if isinstance(self.dataset, ImageDataset):
-            return make_reader(self.dataset, self.options, self.num_workers, self._generator)
-        return ForeignReader(self.dataset, self.options, self.num_workers, self._generator)
+            self._reader = make_reader(self.dataset, self.options, self.num_workers, self._generator)
+        else:
+            self._reader = ForeignReader(self.dataset, self.options, self.num_workers, self._generator)
+        self._metrics.use(self._reader.metrics)
+        return self._reader
 
-    def _end_reader(self, reader: BatchReader, can_go_on: bool) -> None:
+    def _end_reader(self, reader: Reader, can_go_on: bool) -> None:
         """Ends the processes of an iteration, unless they are to be used again."""
         is_kept = self.num_workers > 0 and self.options.persistent_workers and not self._is_closed
         if can_go_on and is_kept and reader.is_usable:
@@ -347,16 +328,13 @@ class Loader(Iterable[Any]):
 
     def _check_ranks(self) -> None:
         """Compares the ranks once, where there are several: before one of them waits for ever for another."""
-        if not self._must_check_ranks or not self._is_ours or not is_distributed():
+        dataset = self.dataset
+        if not self._must_check_ranks or not isinstance(dataset, ImageDataset) or not is_distributed():
             return
-        if self.dataset.find_rank().num_replicas > 1:
-            more = {**vars(self.dataset.start), "num_workers": self.num_workers}
-            check_ranks(self.dataset.parser, self.dataset.find_rank, _RANKS_TIMEOUT_S, more)
+        if dataset.find_rank().num_replicas > 1:
+            more = {**vars(dataset.start), "num_workers": self.num_workers}
+            check_ranks(dataset.parser, dataset.find_rank, _RANKS_TIMEOUT_S, more)
         self._must_check_ranks = False
-
-    @property
-    def _is_ours(self) -> bool:
-        return isinstance(self.dataset, ImageDataset)
 
     def _own_dataset(self) -> ImageDataset:
         if not isinstance(self.dataset, ImageDataset):
@@ -368,10 +346,5 @@ class Loader(Iterable[Any]):
 
     @property
     def _name(self) -> str:
-        if not self._is_ours:
-            return type(self.dataset).__name__
-        return name_of(self.dataset.parser)
-
-
-def _nothing() -> None:
-    return None
+        is_ours = isinstance(self.dataset, ImageDataset)
+        return name_of(self.dataset.parser) if is_ours else type(self.dataset).__name__

@@ -56,11 +56,9 @@ class LoaderOptions:
         if self.num_workers != "auto":
             self._check_count("num_workers", 0, _MOST_WORKERS, " or 'auto'")
         self._check_count("prefetch_batches", 1, _MOST_PREFETCHED)
-        for name in ("batch_size", "log_every"):
+        for name, least in (("batch_size", 1), ("log_every", 1), ("seed", 0)):
             if getattr(self, name) is not None:
-                self._check_count(name, 1)
-        if self.seed is not None:
-            self._check_count("seed", 0)
+                self._check_count(name, least)
         for name in ("mean", "std"):
             if isinstance(getattr(self, name), Iterator):  # It is read again in every epoch.
                 object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -78,14 +76,10 @@ class LoaderOptions:
         return any(value is not None for value in (self.device, self.mean, self.std, self.dtype))
 
     def _check_count(self, name: str, least: int, most: int | None = None, also: str = "") -> None:
-        value = getattr(self, name)
         try:
-            number = check_integer(name, value, least)
-        except ConfigError:
-            number = None
-        if number is None or (most is not None and number > most):
-            allowed = f">= {least}" if most is None else f"in {least}..{most}"
-            raise ConfigError(f"create_loader: {name}={value!r} must be an integer {allowed}{also}.")
+            number = check_integer(f"create_loader: {name}", getattr(self, name), least, most)
+        except ConfigError as error:
+            raise ConfigError(f"{str(error).removesuffix('.')}{also}.") from None
         object.__setattr__(self, name, number)
 
     def _check_combinations(self) -> None:
@@ -95,19 +89,15 @@ class LoaderOptions:
                 "run, and a state could not say which batches were delivered. Use more workers, or a larger "
                 "prefetch_batches, where some batches take long."
             )
-        if self.sampler is not None and not isinstance(self.sampler, Iterable):
-            raise ConfigError(f"create_loader: sampler={self.sampler!r} must be a Sampler, or other indices in order.")
-        if self.batch_sampler is not None and not isinstance(self.batch_sampler, Iterable):
-            raise ConfigError(
-                f"create_loader: batch_sampler={self.batch_sampler!r} must be a BatchSampler, or other lists of "
-                f"indices in order."
-            )
-        methods = get_all_start_methods()
-        context = self.multiprocessing_context
+        for name, kind in (("sampler", "Sampler, or other"), ("batch_sampler", "BatchSampler, or other lists of")):
+            value = getattr(self, name)
+            if not isinstance(value, Iterable | None):
+                raise ConfigError(f"create_loader: {name}={value!r} must be a {kind} indices in order.")
+        context, methods = self.multiprocessing_context, get_all_start_methods()
         if not isinstance(context, BaseContext | None) and context not in methods:
             raise ConfigError(
-                f"create_loader: multiprocessing_context={self.multiprocessing_context!r} must be one of "
-                f"{', '.join(map(repr, methods))}, or a context of multiprocessing."
+                f"create_loader: multiprocessing_context={context!r} must be one of {', '.join(map(repr, methods))}, "
+                f"or a context of multiprocessing."
             )
 
 
@@ -168,14 +158,17 @@ def _check_kind(dataset: Any) -> None:
             f"create_loader: {dataset!r} is a parser, whose single examples would come one by one, without batches "
             f"and without a preprocess. Use create_loader(ImageDataset(parser), ...)."
         )
-    if isinstance(dataset, Subset) and isinstance(_bottom_of(dataset), ImageDataset):
+    bottom = dataset
+    while isinstance(bottom, Subset):
+        bottom = bottom.dataset
+    if isinstance(bottom, ImageDataset):
         raise no_numbers("create_loader: a Subset asks for examples by number")
     is_known = isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitem__")
     if isinstance(dataset, type) or not (is_known or (is_iterable(dataset) and not isinstance(dataset, Iterator))):
+        kind = f"the class {dataset.__name__}" if isinstance(dataset, type) else type(dataset).__name__
         raise ConfigError(
-            f"create_loader: {_kind_of(dataset)} is not a dataset: it must be an ImageDataset, a "
-            f"torch.utils.data.IterableDataset, have __getitem__ and __len__, or be an iterable that can be read "
-            f"anew in every epoch."
+            f"create_loader: {kind} is not a dataset: it must be an ImageDataset, a torch.utils.data.IterableDataset, "
+            f"have __getitem__ and __len__, or be an iterable that can be read anew in every epoch."
         )
 
 
@@ -206,14 +199,3 @@ def _check_batches(options: LoaderOptions) -> None:
         raise ConfigError("create_loader: sampler= and shuffle=True exclude each other: the sampler is the order.")
     if options.drop_last and options.batch_size is None:
         raise ConfigError("create_loader: drop_last=True needs batch_size: without it there are no short batches.")
-
-
-def _bottom_of(dataset: Any) -> Any:
-    """Returns what a subset, or a subset of subsets, is a part of."""
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    return dataset
-
-
-def _kind_of(dataset: Any) -> str:
-    return f"the class {dataset.__name__}" if isinstance(dataset, type) else type(dataset).__name__

@@ -16,13 +16,15 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from tfds_torch.errors import ConfigError, StateMismatchError
+from tfds_torch.parsers.loader_state import state_at
+from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.cursor import Cursor, Position, Start
+from tfds_torch.plan.cursor import Cursor, Position
 from tfds_torch.plan.epoch import EpochPlan, WorkerOrder
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
-from tfds_torch.torch_data.plain_epochs import PlainEpochs, Progress
+from tfds_torch.torch_data.plain_epochs import PlainCount, PlainEpochs
 
 
 @dataclass
@@ -74,24 +76,12 @@ class PlainIterations:
         if self._restored is not None and self._restored.began_at.epoch != epoch:
             self._restored = None
 
-    def load(self, start: Start, num_workers: int | None, *, must_keep_workers: bool) -> None:
-        """Lets the next iteration begin somewhere; see `PlainEpochs.load`."""
-        self.epochs.load(start, num_workers, must_keep_workers=must_keep_workers)
-        self.restore(None)
-
     def restore(self, position: WorkerPosition[LoaderState] | None) -> None:
         """Lets the next iteration of this process go on at a position; None: nowhere in particular."""
         self._restored, self._restored_by, self._iteration = position, os.getpid(), None
 
-    def begin(
-        self, rank: World, plan_at: Callable[[World, Start], EpochPlan], state_of: Callable[[Position], LoaderState]
-    ) -> Iteration:
+    def begin(self, parser: Parser, rank: World) -> Iteration:
         """Returns an iteration of this process, a worker or not, that begins now.
-
-        Args:
-            rank: and the number of ranks.
-            plan_at: returns the plan of an iteration at a place in the world.
-            state_of: returns the state of a position.
 
         Raises:
             StateMismatchError: a loaded state does not go on in this process, or not with so many workers.
@@ -104,20 +94,16 @@ class PlainIterations:
         began = self._take_restored(self.epochs.fixed_epoch(loader_seed))
         if began is None:
             start = self.epochs.begin(loader_seed, num_workers, world.worker)
-            began = WorkerPosition(world.worker, world.num_workers, 0, 0, state_of(Position(start, num_workers)))
+            began_at = state_at(parser, rank, start, num_workers)
+            began = WorkerPosition(world.worker, world.num_workers, 0, 0, began_at)
         else:
             start = began.began_at.start
             self.epochs.begin_at(loader_seed, num_workers, start, world.worker)
-        self._iteration = Iteration(plan_at(world, start), began)
+        self._iteration = Iteration(parser.plan(world, first_example=start.first_example), began)
         return self._iteration
 
     def begin_elsewhere(self, cursor: Cursor, num_workers: int, earlier: Position | None) -> Position:
-        """Returns the position of an iteration of a Loader that begins now; it shares the count.
-
-        Args:
-            cursor: of the Loaders.
-            num_workers: of the Loader, 0 for none.
-            earlier: its iteration before.
+        """Returns the position of an iteration of a Loader that begins now by its cursor; it shares the count.
 
         Raises:
             StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
@@ -127,42 +113,35 @@ class PlainIterations:
                 "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
                 "state of a Loader, or of LoaderState.from_stateful."
             )
-        if (progress := self.epochs.current()).has_begun:
-            cursor.count_from(progress.start.epoch)
+        if (count := self.epochs.current()).has_begun:
+            cursor.count_from(count.position().start.epoch)
         position = cursor.begin(num_workers, earlier)
         self.epochs.count_from(position.start.epoch)
         self._iteration = None
         return position
 
-    def state(
-        self,
-        batches_delivered: int | None,
-        state_of: Callable[[Position], LoaderState],
-        batch_size: int | None,
-        *,
-        is_read_ahead: bool,
-    ) -> dict[str, Any]:
+    def state(self, parser: Parser, rank: World, batches_delivered: int | None, is_read_ahead: bool) -> dict[str, Any]:
         """Returns where training is; in a worker, that worker's own position.
 
         Args:
+            parser: of the dataset.
+            rank: and the number of ranks.
             batches_delivered: what the user says; None: nothing was said.
-            state_of: returns the state of a position.
-            batch_size: of the parser; None: it was not told.
             is_read_ahead: whether what stands before the training loop fetches batches ahead.
 
         Raises:
             ConfigError: so many cannot have been delivered, or it is not known here.
         """
-        is_worker, progress = get_worker_info() is not None, self.epochs.current()
-        is_local = self._iteration is not None and (is_worker or progress.num_workers == 0)
+        is_worker, count = get_worker_info() is not None, self.epochs.current()
+        latest = count.position()
+        is_local = self._iteration is not None and (is_worker or (count.has_begun and latest.num_workers == 0))
         position = self._iteration.position() if self._iteration is not None and is_local else self._restored
         if position is not None and batches_delivered is None and (is_worker or not is_read_ahead):
             if is_worker or position.examples:
                 return position.to_dict()
             return position.began_at.at(position.next_batch).to_dict()
-        num_workers = progress.loaded_workers if progress.num_workers is None else progress.num_workers
-        state = state_of(Position(progress.start, num_workers))
-        delivered = _check_delivered(batches_delivered, progress, state.num_batches, batch_size)
+        state = state_at(parser, rank, latest.now, latest.num_workers)
+        delivered = _check_delivered(batches_delivered, count, state.num_batches, parser.batch_size)
         return state.at(state.batches_delivered + delivered).to_dict()
 
     def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition[LoaderState] | None:
@@ -205,104 +184,71 @@ def is_position(state: object) -> bool:
 
 
 def _check_delivered(
-    num_batches: int | None, progress: Progress, num_batches_of_epoch: int, batch_size: int | None
+    num_batches: int | None, count: PlainCount, num_batches_of_epoch: int, batch_size: int | None
 ) -> int:
-    """Returns how many batches have been delivered since an iteration began.
-
-    Args:
-        num_batches: how many the user says; None: nothing was said.
-        progress: how far the training process is.
-        num_batches_of_epoch: of the whole epoch.
-        batch_size: of the parser; None: it was not told.
+    """Returns how many batches have been delivered since an iteration began; its arguments are those of `state`.
 
     Raises:
         ConfigError: so many cannot have been delivered, or it is not known here.
     """
-    start = progress.start
+    latest = count.position()
+    start, num_workers = latest.start, latest.num_workers or 0
     if num_batches is None:
-        if progress.num_workers is None:
+        if not count.has_begun:
             return 0
-        who = f"{progress.num_workers} workers read" if progress.num_workers else "Another loader reads"
+        who = f"{num_workers} workers read" if num_workers else "Another loader reads"
         raise ConfigError(
             f"{who} ahead of the training loop, so that only you know how many batches came: "
             f"state_dict(batches_delivered=n), with n counted since iter(loader), as enumerate(loader, 1) does. "
             f"torchdata's StatefulDataLoader counts by itself: ask it, not the dataset."
         )
     num_batches = check_integer("batches_delivered", num_batches, 0)
+    most, num_read = num_batches_of_epoch - start.start_batch, count.num_produced - start.start_batch
+    reason = ""
     if num_batches and batch_size is None:
-        raise ConfigError(
-            f"batches_delivered={num_batches}: the parser has no batch_size, so that the dataset does not know how "
-            f"large the loader's batches are. Give it the loader's."
+        reason = (
+            "the parser has no batch_size, so that the dataset does not know how large the loader's batches are. Give "
+            "it the loader's."
         )
-    if progress.knows_delivered and progress.num_workers:
-        raise ConfigError(
-            f"batches_delivered={num_batches}: the loader went on from a state of its own, so that the dataset does "
-            f"not know where this iteration began. Ask the loader for its state."
+    elif count.has_begun and count.knows_delivered and num_workers:
+        reason = (
+            "the loader went on from a state of its own, so that the dataset does not know where this iteration began. "
+            "Ask the loader for its state."
         )
-    most = num_batches_of_epoch - start.start_batch
-    if num_batches > most:
-        raise ConfigError(
-            f"batches_delivered={num_batches}: the iteration of epoch {start.epoch} began at batch "
-            f"{start.start_batch} of {num_batches_of_epoch} and has {most}. Count from iter(loader) on."
+    elif num_batches > most:
+        reason = (
+            f"the iteration of epoch {start.epoch} began at batch {start.start_batch} of {num_batches_of_epoch} and "
+            f"has {most}. Count from iter(loader) on."
         )
-    if progress.num_workers is None:
-        return num_batches
-    if num_batches > progress.num_produced - start.start_batch:
-        raise ConfigError(
-            f"batches_delivered={num_batches}: only {progress.num_produced - start.start_batch} batches have been "
-            f"read since the iteration of epoch {start.epoch} began, at batch {start.start_batch}. Count from "
-            f"iter(loader) on: what came before the state that was loaded is added here."
+    elif count.has_begun and num_batches > num_read:
+        reason = (
+            f"only {num_read} batches have been read since the iteration of epoch {start.epoch} began, at batch "
+            f"{start.start_batch}. Count from iter(loader) on: what came before the state that was loaded is added "
+            f"here."
         )
-    if num_batches == 0 < most and progress.num_workers and progress.num_produced >= num_batches_of_epoch:
-        raise ConfigError(
-            f"batches_delivered=0: all of epoch {start.epoch} has been read, and the dataset cannot know whether "
-            f"you mean its beginning or that of epoch {start.epoch + 1}. Call set_epoch first, or take the state "
-            f"after a batch."
+    elif count.has_begun and num_batches == 0 < most and num_workers and num_read >= most:
+        reason = (
+            f"all of epoch {start.epoch} has been read, and the dataset cannot know whether you mean its beginning or "
+            f"that of epoch {start.epoch + 1}. Call set_epoch first, or take the state after a batch."
         )
+    if reason:
+        raise ConfigError(f"batches_delivered={num_batches}: {reason}")
     return num_batches
 
 
-@dataclass(frozen=True)
-class Fetch:
-    """How a DataLoader takes items.
+def find_iteration() -> Any:
+    """Returns torch's fetcher, which stands for the iteration of a DataLoader whose `next` is under way; None: none is.
 
-    Attributes:
-        batch_size: of its batches; None: items come as they are.
-        is_default_collation: whether torch's own function makes batches of examples.
-        dataset: the DataLoader's; another one may stand in it.
+    Every process that reads makes one anew for every iteration.
     """
-
-    batch_size: int | None
-    is_default_collation: bool
-    dataset: Any
+    return _find_fetch()[0]
 
 
-def find_fetch() -> Fetch | None:
-    """Returns how the DataLoader whose `next` is under way takes items; None: there is none, or torch has changed.
+def _find_fetch() -> tuple[Any, Any]:
+    """Returns torch's fetcher, and the indices it is asked for; None and None: there is none, or torch has changed.
 
-    A dataset that is iterated has no other way to know: the caller's frames are looked at.
+    A dataset that is iterated has no other way to know how its items are taken: the caller's frames are looked at.
     """
-    fetcher, asked = _find_fetcher()
-    if fetcher is None:
-        return None
-    if not fetcher.auto_collation:
-        return Fetch(None, False, fetcher.dataset)
-    if not isinstance(asked, list):
-        return None
-    return Fetch(len(asked), fetcher.collate_fn is default_collate, fetcher.dataset)
-
-
-def find_iteration() -> object | None:
-    """Returns an object that stands for the iteration of the DataLoader whose `next` is under way; None: there is none.
-
-    It is torch's fetcher, which every process that reads makes anew for every iteration.
-    """
-    iteration: object | None = _find_fetcher()[0]
-    return iteration
-
-
-def _find_fetcher() -> tuple[Any, Any]:
-    """Returns torch's fetcher, and what it is asked for; None and None: there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "fetch":
@@ -322,7 +268,7 @@ def no_collation(loader: str) -> ConfigError:
 
 
 def check_fetch(dataset: object, batch_size: int | None, is_batched: bool, has_pil_images: bool) -> None:
-    """Says what a plain DataLoader makes of a dataset's items, where that cannot be meant.
+    """Reports what a plain DataLoader makes of a dataset's items, where that cannot be meant.
 
     Args:
         dataset: that is iterated. A dataset around it, such as timm's, may make tensors of PIL images.
@@ -333,16 +279,17 @@ def check_fetch(dataset: object, batch_size: int | None, is_batched: bool, has_p
     Raises:
         ConfigError: torch's default collation would get PIL images.
     """
-    fetch = find_fetch()
-    if fetch is None:
+    fetcher, asked = _find_fetch()
+    is_collated = fetcher is not None and fetcher.auto_collation
+    if fetcher is None or (is_collated and not isinstance(asked, list)):
         return
-    if fetch.is_default_collation and has_pil_images and fetch.dataset is dataset:
+    if is_collated and fetcher.collate_fn is default_collate and has_pil_images and fetcher.dataset is dataset:
         raise no_collation("The DataLoader")
-    wanted = None if is_batched else batch_size
-    if (is_batched or wanted is not None) and fetch.batch_size != wanted:
+    found, wanted = len(asked) if is_collated else None, None if is_batched else batch_size
+    if (is_batched or wanted is not None) and found != wanted:
         items = "whole batches" if is_batched else "single examples"
         warnings.warn(
-            f"DataLoader(batch_size={fetch.batch_size}) over an ImageDataset that yields {items}, of a parser with "
+            f"DataLoader(batch_size={found}) over an ImageDataset that yields {items}, of a parser with "
             f"batch_size={batch_size}: its batches are not those that the parser plans, and len() and states count "
             f"others. Use DataLoader(dataset, batch_size={wanted}, ...), or create_loader(dataset, ...).",
             UserWarning,

@@ -2,9 +2,9 @@
 
 import errno
 import os
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -12,60 +12,81 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.cursor import Start, check_num_workers, check_set_epoch
+from tfds_torch.plan.cursor import Cursor, Position, Start
 from tfds_torch.torch_data.tensor_codec import describe_full_memory
 
-_NOT_SET = -1
-_NUM_REMEMBERED, _NUM_OWNERS, _NUM_ARRIVED_BYTES = 16, 128, 64
-
-_SEED = np.dtype([("seed", "i8"), ("epoch", "i8"), ("arrived", "u1", _NUM_ARRIVED_BYTES)])
-"""A loader's base seed, its epoch, and a bit for each worker that has begun it; more workers begin with the others."""
-_START = np.dtype([("epoch", "i8"), ("start_batch", "i8"), ("first_example", "i8")])
+_NUM_OWNERS, _NUM_SEEDS, _NUM_COUNTED_WORKERS = 128, 16, 512
 _ROW = np.dtype(
     [
         ("owner", "i8"),  # The training process; 0: the row is free.
-        ("fixed", "i8"),  # The epoch that was set by hand.
-        ("counted", "i8"),  # The latest epoch that was counted.
-        ("loaded", _START),  # Where a loaded state goes on,
-        ("loaded_workers", "i8"),  # the number of its workers, and whether only as many can go on there;
-        ("must_keep_workers", "i8"),
-        ("loaded_seed", "i8"),  # the loader that went on there, and how often a state was loaded.
-        ("num_loaded", "i8"),
-        ("start", _START),  # The latest iteration since any of these was set: where it began,
-        ("num_workers", "i8"),
-        ("num_produced", "i8"),
-        ("knows_delivered", "i8"),  # and whether its loader itself knows what is delivered.
-        ("next_seed", "i8"),
-        ("seeds", _SEED, _NUM_REMEMBERED),
+        ("num_produced", "i8"),  # By itself: every batch changes it.
+        ("count", "S2544"),  # The rest of its PlainCount.
     ]
 )
-_OF_ITERATION = ("num_workers", "num_produced", "knows_delivered")
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far the plain DataLoaders of a training process are.
+class PlainCount(Cursor):
+    """The cursor of a training process's plain DataLoaders, and what tells its workers one iteration from the next.
 
     Attributes:
-        start: where the latest iteration began; the next one, where none began since the epoch was set or a state was
-            loaded.
-        num_workers: loader workers that read it, 0 for none; None: it did not begin yet.
+        num_loaded: states that were loaded so far.
         num_produced: the rank's batches of the epoch before this number have been read, are being read, or come before
             the start.
-        knows_delivered: whether the loader itself knows where it began and what is delivered.
-        loaded_workers: of the next iteration: loader workers of the loaded state; None: unknown.
+        knows_delivered: whether the loader itself knows where the latest iteration began and what is delivered.
     """
 
-    start: Start
-    num_workers: int | None
-    num_produced: int
-    knows_delivered: bool = False
-    loaded_workers: int | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_loaded = self.num_produced = 0
+        self.knows_delivered = False
+        # A loader's base seed -> its latest iteration, and a bit for each worker that has begun it.
+        self._seeds: dict[int, tuple[Start, int]] = {}
 
     @property
-    def has_begun(self) -> bool:
-        """Whether an iteration has begun since the epoch was set or a state was loaded."""
-        return self.num_workers is not None
+    def fixed_epoch(self) -> int | None:
+        """The epoch that was set by hand, if one was."""
+        return self._fixed
+
+    def set_epoch(self, epoch: int) -> None:  # noqa: D102
+        super().set_epoch(epoch)
+        self._seeds.clear()
+
+    def load(self, start: Start, num_workers: int | None = None, *, must_keep_workers: bool = False) -> None:  # noqa: D102
+        super().load(start, num_workers, must_keep_workers=must_keep_workers)
+        self._seeds.clear()
+        self.num_loaded += 1  # Persistent workers count on from here.
+
+    def begin(self, num_workers: int, earlier: Position | None = None) -> Position:  # noqa: D102
+        position = super().begin(num_workers, earlier)
+        self.num_produced, self.knows_delivered = position.start.start_batch, False
+        return position
+
+    def join(self, start: Start, num_workers: int, *, knows_delivered: bool = False) -> None:
+        """Notes an iteration whose start is known, and that another worker may have begun."""
+        if self._latest is None or self._latest.start != start:
+            self.num_produced = start.start_batch
+        self._latest, self.knows_delivered = Position(start, num_workers), knows_delivered
+        self._counted = max(self._counted, start.epoch)
+
+    def begun_by_others(self, seed: int, worker: int) -> Start | None:
+        """Returns where the latest iteration of a seed began, if the worker has not begun it yet."""
+        start, arrived = self._seeds.get(seed, (None, 0))
+        return None if arrived & _bit_of(worker) else start
+
+    def remember(self, seed: int, start: Start, worker: int) -> None:
+        """Notes that a worker has begun an iteration under a seed."""
+        known, arrived = self._seeds.get(seed, (start, 0))
+        if known != start or arrived & _bit_of(worker):
+            arrived = 0
+        if seed not in self._seeds and len(self._seeds) == _NUM_SEEDS:
+            del self._seeds[next(iter(self._seeds))]
+        self._seeds[seed] = start, arrived | _bit_of(worker)
+
+    def forget(self, *, seeds: bool) -> None:
+        """Forgets the latest iteration, as a copy does, and the seeds too, as another training process does."""
+        self._latest = None
+        if seeds:
+            self._seeds.clear()
 
 
 class PlainEpochs:
@@ -78,60 +99,34 @@ class PlainEpochs:
     Loaders that follow each other over one dataset share the count; where a loader with persistent workers takes turns
     with another one, set the epoch by hand.
 
-    The numbers lie in shared memory and are changed under a lock, so that they also reach workers that already run.
+    The counts lie in shared memory and are changed under a lock, so that they also reach workers that already run.
     Each training process has a row of its own: ranks that were forked or spawned with one dataset, as by
     `torch.multiprocessing.spawn`, count alike, from where the process that built it was.
     Thread-safe; survives fork, and travels to workers of spawn and forkserver. Copies made by `deepcopy` or `pickle`
-    get numbers of their own, with the same values.
+    get counts of their own, with the same values.
     """
 
     _shared: Any  # With its lock.
     _persistent: tuple[tuple[int, int, int], int] | None
-    _num_taken: int
     _owner: int
 
     def __init__(self) -> None:
-        row = np.zeros(1, _ROW)
-        for name in ("fixed", "counted", "loaded_seed"):
-            row[name] = _NOT_SET
-        row["loaded"]["epoch"] = row["start"]["epoch"] = row["seeds"]["seed"] = _NOT_SET
-        self._share(row)
+        self._share(PlainCount())
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come.
-
-        Raises:
-            ConfigError: epoch is not an integer in 0..2**62.
-        """
-        epoch = check_set_epoch(epoch)
-        with self._row(os.getpid()) as row:
-            row["fixed"] = epoch
-            if row["start"]["epoch"] != _NOT_SET:  # An iteration has gone on from the loaded state.
-                row["loaded"]["epoch"] = _NOT_SET
-            row["start"]["epoch"] = _NOT_SET
+        """Fixes the epoch of the iterations to come, as `Cursor.set_epoch`."""
+        with self._count(os.getpid()) as count:
+            count.set_epoch(epoch)
 
     def load(self, start: Start, num_workers: int | None = None, *, must_keep_workers: bool = False) -> None:
-        """Lets the next iteration begin somewhere, and the count go on from there.
-
-        Should another epoch be set by hand, that one begins at its first batch.
-
-        Args:
-            start: where.
-            num_workers: workers of the loader whose state it is, 1 also for none; None: unknown.
-            must_keep_workers: whether only as many workers can go on; of no effect where they are unknown.
-        """
-        with self._row(os.getpid()) as row:
-            row["fixed"], row["counted"], row["loaded"] = _NOT_SET, start.epoch - 1, astuple(start)
-            row["loaded_workers"] = _NOT_SET if num_workers is None else num_workers
-            row["must_keep_workers"], row["loaded_seed"] = must_keep_workers, _NOT_SET
-            row["num_loaded"] += 1  # Persistent workers count on from here.
-            row["start"]["epoch"] = row["seeds"]["seed"] = _NOT_SET
+        """Lets the next iteration begin somewhere, as `Cursor.load`."""
+        with self._count(os.getpid()) as count:
+            count.load(start, num_workers, must_keep_workers=must_keep_workers)
 
     def count_from(self, epoch: int) -> None:
-        """Counts on from an epoch that a Loader reads, from the loaded state on where there was one."""
-        with self._row(os.getpid()) as row:
-            row["counted"] = epoch
-            row["loaded"]["epoch"] = row["start"]["epoch"] = _NOT_SET
+        """Counts on from an epoch that a Loader reads, as `Cursor.count_from`."""
+        with self._count(os.getpid()) as count:
+            count.count_from(epoch)
 
     def begin(self, loader_seed: int | None, num_workers: int, worker: int = 0) -> Start:
         """Returns where an iteration begins that begins now.
@@ -142,15 +137,23 @@ class PlainEpochs:
             worker: which of them this is.
 
         Raises:
-            StateMismatchError: a loaded state goes on with another number of workers only.
+            StateMismatchError: a loaded state goes on with another number of workers only; nothing is changed.
         """
         self._owner = _owner(loader_seed)
-        with self._row(self._owner) as row:
-            _check_workers(row, num_workers)
-            if loader_seed is not None and row["loaded_seed"] == loader_seed and _has_begun(row, loader_seed, worker):
-                row["loaded"]["epoch"] = _NOT_SET  # A worker begins again under the seed that went on there.
-            start = self._take_start(row, self._next_epoch(row, loader_seed, worker), loader_seed)
-            _note_begin(row, start, num_workers, knows_delivered=False)
+        with self._count(self._owner) as count:
+            if loader_seed is None:
+                return count.begin(num_workers).start
+            place = (os.getpid(), loader_seed, count.num_loaded)
+            if count.fixed_epoch is None and self._persistent is not None and self._persistent[0] == place:
+                start = Start(self._persistent[1] + 1)
+                count.join(start, num_workers)
+            else:  # That of the others under its seed, or the next one.
+                begun = count.begun_by_others(loader_seed, worker)
+                start = begun or count.begin(num_workers).start
+                if begun is not None:
+                    count.join(begun, num_workers)
+                count.remember(loader_seed, start, worker)
+            self._persistent = (place, start.epoch)
             return start
 
     def begin_at(self, loader_seed: int | None, num_workers: int, start: Start, worker: int = 0) -> None:
@@ -159,75 +162,42 @@ class PlainEpochs:
         The count goes on from there, in this process and for the loader's other workers.
         """
         self._owner = _owner(loader_seed)
-        with self._row(self._owner) as row:
-            row["counted"] = start.epoch
+        with self._count(self._owner) as count:
+            count.count_from(start.epoch)
+            count.join(start, num_workers, knows_delivered=True)
             if loader_seed is not None:
-                self._persistent = ((os.getpid(), loader_seed, int(row["num_loaded"])), start.epoch)
-                _remember(row, loader_seed, start.epoch, worker)
-            _note_begin(row, start, num_workers, knows_delivered=True)
+                self._persistent = ((os.getpid(), loader_seed, count.num_loaded), start.epoch)
+                count.remember(loader_seed, start, worker)
 
     def fixed_epoch(self, loader_seed: int | None) -> int | None:
-        """Returns the epoch that was set by hand, if one was.
+        """Returns the epoch that was set by hand, if one was; to a worker, in the process that its loader belongs to.
 
         Args:
             loader_seed: the base seed of the loader whose worker this is; None outside of workers.
         """
-        with self._row(_owner(loader_seed)) as row:
-            return _number(row["fixed"])
+        with self._count(_owner(loader_seed)) as count:
+            return count.fixed_epoch
 
     def note_produced(self, num_batches: int) -> None:
         """Notes that the rank's batches before a number have been read, or are being read."""
         with self._row(self._owner) as row:
             row["num_produced"] = max(row["num_produced"], num_batches)
 
-    def current(self) -> Progress:
-        """Returns how far this training process is."""
-        with self._row(os.getpid()) as row:
-            if row["start"]["epoch"] != _NOT_SET:
-                numbers = (int(row[name]) for name in _OF_ITERATION)
-                return Progress(Start(*row["start"].tolist()), next(numbers), next(numbers), bool(next(numbers)))
-            epoch = int(row["counted"]) + 1 if row["fixed"] == _NOT_SET else int(row["fixed"])
-            if epoch != row["loaded"]["epoch"]:
-                return Progress(Start(epoch), None, 0)
-            loaded = Start(*row["loaded"].tolist())
-            return Progress(loaded, None, loaded.start_batch, loaded_workers=_number(row["loaded_workers"]))
-
-    def _next_epoch(self, row: np.void, loader_seed: int | None, worker: int) -> int:
-        """Returns the epoch of an iteration that begins now, and notes that the worker has begun it."""
-        if row["fixed"] != _NOT_SET:
-            epoch = int(row["fixed"])
-            if loader_seed is not None:
-                _remember(row, loader_seed, epoch, worker)
-            return epoch
-        if loader_seed is None:
-            return _advance(row)
-        place = (os.getpid(), loader_seed, int(row["num_loaded"]))
-        if self._persistent is not None and self._persistent[0] == place:
-            epoch = self._persistent[1] + 1
-            row["counted"] = max(int(row["counted"]), epoch)
-        else:  # That of the others under its seed, or the next one.
-            slot = _slot_of(row, loader_seed)
-            is_known = slot is not None and not _has_begun(row, loader_seed, worker)
-            epoch = int(slot["epoch"]) if slot is not None and is_known else _advance(row)
-            _remember(row, loader_seed, epoch, worker)
-        self._persistent = (place, epoch)
-        return epoch
-
-    def _take_start(self, row: np.void, epoch: int, loader_seed: int | None) -> Start:
-        """Returns where an epoch begins: once, for all workers of a loader, where a loaded state goes on."""
-        times, taken_by = int(row["num_loaded"]), _number(row["loaded_seed"])
-        start = Start(*row["loaded"].tolist())
-        if epoch != start.epoch or self._num_taken == times or taken_by not in (None, loader_seed):
-            return Start(epoch)
-        self._num_taken = times
-        if loader_seed is None:
-            row["loaded"]["epoch"] = _NOT_SET
-        else:
-            row["loaded_seed"] = loader_seed
-        return start
+    def current(self) -> PlainCount:
+        """Returns how far this training process is, as it is now."""
+        with self._count(os.getpid()) as count:
+            return count
 
     @contextmanager
-    def _row(self, owner: int) -> Iterator[np.void]:
+    def _count(self, owner: int) -> Iterator[PlainCount]:
+        """Holds the count of a training process; what is changed is kept unless there is an error."""
+        with self._row(owner) as row:
+            count = _read(row)
+            yield count
+            _write(row, count)
+
+    @contextmanager
+    def _row(self, owner: int) -> Iterator[Any]:
         """Holds the row of a training process; a new one continues the count of the first row."""
         rows = self._rows
         with self._shared.get_lock():
@@ -241,28 +211,24 @@ class PlainEpochs:
                     f"More than {_NUM_OWNERS} training processes of this machine share one ImageDataset. Build the "
                     f"dataset in each of them."
                 )
-            rows[free] = rows[0]
-            rows[free]["seeds"]["seed"] = rows[free]["start"]["epoch"] = _NOT_SET
+            count = _read(rows[0])
+            count.forget(seeds=True)
+            _write(rows[free], count)
             rows[free]["owner"] = owner
             yield rows[free]
 
     def __getstate__(self) -> dict[str, Any]:
-        if get_spawning_popen() is not None:
-            return {"shared": self._shared}
-        with self._row(os.getpid()) as row:
-            copied = np.array([row], _ROW)
-        copied["start"]["epoch"] = _NOT_SET  # The copy has no iteration yet.
-        return {"row": copied}
+        return {"shared": self._shared} if get_spawning_popen() is not None else {"count": self.current()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "row" in state:
-            self._share(state["row"])
+        if "count" in state:
+            self._share(state["count"])
             return
         self._shared = state["shared"]
         self._forget_process()
 
-    def _share(self, row: Any) -> None:
-        """Makes shared rows, of which the first belongs to this process and holds the values of another one, [1]."""
+    def _share(self, count: PlainCount) -> None:
+        """Makes shared rows, of which the first is that of this process."""
         # A lock of the spawn context can be handed to any kind of worker; one of the fork context cannot be spawned.
         try:
             self._shared = get_context("spawn").Array("B", _ROW.itemsize * _NUM_OWNERS)
@@ -270,7 +236,8 @@ class PlainEpochs:
             if error.errno != errno.ENOSPC:
                 raise
             raise ConfigError(describe_full_memory("No lock can be made that processes share")) from error
-        self._rows[:1] = row
+        count.forget(seeds=False)
+        _write(self._rows[0], count)
         self._rows[0]["owner"] = os.getpid()
         self._forget_process()
 
@@ -279,57 +246,24 @@ class PlainEpochs:
         return np.frombuffer(self._shared.get_obj(), _ROW)
 
     def _forget_process(self) -> None:
-        """What one process knows of its own iterations."""
+        """Forgets what one process knows of its own iterations."""
         self._persistent = None
-        self._num_taken = _NOT_SET  # Which loaded state this process has gone on from.
         self._owner = os.getpid()
 
 
-def _check_workers(row: np.void, num_workers: int) -> None:
-    """Refuses the next iteration, before anything is counted, where a loaded state waits for other workers."""
-    epoch = row["loaded"]["epoch"]
-    is_next = epoch != _NOT_SET and row["loaded_seed"] == _NOT_SET and row["fixed"] in (_NOT_SET, epoch)
-    if is_next and row["must_keep_workers"]:
-        check_num_workers(_number(row["loaded_workers"]), num_workers)
+def _read(row: Any) -> PlainCount:
+    count = PlainCount.__new__(PlainCount)
+    vars(count).update(pickle.loads(row["count"]), num_produced=int(row["num_produced"]))  # noqa: S301 (our own)
+    return count
 
 
-def _note_begin(row: np.void, start: Start, num_workers: int, *, knows_delivered: bool) -> None:
-    if row["start"].tolist() != astuple(start):  # Not the first worker's word.
-        row["num_produced"] = start.start_batch
-    row["start"], row["num_workers"], row["knows_delivered"] = astuple(start), num_workers, knows_delivered
+def _write(row: Any, count: PlainCount) -> None:
+    row["count"], row["num_produced"] = pickle.dumps(vars(count)), count.num_produced
 
 
-def _remember(row: np.void, loader_seed: int, epoch: int, worker: int) -> None:
-    """Notes that a worker has begun an epoch under a seed."""
-    slot = _slot_of(row, loader_seed)
-    if slot is None:
-        slot = row["seeds"][row["next_seed"]]
-        row["next_seed"] = (row["next_seed"] + 1) % _NUM_REMEMBERED
-    if (slot["seed"], slot["epoch"]) != (loader_seed, epoch) or _has_begun(row, loader_seed, worker):
-        slot["seed"], slot["epoch"], slot["arrived"] = loader_seed, epoch, 0
-    byte, bit = divmod(worker, 8)
-    if byte < _NUM_ARRIVED_BYTES:
-        slot["arrived"][byte] |= 1 << bit
-
-
-def _slot_of(row: np.void, loader_seed: int) -> np.void | None:
-    (found,) = np.nonzero(row["seeds"]["seed"] == loader_seed)
-    return row["seeds"][found[0]] if len(found) else None
-
-
-def _has_begun(row: np.void, loader_seed: int, worker: int) -> bool:
-    """Tells whether a worker has begun the epoch of its seed; of one that is not counted, that it has not."""
-    slot, (byte, bit) = _slot_of(row, loader_seed), divmod(worker, 8)
-    return slot is not None and byte < _NUM_ARRIVED_BYTES and bool(slot["arrived"][byte] & 1 << bit)
-
-
-def _advance(row: np.void) -> int:
-    row["counted"] += 1
-    return int(row["counted"])
-
-
-def _number(value: Any) -> int | None:
-    return None if value == _NOT_SET else int(value)
+def _bit_of(worker: int) -> int:
+    """Returns the bit of a worker; more workers than are counted begin with the others."""
+    return 1 << worker if worker < _NUM_COUNTED_WORKERS else 0
 
 
 def _owner(loader_seed: int | None) -> int:
@@ -339,12 +273,11 @@ def _owner(loader_seed: int | None) -> int:
 
 
 def _is_alive(pid: int) -> bool:
-    if pid == 0:
-        return False
     try:
-        os.kill(pid, 0)
+        if pid:
+            os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:  # It may not be sent signals.
         pass
-    return True
+    return pid != 0

@@ -1,13 +1,10 @@
 """Reading an ImageDataset for a Loader: by a pool of workers, or by the training process itself."""
 
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from multiprocessing import get_start_method
-from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
@@ -17,8 +14,7 @@ from tfds_torch.loaders.pool import WorkerPool
 from tfds_torch.loaders.pool_setup import make_slots
 from tfds_torch.loaders.receiver import ItemReceiver
 from tfds_torch.loaders.transport import PipeTransport
-from tfds_torch.loaders.worker import PoolContext
-from tfds_torch.loaders.worker_sources import WorkerBatch
+from tfds_torch.loaders.worker import PoolContext, WorkerBatch
 from tfds_torch.parsers.reading_names import name_of, names_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
@@ -29,10 +25,10 @@ from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import seed_random_and_numpy
+from tfds_torch.torch_data.batches import collate_items, take_batches
 from tfds_torch.torch_data.default_collation import DefaultCollation
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_options import LoaderOptions
-from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.tensor_codec import TensorCodec
 from tfds_torch.torch_data.worker_info import fill_worker_info
 
@@ -46,13 +42,7 @@ def make_generator(dataset: Any, options: LoaderOptions) -> torch.Generator | No
 def make_reader(
     dataset: ImageDataset, options: LoaderOptions, num_workers: int, generator: torch.Generator | None
 ) -> "PoolReader | OwnReader":
-    """Returns what reads an ImageDataset for a loader.
-
-    Args:
-        dataset: that is read.
-        options: of the loader.
-        num_workers: processes that read; 0: this process does.
-        generator: see `make_generator`.
+    """Returns what reads an ImageDataset for a loader, with workers or without; the generator is `make_generator`'s.
 
     Raises:
         ConfigError: what workers get cannot be pickled.
@@ -62,8 +52,7 @@ def make_reader(
     source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(dataset, options), base_seed)
     if not num_workers:
         return OwnReader(source, options.timeout_s)
-    start = options.multiprocessing_context
-    return PoolReader(source, num_workers, start, options.prefetch_batches, options.timeout_s)
+    return PoolReader(source, num_workers, options)
 
 
 def _seed_of(dataset: ImageDataset, options: LoaderOptions) -> int:
@@ -76,9 +65,8 @@ class DatasetSource:
 
     Attributes:
         dataset: the user's.
-        collate: makes a batch of a list of examples, or of a whole batch of the dataset; None: whole batches come as
-            they are.
-        initialise: the user's `worker_init_fn`; None: there is none.
+        collate: as for `collate_items`.
+        initialise: the user's `worker_init_fn`.
         seed: of the generators of workers, with epoch, first batch, rank and worker.
         base_seed: what `get_worker_info().seed` is, before the number of the worker is added.
     """
@@ -121,94 +109,42 @@ class DatasetSource:
 
     def items(  # noqa: D102
         self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
-    ) -> Iterator[WorkerBatch]:
+    ) -> Generator[WorkerBatch, None, None]:
         items = self.dataset.read(world, start, metrics, slots)
         batch_size = None if self.dataset.is_batched else self.dataset.parser.batch_size or 1
-        return _Batches(items, batch_size, self.collate, metrics)
-
-
-class _Batches(Iterator[WorkerBatch]):
-    """Makes batches of what a dataset yields, and reports how long that took.
-
-    Args:
-        items: whole batches, or single examples.
-        batch_size: examples of a batch; None: items are whole batches.
-        collate: as in `DatasetSource`.
-        metrics: what times are reported to.
-    """
-
-    def __init__(
-        self,
-        items: Iterator[Any],
-        batch_size: int | None,
-        collate: Callable[[Any], Any] | None,
-        metrics: StageMetrics,
-    ) -> None:
-        self._items, self._batch_size, self._collate, self._metrics = items, batch_size, collate, metrics
-
-    def __next__(self) -> WorkerBatch:
-        begun_at = time.monotonic()
-        try:
-            if self._batch_size is None:
-                rows = next(self._items)
-            elif not (rows := list(islice(self._items, self._batch_size))):
-                raise StopIteration
-        finally:
-            fetched_at = time.monotonic()
-            self._metrics.add("fetch", fetched_at - begun_at)
-        if self._collate is None:
-            return WorkerBatch(rows, len(rows[0]))  # A field of a whole batch.
-        try:
-            batch = self._collate(rows)
-        except StopIteration as error:  # It would pass for the end of the epoch.
-            raise WorkerError(f"The collate_fn {self._collate!r} raised StopIteration.") from error
-        self._metrics.add("collate", time.monotonic() - fetched_at)
-        return WorkerBatch(batch, count_examples(batch) if self._batch_size is None else len(rows))
-
-    def close(self) -> None:
-        """Ends the iteration."""
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
+        return collate_items(items, batch_size, self.collate, metrics)
 
 
 class PoolReader:
-    """Reads an ImageDataset by a pool of workers, which begin when this is made.
+    """Reads an ImageDataset by a pool of workers, which begin when this is made; an iteration after the other.
+
+    Every iteration raises WorkerError for a worker that died, StallError for a batch that did not come in time, and
+    what the dataset raised. For one thread.
 
     Args:
         source: what they read.
         num_workers: how many, >= 1.
-        start_method: of multiprocessing, or a context; None: Python's default.
-        prefetch_batches: that each worker reads ahead.
-        timeout_s: how long a batch may take, seconds; None: for ever.
+        options: of the loader.
 
     Raises:
         ConfigError: what workers get cannot be pickled.
     """
 
-    def __init__(
-        self,
-        source: DatasetSource,
-        num_workers: int,
-        start_method: str | BaseContext | None,
-        prefetch_batches: int,
-        timeout_s: float | None,
-    ) -> None:
-        dataset = source.dataset
-        self._dataset, self._prefetch_batches = dataset, prefetch_batches
+    def __init__(self, source: DatasetSource, num_workers: int, options: LoaderOptions) -> None:
+        dataset, self._prefetch_batches = source.dataset, options.prefetch_batches
         self.metrics = StageMetrics(num_workers)
         try:
-            slots = make_slots(num_workers, prefetch_batches, dataset.parser if dataset.is_batched else None)
+            slots = make_slots(num_workers, self._prefetch_batches, dataset.parser if dataset.is_batched else None)
         except (AttributeError, OSError, ValueError):  # Another system than Linux, or too little address space.
             slots = None
         output, rank = WorkerOutput(num_workers), dataset.find_rank()
         self._pool = WorkerPool(
             PoolContext(source, rank, source.seed, self.metrics, output, slots),
             PipeTransport(slots, num_workers, TensorCodec()),
-            start_method or get_start_method(),
+            options.multiprocessing_context or get_start_method(),
         )
         names = names_of(dataset.parser, "Loader", "multiprocessing_context")
-        self._faults = WorkerFaults(names, self.metrics, output, timeout_s, self._pool.method != "fork")
+        self._faults = WorkerFaults(names, self.metrics, output, options.timeout_s, self._pool.method != "fork")
 
     @property
     def pids(self) -> list[int]:
@@ -217,24 +153,27 @@ class PoolReader:
 
     @property
     def is_usable(self) -> bool:
-        """Whether another iteration may begin."""
+        """Whether another iteration may begin: it is open, its workers live, and this is no forked process."""
         return self._pool.is_usable
 
-    def begin(self, start: Start | None) -> Iterator[WorkerBatch]:  # noqa: D102
-        start = start or Start(0)
+    def begin(self, start: Start) -> Iterator[WorkerBatch]:
+        """Begins an iteration; the one before is over."""
         return ItemReceiver(self._pool, self._pool.begin(start, self._prefetch_batches), self._faults)
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
+        """Ends the processes; the reader cannot be used any more."""
         self._pool.end()
 
 
 class OwnReader:
-    """Reads an ImageDataset in the training process; a watchdog limits how long a batch takes.
+    """Reads an ImageDataset in the training process, as PoolReader; a watchdog limits how long a batch takes.
 
     Args:
         source: what is read.
         timeout_s: how long a batch may take, seconds; None: for ever.
     """
+
+    pids: Sequence[int] = ()
 
     def __init__(self, source: DatasetSource, timeout_s: float | None) -> None:
         self._source: DatasetSource | None = source
@@ -245,46 +184,22 @@ class OwnReader:
         self._watchdog = None if timeout_s is None else Watchdog(timeout_s, faults.describe_own_stall)
 
     @property
-    def pids(self) -> list[int]:
-        """No process."""
-        return []
-
-    @property
     def is_usable(self) -> bool:
-        """Whether another iteration may begin."""
+        """Whether another iteration may begin: it is open, and this is no forked process."""
         return self._source is not None and os.getpid() == self._owner
 
-    def begin(self, start: Start | None) -> Iterator[WorkerBatch]:  # noqa: D102
+    def begin(self, start: Start) -> Iterator[WorkerBatch]:
+        """Begins an iteration; the one before is over."""
         if self._source is None:
             raise ConfigError("This Loader is closed: make a new one.")
-        source, rank = self._source, self._source.dataset.find_rank()
         self.metrics.note_begun()
-        begin = partial(source.items, rank, start or Start(0), None, self.metrics)
-        return _WatchedBatches(begin() if self._watchdog is None else self._watchdog.run(begin), self)
+        rank = self._source.dataset.find_rank()
+        run = (lambda step: step()) if self._watchdog is None else self._watchdog.run
+        batches = run(partial(self._source.items, rank, start, None, self.metrics))
+        return take_batches(batches, run, self.metrics)
 
-    def take(self, batches: Iterator[WorkerBatch]) -> WorkerBatch:
-        """Returns the next batch, within the time limit."""
-        batch = next(batches) if self._watchdog is None else self._watchdog.run(batches.__next__)
-        self.metrics.add_batch(batch.num_examples)
-        return batch
-
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
+        """Ends the watchdog; the reader cannot be used any more."""
         self._source = None
         if self._watchdog is not None:
             self._watchdog.close()
-
-
-class _WatchedBatches(Iterator[WorkerBatch]):
-    """The batches of one iteration of an OwnReader."""
-
-    def __init__(self, batches: Iterator[WorkerBatch], reader: OwnReader) -> None:
-        self._batches, self._reader = batches, reader
-
-    def __next__(self) -> WorkerBatch:
-        return self._reader.take(self._batches)
-
-    def close(self) -> None:
-        """Ends the iteration."""
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()

@@ -19,7 +19,7 @@ from tfds_torch.images.decoding import Pixels
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.storage.stored_pixels import gather_with_numpy
 
-_PAUSE = 16  # Calls of one thread for each whose time a call of several has taken: of that, little is lost.
+_PAUSE = 16  # Calls of one thread for each whose time threads have lost: a sixteenth is lost at most.
 _LARGEST_SERIAL = 30_000  # Elements. Of more, torch makes several threads' work, and they would wait for each other.
 
 # What `interpolate(..., antialias=True)` calls: it has no `out`.
@@ -81,11 +81,13 @@ class GatherThreads:
     """Whether torch's threads gather faster than one thread of numpy does, by how long both took.
 
     torch's threads spin until the last one of them has finished. Where other processes keep the cores, that took a
-    hundred times as long as one thread; where none do, half as long.
+    hundred times as long as one thread; where none do, half as long. What threads save pays for a slow call now and
+    then; when it is spent, they pause.
     """
 
     def __init__(self) -> None:
-        self._one_s = 0.0  # For a byte, smoothed.
+        self._one_s = 0.0  # Of one thread, for a byte, smoothed.
+        self._saved_s = 0.0  # By threads, for a byte.
         self._num_waits = _PAUSE
 
     @property
@@ -94,12 +96,15 @@ class GatherThreads:
         return not self._num_waits
 
     def note(self, seconds: float, *, with_threads: bool) -> None:
-        """Notes how long a call took, seconds for a byte; threads that were slower pause, the longer they took."""
+        """Notes how long a call took, seconds for a byte; the more threads have lost, the longer they pause."""
         if not with_threads:
             self._one_s = 0.75 * self._one_s + 0.25 * seconds if self._one_s else seconds
             self._num_waits = max(0, self._num_waits - 1)
-        elif seconds > self._one_s > 0:
-            self._num_waits = round(_PAUSE * seconds / self._one_s)
+            return
+        self._saved_s = min(self._saved_s + self._one_s - seconds, _PAUSE * self._one_s)
+        if self._saved_s < 0:
+            self._num_waits = math.ceil(_PAUSE * -self._saved_s / self._one_s) if self._one_s else _PAUSE
+            self._saved_s = 0.0
 
 
 _threads = GatherThreads()

@@ -6,7 +6,6 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.state_fields import describe
 from tfds_torch.runtime.printable import quoted
 
 
@@ -27,7 +26,7 @@ def split_expression(split: object, splits: Mapping[str, Any], dataset: str) -> 
         return str(split)  # `tfds.Split.TRAIN` is a text of a type of its own.
     if not isinstance(split, tfds.core.splits.AbstractSplit):
         raise ConfigError(
-            f"split={describe(split)} must be a TFDS split expression, such as 'train' or 'train[:10%]', one of those "
+            f"split={quoted(split)} must be a TFDS split expression, such as 'train' or 'train[:10%]', one of those "
             f"that tfds.even_splits lists, a tfds.core.ReadInstruction, or a sum of these."
         )
     there = ", ".join(f"{name} ({info.num_examples} examples)" for name, info in splits.items())
@@ -35,13 +34,13 @@ def split_expression(split: object, splits: Mapping[str, Any], dataset: str) -> 
         parts = [(str(part.splitname), part.from_, part.to) for part in split.to_absolute(splits)]
     except Exception as error:  # TFDS takes any value into a split object, and looks at it here.
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ConfigError(f"{dataset}: split {describe(split)}: {reason}. The splits are: {there}.") from None
+        raise ConfigError(f"{dataset}: split {quoted(split)}: {reason}. The splits are: {there}.") from None
     slices: list[tuple[str, int, int]] = []
     for name, from_, to in parts:
         start, stop = from_ or 0, splits[name].num_examples if to is None else to
         if not (start == int(start) and stop == int(stop) and 0 <= start <= stop <= splits[name].num_examples):
             raise ConfigError(
-                f"{dataset}: split {describe(split)} asks for the examples {start} to {stop} of {quoted(name)}, which "
+                f"{dataset}: split {quoted(split)} asks for the examples {start} to {stop} of {quoted(name)}, which "
                 f"is not a slice of it. The splits are: {there}."
             )
         if slices and slices[-1][0] == name and slices[-1][2] == start:

@@ -13,10 +13,10 @@ from PIL import Image
 
 from loaders.test_wire import receive, send
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders import wire_images
+from tfds_torch.loaders import wire_values
 from tfds_torch.loaders.transport import ProtocolError
-from tfds_torch.loaders.wire_images import put_image_together, take_image_apart
 from tfds_torch.loaders.wire_items import ItemReader, ItemWriter
+from tfds_torch.loaders.wire_values import put_image_together, take_image_apart
 
 MODES = ["1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV", "I", "F"]
 MODES += ["I;16", "I;16L", "I;16B"]
@@ -114,7 +114,7 @@ def test_a_mode_that_does_not_travel_is_named_with_its_place() -> None:
 
 
 def test_an_image_that_is_too_large_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_images, "_MOST_PIXELS", 90)
+    monkeypatch.setattr(wire_values, "_MOST_PIXELS", 90)
     with pytest.raises(ConfigError, match=r"^item is a PIL image of 13 x 7 pixels: a MultiLoader carries at most 90"):
         ItemWriter().write(noise("L"))
 

@@ -8,7 +8,7 @@ import torch
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.storage.source import LazyIds
-from tfds_torch.torch_data.fields import make_tensors
+from tfds_torch.torch_data.batches import make_items
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 
 
@@ -18,7 +18,8 @@ def batch_of(image: Any = None, label: Any = None, **features: Any) -> Batch:
 
 
 def fields_of(batch: Batch, *names: str) -> tuple[Any, ...]:
-    return make_tensors(batch, names)
+    (found,) = make_items([batch], names, None)
+    return found
 
 
 def test_fields_come_in_the_order_asked_for_as_tensors() -> None:

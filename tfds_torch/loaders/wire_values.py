@@ -1,12 +1,13 @@
-"""PIL images as a description and bytes, and back: mode, size, pixels, palette, and what decides how they look.
+"""Values of other libraries: PIL images as a description and bytes, and back; torch's tensors as arrays.
 
-Of `info`, transparency, EXIF data (which holds the orientation) and the ICC profile travel; the rest stays behind. An
-image arrives as a plain `PIL.Image.Image` with memory of its own.
+Of an image's `info`, transparency, EXIF data (which holds the orientation) and the ICC profile travel; the rest stays
+behind. It arrives as a plain `PIL.Image.Image` with memory of its own. torch is not imported: a tensor's maker did so.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from tfds_torch.errors import ConfigError
@@ -46,11 +47,7 @@ def is_image(value: Any) -> bool:
 
 
 def take_image_apart(image: Image.Image, path: str) -> WireImage:
-    """Returns an image as it travels.
-
-    Args:
-        image: which may not have been read yet.
-        path: where it lies, for messages.
+    """Returns an image, which may not have been read yet, as it travels.
 
     Raises:
         ConfigError: it is of a mode that does not travel, or too large.
@@ -78,17 +75,19 @@ def take_image_apart(image: Image.Image, path: str) -> WireImage:
 
 
 def put_image_together(description: Any, content: bytes | memoryview) -> Image.Image:
-    """Returns an image that was sent.
-
-    Args:
-        description: of it.
-        content: its pieces, one after the other.
+    """Returns an image that was sent; the content is its pieces, one after the other.
 
     Raises:
         ProtocolError: they do not fit each other, or are not an image.
     """
     mode, width, height, palette, sizes, transparency = _checked(description)
-    pixels, colours, *info = _pieces(sizes, content)
+    rest, pieces = memoryview(content), []
+    for size in sizes:
+        pieces.append(None if size < 0 else rest[:size])
+        rest = rest[max(0, size) :]
+    if sum(size for size in sizes if size > 0) != len(content):
+        raise ProtocolError("an image has other content than its pieces")
+    pixels, colours, *info = pieces
     if pixels is None or len(pixels) != height * -(-width * _BITS[mode] // 8):
         raise ProtocolError("an image has other pixels than its size")
     try:
@@ -144,12 +143,43 @@ def _is_transparency(value: Any) -> bool:
     return is_colour and all(type(one) is int and 0 <= one < 1 << 16 for one in value)
 
 
-def _pieces(sizes: Sequence[int], content: bytes | memoryview) -> list[memoryview | None]:
-    pieces: list[memoryview | None] = []
-    content, start = memoryview(content), 0
-    for size in sizes:
-        pieces.append(None if size < 0 else content[start : start + size])
-        start += max(0, size)
-    if start != len(content):
-        raise ProtocolError("an image has other content than its pieces")
-    return pieces
+def is_tensor(kind: type) -> bool:
+    """Whether a type is torch.Tensor, or derived from it."""
+    return any(base.__name__ == "Tensor" and base.__module__ == "torch" for base in kind.__mro__)
+
+
+def tensor_to_array(tensor: Any, path: str) -> NDArray[Any]:
+    """Returns the values of a tensor on the CPU, in its memory where that is possible.
+
+    Raises:
+        ConfigError: no array of numpy is equal to it.
+    """
+    remedy = _find_remedy(tensor)
+    if remedy is None:
+        try:
+            array: NDArray[Any] = tensor.resolve_conj().resolve_neg().numpy()
+            return np.asarray(array)
+        except TypeError:
+            remedy = f"of dtype {tensor.dtype}, which numpy does not have", "Call `.float()` on it"
+    problem, what_to_do = remedy
+    raise ConfigError(
+        f"{path} is a tensor {problem}, and a MultiLoader carries tensors as numpy arrays. {what_to_do}, or use "
+        f"tfds_torch.create_loader, which carries tensors."
+    )
+
+
+def _find_remedy(tensor: Any) -> tuple[str, str] | None:
+    """Returns what a tensor is that no array is, and what to do; None: it can become an array."""
+    if tensor.is_nested:
+        return "that is nested", "Yield the list `list(tensor.unbind())`"
+    if tensor.is_quantized:
+        return "that is quantized", "Call `.dequantize()` on it"
+    if str(tensor.layout) != "torch.strided":
+        return f"of layout {tensor.layout}", "Call `.to_dense()` on it"
+    if tensor.device.type == "meta":
+        return "on the device 'meta', without values", "Yield one that has values"
+    if tensor.device.type != "cpu":
+        return f"on the device {str(tensor.device)!r}", "Call `.cpu()` on it"
+    if tensor.requires_grad:
+        return "that requires a gradient", "Call `.detach()` on it"
+    return None

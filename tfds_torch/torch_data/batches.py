@@ -1,0 +1,217 @@
+"""What a dataset yields of a parser's batches, whole ones or examples; and what a Loader makes of that."""
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from tfds_torch.engines.batch import Batch
+from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.loaders.worker import WorkerBatch
+from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.torch_data.nested import count_examples
+
+Function = Callable[[Any], Any]
+Transforms = tuple[Function | None, Function | None]
+"""Called with the PIL image, or the tensor, and with the label; their results take the places of these."""
+
+
+def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
+    """Returns the fields that a dataset is asked for.
+
+    Raises:
+        ConfigError: a field does not exist, or there are none.
+    """
+    if isinstance(fields, str) or not fields:
+        raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
+    parser.check_fields(fields)
+    return tuple(fields)
+
+
+def check_batched(
+    parser: Parser,
+    fields: Sequence[str],
+    batched: bool | None,
+    transform: Function | None,
+    target_transform: Function | None,
+) -> bool:
+    """Returns whether a dataset yields whole batches; its arguments are those of ImageDataset.
+
+    Raises:
+        ConfigError: they do not fit together.
+    """
+    preprocess = parser.preprocess
+    if not isinstance(batched, bool | None):
+        raise ConfigError(f"batched={batched!r} must be True, False or None (where the parser has a preprocess).")
+    if batched is False and preprocess is not None:
+        raise ConfigError(
+            f"batched=False, and the parser has {preprocess!r}: preprocessed images come in whole batches. Leave out "
+            f"batched, or give the dataset a transform instead of the parser a preprocess."
+        )
+    if not batched and preprocess is None:
+        return False
+    for name, function in (("transform", transform), ("target_transform", target_transform)):
+        if function is not None:
+            raise ConfigError(
+                f"{name} is called with single examples, and this dataset yields whole batches. Augment in the "
+                f"preprocess (map_fn), or on the device; or leave out the preprocess."
+            )
+    if parser.batch_size is None:
+        raise ConfigError("batched=True needs the parser's batch_size: it says how large the batches are.")
+    images = set() if preprocess is None else set(preprocess.also) & set(fields)
+    if images and "image" not in fields:
+        raise ConfigError(
+            f"fields={fields} has {sorted(images)} without 'image', whose crop they go through: add 'image'."
+        )
+    return True
+
+
+def collate_items(
+    items: Iterator[Any], batch_size: int | None, collate: Function | None, metrics: StageMetrics
+) -> Generator[WorkerBatch, None, None]:
+    """Yields the batches of a Loader, and reports how long fetching and collating took.
+
+    Args:
+        items: what a dataset yields; closed with this iterator.
+        batch_size: examples of a batch; None: items are whole batches.
+        collate: makes a batch of a list of examples, or of a whole batch; None: whole batches come as they are.
+        metrics: what times are reported to.
+
+    Raises:
+        WorkerError: collate raised StopIteration, which would pass for the end of the epoch.
+    """
+    try:
+        while True:
+            begun_at = time.monotonic()
+            try:
+                rows = next(items, None) if batch_size is None else list(islice(items, batch_size))
+            finally:
+                fetched_at = time.monotonic()
+                metrics.add("fetch", fetched_at - begun_at)
+            if not rows:
+                return
+            if collate is None:
+                yield WorkerBatch(rows, len(rows[0]))  # A field of a whole batch.
+                continue
+            try:
+                batch = collate(rows)
+            except StopIteration as error:
+                raise WorkerError(f"The collate_fn {collate!r} raised StopIteration.") from error
+            metrics.add("collate", time.monotonic() - fetched_at)
+            yield WorkerBatch(batch, count_examples(batch) if batch_size is None else len(rows))
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()
+
+
+def take_batches(
+    batches: Generator[WorkerBatch, None, None], run: Callable[[Callable[[], Any]], Any], metrics: StageMetrics
+) -> Iterator[WorkerBatch]:
+    """Yields the batches of a Loader without workers; `run` calls a step, and limits how long that takes."""
+    with closing(batches):
+        while (batch := run(partial(next, batches, None))) is not None:
+            metrics.add_batch(batch.num_examples)
+            yield batch
+
+
+def make_items(batches: Iterable[Batch], fields: Sequence[str], transforms: Transforms | None) -> Iterator[Any]:
+    """Yields what a dataset makes of batches, or of pieces of them.
+
+    Args:
+        batches: of which the images are a TensorBuffer's where there are no transforms.
+        fields: which of their fields, in this order.
+        transforms: of single examples; None: whole batches are yielded.
+    """
+    for batch in batches:
+        if transforms is None:
+            yield tuple(_field(batch, name) for name in fields)
+        else:
+            yield from make_examples([(name, _values(batch, name)) for name in fields], transforms)
+
+
+def make_examples(columns: Iterable[tuple[str, Iterable[Any]]], transforms: Transforms) -> Iterator[tuple[Any, ...]]:
+    """Yields examples, one after the other, each converted when its turn comes.
+
+    Args:
+        columns: fields with their values, one per example: pixels uint8 [H, W, C], a tensor of them, or any other.
+        transforms: of images and labels.
+    """
+    return zip(*(_convert(name, values, *transforms) for name, values in columns), strict=True)
+
+
+def timed(function: Function | None, metrics: StageMetrics | None) -> Function | None:
+    """Returns a transform that reports its time; the very one where there is nothing to report, or to report to."""
+    if function is None or metrics is None:
+        return function
+
+    def call(value: Any) -> Any:
+        began_s = time.perf_counter()
+        try:
+            return function(value)
+        finally:
+            metrics.add("transform", time.perf_counter() - began_s)
+
+    return call
+
+
+def _convert(
+    name: str, values: Iterable[Any], transform: Function | None, target_transform: Function | None
+) -> Iterator[Any]:
+    if name == "image":
+        images = map(_to_pil, values)
+        return map(transform, images) if transform else images
+    return map(target_transform, values) if name == "label" and target_transform else iter(values)
+
+
+def _to_pil(pixels: NDArray[np.uint8] | Tensor) -> Image.Image | Tensor:
+    """Returns an image of pixels uint8 [H, W, C], C in 1, 3, 4; a tensor as it is."""
+    if isinstance(pixels, Tensor):
+        return pixels
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
+def _field(batch: Batch, name: str) -> Any:
+    """Returns a field of a whole batch.
+
+    `image` is uint8 [B, C, H, W] in channels_last memory; `label` and `index` int64 [B]; `valid` bool [B]; `id` a list
+    of B texts; another feature as `_feature`.
+    """
+    if name == "image":
+        return batch.image
+    if name == "id":
+        return list(batch.id)
+    if name in ("valid", "index") or (name == "label" and batch.label is not None):
+        return torch.from_numpy(np.ascontiguousarray(getattr(batch, name)))
+    return _feature(batch.features[name])
+
+
+def _feature(values: Any) -> Any:
+    """Returns the values of a feature, [B, ...] or B of them, as a tensor where they are numbers of one shape."""
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(np.array(values)) if values.dtype.kind in "biuf" else values.tolist()
+    is_alike = all(isinstance(value, np.ndarray) and value.dtype.kind in "biuf" for value in values)
+    if not is_alike or len({(value.shape, value.dtype) for value in values}) != 1:
+        return values
+    stacked = torch.from_numpy(np.stack(values))
+    # Images, as the field `image`: channels first, in channels_last memory.
+    return stacked.permute(0, 3, 1, 2) if values[0].ndim == 3 and stacked.dtype == torch.uint8 else stacked
+
+
+def _values(batch: Batch, field: str) -> Any:
+    """Returns a field's values, one per example."""
+    if field == "label":
+        return batch.features["label"] if batch.label is None else batch.label.tolist()
+    if field in METADATA_FIELDS:
+        values = getattr(batch, field)
+        return values if field == "id" else values.tolist()
+    return batch.image if field == "image" else batch.features[field]
