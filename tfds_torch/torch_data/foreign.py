@@ -172,10 +172,6 @@ class ForeignReader:
         else:
             self._workers.end()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_torch"):
-            self.close()
-
     def _watched(self, step: Callable[[], Any]) -> Any:
         """Returns what a step of torch's loader returns, within `timeout_s`."""
         self._asked_at = time.monotonic()
@@ -299,16 +295,17 @@ class ForeignWorkers(WorkerProcesses):
                 dropping.start()
                 super().end(grace_s)
                 dropping.join(grace_s)
-                closing.start()
-                closing.join(grace_s)
+                if dropping.is_alive():
+                    closing.start()
+                    closing.join(grace_s)
         super().end(0)
         _running.discard(self)
 
     def _close_queues(self) -> None:
-        """Closes torch's queues, so that multiprocessing does not do it at exit, where it would wait for ever.
+        """Closes torch's queues where its iterator does not end, so that multiprocessing does not do it at exit.
 
-        Ctrl-C may come between a line of Python that takes a lock and the one after which it is given back: a queue
-        into which torch has just put something is locked for good then.
+        Both wait for ever for a lock that is never given back: Ctrl-C may come just after the line of Python that takes
+        it, where torch puts something into a queue.
         """
         while self._queues:
             self._queues.pop().close()
