@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from tfds_torch import create_loader
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.torch_data import foreign_processes
+from tfds_torch.torch_data import foreign
 from tfds_torch.torch_data.foreign import ForeignReader
 from tfds_torch.torch_data.loader_options import LoaderOptions
 from torch_data.loader_datasets import NUM_BATCHES, Batches, Harmed, Squares
@@ -108,7 +108,7 @@ def test_torch_still_reports_workers_of_other_loaders(handler_of_children: Any) 
 def test_a_handler_of_the_users_is_called_for_other_children(handler_of_children: Any) -> None:
     called: list[int] = []
     signal.signal(signal.SIGCHLD, lambda number, frame: called.append(number))
-    foreign_processes.silence_torch()
+    foreign.silence_torch()
     child = os.fork()
     if not child:
         os._exit(0)

@@ -25,7 +25,7 @@ from torch.utils.data import Sampler, TensorDataset
 
 from tfds_torch import Loader, create_loader
 from tfds_torch.errors import ConfigError, CorruptRecordError, WorkerError
-from tfds_torch.torch_data import device_copy, foreign_processes
+from tfds_torch.torch_data import device_copy, foreign
 from tfds_torch.torch_data.loader_options import LoaderOptions
 from torch_data.fake_cuda import FakeCuda
 from torch_data.loader_datasets import (
@@ -588,7 +588,7 @@ def test_workers_that_take_long_to_start_are_logged_once(
         def emit(self, record: logging.LogRecord) -> None:
             (tmp_path / "gate").touch()
 
-    monkeypatch.setattr(foreign_processes, "_SLOW_START_S", 0.0)
+    monkeypatch.setattr(foreign, "_SLOW_START_S", 0.0)
     logger, opening = logging.getLogger("tfds_torch"), Opening()
     logger.addHandler(opening)
     try:

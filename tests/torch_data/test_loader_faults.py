@@ -18,10 +18,9 @@ from zygote import Script, last_line_of, torch_zygote
 
 from tfds_torch import create_loader
 from tfds_torch.errors import WorkerError
-from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
-from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.torch_data.foreign_processes import ForeignWorkers
+from tfds_torch.torch_data.foreign import ForeignWorkers
+from tfds_torch.torch_data.foreign_worker import WorkerContext
 from torch_data import loader_lives
 from torch_data.loader_datasets import NUM_BATCHES, Gated, HalfMessage
 
@@ -125,15 +124,15 @@ def test_a_worker_that_was_asked_to_end_is_not_said_to_have_finished(run_life: R
 
 def test_a_connection_that_breaks_is_reported_as_the_death_behind_it() -> None:
     """torch raises what the connection does, while the worker at its other end is not quite dead yet."""
-    context = multiprocessing.get_context("fork")
-    output, metrics = WorkerOutput(1), StageMetrics(1)
-    workers = ForeignWorkers(context, WorkerFaults(ReadingNames("Harmed"), metrics, output, 10.0, True))
+    context, names, shared = multiprocessing.get_context("fork"), ReadingNames("Harmed"), WorkerContext.of(1)
+    workers = ForeignWorkers(context, names, shared, 10.0)
+    workers.faults = WorkerFaults(names, shared.metrics, shared.output, 10.0, can_import_only=True)
     process = workers.context.Process(target=os._exit, args=(0,))  # type: ignore[attr-defined]
     process.start()
-    assert workers.find_dead(EOFError()) == [(0, process.pid, 0)]
-    assert workers.find_dead(ValueError("of a dataset")) == []
-    assert workers.find_dead(RuntimeError(f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly")) != []
-    said = workers.faults.describe_deaths(workers.find_dead(EOFError()))
+    assert workers.find_failed(EOFError()) == [(0, process.pid, 0)]
+    assert workers.find_failed(ValueError("of a dataset")) == []
+    assert workers.find_failed(RuntimeError(f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly")) != []
+    said = workers.faults.describe_deaths(workers.find_failed(EOFError()))
     assert said.startswith(f"Worker 0 (pid {process.pid}) ended with exit code 0 before it had begun")
     assert said.endswith("Or start workers with multiprocessing_context='fork'.")
     workers.end()

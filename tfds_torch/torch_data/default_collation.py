@@ -38,7 +38,8 @@ class DefaultCollation:
         except MemoryError:
             raise
         except Exception as error:
-            fields = _fields_of(self._dataset)
+            ours = (layer for layer in unwrap(self._dataset) if isinstance(layer, ImageDataset | IndexedImageDataset))
+            fields = next((layer.fields for layer in ours), ())
             found = _find_in_fields(examples, fields)
             if found is None:  # Such as no space in shared memory.
                 raise
@@ -49,12 +50,6 @@ class DefaultCollation:
                 f"{where} {what} ({type(error).__name__}: {error}). Give create_loader a collate_fn=, which makes a "
                 f"batch of a list of examples; or {leave_out}, or make its values alike."
             ) from error
-
-
-def _fields_of(dataset: Any) -> tuple[str, ...]:
-    """Returns the names of what an example consists of; empty where they are unknown."""
-    ours = (layer for layer in unwrap(dataset) if isinstance(layer, ImageDataset | IndexedImageDataset))
-    return next((layer.fields for layer in ours), ())
 
 
 def _find_in_fields(examples: list[Any], fields: tuple[str, ...]) -> _Difference | None:

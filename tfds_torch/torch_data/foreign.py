@@ -1,43 +1,45 @@
 """ForeignReader: datasets that are not ours, read by torch's DataLoader over its public interface, and watched."""
 
+import copy
+import logging
 import os
+import re
+import signal
+import sys
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
+from contextlib import suppress
+from functools import partial
+from multiprocessing import get_start_method
 from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_convert
 
 from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.plan.cursor import Start
 from tfds_torch.runtime.failure import Failure
-from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.pickling import unpicklable
-from tfds_torch.runtime.processes import interrupts_held
-from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.spawned_process import with_reports
+from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held, leave_to_parent
 from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
-from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.torch_data.default_collation import DefaultCollation
-from tfds_torch.torch_data.foreign_processes import ForeignWorkers, silence_torch
 from tfds_torch.torch_data.foreign_worker import (
     Delivery,
-    MeasuredIterable,
-    MeasuredMap,
-    PackingCollate,
     WorkerContext,
-    WorkerStart,
+    is_collated,
+    make_torch_loader,
+    reported_length,
 )
-from tfds_torch.torch_data.loader_options import LoaderOptions, is_iterable
+from tfds_torch.torch_data.loader_options import LoaderOptions
 
-_LARGEST_BATCH_BYTES = 1 << 27  # Of address space, not of memory; torch carries larger ones.
-_OTHER_SLOTS = 6  # Batches on their way, and some that the training loop holds.
+_SLOW_START_S = 5.0
+_GRACE_S = 1.0
+
+_logger = logging.getLogger(__name__)
 
 
 class ForeignReader:
@@ -62,31 +64,29 @@ class ForeignReader:
     def __init__(
         self, dataset: Any, options: LoaderOptions, num_workers: int, generator: torch.Generator | None = None
     ) -> None:
-        self.metrics = StageMetrics(num_workers)
+        context = WorkerContext.of(num_workers, options.prefetch_batches)
+        self.metrics = context.metrics
         self._dataset, self._options, self._owner = dataset, options, os.getpid()
         self._is_closed, self._num_begun, self._asked_at = False, 0, 0.0
-        self._processes: ForeignWorkers | None = None
+        self._length: int | None = None
+        self._num_items = 0
+        self._workers: ForeignWorkers | None = None
         self._watchdog: Watchdog | None = None
-        output, names, timeout_s = WorkerOutput(num_workers), ReadingNames(type(dataset).__name__), options.timeout_s
-        context = WorkerContext(self.metrics, output, _make_slots(num_workers, options.prefetch_batches))
-        if not num_workers:
-            self._torch: list[Any] = [_make_torch_loader(dataset, options, context, generator, None)]
-            if timeout_s is not None:
-                faults = WorkerFaults(names, self.metrics, output, timeout_s, can_import_only=False)
-                self._watchdog = Watchdog(timeout_s, faults.describe_own_stall)
+        names = ReadingNames(type(dataset).__name__)
+        if num_workers:
+            start_method = options.multiprocessing_context or get_start_method()
+            self._workers = workers = ForeignWorkers(start_method, names, context, options.timeout_s)
+            self._torch = workers.handles
+            self._watchdog = Watchdog(options.timeout_s, workers.describe_waiting, workers.has_crashed)
+            self._start(make_torch_loader(dataset, options, context, generator, workers.context), workers.method)
             return
-        start_context = _start_context(options.multiprocessing_context, output, num_workers)
-        method = start_context.get_start_method() or ""
-        faults = WorkerFaults(names, self.metrics, output, timeout_s, can_import_only=method != "fork")
-        self._processes = workers = ForeignWorkers(start_context, faults)
-        self._torch = workers.handles
-        self._watchdog = Watchdog(timeout_s, workers.describe_waiting, workers.has_crashed)
-        self._start(_make_torch_loader(dataset, options, context, generator, workers.context), method)
+        self._torch = [make_torch_loader(dataset, options, context, generator)]
+        if options.timeout_s is not None:
+            faults = WorkerFaults(names, self.metrics, context.output, options.timeout_s, can_import_only=False)
+            self._watchdog = Watchdog(options.timeout_s, faults.describe_own_stall)
 
-    def _start(self, loader: "DataLoader[Any]", method: str) -> None:
+    def _start(self, loader: "torch.utils.data.DataLoader[Any]", method: str) -> None:
         """Starts the workers, by a method of multiprocessing."""
-        options = self._options
-        inputs = {"collate_fn": options.collate_fn, "worker_init_fn": options.worker_init_fn, "dataset": self._dataset}
         try:
             with warnings.catch_warnings(), interrupts_held(method):
                 # torch's warning does not name the argument.
@@ -99,8 +99,9 @@ class ForeignReader:
                 raise
             if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
                 raise WorkerError(f"A worker ended while the others were started: {error}") from error
-            named = {f"create_loader: {name}": value for name, value in inputs.items()}
-            found = None if method == "fork" else unpicklable(named, error, repr(method))
+            inputs = {name: getattr(self._options, name) for name in ("collate_fn", "worker_init_fn")}
+            inputs = {f"create_loader: {name}": value for name, value in {**inputs, "dataset": self._dataset}.items()}
+            found = None if method == "fork" else unpicklable(inputs, error, repr(method))
             if found is None:
                 raise
             raise found from error
@@ -109,33 +110,32 @@ class ForeignReader:
     @property
     def pids(self) -> list[int]:
         """The worker processes, by the worker's number; empty where there are none."""
-        return [] if self._processes is None or self._is_closed else self._processes.pids
+        return [] if self._workers is None or self._is_closed else self._workers.pids
 
     @property
     def is_usable(self) -> bool:
         """Whether another iteration may begin: it is open, its workers live, and this is no forked process."""
         if self._is_closed or os.getpid() != self._owner:
             return False
-        return self._processes is None or (self._options.persistent_workers and self._processes.are_alive)
+        if self._workers is None:
+            return True
+        return self._options.persistent_workers and not self._workers.find_dead(set(range(self.metrics.num_workers)))
 
     def begin(self, start: Start | None = None) -> Iterator[WorkerBatch]:
-        """Begins an iteration; the one before is over. That of new workers began when they were started.
-
-        Args:
-            start: None: such a dataset plans no batches.
+        """Begins an iteration, always at its start; the one before is over.
 
         Raises:
             as `next_batch`, but for the end.
         """
         if self._is_closed:
             raise WorkerError("This loader's processes have ended.")
-        if self._num_begun or self._processes is None:
-            self._watched(self._begin_again)
-        if self._processes is not None:
-            self._processes.num_received = 0
+        if self._num_begun or self._workers is None:  # New workers began when they were started.
+            self._torch[1:] = [self._watched(lambda: iter(self._torch[0]))]
+        if self._workers is not None:
+            self._workers.num_received = 0
         self._num_begun += 1
-        name, is_collated = type(self._dataset).__name__, _is_collated(self._options)
-        return _Batches(self, _reported_length(self._dataset), name, is_collated)
+        self._length, self._num_items = reported_length(self._dataset), 0
+        return iter(self.next_batch, None)  # It has no `close`: the reader may be used again.
 
     def next_batch(self) -> WorkerBatch:
         """Returns the next batch of the iteration.
@@ -149,13 +149,17 @@ class ForeignReader:
         """
         if self._is_closed:
             raise StopIteration
-        found: Delivery = self._watched(self._take)
-        if self._processes is not None:
-            self._processes.num_received += 1
+        found: Delivery = self._watched(lambda: next(self._torch[1]))
+        if self._workers is not None:
+            self._workers.num_received += 1
             worker = found.worker or 0
             if isinstance(found.batch, Failure):
                 raise found.batch.to_error(f"worker {worker} (pid {self.metrics.pid(worker)})")
             self.metrics.add_hand_over(worker, max(0.0, found.received_at - max(found.ready_at, self._asked_at)))
+        if self._length is not None:
+            self._num_items += found.num_examples if is_collated(self._options) else 1
+            if self._num_items > self._length:
+                self._warn_of_length(self._length)
         return WorkerBatch(found.batch, found.num_examples)
 
     def close(self) -> None:
@@ -163,20 +167,10 @@ class ForeignReader:
         self._is_closed = True
         if self._watchdog is not None:
             self._watchdog.close()
-        if self._processes is None:
+        if self._workers is None:
             self._torch.clear()
         else:
-            self._processes.end()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_torch"):
-            self.close()
-
-    def _begin_again(self) -> None:
-        self._torch[1:] = [iter(self._torch[0])]
-
-    def _take(self) -> Any:
-        return next(self._torch[1])
+            self._workers.end()
 
     def _watched(self, step: Callable[[], Any]) -> Any:
         """Returns what a step of torch's loader returns, within `timeout_s`."""
@@ -186,7 +180,7 @@ class ForeignReader:
         except StopIteration:
             raise
         except BaseException as error:
-            workers = self._processes
+            workers = self._workers
             if workers is None:
                 raise
             _forget_frames(error)
@@ -194,49 +188,25 @@ class ForeignReader:
                 raise
             if self._is_closed:
                 raise ConfigError("This Loader was closed while its batch was waited for.") from None
-            dead = workers.find_dead(error)
+            dead = workers.find_failed(error)
             if not dead:
                 raise
             raise WorkerError(workers.faults.describe_deaths(dead)) from error.with_traceback(None)
 
-
-class _Batches(Iterator[WorkerBatch]):
-    """The batches of one iteration; it cannot be closed, as its reader may be used again.
-
-    Args:
-        reader: whose batches they are.
-        length: that an IterableDataset has reported; more items are warned of once. None: it has reported none.
-        name: of the dataset.
-        is_collated: whether batches are made of the dataset's items; else they come as they are.
-    """
-
-    def __init__(self, reader: ForeignReader, length: int | None, name: str, is_collated: bool) -> None:
-        self._reader, self._length, self._name, self._is_collated = reader, length, name, is_collated
-        self._num_items = 0
-
-    def __next__(self) -> WorkerBatch:
-        found = self._reader.next_batch()
-        if self._length is not None:
-            self._num_items += found.num_examples if self._is_collated else 1
-            if self._num_items > self._length:
-                self._warn(self._length)
-        return found
-
-    def _warn(self, length: int) -> None:
-        self._length, num_workers = None, self._reader.metrics.num_workers
-        shares = (
-            f" Each of the {num_workers} workers may read more than its share: the dataset's __iter__ must ask "
-            f"torch.utils.data.get_worker_info() for it."
-            if num_workers > 1
-            else ""
+    def _warn_of_length(self, length: int) -> None:
+        """Warns once of an IterableDataset that yields more items than it has reported."""
+        self._length, num_workers = None, self.metrics.num_workers
+        warning = (
+            f"Length of IterableDataset {type(self._dataset).__name__} was reported to be {length} (by its __len__), "
+            f"but {self._num_items} items have been fetched, and more may come. len(loader), and what counts with it, "
+            f"such as progress bars and schedules, are too small."
         )
-        warnings.warn(
-            f"Length of IterableDataset {self._name} was reported to be {length} (by its __len__), but "
-            f"{self._num_items} items have been fetched, and more may come. len(loader), and what counts with it, such "
-            f"as progress bars and schedules, are too small.{shares}",
-            UserWarning,
-            stacklevel=4,
-        )
+        if num_workers > 1:
+            warning += (
+                f" Each of the {num_workers} workers may read more than its share: the dataset's __iter__ must ask "
+                f"torch.utils.data.get_worker_info() for it."
+            )
+        warnings.warn(warning, UserWarning, stacklevel=4)
 
 
 def count_batches(dataset: Any, options: LoaderOptions) -> int:
@@ -245,88 +215,135 @@ def count_batches(dataset: Any, options: LoaderOptions) -> int:
     Raises:
         TypeError: an IterableDataset without a length.
     """
-    context = WorkerContext(StageMetrics(0), WorkerOutput(0), None)
-    return len(_make_torch_loader(dataset, options, context, None, None))
+    return len(make_torch_loader(dataset, options, WorkerContext.of(0)))
 
 
-def _make_torch_loader(
-    dataset: Any,
-    options: LoaderOptions,
-    context: WorkerContext,
-    generator: torch.Generator | None,
-    start_context: BaseContext | None,
-) -> "DataLoader[Any]":
-    """Returns torch's loader, whose items are `Delivery` objects.
+class ForeignWorkers(WorkerProcesses):
+    """The workers of one iterator of torch's loader, which starts them in our `context`.
 
-    Args:
-        dataset: that is read.
-        options: of our loader.
-        context: what its processes share.
-        generator: draws what torch draws.
-        start_context: that starts workers; None: without them.
+    `handles` holds torch's objects, and is the only place that does: torch ends its workers as soon as its iterator is
+    dropped. In a forked process, nothing drops the copies of these objects: they would end the workers of the parent.
     """
-    is_collated = _is_collated(options)
-    batching: dict[str, Any] = {"batch_sampler": options.batch_sampler}
-    if options.batch_sampler is None:
-        batching = {
-            "batch_size": options.batch_size,
-            "shuffle": options.shuffle or None,
-            "sampler": options.sampler,
-            "drop_last": options.drop_last,
-        }
-    of_workers: dict[str, Any] = {}
-    if start_context is not None:
-        of_workers = {
-            "num_workers": context.metrics.num_workers,
-            "prefetch_factor": options.prefetch_batches,
-            "persistent_workers": options.persistent_workers,
-            "multiprocessing_context": start_context,
-            "worker_init_fn": WorkerStart(context, options.worker_init_fn),
-        }
-    measured = MeasuredIterable if is_iterable(dataset) else MeasuredMap
-    collate = options.collate_fn or (DefaultCollation(dataset) if is_collated else default_convert)
-    return DataLoader(
-        measured(dataset, context.metrics),
-        **batching,
-        collate_fn=PackingCollate(collate, is_collated, context),
-        generator=generator,
-        **of_workers,
-    )
+
+    def __init__(
+        self, start: str | BaseContext, names: ReadingNames, shared: WorkerContext, timeout_s: float | None
+    ) -> None:
+        super().__init__(start, shared.output, shared.metrics.num_workers)
+        self.faults = WorkerFaults(names, shared.metrics, shared.output, timeout_s, self.method != "fork")
+        self.handles: list[Any] = []
+        self.num_received = 0  # Batches of the iteration.
+        self._is_open = True
+        self._queues: list[Any] = []
+        self._began_at, self._is_slow_start_logged = time.monotonic(), False
+        self.context = self._keeping(self.context)
+        _running.add(self)
+
+    def _keeping(self, context: BaseContext) -> BaseContext:
+        """Returns a context that makes processes and queues as another one does, and keeps them here."""
+
+        def make_process(*arguments: Any, **options: Any) -> Any:
+            self._processes.append(context.Process(*arguments, **options))  # type: ignore[attr-defined]
+            leave_to_parent(self._processes[-1:])
+            return self._processes[-1]
+
+        def make_queue() -> Any:
+            self._queues.append(context.Queue())
+            return self._queues[-1]
+
+        keeping = copy.copy(context)
+        vars(keeping).update(Process=make_process, Queue=make_queue)
+        return keeping
+
+    def find_failed(self, error: BaseException | None = None) -> list[tuple[int, int, int]]:
+        """Returns (worker, pid, exit code) of those that ended too early.
+
+        Args:
+            error: that torch's loader has raised, perhaps because of a dead worker; None: it has not.
+        """
+        # The other end of a connection is about to die, but may not be dead yet.
+        has_broken = isinstance(error, OSError | EOFError)
+        ended = self.find_dead(set(range(len(self._processes))), _GRACE_S if has_broken else 0.0)
+        return [(worker, pid, code) for worker, pid, code in ended if code or has_broken or pid in _pids_in(error)]
+
+    def has_crashed(self) -> bool:
+        """Returns whether one has ended, and not as it should; from any thread, while a batch is waited for."""
+        metrics = self.faults.metrics
+        if not self._is_slow_start_logged and time.monotonic() - self._began_at >= _SLOW_START_S:
+            self._is_slow_start_logged = True
+            if not any(metrics.has_started(worker) for worker in range(metrics.num_workers)):
+                _logger.info("%s", self.faults.describe_slow_start(_SLOW_START_S))
+        return bool(self.find_failed())
+
+    def describe_waiting(self, stack: str) -> str:
+        """Returns the message for a batch that was waited for in vain; the stack would show torch's code only."""
+        dead = self.find_failed()
+        return self.faults.describe_deaths(dead) if dead else self.faults.describe_stall(self.pids, self.num_received)
+
+    def end(self, grace_s: float = _GRACE_S) -> None:
+        """Ends the workers: those that are idle end by themselves, the others by SIGKILL after a second at most."""
+        if not self._is_open or not self.is_owner:
+            return
+        self._is_open = False
+        self._processes[:] = [process for process in self._processes if process.pid is not None]
+        if self.find_failed():
+            super().end(0)  # torch could wait for ever for a lock that a killed worker has held.
+        # In threads: torch waits five seconds for each worker that does not end, and both may wait for ever.
+        dropping = threading.Thread(target=self.handles.clear, name="end of torch's workers", daemon=True)
+        closing = threading.Thread(target=self._close_queues, name="end of torch's queues", daemon=True)
+        with suppress(RuntimeError):  # From Python 3.12 on, no thread is started when the interpreter ends.
+            if not sys.is_finalizing():
+                dropping.start()
+                super().end(grace_s)
+                dropping.join(grace_s)
+                if dropping.is_alive():
+                    closing.start()
+                    closing.join(grace_s)
+        super().end(0)
+        _running.discard(self)
+
+    def _close_queues(self) -> None:
+        """Closes torch's queues where its iterator does not end, so that multiprocessing does not do it at exit.
+
+        Both wait for ever for a lock that is never given back: Ctrl-C may come just after the line of Python that takes
+        it, where torch puts something into a queue.
+        """
+        while self._queues:
+            self._queues.pop().close()
 
 
-def _is_collated(options: LoaderOptions) -> bool:
-    """Whether batches are made of the dataset's items; else these come as they are."""
-    return options.batch_size is not None or options.batch_sampler is not None
+_running: set[ForeignWorkers] = set()
 
 
-def _start_context(asked: Any, output: WorkerOutput, num_workers: int) -> BaseContext:
-    """Returns the context of multiprocessing in which workers start."""
-    context: BaseContext = asked if isinstance(asked, BaseContext) else get_context(asked)
-    return with_reports(context, output, num_workers)
+def silence_torch() -> None:
+    """Lets torch's SIGCHLD handler be silent about workers of a ForeignReader, where this is the main thread.
+
+    It would raise wherever the main thread is: within a step of training, or while a checkpoint is written.
+    """
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGCHLD)
+        if callable(handler) and getattr(handler, "func", None) is not _call_silently:
+            signal.signal(signal.SIGCHLD, partial(_call_silently, handler))
 
 
-def _make_slots(num_workers: int, prefetch_batches: int) -> SharedSlots | None:
-    """Returns slots for the batches of workers; None: there are no workers, or the system has no such memory."""
-    if not num_workers:
-        return None
+def _call_silently(handler: Any, number: int, frame: Any) -> None:
+    """Calls a handler, and drops a RuntimeError about a worker of ours: its reader looks for itself."""
     try:
-        return SharedSlots(num_workers, prefetch_batches + _OTHER_SLOTS, _LARGEST_BATCH_BYTES)
-    except (AttributeError, OSError, ValueError):  # Another system than Linux, or no address space for so much.
-        return None
+        handler(number, frame)
+    except RuntimeError as error:
+        if not any(_pids_in(error) & set(workers.pids) for workers in list(_running)):
+            raise
 
 
-def _reported_length(dataset: Any) -> int | None:
-    """Returns the `len` of an IterableDataset; None: it has none, or the dataset is of another kind."""
-    if not isinstance(dataset, IterableDataset):
-        return None
-    try:
-        return len(dataset)  # type: ignore[arg-type] # It need not have one.
-    except (TypeError, NotImplementedError, AttributeError):
-        return None
+def _pids_in(error: BaseException | None) -> set[int]:
+    """Returns the processes that a message of torch names."""
+    return {int(pid) for pid in re.findall(r"\bpid(?:\(s\))? (\d+)", str(error))}
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Empties the frames of an error and of those behind it: they are torch's, and hold its iterator."""
+    """Empties torch's frames of an error and of those behind it: they hold its iterator."""
     while error is not None:
-        traceback.clear_frames(error.__traceback__)
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("torch.utils.data"):
+                with suppress(RuntimeError):  # It still runs: an iteration within another one.
+                    frame.clear()
         error = error.__cause__ or error.__context__

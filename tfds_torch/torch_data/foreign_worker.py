@@ -1,14 +1,18 @@
-"""What a ForeignReader's workers run within torch's DataLoader: their start, a measured dataset, packed batches."""
+"""What a ForeignReader gives torch's DataLoader: the start of workers, a measured dataset, packed batches."""
 
 import os
 import pickle
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
-import torch.utils.data
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_convert
 
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
@@ -16,61 +20,107 @@ from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import init_worker, stagger_first_batch
+from tfds_torch.torch_data.default_collation import DefaultCollation
+from tfds_torch.torch_data.loader_options import LoaderOptions, is_iterable
 from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.tensor_codec import pack
 from tfds_torch.torch_data.worker_info import fill_worker_info
 
+_LARGEST_BATCH_BYTES = 1 << 27  # Of address space, not of memory; torch carries larger ones.
+_OTHER_SLOTS = 6  # Batches on their way, and some that the training loop holds.
 _LONGEST_MESSAGE = 2048  # Bytes. A pipe takes that whole: a worker that is killed leaves no half of one.
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What the processes of a reader share. Travels to workers.
-
-    Attributes:
-        metrics: to which they report.
-        output: what they write to standard error.
-        slots: in which batches travel; None: there are none.
-    """
+    """What the processes of a reader share. Travels to workers."""
 
     metrics: StageMetrics
     output: WorkerOutput
-    slots: SharedSlots | None
+    slots: SharedSlots | None  # In which batches travel.
+
+    @classmethod
+    def of(cls, num_workers: int, prefetch_batches: int = 0) -> "WorkerContext":
+        """Returns that of a new reader."""
+        slots = None
+        if num_workers:
+            with suppress(AttributeError, OSError, ValueError):  # Not Linux, or no address space for so much.
+                slots = SharedSlots(num_workers, prefetch_batches + _OTHER_SLOTS, _LARGEST_BATCH_BYTES)
+        return cls(StageMetrics(num_workers), WorkerOutput(num_workers), slots)
 
 
-class WorkerStart:
-    """What a worker does before it reads; the `worker_init_fn` of torch's loader. Picklable.
+def make_torch_loader(
+    dataset: Any,
+    options: LoaderOptions,
+    context: WorkerContext,
+    generator: torch.Generator | None = None,
+    start_context: BaseContext | None = None,
+) -> "DataLoader[Any]":
+    """Returns torch's loader, whose items are `Delivery` objects; without a context of multiprocessing, no workers."""
+    batching: dict[str, Any] = {"batch_sampler": options.batch_sampler}
+    if options.batch_sampler is None:
+        batching = {
+            "batch_size": options.batch_size,
+            "shuffle": options.shuffle or None,
+            "sampler": options.sampler,
+            "drop_last": options.drop_last,
+        }
+    of_workers: dict[str, Any] = {}
+    if start_context is not None:
+        of_workers = {
+            "num_workers": context.metrics.num_workers,
+            "prefetch_factor": options.prefetch_batches,
+            "persistent_workers": options.persistent_workers,
+            "multiprocessing_context": start_context,
+            "worker_init_fn": partial(_start_worker, context, options.worker_init_fn),
+        }
+    measured = MeasuredIterable if is_iterable(dataset) else MeasuredMap
+    is_batching = is_collated(options)
+    collate = options.collate_fn or (DefaultCollation(dataset) if is_batching else default_convert)
+    return DataLoader(
+        measured(dataset, context.metrics),
+        **batching,
+        collate_fn=PackingCollate(collate, is_batching, context),
+        generator=generator,
+        **of_workers,
+    )
 
-    Args:
-        context: of the reader.
-        initialise: the user's own function, called last with the worker's number.
+
+def reported_length(dataset: Any) -> int | None:
+    """Returns the `len` of an IterableDataset; None: it has none, or the dataset is of another kind."""
+    if isinstance(dataset, IterableDataset):
+        with suppress(TypeError, NotImplementedError, AttributeError):
+            return len(dataset)  # type: ignore[arg-type] # It need not have one.
+    return None
+
+
+def is_collated(options: LoaderOptions) -> bool:
+    """Whether batches are made of the dataset's items; else these come as they are."""
+    return options.batch_size is not None or options.batch_sampler is not None
+
+
+def _start_worker(context: WorkerContext, initialise: Callable[[int], None] | None, worker: int) -> None:
+    """Prepares this process, a worker of that number: the `worker_init_fn` of torch's loader.
+
+    Raises:
+        WorkerError: the user's own function failed.
     """
-
-    def __init__(self, context: WorkerContext, initialise: Callable[[int], None] | None) -> None:
-        self.context, self.initialise = context, initialise
-
-    def __call__(self, worker: int) -> None:
-        """Prepares this process, a worker of that number.
-
-        Raises:
-            WorkerError: the user's function failed.
-        """
-        init_worker(worker, self.context.metrics, self.context.output, self.context.slots)
-        info = torch.utils.data.get_worker_info()
-        if info is not None and isinstance(info.dataset, MeasuredMap | MeasuredIterable):
-            fill_worker_info(info.id, info.num_workers, info.seed, info.dataset.dataset)
-        if self.initialise is None:
-            return
-        try:
-            self.initialise(worker)
-        except Exception as error:
-            failure = Failure.of(error)
-            raise WorkerError(
-                f"worker_init_fn failed in worker {worker} (pid {os.getpid()}): {failure.message}\n{failure.trace}"
-            ) from None
+    init_worker(worker, context.metrics, context.output, context.slots)
+    info = torch.utils.data.get_worker_info()
+    if info is not None and isinstance(info.dataset, MeasuredMap | MeasuredIterable):
+        fill_worker_info(info.id, info.num_workers, info.seed, info.dataset.dataset)
+    if initialise is None:
+        return
+    try:
+        initialise(worker)
+    except Exception as error:
+        failure = Failure.of(error)
+        raise WorkerError(
+            f"worker_init_fn failed in worker {worker} (pid {os.getpid()}): {failure.message}\n{failure.trace}"
+        ) from None
 
 
-class MeasuredMap(torch.utils.data.Dataset[Any]):
+class MeasuredMap(Dataset[Any]):
     """A map-style dataset whose fetching is measured, and whose errors leave workers as `Failure`."""
 
     def __init__(self, dataset: Any, metrics: StageMetrics) -> None:
@@ -84,30 +134,25 @@ class MeasuredMap(torch.utils.data.Dataset[Any]):
 
     def __getitems__(self, indices: list[Any]) -> Any:
         """Returns a batch's examples; torch calls it."""
-        fetch_all = getattr(self.dataset, "__getitems__", None)
-        if fetch_all:
-            found = self._fetch(lambda: fetch_all(indices))
-        else:
-            found = self._fetch(lambda: [self.dataset[index] for index in indices])
+        fetch = getattr(self.dataset, "__getitems__", None) or (lambda numbers: [self.dataset[n] for n in numbers])
+        found = self._fetch(lambda: fetch(indices))
         return [found] if isinstance(found, Failure) else found
 
     def _fetch(self, fetch: Callable[[], Any]) -> Any:
         start = time.monotonic()
         try:
             return fetch()
-        except StopIteration as error:  # It would pass for the end of the epoch.
-            if torch.utils.data.get_worker_info() is None:
-                raise WorkerError(f"{type(self.dataset).__name__} raised StopIteration for an index it has.") from error
-            return Failure.of(error)
         except Exception as error:
-            if torch.utils.data.get_worker_info() is None:
-                raise
-            return Failure.of(error)
+            if torch.utils.data.get_worker_info() is not None:
+                return Failure.of(error)
+            if isinstance(error, StopIteration):  # It would pass for the end of the epoch.
+                raise WorkerError(f"{type(self.dataset).__name__} raised StopIteration for an index it has.") from error
+            raise
         finally:
             self.metrics.add("fetch", time.monotonic() - start)
 
 
-class MeasuredIterable(torch.utils.data.IterableDataset[Any]):
+class MeasuredIterable(IterableDataset[Any]):
     """An iterable dataset whose fetching is measured, and whose errors leave workers as `Failure`."""
 
     def __init__(self, dataset: Any, metrics: StageMetrics) -> None:
@@ -118,56 +163,37 @@ class MeasuredIterable(torch.utils.data.IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = torch.utils.data.get_worker_info()
-        try:
-            items = iter(self.dataset)
-        except Exception as error:
-            if info is None:
-                raise
-            items = iter([Failure.of(error)])
+        if info is not None:
+            return self._items_of_worker(info.id)
+        items = iter(self.dataset)
         self.metrics.note_begun()
-        return _Items(items, self.metrics) if info is None else _WorkerItems(items, self.metrics, info.id)
+        return self._measured(items)
 
-
-class _Items(Iterator[Any]):
-    """Yields the items of an iterator, and measures how long each one takes."""
-
-    def __init__(self, items: Iterator[Any], metrics: StageMetrics) -> None:
-        self._items, self._metrics = items, metrics
-
-    def __next__(self) -> Any:
-        start = time.monotonic()
-        try:
-            return next(self._items)
-        finally:
-            self._metrics.add("fetch", time.monotonic() - start)
-
-
-class _WorkerItems(_Items):
-    """Yields them in a worker, where an error is an item that comes again and again: it must fill a batch."""
-
-    def __init__(self, items: Iterator[Any], metrics: StageMetrics, worker: int) -> None:
-        super().__init__(items, metrics)
-        self._worker, self._is_first = worker, True
-        self._failure: Failure | None = None
-
-    def __next__(self) -> Any:
-        if self._is_first:
-            self._is_first = False
-            stagger_first_batch(self._metrics, self._worker)
-        if self._failure is None:
+    def _measured(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Yields items, and measures how long each one takes."""
+        while True:
+            start = time.monotonic()
             try:
-                item = super().__next__()
+                item = next(items)
             except StopIteration:
-                self._metrics.note_started()
-                self._metrics.note_done()
-                raise
-            except Exception as error:
-                item = Failure.of(error)
-            if not isinstance(item, Failure):
-                return item
-            self._failure = item
-            self._metrics.note_started()
-        return self._failure
+                return
+            finally:
+                self.metrics.add("fetch", time.monotonic() - start)
+            yield item
+
+    def _items_of_worker(self, worker: int) -> Iterator[Any]:
+        """Yields the items in a worker, where an error is an item that comes again and again: it must fill a batch."""
+        self.metrics.note_begun()
+        stagger_first_batch(self.metrics, worker)
+        failure = None
+        try:
+            yield from self._measured(iter(self.dataset))
+        except Exception as error:
+            failure = Failure.of(error)
+        self.metrics.note_started()
+        while failure is not None:
+            yield failure
+        self.metrics.note_done()
 
 
 @dataclass(slots=True)
@@ -190,13 +216,7 @@ class Delivery:
 
 
 class PackingCollate:
-    """Collates, measures, and packs a worker's batches; the `collate_fn` of torch's loader. Picklable.
-
-    Args:
-        collate: the user's, or torch's.
-        is_batching: whether it gets lists of examples; else the dataset's items.
-        context: of the reader.
-    """
+    """Collates, measures, and packs a worker's batches; the `collate_fn` of torch's loader. Picklable."""
 
     def __init__(self, collate: Callable[[Any], Any], is_batching: bool, context: WorkerContext) -> None:
         self.collate, self.is_batching = collate, is_batching
@@ -204,44 +224,37 @@ class PackingCollate:
 
     def __call__(self, rows: Any) -> Any:
         """Returns a `Delivery`, packed where this is a worker."""
-        info, start = torch.utils.data.get_worker_info(), time.monotonic()
+        info = torch.utils.data.get_worker_info()
         if info is None:
-            return self._note_ready(self._collate(rows, None), start)
+            return self._deliver(rows, None)
         failure = rows[-1] if self.is_batching and isinstance(rows, list) and rows else rows
         if not isinstance(failure, Failure):
             try:
-                return _Packed(self._note_ready(self._collate(rows, info.id), start), self.slots)
+                return _Packed(self._deliver(rows, info.id), self.slots)
             except Exception as error:
                 failure = Failure.of(error)
         return _Packed(Delivery(failure, info.id, 0, time.monotonic()), self.slots)
 
-    def _collate(self, rows: Any, worker: int | None) -> Delivery:
+    def _deliver(self, rows: Any, worker: int | None) -> Delivery:
+        start = time.monotonic()
         try:
             batch = self.collate(rows)
         except StopIteration as error:  # It would pass for the end of the epoch.
             raise WorkerError(f"The collate_fn {self.collate!r} raised StopIteration.") from error
-        return Delivery(batch, worker, len(rows) if self.is_batching else count_examples(batch))
-
-    def _note_ready(self, delivery: Delivery, start: float) -> Delivery:
-        delivery.ready_at = time.monotonic()
-        self.metrics.add("collate", delivery.ready_at - start)
-        self.metrics.add_batch(delivery.num_examples)
-        return delivery
+        num_examples, ready_at = len(rows) if self.is_batching else count_examples(batch), time.monotonic()
+        self.metrics.add("collate", ready_at - start)
+        self.metrics.add_batch(num_examples)
+        return Delivery(batch, worker, num_examples, ready_at)
 
 
 class _Packed:
-    """A batch on its way. It is pickled here, where an error can still be reported: torch's queue would drop it.
-
-    Args:
-        delivery: the batch.
-        slots: of the worker; None: there are none.
-    """
+    """A batch on its way. It is pickled here, where an error can still be reported: torch's queue would drop it."""
 
     def __init__(self, delivery: Delivery, slots: SharedSlots | None) -> None:
         packing = SlotPacking(slots)
         pickled = pack(delivery, packing)
         place = packing.place(pickled.nbytes) if pickled.nbytes > _LONGEST_MESSAGE else None
-        content: bytes | tuple[int, int, int] = (0, 0, 0)
+        content: bytes | tuple[int, int, int]
         if slots is None or place is None:
             content = bytes(pickled)
         else:
