@@ -80,6 +80,7 @@ def read_samples(reads: Sequence[tuple[str, str, str, str | None]], damaged: str
     return found
 
 
+@pytest.mark.slow  # TFDS reads, in a process of its own.
 def test_what_tfds_reads_is_what_the_index_gives(datasets: Datasets, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(datasets.shapes, tmp_path / "shapes" / "1.0.0"))
     for shard in shard_files(damaged, "train"):

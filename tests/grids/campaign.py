@@ -34,8 +34,8 @@ VARIATIONS = ("halves", "empty shards in train+test", "shuffling disabled", "ima
 LARGE = 6
 """Pipelines from which on `make test-slow` reads a grid for one task only, another one for other data."""
 
-# A spawned worker imports torch and tensorflow (five seconds of a core), so each kind of data has one cell, and only
-# small grids start their workers anew.
+# A spawned worker imports torch and tensorflow (five seconds of a core), so each kind of data has one cell, four of
+# them in `make test-slow`, and only small grids start their workers anew.
 _SPAWNED = (
     (2, 1, False),
     (1, 3, True),
@@ -49,8 +49,7 @@ _SPAWNED = (
     (3, 1, True),
     (1, 1, True),
 )
-_ON_FORK_SERVER = ((1, 1), (4, 3), (2, 2), (1, 3), (3, 2), (4, 1), (2, 3), (1, 2), (3, 3), (2, 1), (4, 2), (3, 1))
-_NUM_ON_FORK_SERVER = 1
+_ON_FORK_SERVER = ((1, 1), (2, 2), (1, 3), (2, 1), (3, 2), (1, 2), (4, 3), (2, 3), (4, 1), (3, 3), (4, 2))
 _QUICK_ALONE = (TRAIN_INDEX, EVALUATION, TRAIN_EXAMPLES, EVALUATION_EXAMPLES)
 _QUICK = ((2, 2), (1, 3), (3, 1), (4, 2), (2, 1), (3, 3), (1, 2), (2, 2), (1, 2), (3, 1), (2, 1))
 
@@ -94,7 +93,7 @@ def _keeps_workers(method: str, persistent: bool | None, number: int) -> bool:
 
 
 def some_cells(data: str, method: str) -> list[Cell]:
-    """Of a costly start method: a cell of every task on grids that differ from data to data."""
+    """Of a costly start method: a cell, on grids and of tasks that differ from data to data."""
     first = DATA.index(data)
     if method == SPAWN:
         num_replicas, num_workers, persistent = _SPAWNED[first]
@@ -102,19 +101,17 @@ def some_cells(data: str, method: str) -> list[Cell]:
         return [make_cell(data, (num_replicas, num_workers), tasks[first // 2 % len(tasks)], method, persistent, first)]
     if method == FORK_AFTER_TENSORFLOW:
         return [make_cell(data, (2, 1), BY_INDEX[first % 2], method, True, 1)]
-    cells = []
-    for at in range(_NUM_ON_FORK_SERVER):
-        grid = _ON_FORK_SERVER[(_NUM_ON_FORK_SERVER * first + at) % len(_ON_FORK_SERVER)]
-        tasks = tasks_of(data, grid)
-        cells.append(make_cell(data, grid, tasks[(first + at) % len(tasks)], method, at % 2 == 0, first + at))
-    return cells
+    grid = _ON_FORK_SERVER[first]
+    tasks = tasks_of(data, grid)
+    return [make_cell(data, grid, tasks[first % len(tasks)], method, first % 2 == 0, first)]
 
 
 def slow_cells(data: str) -> list[Cell]:
     """What `make test-slow` runs."""
+    spawned = some_cells(data, SPAWN) if data in (*DATA[:4], *VARIATIONS) else []
     after_tensorflow = some_cells(data, FORK_AFTER_TENSORFLOW) if data in DATA[:2] else []
     return [
-        *some_cells(data, SPAWN),
+        *spawned,
         *after_tensorflow,
         *_most_cells(data, NO_WORKERS),
         *_most_cells(data, FORK),
@@ -124,7 +121,7 @@ def slow_cells(data: str) -> list[Cell]:
 
 
 def _most_cells(data: str, method: str) -> Iterator[Cell]:
-    """Of small grids both tasks by index and a stream, of ranks alone one of the two, of large grids one task."""
+    """Of small grids a task by index, another one for other data, and a stream; of large grids one task."""
     for at, cell in enumerate(every_cell(data, method, None)):
         grid = cell.num_replicas, cell.num_workers
         turn = DATA.index(data) + sum(grid)
@@ -132,7 +129,7 @@ def _most_cells(data: str, method: str) -> Iterator[Cell]:
         if cell.num_pipelines >= LARGE:
             chosen: tuple[str, ...] = (tasks[turn % len(tasks)],)
         else:
-            chosen = (*BY_INDEX, stream) if method != NO_WORKERS else (BY_INDEX[turn % 2], stream)
+            chosen = (BY_INDEX[turn % 2], stream)
         is_left_out = data in VARIATIONS and method != NO_WORKERS and at % 4 > 0
         if not is_left_out and cell.task in chosen:
             yield cell

@@ -81,14 +81,15 @@ def test_the_grids_are_all_there() -> None:
         assert forked <= wanted
         if data not in VARIATIONS:
             assert {(r, w) for r, w, _ in forked} == grids
-            assert {(r, w, task) for r, w, task in wanted if w and r * w < LARGE and task in BY_INDEX} <= forked
-            assert {(r, w) for r, w, task in forked if task in STREAMS} >= {(r, w) for r, w in grids if r * w < LARGE}
+            for tasks in (BY_INDEX, STREAMS):
+                assert {(r, w) for r, w, task in forked if task in tasks} >= {(r, w) for r, w in grids if r * w < LARGE}
         for cells in (list(all_cells(data)), [cell for cell in all_cells(data) if cell.method == FORKSERVER]):
             assert {(c.num_replicas, c.num_workers, c.task) for c in cells if c.num_workers} == {
                 (r, w, task) for r, w, task in wanted if w
             }
     small = {(c.num_replicas, c.num_workers, c.task) for c in every if c.num_pipelines < LARGE}
     assert small >= set(product((1, 2, 3, 4), (0, 1), TASKS))
+    assert small >= {(r, w, task) for r, w, task in product((1, 2, 3, 4), (1, 2, 3), BY_INDEX) if r * w < LARGE}
     large = [cell for cell in every if cell.num_pipelines >= LARGE and cell.method == FORK]
     wanted_large = set(product(((4, 3), (3, 3), (4, 2)), (TRAIN_INDEX, TRAIN_EXAMPLES, EVALUATION)))
     assert {((c.num_replicas, c.num_workers), c.task) for c in large} >= wanted_large
@@ -100,7 +101,8 @@ def test_the_grids_are_all_there() -> None:
         assert {(cell.method, cell.persistent) for cell in cells} >= {(FORK, True), (FORK, False), (FORKSERVER, False)}
         assert {cell.group_first for cell in cells} == {True, False}
     assert (FORKSERVER, True) in {(cell.method, cell.persistent) for cell in every}
-    spawned = [cell for cell in every if cell.method == SPAWN]
+    assert sum(cell.method == SPAWN for data in DATA if data not in VARIATIONS for cell in slow_cells(data)) == 4
+    spawned = [cell for data in DATA for cell in all_cells(data) if cell.method == SPAWN]
     assert {cell.data for cell in spawned} == set(DATA)
     assert {(cell.num_replicas, cell.num_workers) for cell in spawned} >= set(product((1, 4), (1, 3)))
     assert {cell.persistent for cell in spawned} == {True, False}

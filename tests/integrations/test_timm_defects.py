@@ -1,7 +1,7 @@
 """What is wrong with timm's reader, and right here: every promise is held against the real one of both.
 
 The cases of timm are expected to fail, and only by the promise itself: a measurement that goes wrong is another error.
-When timm mends a defect, its case says so by passing.
+When timm mends a defect, its case says so by passing: `make campaign`.
 """
 
 from collections import Counter

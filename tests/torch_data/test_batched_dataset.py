@@ -167,7 +167,8 @@ def test_ranks_share_out_the_global_batches(numbered_root: str, in_reader: InRea
 
 
 @pytest.mark.parametrize(
-    "method", ["fork", pytest.param("spawn", marks=slow), pytest.param("forkserver", marks=campaign)]
+    "method",
+    [*(pytest.param(method, marks=slow) for method in ("fork", "spawn")), pytest.param("forkserver", marks=campaign)],
 )
 def test_with_workers_the_training_process_loads_no_tensorflow(method: str, numbered_root: str) -> None:
     indices, has_loaded = batched.train_without_tensorflow(numbered_root, method)

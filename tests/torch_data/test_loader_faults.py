@@ -116,6 +116,7 @@ def test_a_worker_that_dies_within_a_message_is_noticed_without_a_time_limit() -
         next(iter(loader))
 
 
+@slow
 def test_a_worker_that_was_asked_to_end_is_not_said_to_have_finished(run_life: RunLife) -> None:
     life = run_life(loader_lives.terminate_a_worker)
     assert life["error"] == "WorkerError"
@@ -226,6 +227,7 @@ def test_workers_end_with_a_training_process_that_was_killed(
     # The fixture finds out whether they are gone.
 
 
+@slow
 def test_workers_end_with_a_killed_training_process_while_one_lives_that_it_forked_later(start_life: StartLife) -> None:
     """Such a process holds what the training process held: pipes that end with their last holder do not end then."""
     life = start_life(loader_lives.wait_beside_a_sibling, "fork")
