@@ -232,5 +232,5 @@ def test_a_worker_that_ends_too_early_is_never_a_short_epoch(
     items = ParserSource.items
     monkeypatch.setattr(ParserSource, "items", lambda self, start, *rest: iter(list(items(self, start, *rest))[:-1]))
     loader = MultiLoader(make_parser(numbered_root, batch_size=4), 2, start_method="fork", timeout_s=60.0)
-    with pytest.raises(WorkerError, match=r"^The workers ended after \d+ batches, and \d+ were planned"):
+    with pytest.raises(WorkerError, match=r"Worker \d \(pid \d+\) ended after \d batches, and \d were planned"):
         list(loader)

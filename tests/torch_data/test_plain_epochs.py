@@ -186,6 +186,18 @@ def test_a_loaded_state_is_not_gone_on_from_again_under_the_same_seed(is_fixed: 
     assert begun == [Start(4, 3)] * 2 + [later[0]] * 2 + [later[1]] * 2
 
 
+def test_the_largest_count_fits_into_the_memory_that_is_shared() -> None:
+    counter, most = PlainEpochs(), 2**62
+    with counter._count(os.getpid()) as count:
+        count.begin(512)
+        count.load(Start(most, most - 1, most - 2), 512)
+        count.num_loaded = most
+        for number in range(NUM_REMEMBERED):
+            for worker in range(512):
+                count.remember(2**64 - 1 - number, Start(most - number, most - 3, most - 4), worker)
+    assert vars(counter.current()) == vars(count)
+
+
 def test_the_ring_remembers_the_latest_seeds_and_forgets_the_oldest(start: StartWorker) -> None:
     counter = PlainEpochs()
 

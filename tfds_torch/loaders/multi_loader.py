@@ -147,10 +147,16 @@ class MultiLoader(Iterable[Any]):
         except BaseException:
             self._end_pool(pool, can_go_on=False)
             raise
-        items = ItemReceiver(pool, number, self._setup.faults(pool), in_order=self._options.in_order)
+        items = ItemReceiver(
+            pool,
+            number,
+            self._setup.faults(pool),
+            in_order=self._options.in_order,
+            num_planned=self._setup.num_planned(start),
+        )
         end = partial(self._end_pool, pool)
         iteration = LoaderIteration(
-            items, self._metrics, position, self._num_left(start), end, on_exhausted=self._log_stats
+            items, self._metrics, position, num_expected=None, on_end=end, on_exhausted=self._log_stats
         )
         self._live[iteration] = pool
         return iteration
@@ -264,12 +270,6 @@ class MultiLoader(Iterable[Any]):
     def _end_live(self) -> None:
         for iteration in list(self._live):
             iteration.replace()
-
-    def _num_left(self, start: Start) -> int | None:
-        """Returns how many batches an iteration has that begins now, where they are planned."""
-        if self._parser is None:
-            return None
-        return self._parser.plan(self.world, first_example=start.first_example).num_batches - start.start_batch
 
     def _log_stats(self) -> None:
         _logger.log(self._options.log_level, "%s: %s", self._name, self.stats())

@@ -19,6 +19,7 @@ from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.reading_names import names_of
 from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
+from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
@@ -136,6 +137,14 @@ class PoolSetup:
             *(self.source.name, options.num_workers, pool.pids, transport.name, reason),
         )
         return pool
+
+    def num_planned(self, start: Start) -> dict[int, int] | None:
+        """Returns how many items each worker has in an iteration; None: it is unknown."""
+        if self.parser is None:
+            return None
+        worlds = [self.rank.at_worker(worker, self.options.num_workers) for worker in range(self.options.num_workers)]
+        plans = [self.parser.plan(world, first_example=start.first_example) for world in worlds]
+        return {plan.world.worker: len(plan.worker_batches(start.start_batch)) for plan in plans}
 
     def faults(self, pool: WorkerPool) -> WorkerFaults:
         """Returns what describes the faults of a pool's workers."""

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
@@ -25,11 +25,21 @@ _logger = logging.getLogger(__name__)
 class ItemReceiver(Iterator[WorkerBatch]):
     """Yields the items of an iteration of a pool that has just begun, to one thread.
 
-    Workers take turns; without `in_order`, items come as they arrive.
+    Workers take turns; without `in_order`, items come as they arrive. `num_planned` counts the items of each worker,
+    where that is known.
     """
 
-    def __init__(self, pool: WorkerPool, iteration: int, faults: WorkerFaults, *, in_order: bool = True) -> None:
+    def __init__(
+        self,
+        pool: WorkerPool,
+        iteration: int,
+        faults: WorkerFaults,
+        *,
+        in_order: bool = True,
+        num_planned: Mapping[int, int] | None = None,
+    ) -> None:
         self._pool, self._iteration, self._faults, self._in_order = pool, iteration, faults, in_order
+        self._num_planned = num_planned
         self._turns = deque(range(pool.num_workers))  # The workers that have not ended.
         self._num_came = dict.fromkeys(self._turns, 0)
         self._began_at = self._asked_at = time.monotonic()
@@ -43,7 +53,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
             received = self._take()
             if received is not None:
                 if received.kind == END:
-                    self._turns.remove(received.worker)
+                    self._end(received.worker)
                     continue
                 self._is_slow_start_reported = True
                 return self._deliver(received)
@@ -91,6 +101,14 @@ class ItemReceiver(Iterator[WorkerBatch]):
         if received.number != came and received.kind != FAILURE:
             raise self._protocol_error(received.worker, f"sent item {received.number} after {came} items")
         return received
+
+    def _end(self, worker: int) -> None:
+        came = self._num_came[worker]
+        if self._num_planned is not None and came != self._num_planned[worker]:
+            raise self._protocol_error(
+                worker, f"ended after {came} batches, and {self._num_planned[worker]} were planned"
+            )
+        self._turns.remove(worker)
 
     def _deliver(self, received: Message) -> WorkerBatch:
         worker, now = received.worker, time.monotonic()

@@ -70,12 +70,12 @@ class ForeignReader:
         self._is_closed, self._num_begun, self._asked_at = False, 0, 0.0
         self._length: int | None = None
         self._num_items = 0
-        self._workers: ForeignWorkers | None = None
+        self._processes: ForeignWorkers | None = None
         self._watchdog: Watchdog | None = None
         names = ReadingNames(type(dataset).__name__)
         if num_workers:
             start_method = options.multiprocessing_context or get_start_method()
-            self._workers = workers = ForeignWorkers(start_method, names, context, options.timeout_s)
+            self._processes = workers = ForeignWorkers(start_method, names, context, options.timeout_s)
             self._torch = workers.handles
             self._watchdog = Watchdog(options.timeout_s, workers.describe_waiting, workers.has_crashed)
             self._start(make_torch_loader(dataset, options, context, generator, workers.context), workers.method)
@@ -110,16 +110,16 @@ class ForeignReader:
     @property
     def pids(self) -> list[int]:
         """The worker processes, by the worker's number; empty where there are none."""
-        return [] if self._workers is None or self._is_closed else self._workers.pids
+        return [] if self._processes is None or self._is_closed else self._processes.pids
 
     @property
     def is_usable(self) -> bool:
         """Whether another iteration may begin: it is open, its workers live, and this is no forked process."""
         if self._is_closed or os.getpid() != self._owner:
             return False
-        if self._workers is None:
+        if self._processes is None:
             return True
-        return self._options.persistent_workers and not self._workers.find_dead(set(range(self.metrics.num_workers)))
+        return self._options.persistent_workers and not self._processes.find_dead(set(range(self.metrics.num_workers)))
 
     def begin(self, start: Start | None = None) -> Iterator[WorkerBatch]:
         """Begins an iteration, always at its start; the one before is over.
@@ -129,10 +129,10 @@ class ForeignReader:
         """
         if self._is_closed:
             raise WorkerError("This loader's processes have ended.")
-        if self._num_begun or self._workers is None:  # New workers began when they were started.
+        if self._num_begun or self._processes is None:  # New workers began when they were started.
             self._torch[1:] = [self._watched(lambda: iter(self._torch[0]))]
-        if self._workers is not None:
-            self._workers.num_received = 0
+        if self._processes is not None:
+            self._processes.num_received = 0
         self._num_begun += 1
         self._length, self._num_items = reported_length(self._dataset), 0
         return iter(self.next_batch, None)  # It has no `close`: the reader may be used again.
@@ -150,8 +150,8 @@ class ForeignReader:
         if self._is_closed:
             raise StopIteration
         found: Delivery = self._watched(lambda: next(self._torch[1]))
-        if self._workers is not None:
-            self._workers.num_received += 1
+        if self._processes is not None:
+            self._processes.num_received += 1
             worker = found.worker or 0
             if isinstance(found.batch, Failure):
                 raise found.batch.to_error(f"worker {worker} (pid {self.metrics.pid(worker)})")
@@ -167,10 +167,10 @@ class ForeignReader:
         self._is_closed = True
         if self._watchdog is not None:
             self._watchdog.close()
-        if self._workers is None:
+        if self._processes is None:
             self._torch.clear()
         else:
-            self._workers.end()
+            self._processes.end()
 
     def _watched(self, step: Callable[[], Any]) -> Any:
         """Returns what a step of torch's loader returns, within `timeout_s`."""
@@ -180,7 +180,7 @@ class ForeignReader:
         except StopIteration:
             raise
         except BaseException as error:
-            workers = self._workers
+            workers = self._processes
             if workers is None:
                 raise
             _forget_frames(error)
