@@ -4,7 +4,6 @@ import os
 import pickle
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -20,7 +19,7 @@ from tfds_torch.runtime.process_tree import process_state
 from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held
 from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_start import init_worker
+from tfds_torch.runtime.worker_start import init_worker, use_one_thread_of_torch
 
 LOOK_S = 0.2
 STUCK_S = 300.0
@@ -246,7 +245,7 @@ def _serve(
     init_worker(number, metrics, output, None)
     for other in inherited:
         other.close()
-    _use_one_thread()
+    use_one_thread_of_torch()
     try:
         _work(link, job, metrics)
     except OSError:  # Of the link: whoever waited at its other end is gone.
@@ -272,10 +271,3 @@ def _work(link: "Connection[Any, Any]", job: Job, metrics: StageMetrics) -> None
         except Exception as error:
             answer, is_done = ("failed", Failure.of(error)), True
         link.send(answer)
-
-
-def _use_one_thread() -> None:
-    """Workers share the cores; and torch's own threads do not outlive a fork."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)

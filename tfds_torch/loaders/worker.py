@@ -25,7 +25,12 @@ from tfds_torch.runtime.memory import keep_freed_memory
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_start import init_worker, seed_random_and_numpy, stagger_first_batch
+from tfds_torch.runtime.worker_start import (
+    init_worker,
+    seed_random_and_numpy,
+    stagger_first_batch,
+    use_one_thread_of_torch,
+)
 
 BEGIN, CREDIT, STOP = range(3)
 COMMAND = struct.Struct("<Bqqqqq")
@@ -91,7 +96,7 @@ class PoolContext:
 def work(context: PoolContext, worker: int, commands: Connection, sender: Sender) -> None:
     """Runs a worker until its commands, which come through a pipe, end."""
     init_worker(worker, context.metrics, context.output, context.slots)
-    _use_one_thread_of_torch()
+    use_one_thread_of_torch()
     keep_freed_memory()
     world = context.rank.at_worker(worker, context.metrics.num_workers)
     os.environ["WORKER"], os.environ["NUM_WORKERS"] = str(worker), str(world.num_workers)  # As WebDataset names them.
@@ -103,13 +108,6 @@ def work(context: PoolContext, worker: int, commands: Connection, sender: Sender
     except _ParentGoneError:
         pass
     sender.close()
-
-
-def _use_one_thread_of_torch() -> None:
-    """Lets torch, where it is imported, compute in the calling thread alone: a fork loses its other threads."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
 
 
 def _prepare(context: PoolContext, worker: int) -> Failure | None:

@@ -3,10 +3,12 @@
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +43,13 @@ def init_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slots:
     output.bind(worker)
     if slots is not None:
         slots.bind(worker)
+
+
+def use_one_thread_of_torch() -> None:
+    """Lets torch, where it is imported, use one thread: workers share the cores, and a fork loses all other threads."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
 
 
 _watching_in: int | None = None  # The process that watches its parent already.

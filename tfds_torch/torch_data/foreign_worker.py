@@ -1,6 +1,5 @@
 """What a ForeignReader gives torch's DataLoader: the start of workers, a measured dataset, packed batches."""
 
-import os
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from tfds_torch.torch_data.default_collation import DefaultCollation
 from tfds_torch.torch_data.loader_options import LoaderOptions, is_iterable
 from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.tensor_codec import pack
-from tfds_torch.torch_data.worker_info import fill_worker_info
+from tfds_torch.torch_data.worker_info import call_worker_init, fill_worker_info
 
 _LARGEST_BATCH_BYTES = 1 << 27  # Of address space, not of memory; torch carries larger ones.
 _OTHER_SLOTS = 6  # Batches on their way, and some that the training loop holds.
@@ -109,15 +108,7 @@ def _start_worker(context: WorkerContext, initialise: Callable[[int], None] | No
     info = torch.utils.data.get_worker_info()
     if info is not None and isinstance(info.dataset, MeasuredMap | MeasuredIterable):
         fill_worker_info(info.id, info.num_workers, info.seed, info.dataset.dataset)
-    if initialise is None:
-        return
-    try:
-        initialise(worker)
-    except Exception as error:
-        failure = Failure.of(error)
-        raise WorkerError(
-            f"worker_init_fn failed in worker {worker} (pid {os.getpid()}): {failure.message}\n{failure.trace}"
-        ) from None
+    call_worker_init(initialise, worker)
 
 
 class MeasuredMap(Dataset[Any]):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.pool import WorkerPool
 from tfds_torch.loaders.pool_setup import make_slots
 from tfds_torch.loaders.receiver import ItemReceiver
@@ -18,7 +18,6 @@ from tfds_torch.loaders.worker import PoolContext, WorkerBatch
 from tfds_torch.parsers.reading_names import name_of, names_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.watchdog import Watchdog
@@ -30,7 +29,7 @@ from tfds_torch.torch_data.default_collation import DefaultCollation
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.tensor_codec import TensorCodec
-from tfds_torch.torch_data.worker_info import fill_worker_info
+from tfds_torch.torch_data.worker_info import call_worker_init, fill_worker_info
 
 
 def make_generator(dataset: Any, options: LoaderOptions) -> torch.Generator | None:
@@ -97,15 +96,7 @@ class DatasetSource:
         seed = self.base_seed + worker
         fill_worker_info(worker, num_workers, seed, self.dataset)
         torch.manual_seed(seed_random_and_numpy(seed))
-        if self.initialise is None:
-            return
-        try:
-            self.initialise(worker)
-        except Exception as error:
-            failure = Failure.of(error)
-            raise WorkerError(
-                f"worker_init_fn failed in worker {worker} (pid {os.getpid()}): {failure.message}\n{failure.trace}"
-            ) from None
+        call_worker_init(self.initialise, worker)
 
     def items(  # noqa: D102
         self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics

@@ -162,10 +162,9 @@ class TensorBuffers:
 
     def __call__(self, shape: tuple[int, int, int, int]) -> TensorBuffer:
         """Returns a buffer of [B, H, W, C]."""
-        # Threads write into it that know nothing of the caller's `torch.inference_mode()`.
-        with torch.inference_mode(False):
-            if torch.utils.data.get_worker_info() is None:
-                return make_own_buffer(shape)
+        if torch.utils.data.get_worker_info() is None:
+            return make_own_buffer(shape)
+        with torch.inference_mode(False):  # As of a process's own buffer.
             slot = None if self._slots is None else self._slots.take(math.prod(shape))
             return TensorBuffer(_empty_shared(shape) if slot is None else torch.from_numpy(slot.reshape(shape)))
 
@@ -175,6 +174,7 @@ class TensorBuffers:
 
 def make_own_buffer(shape: tuple[int, int, int, int]) -> TensorBuffer:
     """Returns a buffer of [B, H, W, C] in this process's own memory, which is used over and over."""
+    # Threads write into it that know nothing of the caller's `torch.inference_mode()`.
     with torch.inference_mode(False):
         return TensorBuffer(torch.from_numpy(_own_memory.take(shape)))
 

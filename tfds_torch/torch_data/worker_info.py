@@ -1,7 +1,12 @@
-"""What `torch.utils.data.get_worker_info()` returns in our own workers: the only use of a private part of torch."""
+"""What torch gives user code in its workers, for our own: `get_worker_info()`, by its private name; worker_init_fn."""
 
 import logging
+import os
+from collections.abc import Callable
 from typing import Any
+
+from tfds_torch.errors import WorkerError
+from tfds_torch.runtime.failure import Failure
 
 _logger = logging.getLogger(__name__)
 
@@ -24,3 +29,20 @@ def fill_worker_info(worker: int, num_workers: int, seed: int, dataset: Any) -> 
         torch_worker._worker_info = info
     except (ImportError, AttributeError, TypeError) as error:
         _logger.warning("torch.utils.data.get_worker_info() is None in workers: %s: %s", type(error).__name__, error)
+
+
+def call_worker_init(initialise: Callable[[int], None] | None, worker: int) -> None:
+    """Calls the user's `worker_init_fn`, if there is one, with the number of this worker.
+
+    Raises:
+        WorkerError: it failed.
+    """
+    if initialise is None:
+        return
+    try:
+        initialise(worker)
+    except Exception as error:
+        failure = Failure.of(error)
+        raise WorkerError(
+            f"worker_init_fn failed in worker {worker} (pid {os.getpid()}): {failure.message}\n{failure.trace}"
+        ) from None
