@@ -7,7 +7,7 @@ delivered under another G, slots and batches are counted from there on.
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ LARGEST_KEY = 2**63 - 1
 """The largest sample key that int64 holds."""
 
 
-class Remainder(str, Enum):
+class Remainder(StrEnum):
     """What happens to the examples that do not fill a last global batch.
 
     `WRAP`: it is filled with the first examples of the next pass. `DROP`: it is left out. `PAD`: it is filled with
@@ -39,7 +39,7 @@ class Remainder(str, Enum):
     KEEP = "keep"
 
 
-class Delivery(str, Enum):
+class Delivery(StrEnum):
     """What a dataset hands to its loader: single examples (`SAMPLE`), or whole batches (`BATCH`)."""
 
     SAMPLE = "sample"
