@@ -174,3 +174,10 @@ def use_from_a_daemon(replies: Any) -> None:
     called = subprocess_call.call(echo, 1, word="two")
     counted = list(subprocess_call.iterate(count, 3))
     replies.send((daemon, called, counted, os.getpid()))
+
+
+def fork_and_join() -> int | None:
+    worker = multiprocessing.get_context("fork").Process(target=int)
+    worker.start()
+    worker.join(20)
+    return worker.exitcode

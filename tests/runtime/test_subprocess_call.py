@@ -651,3 +651,7 @@ def test_a_fork_in_the_middle_of_an_answer_can_ask(run_life: Callable[..., list[
 def test_a_program_that_ends_ends_its_process(run_life: Callable[..., list[str]]) -> None:
     (pid,) = run_life(answering.ask_and_end)
     assert_ends(open_pid(int(pid)))
+
+
+def test_the_function_may_fork_processes() -> None:
+    assert call(child_functions.fork_and_join) == 0

@@ -9,6 +9,7 @@ The child writes its own output to our standard error, ignores Ctrl-C (the paren
 is gone, also by SIGKILL. A process that is forked from the parent leaves the parent's child alone.
 """
 
+import json
 import os
 import pickle
 import queue
@@ -33,8 +34,8 @@ T = TypeVar("T")
 _BOOT = """
 import sys
 sys.path[:] = [entry for entry in sys.path if entry]
-import pickle
-sys.path[:] = pickle.load(sys.stdin.buffer)
+import json
+sys.path[:] = json.loads(sys.argv.pop())
 from tfds_torch.runtime.subprocess_call import serve
 serve()
 """
@@ -150,7 +151,6 @@ class _Child:
         self._function, self._owner = function, os.getpid()
         self.process = start_child()
         _children.add(self)
-        self._write(pickle.dumps([os.path.abspath(entry or ".") for entry in sys.path]))  # Where modules are found.
 
     def send(self, content: bytes) -> None:
         """Sends a frame; where the process died, waiting for its reply says how."""
@@ -190,8 +190,9 @@ class _Child:
 
 
 def start_child() -> "subprocess.Popen[bytes]":
-    """Starts a process that answers requests, once it was sent the path of modules."""
-    command = [sys.executable, "-c", _BOOT]
+    """Starts a process that answers requests, and finds modules where this one does."""
+    path = json.dumps([os.path.abspath(entry or ".") for entry in sys.path])
+    command = [sys.executable, "-c", _BOOT, path]
     # Unbuffered: no buffer has a lock that a fork could leave locked, or bytes that a forked process would write.
     return subprocess.Popen(command, 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 (no shell; our own code)
 
@@ -263,7 +264,9 @@ def _respond(request: bytearray, replies: IO[bytes]) -> None:
 
 
 def _receive_requests(requests: "queue.SimpleQueue[bytearray]") -> None:
-    while (frame := _receive_frame(sys.stdin.buffer)) is not None:
+    # Not sys.stdin: a process that the function forks closes it, and would wait for its lock, which this thread holds.
+    pipe = os.fdopen(os.dup(0), "rb", 0)
+    while (frame := _receive_frame(pipe)) is not None:
         requests.put(frame)
     os._exit(1)  # An answer that is being made is not needed any more.
 
