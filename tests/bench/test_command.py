@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of
 
-from tfds_torch.bench.face import read_reports, readme_block
+from tfds_torch.bench.readme_charts import read_reports, readme_block
 
 TESTS = Path(__file__).parents[1]
 SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_choice, check_integer
-from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, find_distinct, order_at
+from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at, unique
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 
@@ -243,7 +243,7 @@ class EpochPlan:
         if not self.shuffle:
             return positions
         examples = np.empty_like(positions)
-        for number in find_distinct(passes).values.tolist():
+        for number in unique(passes).values.tolist():
             here = passes == number
             examples[here] = self._order_at(positions[here], number)
         return examples
