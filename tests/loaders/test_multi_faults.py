@@ -28,7 +28,7 @@ AreGone = Callable[[list[int]], bool]
 def test_a_death_over_a_function_names_it_and_the_next_iteration_is_whole() -> None:
     with MultiLoader(sources.numbers, 2, persistent_workers=True, timeout_s=60.0) as loader:
         iteration = iter(loader)
-        assert next(iteration) == 0
+        assert [next(iteration), next(iteration)] == [0, 1]  # Both workers have begun.
         os.kill(loader.worker_pids[1], signal.SIGKILL)
         expected = r"^Worker 1 \(pid \d+\) was killed by SIGKILL .* while it read numbers\. Begin the epoch again"
         with pytest.raises(WorkerError, match=expected):
