@@ -22,7 +22,7 @@ WHOLE_MODULE = 'pytest.skip("no luck", allow_module_level=True)'
 def checkout(root: Path, tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = tests\n")
-    for name in ("conftest.py", "told.py", "torchvision_build.py"):
+    for name in ("conftest.py", "pytest_report.py", "torchvision_build.py"):
         shutil.copy(root / "tests" / name, tmp_path / "tests")
     return tmp_path
 
