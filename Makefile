@@ -80,8 +80,9 @@ $(INSTALLED_BENCH): $(INSTALLED)
 	@$(INSTALL) -e '.[ffcv]' || echo "FFCV will be reported as missing; it is built from its source, which needs: apt install libopencv-dev libturbojpeg0-dev pkg-config"
 	@touch $@
 
-bench: $(INSTALLED_BENCH) ## measure this machine, against timm and others; then draw the README's chart and print its table
-	@status=0; $(BIN)/python -m tfds_torch.bench || status=$$?; $(BIN)/python -m tfds_torch.bench readme; exit $$status
+bench: $(INSTALLED_BENCH) ## measure this machine against timm and others, and draw the README's chart; or one suite: SUITE=jpeg
+	@status=0; $(BIN)/python -m tfds_torch.bench $(SUITE) || status=$$?; \
+		$(if $(SUITE),,$(BIN)/python -m tfds_torch.bench readme;) exit $$status
 
 clean: ## remove the environment, caches and build outputs
 	@rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

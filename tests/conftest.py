@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import told
+import pytest_report
 import torchvision_build
 
 ROOT = Path(__file__).parents[1]
@@ -106,8 +106,8 @@ class SkipGate:
 def pytest_configure(config: pytest.Config) -> None:
     lines = [line.strip() for line in ALLOWED_SKIPS.read_text(encoding="utf-8").splitlines()]
     config.pluginmanager.register(SkipGate({line for line in lines if line and not line.startswith("#")}))
-    told.install(config)
-    told.tell(config, "torchvision", torchvision_build.describe, is_fact=True)
+    pytest_report.install(config)
+    pytest_report.tell(config, "torchvision", torchvision_build.describe, is_fact=True)
 
 
 def pytest_unconfigure() -> None:

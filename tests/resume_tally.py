@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from told import tell
+from pytest_report import tell
 
 
 @dataclass(frozen=True)

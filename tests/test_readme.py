@@ -90,3 +90,22 @@ def test_the_tests_that_the_mental_model_names_are_there() -> None:
     assert len(named) >= 8, "a test for every promise of mode index"
     for path, name in named:
         assert f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
+
+
+def test_every_decision_has_its_four_parts_and_names_tests_and_files_that_are_there() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    assert 12 <= len(pages) <= 15
+    index = (ROOT / "docs" / "decisions" / "index.md").read_text()
+    for page in pages:
+        text = page.read_text()
+        assert re.findall("^## (.+)$", text, re.MULTILINE) == [
+            "Context",
+            "Decision",
+            "What it costs",
+            "Tests that hold it",
+        ], page.name
+        assert f"({page.name})" in index
+        for path, name in re.findall(r"^- `(tests/[\w/]+\.py)(?:::(\w+))?`$", text, re.MULTILINE):
+            assert not name or f"def {name}(" in (ROOT / path).read_text(), f"{page.name}: {path}::{name}"
+        for path in re.findall(r"`((?:\w+/)+\w+\.py)(?:::\w+)?`", text):
+            assert (ROOT / path).exists() or (ROOT / "tfds_torch" / path).exists(), f"{page.name}: {path}"

@@ -22,7 +22,7 @@ WHOLE_MODULE = 'pytest.skip("no luck", allow_module_level=True)'
 def checkout(root: Path, tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = tests\n")
-    for name in ("conftest.py", "told.py", "torchvision_build.py"):
+    for name in ("conftest.py", "pytest_report.py", "torchvision_build.py"):
         shutil.copy(root / "tests" / name, tmp_path / "tests")
     return tmp_path
 
@@ -53,7 +53,9 @@ def test_an_unnamed_skip_fails_a_run_in_several_processes(checkout: Path, code: 
 
 @pytest.mark.slow
 def test_what_tests_tell_is_in_the_summary_also_of_several_processes(checkout: Path) -> None:
-    code = "from told import tell\ndef test_it(request): tell(request.config, 'the count', lambda: ['17 of 17'])"
+    code = (
+        "from pytest_report import tell\ndef test_it(request): tell(request.config, 'the count', lambda: ['17 of 17'])"
+    )
     for options in ((), ("-n", "2", "--dist", "loadfile")):
         code_, output = run_pytest(checkout, code, "", *options)
         assert code_ == 0, output

@@ -1,15 +1,10 @@
 """The places that name a version of the package or of Python agree."""
 
 import re
-import sys
+import tomllib
 from pathlib import Path
 
 import tfds_torch
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -36,4 +31,9 @@ def test_the_oldest_python_of_the_classifiers_is_the_oldest_that_may_install_the
 
 def test_the_changelog_says_which_pythons_were_tried() -> None:
     (tried,) = re.findall(r"Tried with Python ([\d., and]+\d)\.", CHANGELOG)
-    assert re.findall(r"3\.\d+", tried) == python_versions()
+    assert set(python_versions()) <= set(re.findall(r"3\.\d+", tried))
+
+
+def test_who_cites_the_package_cites_this_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {tfds_torch.__version__}\n" in citation

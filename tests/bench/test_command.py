@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of
 
-from tfds_torch.bench.face import read_reports, readme_block
+from tfds_torch.bench.readme_charts import read_reports, readme_block
 
 TESTS = Path(__file__).parents[1]
 SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")
@@ -157,15 +157,15 @@ def test_the_chart_is_drawn_where_it_is_wanted(tmp_path: Path, in_process: Any) 
 def test_a_run_of_everything_replaces_the_committed_reports_and_draws_the_chart_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Any
 ) -> None:
-    from tfds_torch.bench import command, face
+    from tfds_torch.bench import command, readme_charts
 
     reports = read_reports()
     folders = []
     drawn: list[list[str]] = []
-    monkeypatch.setattr(face, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(readme_charts, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(command.suites, "run", lambda suite, *_: replace(reports["jpeg"], suite=suite.name))
     monkeypatch.setattr(command.output, "write", lambda report, folder: folders.append(folder) or [])
-    monkeypatch.setattr(face, "draw_charts", lambda found: drawn.append(list(found)))
+    monkeypatch.setattr(readme_charts, "draw_charts", lambda found: drawn.append(list(found)))
     assert in_process([]) == 1
     assert (set(folders), drawn) == ({tmp_path / "results"}, [SUITE_NAMES.split(", ")])
     folders.clear()
@@ -176,11 +176,11 @@ def test_a_run_of_everything_replaces_the_committed_reports_and_draws_the_chart_
 def test_where_a_peer_of_the_chart_is_missing_it_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tfds_torch.bench import command, face
+    from tfds_torch.bench import command, readme_charts
 
     jpeg = read_reports()["jpeg"]
     without_peers = replace(jpeg, tables=[replace(jpeg.tables[0], rows=jpeg.tables[0].rows[:1])])
-    monkeypatch.setattr(face, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(readme_charts, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(command.suites, "run", lambda suite, *_: replace(without_peers, suite=suite.name))
     monkeypatch.setattr(command.output, "write", lambda report, folder: [])
     assert in_process([]) == 1

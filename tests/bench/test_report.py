@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tfds_torch.bench import output
 from tfds_torch.bench.contests import BEYOND, SAMPLE, STARTING
-from tfds_torch.bench.face import RESULTS
+from tfds_torch.bench.readme_charts import RESULTS
 from tfds_torch.bench.report import Report
 from tfds_torch.errors import ConfigError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tfds_torch.check.advice import Facts, advise
+from tfds_torch.check.advice import AdviceInput, advise
 from tfds_torch.check.throughput import STAGES, RankReading
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
@@ -23,7 +23,7 @@ PLAN = {"num_examples", "batch_size", "remainder", "is_training", "shuffle", "re
 """Arguments of `facts` that belong to the plan."""
 
 
-def facts(num_replicas: int = 1, num_workers: int = 2, **changes: Any) -> Facts:
+def facts(num_replicas: int = 1, num_workers: int = 2, **changes: Any) -> AdviceInput:
     """Returns facts of which nothing is to be said, and changes of them."""
     world = World(0, num_replicas, 0, num_workers)
     is_training = changes.get("is_training", True)
@@ -38,7 +38,7 @@ def facts(num_replicas: int = 1, num_workers: int = 2, **changes: Any) -> Facts:
             **{name: value for name, value in changes.items() if name in PLAN},
         }
     )
-    good = Facts(
+    good = AdviceInput(
         dataset="cats:1.0.0",
         split="train",
         plan=plan,

@@ -21,7 +21,7 @@ from tfds_torch.check.findings import Findings
 from tfds_torch.check.json_report import make_report
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.outputs import save_output
-from tfds_torch.check.verdict import NotJudged, Promise, Some
+from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.errors import ConfigError, ShardError
 
 
@@ -81,7 +81,7 @@ def test_what_was_not_judged_is_said(tmp_path: Path) -> None:
 
 def test_of_many_ids_the_number_and_the_first_hundred_are_given(tmp_path: Path) -> None:
     ids = [f"x__{number}" for number in range(101)]
-    counts = EpochCounts((3, 3), Some(ids), Some(ids[:100]), Some(ids[:99]), 10, 2)
+    counts = EpochCounts((3, 3), CappedList(ids), CappedList(ids[:100]), CappedList(ids[:99]), 10, 2)
     with mock.patch.object(Findings, "counts", {0: counts}):
         (epoch,) = save(tmp_path / "r.json", Findings())["epochs"]
     assert epoch == {

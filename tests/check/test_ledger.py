@@ -11,7 +11,7 @@ from tfds_torch.check.expectation import Expectation, Share
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun
 from tfds_torch.check.ledger import EpochEnd, Ledger, Received
 from tfds_torch.check.promises import judge
-from tfds_torch.check.verdict import Some
+from tfds_torch.check.verdict import CappedList
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import epoch_order
 from tfds_torch.plan.world import World
@@ -79,13 +79,13 @@ def test_what_is_held_of_an_epoch_is_the_same_for_a_dataset_ten_times_as_large()
 
 
 def test_many_texts_are_counted_and_a_hundred_kept() -> None:
-    some = Some(str(number) for number in range(500))
+    some = CappedList(str(number) for number in range(500))
     some.add("again", 600)
-    both = Some(["first"])
+    both = CappedList(["first"])
     both.extend(some)
     assert (some.number, len(some.first), both.number, len(both.first)) == (1100, 100, 1101, 100)
     assert str(both) == "first, 0, 1, 2, 3 and 1096 more"
-    assert (bool(Some()), str(Some())) == (False, "")
+    assert (bool(CappedList()), str(CappedList())) == (False, "")
 
 
 def test_of_an_interrupted_reading_what_ended_is_judged() -> None:

@@ -16,7 +16,7 @@ from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts, Ledger
 from tfds_torch.check.report import plain, print_findings, print_verdict
 from tfds_torch.check.throughput import STAGES, RankReading
-from tfds_torch.check.verdict import NotJudged, Promise, Some
+from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.runtime.metrics import EpochTimes
 
 
@@ -39,7 +39,7 @@ class PlayedLedger(Ledger):
     """A ledger that knows nothing but one epoch and its labels."""
 
     def __init__(self, labels: Sequence[LabelCount]) -> None:
-        self.counts = {0: EpochCounts((1,), Some(), Some(), Some(), 3, 0)}
+        self.counts = {0: EpochCounts((1,), CappedList(), CappedList(), CappedList(), 3, 0)}
         self.num_batches = 0
         self.labels = mock.Mock(counts=lambda: labels)
 

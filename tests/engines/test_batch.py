@@ -1,4 +1,4 @@
-"""Assembly: chunks become batches, in order, in their own memory, whichever thread decodes them and when."""
+"""BatchAssembler: chunks become batches, in order, in their own memory, whichever thread decodes them and when."""
 
 import gc
 import threading

@@ -44,7 +44,7 @@ def no_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("this path has neither")
 
-    monkeypatch.setattr(direct, "Assembly", refuse)
+    monkeypatch.setattr(direct, "BatchAssembler", refuse)
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
 

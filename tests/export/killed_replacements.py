@@ -18,7 +18,7 @@ from typing import Any
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.runtime import whole_folder
+from tfds_torch.runtime import atomic_folder
 
 OLD_SHARDS, NEW_SHARDS = 2, 3
 CALLS = ("mkdir", "write", "pwrite", "fsync", "replace", "rename", "link", "unlink", "rmdir", "chmod")
@@ -48,8 +48,8 @@ class Kill:
         self.at, self.count = at, mmap.mmap(-1, 8)
         for name in CALLS:
             setattr(os, name, self.counted(getattr(os, name)))
-        call = whole_folder._exchanging_call()
-        whole_folder._exchanging_call = lambda: None if call is None else self.counted(call)  # type: ignore[assignment]
+        call = atomic_folder._exchanging_call()
+        atomic_folder._exchanging_call = lambda: None if call is None else self.counted(call)  # type: ignore[assignment]
 
     def counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def act(*arguments: Any, **options: Any) -> Any:
@@ -65,7 +65,7 @@ class Kill:
 def main() -> None:
     root, folder, file_format, exchange = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
     if exchange == "renames":
-        whole_folder._exchanging_call = lambda: None  # type: ignore[assignment]
+        atomic_folder._exchanging_call = lambda: None  # type: ignore[assignment]
     parser, other = ParserTfds(root, "digits"), ParserTfds(root, "digits", "test")
     old, whole, out = folder / "old", folder / "whole", folder / "place" / "out"
     for place, num_shards in ((old, OLD_SHARDS), (whole, NEW_SHARDS)):

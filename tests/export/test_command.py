@@ -16,7 +16,7 @@ from conftest import ROOT
 from tfds_torch.export import command
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.runtime.whole_folder import WholeFolder
+from tfds_torch.runtime.atomic_folder import AtomicFolder
 from tfds_torch.storage.beton import verify as verifying
 
 DEADLINE_S = 120
@@ -340,7 +340,7 @@ def test_an_export_that_is_interrupted_while_it_replaces_another_one_says_which_
 ) -> None:
     def interrupt(parser: Any, out: Path, **options: Any) -> Any:
         out.mkdir()
-        whole = WholeFolder(out)
+        whole = AtomicFolder(out)
         whole.begin("train")
         if is_put:
             whole.put()

@@ -12,15 +12,15 @@ from conftest import ROOT
 from export.made_sources import PAGE, Numbered
 from tfds_torch.errors import ExportError
 from tfds_torch.export.exporting import export_dataset
-from tfds_torch.runtime.whole_file import WholeFile
+from tfds_torch.runtime.atomic_file import AtomicFile
 
 
 class Refusing:
     """Lets the n-th write fail, counted in each process."""
 
     def __init__(self, patch: pytest.MonkeyPatch, at: int, number: int) -> None:
-        self.left, self.number, self.write = at, number, WholeFile.write
-        patch.setattr(WholeFile, "write", lambda *arguments: self.act(*arguments))
+        self.left, self.number, self.write = at, number, AtomicFile.write
+        patch.setattr(AtomicFile, "write", lambda *arguments: self.act(*arguments))
 
     def act(self, *arguments: Any) -> None:
         self.left -= 1

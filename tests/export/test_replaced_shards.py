@@ -26,7 +26,7 @@ from tfds_torch.export.shard_request import ShardRequest
 from tfds_torch.export.sharded_export import ShardedExport
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.runtime import whole_folder
+from tfds_torch.runtime import atomic_folder
 from tfds_torch.runtime.metrics import StageMetrics
 
 OLD, NEW = 4, 5
@@ -94,7 +94,7 @@ def test_whatever_the_system_refuses_the_old_or_the_new_export_is_there(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     if call == "rename":  # Of two, where folders cannot be exchanged by one call.
-        monkeypatch.setattr(whole_folder, "_exchanging_call", lambda: None)
+        monkeypatch.setattr(atomic_folder, "_exchanging_call", lambda: None)
     before, original = contents(out), getattr(os, call)
     export(Numbered(), tmp_path / "new")
     after = replaced(before, tmp_path / "new")
@@ -116,7 +116,7 @@ def test_whatever_the_system_refuses_the_old_or_the_new_export_is_there(
             with suppress(ExportError):
                 export(Numbered(), out, overwrite=True)
                 there = after
-        found = {name: content for name, content in contents(out).items() if name != whole_folder.MARKER}
+        found = {name: content for name, content in contents(out).items() if name != atomic_folder.MARKER}
         assert there.items() <= (found | {"more/inner.txt": b"inner"}).items()
         assert num_shards_in(out) == (OLD if there is before else NEW)
         if left >= 0:
@@ -281,7 +281,7 @@ def test_an_exchange_that_the_system_refuses_is_an_error_and_the_old_export_stay
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(whole_folder, "exchange", refuse)
+        patch.setattr(atomic_folder, "exchange", refuse)
         with pytest.raises(ExportError, match=r"failed: Operation not permitted\. What was there before is as it was"):
             export(Numbered(), out, overwrite=True)
     assert contents(out) == before
@@ -364,7 +364,7 @@ def test_a_reader_opens_a_folder_whose_replacement_was_killed_between_two_rename
 ) -> None:
     parser, out = ParserTfds(exported_root, "digits"), tmp_path / "out"
     export(parser, out, format=file_format, num_shards=2)
-    whole = whole_folder.WholeFolder(out)
+    whole = atomic_folder.AtomicFolder(out)
     whole.begin("train")
     for path in out.iterdir():
         shutil.copy(path, whole.new)

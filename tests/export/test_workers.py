@@ -20,7 +20,7 @@ from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import workers
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.worker_faults import ReadingNames
+from tfds_torch.runtime.worker_faults import ErrorContext
 
 others: list[psutil.Process] = []  # Children of the tests, that no test here has started.
 
@@ -129,7 +129,7 @@ class Answers:
 def test_a_worker_that_is_stopped_while_it_answers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "STUCK_S", 0.5)
     with (
-        workers.Workers(1, Answers(), ReadingNames("a dataset", "", None), "It failed.") as one,
+        workers.Workers(1, Answers(), ErrorContext("a dataset", "", None), "It failed.") as one,
         pytest.raises(ExportError, match=r"is stopped \(T\), and has not ended its answer for 0\.5 s"),
     ):
         list(one.run([1], 1, stop_children))
@@ -150,7 +150,7 @@ class ReadsLong(Answers):
 
 def test_a_worker_that_reads_for_long_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "STUCK_S", 0.6)
-    with workers.Workers(1, ReadsLong(), ReadingNames("a dataset", "", None), "It failed.") as one:
+    with workers.Workers(1, ReadsLong(), ErrorContext("a dataset", "", None), "It failed.") as one:
         assert [answer for answer in one.run([1], 1, lambda: None) if answer] == ["read"]
 
 
@@ -168,7 +168,7 @@ def test_a_worker_that_fails_before_its_next_task_is_sent_says_why() -> None:
         (child,) = started()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # All of its threads, and so its files, are gone.
 
-    names = ReadingNames("a dataset", "", None)
+    names = ErrorContext("a dataset", "", None)
     with (
         workers.Workers(1, FailsAtTwo(), names, "It failed.") as one,
         pytest.raises(ExportError, match="the lost key"),

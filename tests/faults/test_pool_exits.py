@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import INTERRUPTED
-from told import tell
+from pytest_report import tell
 from zygote import Script
 
 from faults import pool_lives

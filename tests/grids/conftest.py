@@ -2,8 +2,8 @@
 
 import pytest
 from fleet_fixtures import fleet
+from pytest_report import tell
 from tfds_fixtures import Datasets, cache_home, datasets
-from told import tell
 
 from grids.fleet import Fleet
 from grids.splits import Split, Truth, list_splits, make_splits

@@ -26,7 +26,7 @@ from tfds_torch import (
 )
 from tfds_torch.errors import CorruptRecordError, WorkerError
 from tfds_torch.parsers.cache.decoded_cache import list_caches
-from tfds_torch.parsers.reading_names import names_of
+from tfds_torch.parsers.error_context import names_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput

@@ -1,4 +1,4 @@
-"""find_distinct: what numpy.unique gives, without what it imports."""
+"""unique: what numpy.unique gives, without what it imports."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from zygote import forked_instead_of_fresh
 
 from tfds_torch import demo
-from tfds_torch.plan.order import find_distinct
+from tfds_torch.plan.order import unique
 
 
 @given(st.lists(st.integers(-5, 5)))
 def test_it_is_numpys_own(values: list[int]) -> None:
     array = np.array(values, np.int64)
     numpys = np.unique(array, return_index=True, return_inverse=True)
-    for ours, theirs in zip(find_distinct(array), numpys, strict=True):
+    for ours, theirs in zip(unique(array), numpys, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 

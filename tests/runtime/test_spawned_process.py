@@ -13,7 +13,7 @@ import pytest
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.spawned_process import NOT_LOADED, with_reports
-from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
+from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
@@ -144,7 +144,7 @@ def test_work_that_cannot_be_unpickled_is_told_with_its_traceback() -> None:
     assert file is not None
     os.write(file, b"Traceback ...\nModuleNotFoundError: No module named 'mine'")
     os.close(file)
-    told = WorkerFaults(ReadingNames("digits"), StageMetrics(1), output, 5.0, True).describe_deaths(
+    told = WorkerFaults(ErrorContext("digits"), StageMetrics(1), output, 5.0, True).describe_deaths(
         [(0, 7, NOT_LOADED)]
     )
     assert told.startswith(
@@ -155,7 +155,7 @@ def test_work_that_cannot_be_unpickled_is_told_with_its_traceback() -> None:
 
 
 def test_a_worker_that_has_not_begun_in_time_may_be_importing_the_script() -> None:
-    faults = WorkerFaults(ReadingNames("digits"), StageMetrics(1), WorkerOutput(1), 5.0, True)
+    faults = WorkerFaults(ErrorContext("digits"), StageMetrics(1), WorkerOutput(1), 5.0, True)
     told = faults.describe_stall([os.getpid()], 0)
     assert "has not begun to read digits." in told
     assert "It may still import the script. A worker that is not forked imports the script anew" in told

@@ -6,7 +6,7 @@ import pytest
 
 from tfds_torch.runtime import worker_faults
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
+from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 
 PIDS = [101, 102, 103]
@@ -23,7 +23,7 @@ def stall(
             metrics.note_done()
     states = {PIDS[stopped]: ("T", "stopped")} if stopped is not None else {}
     monkeypatch.setattr(worker_faults, "process_state", lambda pid: states.get(pid, ("S", "sleeping")))
-    faults = WorkerFaults(ReadingNames("digits", "Begin again."), metrics, WorkerOutput(0), 5.0, False)
+    faults = WorkerFaults(ErrorContext("digits", "Begin again."), metrics, WorkerOutput(0), 5.0, False)
     return faults.describe_stall(PIDS, num_received)
 
 
@@ -44,12 +44,12 @@ def test_the_worker_that_keeps_all_waiting_is_named(
 
 
 def test_one_that_has_not_begun_is_said_so_and_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    faults = WorkerFaults(ReadingNames("digits", "Begin again."), StageMetrics(1), WorkerOutput(1), 5.0, False)
+    faults = WorkerFaults(ErrorContext("digits", "Begin again."), StageMetrics(1), WorkerOutput(1), 5.0, False)
     monkeypatch.setattr(WorkerOutput, "ask_for_stack", lambda *args: pytest.fail("asked"))
     assert "has not begun to read digits. Begin again." in faults.describe_stall([os.getpid()], 0)
 
 
 def test_without_a_time_limit_the_messages_name_none() -> None:
-    faults = WorkerFaults(ReadingNames("digits", "Begin again."), StageMetrics(1), WorkerOutput(1), None, False)
+    faults = WorkerFaults(ErrorContext("digits", "Begin again."), StageMetrics(1), WorkerOutput(1), None, False)
     assert faults.describe_own_stall("").startswith("No batch came. The training process itself reads digits")
     assert faults.describe_stall([os.getpid()], 0).startswith("No batch came. Worker 0")

@@ -1,10 +1,6 @@
-import sys
 from pathlib import Path
 
 import pytest
-
-# The package array-record has no wheel for older Pythons, and no extra of ours asks for it there.
-collect_ignore = [] if sys.version_info >= (3, 11) else ["test_array_record.py"]
 
 
 @pytest.fixture

@@ -29,8 +29,7 @@ from tfds_torch.storage.tfrecord.framing import count_records
 
 SPECS = {"image": FieldSpec((), object), "label": FieldSpec((), np.int64), "absent": FieldSpec((), np.int64)}
 COUNTS = (6, 0, 9)
-# The package array-record has no wheel for older Pythons.
-FORMATS = ["tfrecord", "array_record"] if sys.version_info >= (3, 11) else ["tfrecord"]
+FORMATS = ["tfrecord", "array_record"]
 
 
 def write_array_record(path: Path, records: Sequence[bytes]) -> None:

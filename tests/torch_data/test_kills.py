@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 import pytest
+from pytest_report import tell
 from resume_tally import Count, Outcome, count_outcomes
-from told import tell
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, World

@@ -18,7 +18,7 @@ from zygote import Script, last_line_of, torch_zygote
 
 from tfds_torch import create_loader
 from tfds_torch.errors import WorkerError
-from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
+from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.torch_data.foreign import ForeignWorkers
 from tfds_torch.torch_data.foreign_worker import WorkerContext
 from torch_data import loader_lives
@@ -125,7 +125,7 @@ def test_a_worker_that_was_asked_to_end_is_not_said_to_have_finished(run_life: R
 
 def test_a_connection_that_breaks_is_reported_as_the_death_behind_it() -> None:
     """torch raises what the connection does, while the worker at its other end is not quite dead yet."""
-    context, names, shared = multiprocessing.get_context("fork"), ReadingNames("Harmed"), WorkerContext.of(1)
+    context, names, shared = multiprocessing.get_context("fork"), ErrorContext("Harmed"), WorkerContext.of(1)
     workers = ForeignWorkers(context, names, shared, 10.0)
     workers.faults = WorkerFaults(names, shared.metrics, shared.output, 10.0, can_import_only=True)
     process = workers.context.Process(target=os._exit, args=(0,))  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from tfds_torch.bench import face, output, suites
+from tfds_torch.bench import output, readme_charts, suites
 from tfds_torch.bench.suite import Settings, Suite
 from tfds_torch.bench.suites import SUITES
 from tfds_torch.bench.task import BASELINE_REVISION
@@ -113,18 +113,18 @@ def _parse_face(arguments: Sequence[str]) -> argparse.Namespace:
     what = arguments[0]
     parser = argparse.ArgumentParser(prog=f"python -m tfds_torch.bench {what}", allow_abbrev=False)
     parser.add_argument("face", choices=[what], metavar=what)
-    parser.add_argument("--reports", type=Path, default=face.RESULTS, metavar="DIR", help="(%(default)s)")
+    parser.add_argument("--reports", type=Path, default=readme_charts.RESULTS, metavar="DIR", help="(%(default)s)")
     if what == CHART:
-        parser.add_argument("--out", type=Path, default=face.ASSETS, metavar="DIR", help="(%(default)s)")
+        parser.add_argument("--out", type=Path, default=readme_charts.ASSETS, metavar="DIR", help="(%(default)s)")
     return parser.parse_args(arguments)
 
 
 def _show_face(options: argparse.Namespace, console: Console) -> int:
-    reports = face.read_reports(options.reports)
+    reports = readme_charts.read_reports(options.reports)
     if options.face == README:
-        print(face.readme_block(reports))  # noqa: T201 (as it stands in the README: nothing is wrapped)
+        print(readme_charts.readme_block(reports))  # noqa: T201 (as it stands in the README: nothing is wrapped)
     else:
-        for path in face.draw_charts(reports, options.out):
+        for path in readme_charts.draw_charts(reports, options.out):
             console.print(Text(str(path)), soft_wrap=True)
     return OK
 
@@ -148,7 +148,7 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
         raise ConfigError(f"--timeout {options.timeout:g}: must be a number of seconds, more than 0.")
     # Only a run of everything as it is replaces the committed reports, and the chart that is made of them.
     is_full = not typed
-    folder = options.out or (face.RESULTS if is_full else Path("bench_results"))
+    folder = options.out or (readme_charts.RESULTS if is_full else Path("bench_results"))
     output.check_folder(folder, [suite.name for suite in chosen])
     settings = Settings(
         options.photos, options.batch_size, options.workers, options.repeats, options.timeout, options.baseline
@@ -171,7 +171,7 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
     output.write_overview(found, folder)
     if is_full:
         try:
-            face.draw_charts({report.suite: report for report in found})
+            readme_charts.draw_charts({report.suite: report for report in found})
         except ConfigError as error:  # Not everybody is there on every machine.
             console.print(Text(f"The README's chart stays as it is. {error}"), soft_wrap=True)
     console.print(Text(f"Reports are in {folder}."), soft_wrap=True)

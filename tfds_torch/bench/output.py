@@ -16,8 +16,8 @@ from tfds_torch.bench.figures import OURS_BY_IT, SPEED
 from tfds_torch.bench.report import Report, table_lines
 from tfds_torch.bench.task import OURS
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.atomic_file import write_atomically
 from tfds_torch.runtime.printable import printable
-from tfds_torch.runtime.whole_file import write_whole
 
 OVERVIEW = "overview.md"
 """Name of the page about all suites of a run."""
@@ -60,8 +60,8 @@ def write(report: Report, folder: Path) -> list[str]:
             is_drawn = draw_report(report, picture)
         except ImportError as error:
             notes.append(f"No chart: {error} (in a clone: pip install -e '.[bench]').")
-        write_whole(data, (json.dumps(report.as_dict(), indent=1) + "\n").encode())
-        write_whole(page, report.markdown(picture.name if is_drawn else None).encode())
+        write_atomically(data, (json.dumps(report.as_dict(), indent=1) + "\n").encode())
+        write_atomically(page, report.markdown(picture.name if is_drawn else None).encode())
     except OSError as error:
         raise ConfigError(f"The reports cannot be written to {folder}: {error}.") from error
     return notes
@@ -77,7 +77,7 @@ def write_overview(reports: Sequence[Report], folder: Path) -> None:
     if page is None:
         return
     try:
-        write_whole(folder / OVERVIEW, page.encode())
+        write_atomically(folder / OVERVIEW, page.encode())
     except OSError as error:
         raise ConfigError(f"The reports cannot be written to {folder}: {error}.") from error
 

@@ -1,16 +1,11 @@
 """All suites: `suites.toml`, with the function that measures each; and a run of one of them."""
 
-import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 from tfds_torch import demo
 from tfds_torch.bench import contests, file_costs, loader_costs, machine, resuming, tar_costs

@@ -18,7 +18,7 @@ _SHARDS_PER_PIPELINE = 4  # The shares of two pipelines then differ by a quarter
 
 
 @dataclass(frozen=True)
-class Facts:
+class AdviceInput:
     """What the advice is drawn from.
 
     Attributes:
@@ -58,13 +58,13 @@ class Facts:
     usual_workers: WorkerChoice | None = None
 
 
-def advise(facts: Facts) -> list[str]:
+def advise(facts: AdviceInput) -> list[str]:
     """Returns sentences, the weightiest first; none when there is nothing to be said."""
     parts = (_memory, _stages, _shards, _remainder, _workers, _cache)
     return [sentence for part in parts for sentence in part(facts)]
 
 
-def _memory(facts: Facts) -> Iterator[str]:
+def _memory(facts: AdviceInput) -> Iterator[str]:
     world, read = facts.plan.world, facts.read
     num_workers, size = world.num_workers, max(1, facts.mean_example_bytes)
     is_buffered = facts.plan.shuffle and facts.mode != "index"  # There the order is arithmetic.
@@ -88,7 +88,7 @@ def _memory(facts: Facts) -> Iterator[str]:
         )
 
 
-def _stages(facts: Facts) -> Iterator[str]:
+def _stages(facts: AdviceInput) -> Iterator[str]:
     """What a loop that does nothing else waits for in whole batches, unless it is decoding."""
     speed = facts.throughput
     if speed is None or not speed.stages or speed.num_batches < _ENOUGH_BATCHES:
@@ -108,7 +108,7 @@ def _stages(facts: Facts) -> Iterator[str]:
         )
 
 
-def _shards(facts: Facts) -> Iterator[str]:
+def _shards(facts: AdviceInput) -> Iterator[str]:
     world = facts.plan.world
     if not facts.plan.is_training or facts.mode == "index":
         return
@@ -124,7 +124,7 @@ def _shards(facts: Facts) -> Iterator[str]:
     )
 
 
-def _remainder(facts: Facts) -> Iterator[str]:
+def _remainder(facts: AdviceInput) -> Iterator[str]:
     plan = facts.plan
     wasted = _num_wasted(plan)
     if not plan.num_examples or wasted <= _LARGE_REMAINDER * plan.num_examples * plan.num_passes:
@@ -157,7 +157,7 @@ def _num_wasted(plan: EpochPlan) -> int:
     return abs(plan.num_batches * plan.global_batch_size - plan.num_examples * plan.num_passes)
 
 
-def _workers(facts: Facts) -> Iterator[str]:
+def _workers(facts: AdviceInput) -> Iterator[str]:
     num_workers, num_batches = facts.plan.world.num_workers, facts.plan.num_batches
     if num_workers > max(1, num_batches):
         yield (
@@ -172,7 +172,7 @@ def _workers(facts: Facts) -> Iterator[str]:
             yield f"create_loader(dataset, num_workers='auto') would choose {facts.usual_workers.reason}"
 
 
-def _cache(facts: Facts) -> Iterator[str]:
+def _cache(facts: AdviceInput) -> Iterator[str]:
     encoded = facts.mean_example_bytes * facts.plan.num_examples
     if facts.is_remote:
         yield (

@@ -18,7 +18,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from tfds_torch import demo
 from tfds_torch.check import report
-from tfds_torch.check.advice import Facts, advise
+from tfds_torch.check.advice import AdviceInput, advise
 from tfds_torch.check.arguments import parse_arguments
 from tfds_torch.check.contact_sheet import check_has_images, has_images, read_pictures, save_contact_sheet
 from tfds_torch.check.content import measure_images
@@ -226,12 +226,12 @@ def _judge_sample(findings: Findings, ledger: Ledger, parser: CheckedParser, sam
     findings.not_judged = [one for one in judged if isinstance(one, NotJudged)]
 
 
-def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_built_here: bool) -> Facts:
+def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_built_here: bool) -> AdviceInput:
     sizes, num_replicas = findings.image_sizes, expected.plan.world.num_replicas
     num_channels = CHANNELS[parser.image_mode] or 3
     is_crowded = findings.is_torchrun and num_replicas > 1
     is_batched = findings.delivery is not None and findings.delivery.is_batched
-    return Facts(
+    return AdviceInput(
         dataset=parser.dataset_name,
         split=parser.split,
         plan=expected.plan,

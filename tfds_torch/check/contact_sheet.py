@@ -15,8 +15,8 @@ from tfds_torch.check.reference import CheckedParser
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.atomic_file import write_atomically
 from tfds_torch.runtime.printable import printable
-from tfds_torch.runtime.whole_file import write_whole
 
 _NUM_COLUMNS, _NUM_ROWS = 8, 5
 _CELL, _GAP, _MARGIN = 144, 12, 24
@@ -59,7 +59,7 @@ def save_contact_sheet(parser: CheckedParser, path: Path, title: str) -> None:
     try:
         file = io.BytesIO()
         sheet.save(file, "PNG")
-        write_whole(path, file.getvalue())
+        write_atomically(path, file.getvalue())
     except OSError as error:
         raise ConfigError(f"The contact sheet {path} cannot be written: {error}.") from None
 

@@ -8,7 +8,7 @@ from tfds_torch.check.promises import make_promise
 from tfds_torch.check.reading import NUM_AT_BEGIN, OtherReading
 from tfds_torch.check.resume import Point, Resumed, batches_after, choose_points
 from tfds_torch.check.throughput import RankReading
-from tfds_torch.check.verdict import Promise, Some
+from tfds_torch.check.verdict import CappedList, Promise
 
 _UNKNOWN = -1  # An example whose id is not that of its index.
 
@@ -22,14 +22,14 @@ def judge_index(ledger: Ledger, readings: Sequence[RankReading], other: OtherRea
         other: what came in a world with other numbers of ranks and workers.
     """
     expected = ledger.expected
-    dependence = Some(_depends_on_world(expected, other))
-    order = Some()
+    dependence = CappedList(_depends_on_world(expected, other))
+    order = CappedList()
     for summary in ledger.ended.values():
         order.extend(summary.order)
     order.extend(dependence)
     name = "the order does not depend on workers" + (" or ranks" if expected.num_replicas > 1 else "")
     promises = [make_promise(name, order, f"as planned; the same with {_world_of(expected, other)}")]
-    resumes = Some(_same_world_resumes(ledger, readings))
+    resumes = CappedList(_same_world_resumes(ledger, readings))
     resumes.extend(_unequal_states(readings))
     num_points = len(choose_points(expected.plan, expected.num_epochs))
     detail = f"{num_points} points, with the same workers and with {_world_of(expected, other)}"

@@ -42,7 +42,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -72,7 +72,7 @@ def make_report(findings: Findings, command: Sequence[str], started: float, exit
     return {
         "schema_version": SCHEMA_VERSION,
         "command": list(command),
-        "started": datetime.fromtimestamp(started, timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
         "duration_s": round(time.time() - started, 3),
         "exit_code": exit_code,
         "is_interrupted": findings.is_interrupted,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.check.content import Labels
 from tfds_torch.check.expectation import Expectation
-from tfds_torch.check.verdict import NUM_KEPT, Some
+from tfds_torch.check.verdict import NUM_KEPT, CappedList
 from tfds_torch.plan.epoch import PAD_LABEL, Remainder
 
 _FEWEST_TO_JUDGE = 10  # Fewer examples have the same shuffled order twice by chance.
@@ -85,12 +85,12 @@ class RankEpoch:
     num_announced: int = 0
     num_examples: int = 0
     num_padded: int = 0
-    unknown: Some = field(default_factory=Some)
-    sizes: Some = field(default_factory=Some)
-    places: Some = field(default_factory=Some)
-    labels: Some = field(default_factory=Some)
-    share: Some = field(default_factory=Some)
-    order: Some = field(default_factory=Some)
+    unknown: CappedList = field(default_factory=CappedList)
+    sizes: CappedList = field(default_factory=CappedList)
+    places: CappedList = field(default_factory=CappedList)
+    labels: CappedList = field(default_factory=CappedList)
+    share: CappedList = field(default_factory=CappedList)
+    order: CappedList = field(default_factory=CappedList)
     num_excess: Mapping[int, int] = field(default_factory=dict)
     worker_orders: Sequence[bytes] = ()
     is_small: bool = False
@@ -114,9 +114,9 @@ class EpochCounts:
     """
 
     batches: tuple[int, ...]
-    missing: Some
-    twice: Some
-    unknown: Some
+    missing: CappedList
+    twice: CappedList
+    unknown: CappedList
     num_valid: int
     num_padded: int
     most_often: tuple[int, str] = (0, "")
@@ -198,7 +198,7 @@ class Ledger:
             for index, number in summary.num_excess.items():
                 came[index] += number
         excess = came - expected.plan.num_passes
-        unknown = Some()
+        unknown = CappedList()
         for summary in ended:
             unknown.extend(summary.unknown)
         most = int(excess.argmax()) if len(excess) else 0
@@ -214,9 +214,9 @@ class Ledger:
         )
         return self.counts[epoch]
 
-    def _name(self, numbers: NDArray[np.int64]) -> Some:
+    def _name(self, numbers: NDArray[np.int64]) -> CappedList:
         """Returns the ids of examples, each as often as its number says."""
-        some = Some()
+        some = CappedList()
         for index in np.flatnonzero(numbers)[:NUM_KEPT].tolist():
             some.add(self.expected.ids[index], int(numbers[index]))
         some.number = int(numbers.sum())

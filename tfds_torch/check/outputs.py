@@ -7,7 +7,7 @@ from typing import Any
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.json_report import make_report, render_report
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.whole_file import write_whole
+from tfds_torch.runtime.atomic_file import write_atomically
 
 
 def save_reports(
@@ -49,6 +49,6 @@ def save_output(flag: str, path: Path, findings: Findings, report: dict[str, Any
     else:
         name, content = "report", render_report(report)
     try:
-        write_whole(path, content.encode())
+        write_atomically(path, content.encode())
     except OSError as error:
         raise ConfigError(f"The {name} {path} cannot be written: {error}.") from None

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tfds_torch.check.verdict import NotJudged, Promise, Some
+from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.images.preprocess import Preprocess, height_and_width
@@ -71,7 +71,7 @@ def judge_pixels(
         return NotJudged(PIXELS_PROMISE, "no encoded image was found that came in epoch 0")
     # A wrapped or repeated example has the random numbers of a later pass.
     num_passes = max(1, -(-plan.num_batches * plan.global_batch_size // max(1, plan.num_examples)))
-    wrong, most, least = Some(), 0.0, float("inf")
+    wrong, most, least = CappedList(), 0.0, float("inf")
     num_equal = 0
     for index in both:
         keys = [number * plan.num_examples + index for number in range(num_passes)]

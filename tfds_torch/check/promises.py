@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.ledger import EpochCounts, Ledger, RankEpoch
-from tfds_torch.check.verdict import NUM_SHOWN, Promise, Some
+from tfds_torch.check.verdict import NUM_SHOWN, CappedList, Promise
 from tfds_torch.plan.epoch import Remainder
 
 
@@ -51,13 +51,13 @@ def judge(ledger: Ledger, *, is_whole: bool = True) -> list[Promise]:
     return promises + ([_order(ledger.expected, ended)] if len(whole) > 1 else [])
 
 
-def make_promise(name: str, wrong: Some, detail: str) -> Promise:
+def make_promise(name: str, wrong: CappedList, detail: str) -> Promise:
     """Returns a promise, kept when nothing is wrong; else its detail is what is wrong."""
     return Promise(name, not wrong, str(wrong) or detail)
 
 
-def _merge(parts: Iterable[Some]) -> Some:
-    merged = Some()
+def _merge(parts: Iterable[CappedList]) -> CappedList:
+    merged = CappedList()
     for part in parts:
         merged.extend(part)
     return merged
@@ -67,7 +67,7 @@ def _equal_batches(ledger: Ledger, ended: list[RankEpoch], is_whole: bool) -> Pr
     expected = ledger.expected
     wanted = expected.plan.num_batches
     planned = {key for epoch in range(expected.num_epochs) for key in ledger.keys_of(epoch)} if is_whole else set()
-    wrong = Some(f"{RankEpoch(*key)}: came 0 times" for key in sorted(planned - ledger.ended.keys()))
+    wrong = CappedList(f"{RankEpoch(*key)}: came 0 times" for key in sorted(planned - ledger.ended.keys()))
     wrong.extend(f"{name}: came more than once" for name in ledger.again)
     wrong.extend(
         f"{one}: {one.num_batches} came, {one.num_announced} announced, {wanted} planned"
@@ -76,7 +76,7 @@ def _equal_batches(ledger: Ledger, ended: list[RankEpoch], is_whole: bool) -> Pr
     )
     if wrong and expected.last_size < expected.plan.batch_size:
         reason = "its loader drops a short last batch (drop_last), and the parser plans one"
-        droppers = Some(f"rank {rank}: {reason}" for rank, end in sorted(ledger.loaders.items()) if end.drop_last)
+        droppers = CappedList(f"rank {rank}: {reason}" for rank, end in sorted(ledger.loaders.items()) if end.drop_last)
         droppers.extend(wrong)
         wrong = droppers
     return make_promise("equal numbers of batches", wrong, f"{wanted} on every rank, as len(loader) says")
@@ -84,7 +84,7 @@ def _equal_batches(ledger: Ledger, ended: list[RankEpoch], is_whole: bool) -> Pr
 
 def _full_batches(ledger: Ledger, ended: list[RankEpoch]) -> Promise:
     plan, last = ledger.expected.plan, ledger.expected.last_size
-    wrong = Some(
+    wrong = CappedList(
         f"rank {rank}: its loader's batch_size is {end.loader_batch_size}, the parser's {plan.batch_size}"
         for rank, end in sorted(ledger.loaders.items())
         if end.loader_batch_size not in (None, plan.batch_size)
@@ -132,7 +132,7 @@ def allow(expected: Expectation) -> Allowance:
 
 def _padding(expected: Expectation, ended: list[RankEpoch], counts: dict[int, EpochCounts]) -> Promise:
     wanted = allow(expected).num_padded
-    wrong = Some(
+    wrong = CappedList(
         f"epoch {epoch}: {count.num_padded} padded" for epoch, count in counts.items() if count.num_padded != wanted
     )
     for parts in ((one.places for one in ended), (one.labels for one in ended)):
@@ -151,7 +151,7 @@ def _order(expected: Expectation, ended: list[RankEpoch]) -> Promise:
     for summary in ended:
         for worker, order in enumerate(summary.worker_orders):
             orders.setdefault((summary.rank, worker), []).append(order)
-    wrong = Some()
+    wrong = CappedList()
     for (rank, worker), its_orders in orders.items():
         num_different = len(set(its_orders))
         if expected.plan.shuffle and rank in small:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfds_torch.check.expected_ids import ExpectedIds
 from tfds_torch.check.tfds_reader import ReferenceExample, ask_tfds, digest, find_image_key
-from tfds_torch.check.verdict import Promise, Some
+from tfds_torch.check.verdict import CappedList, Promise
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import RecordSource
@@ -99,7 +99,7 @@ def judge_sample(
         promise: the name of the promise.
         reader: who else has read them.
     """
-    wrong = Some()
+    wrong = CappedList()
     for example in sample:
         id, theirs = ids[example.index], example.theirs
         if theirs.id not in (None, id):

@@ -7,7 +7,7 @@ NUM_SHOWN = 5
 NUM_KEPT = 100
 
 
-class Some:
+class CappedList:
     """The first of many texts, and how many they are."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
@@ -19,9 +19,9 @@ class Some:
         self.number += times
         self.first += [text] * min(times, NUM_KEPT - len(self.first))
 
-    def extend(self, texts: "Iterable[str] | Some") -> None:
+    def extend(self, texts: "Iterable[str] | CappedList") -> None:
         """Adds many."""
-        if isinstance(texts, Some):
+        if isinstance(texts, CappedList):
             self.number += texts.number
             self.first = (self.first + texts.first)[:NUM_KEPT]
             return

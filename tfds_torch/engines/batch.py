@@ -127,7 +127,7 @@ class _OpenBatch:
     parts: list[DecodedChunk] = field(default_factory=list)
 
 
-class Assembly:
+class BatchAssembler:
     """Decodes the chunks of one pipeline and puts batches together. For one iteration, in one thread.
 
     Positions count the examples that the pipeline delivers from the request's first batch on.
@@ -293,7 +293,7 @@ def _failed(error: TfdsTorchError) -> "Future[DecodedChunk]":
     return future
 
 
-_running: "WeakSet[Assembly]" = WeakSet()
+_running: "WeakSet[BatchAssembler]" = WeakSet()
 
 
 def _end_all_threads() -> None:

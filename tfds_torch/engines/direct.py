@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.batch import Assembly, Batch, DecodedChunk, make_batch
+from tfds_torch.engines.batch import Batch, BatchAssembler, DecodedChunk, make_batch
 from tfds_torch.engines.fields import ChunkDecoder, Content, Decoded, EncodedChunk
 from tfds_torch.engines.replacing import Replacement
 from tfds_torch.engines.request import ReadContext, ReadRequest, SampleOrder
@@ -55,7 +55,7 @@ def read_in_order(request: ReadRequest, order: SampleOrder, num_valid: int) -> I
     if _are_only_copied(request, order, decoder):
         stop = yield from _gather_batches(request, reader, decoder, replace, num_valid)
     if stop < len(order):
-        assembly = Assembly(request, len(order), num_valid, decoder, replace)
+        assembly = BatchAssembler(request, len(order), num_valid, decoder, replace)
         yield from assembly.batches(reader.chunks(stop))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfds_torch.engines.batch import Assembly, Batch
+from tfds_torch.engines.batch import Batch, BatchAssembler
 from tfds_torch.engines.direct import read_in_order
 from tfds_torch.engines.fields import ChunkDecoder, EncodedChunk
 from tfds_torch.engines.read_mode import assign
@@ -75,7 +75,7 @@ def read_in_stream_mode(request: ReadRequest, mode: str) -> Iterator[Batch]:
         return
     request.source.check(streamed={part.path for part in stream.ranges})
     decoder = ChunkDecoder(request.source, request.content, plan.seed, request.context.metrics)
-    assembly = Assembly(request, len(stream) - num_skipped, num_valid, decoder)
+    assembly = BatchAssembler(request, len(stream) - num_skipped, num_valid, decoder)
     with closing(_encoded_chunks(request, stream)) as chunks:
         yield from assembly.batches(chunks)
 

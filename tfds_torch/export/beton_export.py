@@ -16,7 +16,7 @@ from tfds_torch.export.sample_source import ExampleNames, SampleSource, count_sa
 from tfds_torch.export.samples import IteratedSamples
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.export.workers import Job, Workers
-from tfds_torch.runtime.worker_faults import ReadingNames
+from tfds_torch.runtime.worker_faults import ErrorContext
 from tfds_torch.storage.beton.pages import WrittenPart
 from tfds_torch.storage.beton.writer import BetonWriter
 
@@ -189,11 +189,11 @@ class BetonExport:
             said = f"{type(error).__name__}: {error}"
             raise ExportError(f"{self._context} {self._samples.name} raised {said}. {self._next_step}") from error
 
-    def _workers(self, num_workers: int, job: Job, names: ReadingNames) -> Workers:
+    def _workers(self, num_workers: int, job: Job, names: ErrorContext) -> Workers:
         return Workers(num_workers, job, names, self._context)
 
     @property
-    def _names(self) -> ReadingNames:
+    def _names(self) -> ErrorContext:
         return ExampleNames(self._samples.name, self._next_step, self._samples.describe)
 
     @property

@@ -26,8 +26,8 @@ from tfds_torch.export.report import ExportReport
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.runtime.atomic_folder import AtomicFolder
 from tfds_torch.runtime.printable import printable, quoted
-from tfds_torch.runtime.whole_folder import WholeFolder
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
 from tfds_torch.storage.beton.verify import verify
@@ -99,7 +99,7 @@ def _unwritten(flags: argparse.Namespace) -> str:
     """Returns how an export is left that was interrupted."""
     if flags.format not in SHARDED or _identity(flags.out) is None:
         return "is as it was"
-    whole = WholeFolder(Path(flags.out))
+    whole = AtomicFolder(Path(flags.out))
     if whole.is_put():
         return "is written, and what it replaces is not yet removed: the next export to it does that"
     if flags.overwrite and whole.note_of(whole.new):

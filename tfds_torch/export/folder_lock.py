@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tfds_torch.errors import ExportError
-from tfds_torch.runtime.whole_folder import WholeFolder
+from tfds_torch.runtime.atomic_folder import AtomicFolder
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def locked_folder(path: Path, wait_s: float) -> Iterator[None]:
 def _lock(path: Path) -> int | None:
     """Returns a descriptor that holds the folder's lock; None: another process has it."""
     try:
-        WholeFolder(path).settle()
+        AtomicFolder(path).settle()
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tfds_torch.export.manifest import PREFIX, manifest_name, manifests_in, read_manifest, read_metadata_names
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.tfds_metadata import METADATA_FORMS
-from tfds_torch.runtime.whole_file import MOST_LETTERS, name_of_temporary
+from tfds_torch.runtime.atomic_file import MOST_LETTERS, name_of_temporary
 
 _RANDOM = "[0-9a-f]{16}"
 

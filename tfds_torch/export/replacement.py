@@ -1,6 +1,6 @@
 """Replacement: an export that takes the place of another one of its split: the old or the new folder is there, whole.
 
-The new shards are written into a folder beside the old one (`tfds_torch.runtime.whole_folder`). When they are complete,
+The new shards are written into a folder beside the old one (`runtime/atomic_folder.py`). When they are complete,
 the new folder gets hard links to all files that are not of the replaced export: other splits, and foreign files. Then
 the two folders are exchanged, what is left in the old one (sub-folders, files that have appeared meanwhile) is moved,
 and the old one is removed. The next export to the folder goes on with whatever a kill has interrupted of that.
@@ -19,7 +19,7 @@ from tfds_torch.export.manifest import manifest_name, manifests_in
 from tfds_torch.export.own_files import OwnFiles, own_files_in, own_files_of
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_folder import ShardFolder
-from tfds_torch.runtime.whole_folder import MARKER, WholeFolder
+from tfds_torch.runtime.atomic_folder import MARKER, AtomicFolder
 
 _logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Replacement:
 
     def __init__(self, folder: ShardFolder, plan: ExportPlan, metadata: Sequence[str]) -> None:
         self._folder, self._plan, self._metadata = folder, plan, metadata
-        self._whole = WholeFolder(folder.path)
+        self._whole = AtomicFolder(folder.path)
 
     @contextmanager
     def written(self) -> Iterator[ShardFolder]:
@@ -149,7 +149,7 @@ class _Replaced:
         return self.is_alone(name) or any(other.is_metadata(name) for other in self._others)
 
 
-def remove_replaced(whole: WholeFolder) -> None:
+def remove_replaced(whole: AtomicFolder) -> None:
     """Removes the old folder beside one that has replaced it, after what is not of the replaced export was moved.
 
     Raises:

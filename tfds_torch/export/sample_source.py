@@ -9,7 +9,7 @@ from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.worker_faults import ReadingNames
+from tfds_torch.runtime.worker_faults import ErrorContext
 
 
 class Sample(NamedTuple):
@@ -86,7 +86,7 @@ class SampleSource(Protocol):
 
 
 @dataclass(frozen=True)
-class ExampleNames(ReadingNames):
+class ExampleNames(ErrorContext):
     """What messages tell of an export's samples."""
 
     def example(self, index: int | None) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import google_crc32c
 
+from tfds_torch.runtime.atomic_file import AtomicFile
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.whole_file import WholeFile
 
 _BLOCK_BYTES = 2**20
 
@@ -57,7 +57,7 @@ class ShardFile:
 
     @told_refusals()
     def __init__(self, path: Path) -> None:
-        self._file = WholeFile(path, removes_left_behind=False)
+        self._file = AtomicFile(path, removes_left_behind=False)
         self.beside = self._file.beside
         self._parts: list[bytes] = []
         self._waiting = self._num_bytes = self._crc32c = 0
@@ -94,7 +94,7 @@ class ShardFile:
 
     @told_refusals()
     def commit(self, *, syncs_folder: bool = True) -> None:
-        """Puts the file in its place, for good; see `WholeFile.commit`.
+        """Puts the file in its place, for good; see `AtomicFile.commit`.
 
         Raises:
             WriteRefusedError: it cannot be put there; what was there is still there.

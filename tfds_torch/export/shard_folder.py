@@ -30,9 +30,9 @@ from tfds_torch.export.own_files import OwnFiles, own_files_in
 from tfds_torch.export.plan import ExportPlan, split_label
 from tfds_torch.export.refused_writes import KEPT
 from tfds_torch.export.shard_file import read_file, told_refusals, write_for_good
+from tfds_torch.runtime.atomic_folder import AtomicFolder, settle_folder
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.whole_folder import WholeFolder, settle_folder
 
 _SUFFIXES_OF_FILES = (".tar", ".beton", ".tfrecord", ".array_record")
 _WAIT_S = 5.0
@@ -86,7 +86,7 @@ class ShardFolder:
             if self.path.exists():
                 self.check_names(plan, metadata)
                 if self.holds_another(plan):
-                    WholeFolder(self.path).check()
+                    AtomicFolder(self.path).check()
         except OSError as error:
             raise ConfigError(
                 f"{self.path} cannot be looked into: {error.strerror}. Choose another folder, or allow it."

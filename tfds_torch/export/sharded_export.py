@@ -37,8 +37,8 @@ from tfds_torch.export.workers import Job, Workers
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.array_record import writer as array_record
 from tfds_torch.storage.record_source import RecordSource
 

@@ -17,7 +17,7 @@ from tfds_torch.runtime.failure import Failure, RemoteTraceback
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.process_tree import process_state
 from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held
-from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
+from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import init_worker, use_one_thread_of_torch
 
@@ -55,7 +55,7 @@ class Workers(AbstractContextManager["Workers"]):
         ConfigError: this system cannot fork.
     """
 
-    def __init__(self, num_workers: int, job: Job, names: ReadingNames, context: str) -> None:
+    def __init__(self, num_workers: int, job: Job, names: ErrorContext, context: str) -> None:
         self.metrics, self._output = StageMetrics(num_workers), WorkerOutput(num_workers)
         self._context, self._names = context, names
         self._faults = WorkerFaults(names, self.metrics, self._output, None, False)

@@ -16,14 +16,14 @@ from tfds_torch.loaders.worker import PoolContext
 from tfds_torch.loaders.worker_sources import ParserSource, source_of
 from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
 from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
+from tfds_torch.parsers.error_context import names_of
 from tfds_torch.parsers.parser import Parser
-from tfds_torch.parsers.reading_names import names_of
 from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
+from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 
 _MOST_WORKERS = _MOST_PREFETCHED = 1024
@@ -148,7 +148,7 @@ class PoolSetup:
 
     def faults(self, pool: WorkerPool) -> WorkerFaults:
         """Returns what describes the faults of a pool's workers."""
-        names = ReadingNames(self.source.name, start_argument="start_method")
+        names = ErrorContext(self.source.name, start_argument="start_method")
         if self.parser is not None:
             names = names_of(self.parser, "MultiLoader", "start_method")
         context = pool.context

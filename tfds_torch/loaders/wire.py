@@ -165,7 +165,7 @@ def _place(part: Part, packing: SlotPacking) -> tuple[int, int] | None:
     """Returns the slot and offset of a buffer, which is copied there if need be; None: it goes through the pipe."""
     piece = part.pieces[0] if len(part.pieces) == 1 else None
     if piece is not None and piece.flags.c_contiguous:
-        found = packing.refer(piece.ctypes.data, piece.nbytes)
+        found = packing.find_slot(piece.ctypes.data, piece.nbytes)
         if found is not None:
             return found
     if not _MOST_IN_PIPE < part.num_bytes <= MOST_BYTES or part.dtype.hasobject:

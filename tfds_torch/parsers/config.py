@@ -1,17 +1,12 @@
 """Config: what to read and how, from a TOML file such as those in `configs/`."""
 
 import os
-import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError

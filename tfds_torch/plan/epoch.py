@@ -7,14 +7,14 @@ delivered under another G, slots and batches are counted from there on.
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_choice, check_integer
-from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, find_distinct, order_at
+from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at, unique
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 
@@ -26,7 +26,7 @@ LARGEST_KEY = 2**63 - 1
 """The largest sample key that int64 holds."""
 
 
-class Remainder(str, Enum):
+class Remainder(StrEnum):
     """What happens to the examples that do not fill a last global batch.
 
     `WRAP`: it is filled with the first examples of the next pass. `DROP`: it is left out. `PAD`: it is filled with
@@ -39,7 +39,7 @@ class Remainder(str, Enum):
     KEEP = "keep"
 
 
-class Delivery(str, Enum):
+class Delivery(StrEnum):
     """What a dataset hands to its loader: single examples (`SAMPLE`), or whole batches (`BATCH`)."""
 
     SAMPLE = "sample"
@@ -243,7 +243,7 @@ class EpochPlan:
         if not self.shuffle:
             return positions
         examples = np.empty_like(positions)
-        for number in find_distinct(passes).values.tolist():
+        for number in unique(passes).values.tolist():
             here = passes == number
             examples[here] = self._order_at(positions[here], number)
         return examples

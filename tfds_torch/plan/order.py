@@ -240,7 +240,7 @@ class Distinct(NamedTuple):
     inverse: Int64Array
 
 
-def find_distinct(values: Int64Array) -> Distinct:
+def unique(values: Int64Array) -> Distinct:
     """Returns the distinct ones of int64 [n].
 
     `numpy.unique` imports `numpy.ma` when it is first called: up to 0.3 s of a forked worker's first batch.

@@ -153,7 +153,7 @@ class SlotPacking:
         self._ends: dict[int, int] = {}  # Slot -> how far it is used by this batch.
         self._taken: list[NDArray[np.uint8]] = []
 
-    def refer(self, address: int, num_bytes: int) -> tuple[int, int] | None:
+    def find_slot(self, address: int, num_bytes: int) -> tuple[int, int] | None:
         """Returns slot and offset of memory that lies in a slot which this process has taken; None: it does not.
 
         Args:

@@ -15,7 +15,7 @@ _STOPPED = "Tt"
 
 
 @dataclass(frozen=True)
-class ReadingNames:
+class ErrorContext:
     """What messages tell of a loader.
 
     Attributes:
@@ -58,7 +58,7 @@ class WorkerFaults:
 
     def __init__(
         self,
-        names: ReadingNames,
+        names: ErrorContext,
         metrics: StageMetrics,
         output: WorkerOutput,
         timeout_s: float | None,

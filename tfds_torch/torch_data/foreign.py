@@ -26,7 +26,7 @@ from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.pickling import unpicklable
 from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held, leave_to_parent
 from tfds_torch.runtime.watchdog import Watchdog
-from tfds_torch.runtime.worker_faults import ReadingNames, WorkerFaults
+from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.torch_data.foreign_worker import (
     Delivery,
     WorkerContext,
@@ -72,7 +72,7 @@ class ForeignReader:
         self._num_items = 0
         self._processes: ForeignWorkers | None = None
         self._watchdog: Watchdog | None = None
-        names = ReadingNames(type(dataset).__name__)
+        names = ErrorContext(type(dataset).__name__)
         if num_workers:
             start_method = options.multiprocessing_context or get_start_method()
             self._processes = workers = ForeignWorkers(start_method, names, context, options.timeout_s)
@@ -226,7 +226,7 @@ class ForeignWorkers(WorkerProcesses):
     """
 
     def __init__(
-        self, start: str | BaseContext, names: ReadingNames, shared: WorkerContext, timeout_s: float | None
+        self, start: str | BaseContext, names: ErrorContext, shared: WorkerContext, timeout_s: float | None
     ) -> None:
         super().__init__(start, shared.output, shared.metrics.num_workers)
         self.faults = WorkerFaults(names, shared.metrics, shared.output, timeout_s, self.method != "fork")

@@ -10,7 +10,7 @@ import torch
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.receiver import LoaderIteration
-from tfds_torch.parsers.reading_names import name_of
+from tfds_torch.parsers.error_context import name_of
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.state import LoaderState

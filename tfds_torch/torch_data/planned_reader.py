@@ -15,7 +15,7 @@ from tfds_torch.loaders.pool_setup import make_slots
 from tfds_torch.loaders.receiver import ItemReceiver
 from tfds_torch.loaders.transport import PipeTransport
 from tfds_torch.loaders.worker import PoolContext, WorkerBatch
-from tfds_torch.parsers.reading_names import name_of, names_of
+from tfds_torch.parsers.error_context import name_of, names_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import StageMetrics

@@ -96,7 +96,7 @@ class _Pickler(ForkingPickler):
         if not _is_plain(tensor):
             return self._reduce_by_torch(tensor)
         packing, layout = self._packing, (tensor.dtype, tuple(tensor.shape), tensor.stride())
-        place = packing.refer(tensor.data_ptr(), _extent(tensor)) if tensor.nbytes else None
+        place = packing.find_slot(tensor.data_ptr(), _extent(tensor)) if tensor.nbytes else None
         if place is not None and packing.slots is not None:
             return _tensor_in_slot, (packing.slots.name, *place, *layout)
         if not tensor.is_contiguous():

@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path, monkeypa
     def refuse(*arguments: Any, **options: Any) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("tfds_torch.runtime.whole_file.os.open", refuse)
+    monkeypatch.setattr("tfds_torch.runtime.atomic_file.os.open", refuse)
     with pytest.raises(ExportError, match="cannot be written: Permission denied"):
         write_samples(tmp_path / "a.beton")
 

@@ -23,7 +23,7 @@ def convert(pixels: Pixels, mode: str, out: Pixels | None) -> Pixels:
     if stored is None:
         raise ImageDecodeError(f"It is stored as pixels of {pixels.shape[-1]} channels, and 1, 3 or 4 can be read.")
     if stored != mode:
-        converted = np.asarray(Image.fromarray(pixels[..., 0] if stored == "L" else pixels).convert(mode))
+        converted = np.array(Image.fromarray(pixels[..., 0] if stored == "L" else pixels).convert(mode))
         pixels = converted if converted.ndim == 3 else converted[..., None]
     if out is None:
         return pixels

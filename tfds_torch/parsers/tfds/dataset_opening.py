@@ -20,8 +20,8 @@ from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
 from tfds_torch.parsers.tfds.remote_roots import check_url
 from tfds_torch.parsers.tfds.targets import check_class_names
 from tfds_torch.runtime import subprocess_call
+from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import QUOTED, quoted, shortened
-from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.source import source_type
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
-from tfds_torch.plan.order import Int64Array, find_distinct
+from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.array_record.package import FileReader, find_opener
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.open_files import ProcessLock, Stamp, most_open_files, stamp_of
@@ -75,12 +75,12 @@ class ArrayRecordFilesReader:
         if self._closed:
             raise ConfigError(f"The reader of {self._table.dataset} was closed: open another one to read on.")
         index = np.asarray(index, np.int64)
-        distinct, _, back = find_distinct(index)
+        distinct, _, back = unique(index)
         file, record = self._table.find(distinct)
         found: list[bytes] = [b""] * len(distinct)
         with self._lock:
             self._check()
-            for number in find_distinct(file).values.tolist():
+            for number in unique(file).values.tolist():
                 positions = np.flatnonzero(file == number)
                 data = self._read_file(number, record[positions].tolist(), distinct[positions].tolist())
                 for position, one in zip(positions.tolist(), data, strict=True):

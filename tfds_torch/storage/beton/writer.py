@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.runtime.atomic_file import AtomicFile
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.whole_file import WholeFile
 from tfds_torch.storage.beton.fields import BetonField, payload_fields
 from tfds_torch.storage.beton.format import DEFAULT_PAGE, Layout, make_row_type
 from tfds_torch.storage.beton.head import check_fields, encode_head
@@ -43,7 +43,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         class_names: field -> names of its labels, by number.
         overwrite: whether a file that is there may be replaced.
         take_page: returns 0, 1, 2, ...: each number once, whichever process asks; None: only this process will.
-        follows_link: see `WholeFile`.
+        follows_link: see `AtomicFile`.
 
     Raises:
         ConfigError: an argument that cannot work, or a file that is there already.
@@ -82,7 +82,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         self._take_page = take_page or count().__next__
         self._parts: list[WrittenPart] = []
         self._num_added = 0
-        self._file = self._guarded(lambda: WholeFile(self.path, follows_link=follows_link))
+        self._file = self._guarded(lambda: AtomicFile(self.path, follows_link=follows_link))
         self._pages = self.page_writer()
         self._is_open = True
 

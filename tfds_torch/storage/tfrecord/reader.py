@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.plan.order import Int64Array, find_distinct
+from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.open_files import OpenFiles, ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
@@ -189,7 +189,7 @@ class TfrecordReader:
 
     def _read(self, used: RecordIndex, index: Int64Array) -> list[bytes]:
         located = used.locate(index)
-        places, first, back = find_distinct(located.place)
+        places, first, back = unique(located.place)
         found: list[bytes] = []
         ranges = _Ranges(places, located, first)
         for start, stop in ranges.bounds:
@@ -225,7 +225,7 @@ class TfrecordReader:
             self._advise_whole()
             return
         located = self.index.locate(index)
-        places, first, _ = find_distinct(located.place)
+        places, first, _ = unique(located.place)
         ranges = _Ranges(places, located, first)
         for start, stop in ranges.bounds:
             begin = ranges.offset[start]

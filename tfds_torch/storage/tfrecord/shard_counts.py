@@ -15,6 +15,7 @@ from pathlib import Path
 import platformdirs
 from filelock import Timeout
 
+from tfds_torch.runtime.atomic_file import write_atomically
 from tfds_torch.runtime.own_files import (
     ForeignFileError,
     check_own_folder,
@@ -23,7 +24,6 @@ from tfds_torch.runtime.own_files import (
     read_own,
     remove_foreign,
 )
-from tfds_torch.runtime.whole_file import write_whole
 from tfds_torch.storage.open_files import stamp_of
 from tfds_torch.storage.shard_errors import wrong_count
 from tfds_torch.storage.tfrecord.framing import count_records
@@ -105,7 +105,7 @@ def _store(cache: Path, new: _Counts) -> None:
         own_folder(cache.parent, closes=True)
         remove_foreign(cache)
         with own_lock(cache.with_name(f"{cache.name}.lock")).acquire(timeout=_LOCK_TIMEOUT_S):
-            write_whole(cache, json.dumps(_load(cache) | new).encode(), follows_link=False)
+            write_atomically(cache, json.dumps(_load(cache) | new).encode(), follows_link=False)
     except ForeignFileError:
         pass  # `_load` has warned.
     except (OSError, Timeout) as error:

@@ -7,7 +7,7 @@ import google_crc32c
 import numpy as np
 
 from tfds_torch.errors import CorruptRecordError
-from tfds_torch.plan.order import Int64Array, find_distinct
+from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.open_files import OpenFiles, Stamp
 from tfds_torch.storage.webdataset.tar_header import BLOCK_BYTES, TAR_REMEDY
 from tfds_torch.storage.webdataset.tar_index import TarIndex
@@ -46,7 +46,7 @@ class TarReader:
             ShardError: a tar is missing, cannot be opened or read, or has changed since it was indexed.
             CorruptRecordError: a header is not the one that was indexed.
         """
-        distinct, _, back = find_distinct(members)
+        distinct, _, back = unique(members)
         ranges, found = _Ranges(distinct, self._index, self._first_member), list[bytes]()
         for start, stop in ranges.bounds:
             tar, begin = ranges.tar[start], ranges.header[start]
@@ -73,7 +73,7 @@ class TarReader:
                 for tar, (size, _) in enumerate(self._stamps):
                     self._files.advise(tar, 0, size)
             return
-        ranges = _Ranges(find_distinct(members).values, self._index, self._first_member)
+        ranges = _Ranges(unique(members).values, self._index, self._first_member)
         for start, stop in ranges.bounds:
             begin = ranges.header[start]
             self._files.advise(ranges.tar[start], begin, ranges.end[stop - 1] - begin)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.whole_folder import settle_folder
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, unreadable
 from tfds_torch.storage.webdataset.tar_header import TAR_REMEDY

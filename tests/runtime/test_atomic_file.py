@@ -1,4 +1,4 @@
-"""write_whole and WholeFile: a file that is there whole or not at all."""
+"""write_atomically and AtomicFile: a file that is there whole or not at all."""
 
 import fcntl
 import os
@@ -9,14 +9,14 @@ from unittest import mock
 
 import pytest
 
-from tfds_torch.runtime.whole_file import WholeFile, write_whole
+from tfds_torch.runtime.atomic_file import AtomicFile, write_atomically
 
 
 def test_content_takes_the_place_of_a_file_and_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_bytes(b"old")
     path.chmod(0o600)
-    write_whole(path, b"new")
+    write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == ["report.json"]
@@ -25,7 +25,7 @@ def test_content_takes_the_place_of_a_file_and_keeps_its_mode(tmp_path: Path) ->
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "target.json").write_bytes(b"old")
     (tmp_path / "link.json").symlink_to(tmp_path / "target.json")
-    write_whole(tmp_path / "link.json", b"new")
+    write_atomically(tmp_path / "link.json", b"new")
     assert (tmp_path / "link.json").is_symlink()
     assert (tmp_path / "target.json").read_bytes() == b"new"
 
@@ -36,8 +36,8 @@ def test_a_link_that_is_not_followed_is_replaced_by_a_file_of_this_users_own(tmp
     target.chmod(0o666)
     for name in ("small", "large"):
         (tmp_path / name).symlink_to(target)
-    write_whole(tmp_path / "small", b"mine", follows_link=False)
-    file = WholeFile(tmp_path / "large", follows_link=False)
+    write_atomically(tmp_path / "small", b"mine", follows_link=False)
+    file = AtomicFile(tmp_path / "large", follows_link=False)
     file.write(b"mine", 0)
     file.commit()
     for name in ("small", "large"):
@@ -54,7 +54,7 @@ def test_a_link_that_is_named_as_left_behind_is_not_followed_and_a_fifo_not_wait
     link.symlink_to(target)
     os.mkfifo(fifo)
     with mock.patch("fcntl.flock") as flock:
-        WholeFile(tmp_path / "data.bin").commit()
+        AtomicFile(tmp_path / "data.bin").commit()
     assert link.is_symlink()
     assert not fifo.exists()
     assert flock.call_count == 2  # Of the FIFO and of the new file; not of the link's target.
@@ -65,7 +65,7 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> Non
     path = tmp_path / "report.json"
     path.write_bytes(b"old")
     with mock.patch("os.replace", side_effect=OSError("full")), pytest.raises(OSError, match="full"):
-        write_whole(path, b"new")
+        write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["report.json"]
 
@@ -74,7 +74,7 @@ def test_parts_are_written_at_any_offset_and_put_in_place_as_one(tmp_path: Path)
     path = tmp_path / "data.bin"
     path.write_bytes(b"old")
     path.chmod(0o640)
-    file = WholeFile(path)
+    file = AtomicFile(path)
     file.write(b"end", 5)
     file.write(b"start", 0)
     file.write(b"", 100)
@@ -88,7 +88,7 @@ def test_parts_are_written_at_any_offset_and_put_in_place_as_one(tmp_path: Path)
 
 def test_what_is_given_up_or_forgotten_leaves_nothing(tmp_path: Path) -> None:
     for forget in (False, True):
-        file = WholeFile(tmp_path / "data.bin")
+        file = AtomicFile(tmp_path / "data.bin")
         file.write(b"content", 0)
         if not forget:
             file.discard()
@@ -98,15 +98,15 @@ def test_what_is_given_up_or_forgotten_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_to_what_was_put_in_place_or_given_up(tmp_path: Path) -> None:
-    for end in (WholeFile.commit, WholeFile.discard):
-        file = WholeFile(tmp_path / "data.bin")
+    for end in (AtomicFile.commit, AtomicFile.discard):
+        file = AtomicFile(tmp_path / "data.bin")
         end(file)
         with pytest.raises(ValueError, match="is complete, or was given up"):
             file.write(b"more", 0)
 
 
 def test_a_child_that_ends_does_not_delete_the_parents_file(tmp_path: Path) -> None:
-    file = WholeFile(tmp_path / "data.bin")
+    file = AtomicFile(tmp_path / "data.bin")
     child = os.fork()
     if child == 0:
         file.write(b"child", 0)
@@ -118,7 +118,7 @@ def test_a_child_that_ends_does_not_delete_the_parents_file(tmp_path: Path) -> N
 
 
 def test_a_short_write_is_gone_on_with(tmp_path: Path) -> None:
-    file, pwrite = WholeFile(tmp_path / "data.bin"), os.pwrite
+    file, pwrite = AtomicFile(tmp_path / "data.bin"), os.pwrite
     with mock.patch("os.pwrite", lambda descriptor, content, offset: pwrite(descriptor, content[:3], offset)):
         file.write(b"0123456789", 2)
     file.commit()
@@ -128,14 +128,14 @@ def test_a_short_write_is_gone_on_with(tmp_path: Path) -> None:
 def write_and_die(path: Path) -> None:
     child = os.fork()
     if child == 0:
-        file = WholeFile(path)
+        file = AtomicFile(path)
         file.write(b"half", 0)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
 
 
 def test_what_a_killed_writer_left_goes_when_its_place_is_written_anew(tmp_path: Path) -> None:
-    living = WholeFile(tmp_path / "data.bin")
+    living = AtomicFile(tmp_path / "data.bin")
     others = [tmp_path / ".data.bin.tmp", tmp_path / ".data.bin.0123.tmp", tmp_path / ".other.bin.0123456789abcdef.tmp"]
     for other in others:
         other.touch()
@@ -143,7 +143,7 @@ def test_what_a_killed_writer_left_goes_when_its_place_is_written_anew(tmp_path:
     write_and_die(tmp_path / "data.bin")
     left = [one for one in tmp_path.iterdir() if one not in others]
     assert len(left) == 2  # The one that lives, and that of the second: it has removed what the first one left.
-    file = WholeFile(tmp_path / "data.bin")
+    file = AtomicFile(tmp_path / "data.bin")
     assert {*tmp_path.iterdir()} == {living.beside, file.beside, *others}
     file.commit()
     living.commit()
@@ -160,7 +160,7 @@ def test_a_file_that_was_removed_before_it_was_locked_is_made_anew(tmp_path: Pat
         flock(descriptor, operation)
 
     with mock.patch("fcntl.flock", remove_then_lock):
-        file = WholeFile(tmp_path / "data.bin")
+        file = AtomicFile(tmp_path / "data.bin")
     assert file.beside not in removed
     file.write(b"all", 0)
     file.commit()
@@ -171,5 +171,5 @@ def test_without_locks_nothing_is_removed(tmp_path: Path) -> None:
     write_and_die(tmp_path / "data.bin")
     (left,) = tmp_path.iterdir()
     with mock.patch("fcntl.flock", side_effect=OSError("no locks here")):
-        WholeFile(tmp_path / "data.bin").commit()
+        AtomicFile(tmp_path / "data.bin").commit()
     assert {*tmp_path.iterdir()} == {left, tmp_path / "data.bin"}

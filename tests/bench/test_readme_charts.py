@@ -11,7 +11,17 @@ import pytest
 
 from tfds_torch.bench import output
 from tfds_torch.bench.contests import CONTESTANTS
-from tfds_torch.bench.face import ASSETS, BEGIN, CHARTS, END, LINES, RESULTS, draw_charts, read_reports, readme_block
+from tfds_torch.bench.readme_charts import (
+    ASSETS,
+    BEGIN,
+    CHARTS,
+    END,
+    LINES,
+    RESULTS,
+    draw_charts,
+    read_reports,
+    readme_block,
+)
 from tfds_torch.bench.report import Report
 from tfds_torch.bench.suites import SUITES
 from tfds_torch.bench.tables import Spread

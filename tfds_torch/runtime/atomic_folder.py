@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.whole_file import fsync_folder
+from tfds_torch.runtime.atomic_file import fsync_folder
 
 MARKER = ".replaces"
 """A file of the new folder, from its first to its last moment beside the old one."""
@@ -24,7 +24,7 @@ _UNAVAILABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 _LONGEST_NAME_BYTES = 200
 
 
-class WholeFolder:
+class AtomicFolder:
     """A folder that is written beside the one that it replaces, and put in its place when it is complete.
 
     The new folder is `.<name>.new`, and holds the file MARKER. One call of the system exchanges the two folders, and
@@ -169,10 +169,10 @@ class WholeFolder:
 
 
 def settle_folder(path: str | os.PathLike[str]) -> None:
-    """Lets a reader find a folder whose replacement was killed between two renames; see `WholeFolder.settle`."""
+    """Lets a reader find a folder whose replacement was killed between two renames; see `AtomicFolder.settle`."""
     with suppress(OSError, RuntimeError, ValueError):  # Without permission, or of no such path: the reader reports it.
         if not os.path.lexists(os.path.realpath(path)):
-            WholeFolder(Path(path)).settle()
+            AtomicFolder(Path(path)).settle()
 
 
 def exchange(one: Path, other: Path) -> bool:

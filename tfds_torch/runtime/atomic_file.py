@@ -19,7 +19,7 @@ MOST_LETTERS = 50
 """Of a file's name that the name of its temporary file repeats."""
 
 
-def write_whole(path: Path, content: bytes, *, follows_link: bool = True) -> None:
+def write_atomically(path: Path, content: bytes, *, follows_link: bool = True) -> None:
     """Puts content in the place of a file; its mode stays, and that of a new file is the user's own.
 
     Args:
@@ -31,7 +31,7 @@ def write_whole(path: Path, content: bytes, *, follows_link: bool = True) -> Non
     Raises:
         OSError: it cannot be written; what was there is still there.
     """
-    file = WholeFile(path, removes_left_behind=False, follows_link=follows_link)
+    file = AtomicFile(path, removes_left_behind=False, follows_link=follows_link)
     try:
         file.write(content, 0)
         file.commit()
@@ -39,7 +39,7 @@ def write_whole(path: Path, content: bytes, *, follows_link: bool = True) -> Non
         file.discard()
 
 
-class WholeFile:
+class AtomicFile:
     """A large file that is written in parts, at any offsets, beside its place, and put there when it is whole.
 
     Killed at any moment, its place holds what was there before, or all of the new file. What lies beside it then,
@@ -141,7 +141,7 @@ def _remove_left_behind(path: Path) -> None:
 
 
 def name_of_temporary(temporary: str) -> str | None:
-    """Returns the name, cut to MOST_LETTERS, of the WholeFile whose temporary file has a name; None: it is not one."""
+    """Returns the name, cut to MOST_LETTERS, of the AtomicFile whose temporary file has a name; None: it is not one."""
     found = _TEMPORARY.fullmatch(temporary)
     return None if found is None else found[1]
 

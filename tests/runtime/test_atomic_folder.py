@@ -1,4 +1,4 @@
-"""WholeFolder: the old or the new folder lies at its path, whole; `exchange` and what takes its place."""
+"""AtomicFolder: the old or the new folder lies at its path, whole; `exchange` and what takes its place."""
 
 import ctypes
 import errno
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime import whole_folder
-from tfds_torch.runtime.whole_folder import MARKER, WholeFolder, exchange, settle_folder
+from tfds_torch.runtime import atomic_folder
+from tfds_torch.runtime.atomic_folder import MARKER, AtomicFolder, exchange, settle_folder
 
 
 def make(folder: Path, content: str) -> Path:
@@ -20,9 +20,9 @@ def make(folder: Path, content: str) -> Path:
     return folder
 
 
-def begun(tmp_path: Path) -> WholeFolder:
+def begun(tmp_path: Path) -> AtomicFolder:
     """Returns a folder `out` of the content `old`, beside which a new one is complete."""
-    whole = WholeFolder(make(tmp_path / "out", "old"))
+    whole = AtomicFolder(make(tmp_path / "out", "old"))
     whole.begin("note")
     (whole.new / "content").write_text("new")
     return whole
@@ -34,7 +34,7 @@ def read(folder: Path) -> str:
 
 @pytest.fixture
 def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_folder, "_exchanging_call", lambda: None)
+    monkeypatch.setattr(atomic_folder, "_exchanging_call", lambda: None)
 
 
 def test_two_folders_are_exchanged_by_one_call_where_the_system_has_it(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_file_system_that_cannot_exchange_is_not_an_error(
         ctypes.set_errno(number)
         return -1
 
-    monkeypatch.setattr(whole_folder, "_exchanging_call", lambda: refuse)
+    monkeypatch.setattr(atomic_folder, "_exchanging_call", lambda: refuse)
     whole = begun(tmp_path)
     assert not exchange(whole.new, whole.path)
     whole.put()
@@ -77,16 +77,16 @@ def test_the_call_of_macos_takes_the_same_two_paths(tmp_path: Path, monkeypatch:
             return call
 
     library = Library()
-    monkeypatch.setattr(whole_folder.ctypes, "CDLL", lambda *arguments, **options: library)
-    monkeypatch.setattr(whole_folder.sys, "platform", "darwin")
-    call = whole_folder._exchanging_call.__wrapped__()
+    monkeypatch.setattr(atomic_folder.ctypes, "CDLL", lambda *arguments, **options: library)
+    monkeypatch.setattr(atomic_folder.sys, "platform", "darwin")
+    call = atomic_folder._exchanging_call.__wrapped__()
     assert call(b"one", b"other") == 0
     assert library.calls == [(b"one", b"other", 2)]
 
 
 def test_a_system_without_either_call_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_folder.ctypes, "CDLL", lambda *arguments, **options: object())
-    assert whole_folder._exchanging_call.__wrapped__() is None
+    monkeypatch.setattr(atomic_folder.ctypes, "CDLL", lambda *arguments, **options: object())
+    assert atomic_folder._exchanging_call.__wrapped__() is None
 
 
 @pytest.mark.parametrize("step", ["before", "between", "after"])
@@ -120,7 +120,7 @@ def test_a_kill_at_the_renames_leaves_what_settle_completes(
 
 
 def test_an_old_folder_whose_new_one_is_gone_comes_back(tmp_path: Path) -> None:
-    whole = WholeFolder(tmp_path / "out")
+    whole = AtomicFolder(tmp_path / "out")
     make(whole.old, "old")
     settle_folder(tmp_path / "out")
     assert read(tmp_path / "out") == "old"
@@ -168,7 +168,7 @@ def test_a_new_folder_is_known_by_its_marker_and_note_until_it_is_put_or_discard
 
 
 def test_a_folder_that_is_not_known_by_its_marker_is_not_discarded(tmp_path: Path) -> None:
-    whole = WholeFolder(make(tmp_path / "out", "old"))
+    whole = AtomicFolder(make(tmp_path / "out", "old"))
     make(whole.new, "foreign")
     whole.discard()
     assert read(whole.new) == "foreign"
@@ -176,7 +176,7 @@ def test_a_folder_that_is_not_known_by_its_marker_is_not_discarded(tmp_path: Pat
 
 @pytest.mark.parametrize("what", ["new", "old", "file", "link", "broken link"])
 def test_what_lies_in_the_way_is_named(tmp_path: Path, what: str) -> None:
-    whole = WholeFolder(make(tmp_path / "out", "old"))
+    whole = AtomicFolder(make(tmp_path / "out", "old"))
     beside = whole.old if what == "old" else whole.new
     if what in ("new", "old"):
         make(beside, "foreign")
@@ -193,13 +193,13 @@ def test_a_new_folder_that_was_left_is_not_in_the_way(tmp_path: Path) -> None:
     whole.check()
     whole.put()
     whole.check()
-    whole = WholeFolder(make(tmp_path / "other", "old"))
+    whole = AtomicFolder(make(tmp_path / "other", "old"))
     whole.new.mkdir()  # Of a kill before its marker.
     whole.check()
 
 
 def test_a_folder_of_another_user_in_a_sticky_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = WholeFolder(make(tmp_path / "out", "old"))
+    whole = AtomicFolder(make(tmp_path / "out", "old"))
     tmp_path.chmod(0o1777)
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid + 1)
     with pytest.raises(
@@ -209,7 +209,7 @@ def test_a_folder_of_another_user_in_a_sticky_folder_is_named(tmp_path: Path, mo
 
 
 def test_a_folder_whose_name_leaves_no_room_for_another_one_has_a_place_beside_it(tmp_path: Path) -> None:
-    whole = WholeFolder(make(tmp_path / ("ä" * 127), "old"))
+    whole = AtomicFolder(make(tmp_path / ("ä" * 127), "old"))
     whole.begin("note")
     (whole.new / "content").write_text("new")
     whole.put()
@@ -221,7 +221,7 @@ def test_a_link_to_the_folder_stays(tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
     link = tmp_path / "links" / "link"
     link.symlink_to(tmp_path / "out")
-    whole = WholeFolder(link)
+    whole = AtomicFolder(link)
     whole.begin("note")
     (whole.new / "content").write_text("new")
     whole.put()

@@ -7,7 +7,7 @@ import numpy as np
 
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.worker_faults import ReadingNames
+from tfds_torch.runtime.worker_faults import ErrorContext
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.cached_source import CachedSource
 
@@ -17,7 +17,7 @@ def name_of(parser: Parser) -> str:
     return f"{parser.dataset_name}, split {quoted(parser.split)}"
 
 
-def names_of(parser: Parser, loader: str, start_argument: str) -> ReadingNames:
+def names_of(parser: Parser, loader: str, start_argument: str) -> ErrorContext:
     """Returns what messages tell of a loader over a parser.
 
     Args:
@@ -29,7 +29,7 @@ def names_of(parser: Parser, loader: str, start_argument: str) -> ReadingNames:
         f"The {loader}'s state_dict() counts what was delivered: load it, here or in a new process, and the next "
         f"iteration goes on after that."
     )
-    return ReadingNames(
+    return ErrorContext(
         name_of(parser), next_step, partial(_find_id, parser), start_argument, partial(_find_cut, parser)
     )
 
