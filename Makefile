@@ -81,8 +81,8 @@ $(INSTALLED_BENCH): $(INSTALLED)
 	@touch $@
 
 bench: $(INSTALLED_BENCH) ## measure this machine against timm and others, and draw the README's chart; or one suite: SUITE=jpeg
-	@status=0; $(BIN)/python -m tfds_torch.bench $(SUITE) || status=$$?; \
-		$(if $(SUITE),,$(BIN)/python -m tfds_torch.bench readme;) exit $$status
+	@status=0; $(BIN)/python -m benchmarks $(SUITE) || status=$$?; \
+		$(if $(SUITE),,$(BIN)/python -m benchmarks readme;) exit $$status
 
 clean: ## remove the environment, caches and build outputs
 	@rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -16,7 +16,7 @@ from tfds_torch import demo
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = {"python", "console", "text", "toml", "bash"}
+LANGUAGES = {"python", "console", "text", "toml", "bash", "diff"}
 _FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _MODULE = """
 import os, runpy, sys

@@ -17,8 +17,9 @@ CIRCLES = "No import circles"
 TORCH = "torch is imported by torch_data and integrations only"
 TENSORFLOW = "tensorflow is imported by engines.tensorflow_runtime only"
 TFDS = "tensorflow_datasets is imported by parsers.tfds and demo only"
+BENCHMARKS = "the package does not need its benchmarks"
 LOOPS = "other people's training loops are imported by integrations only"
-CONTRACTS = (LAYERS, CIRCLES, TORCH, TENSORFLOW, TFDS, LOOPS)
+CONTRACTS = (LAYERS, CIRCLES, TORCH, TENSORFLOW, TFDS, BENCHMARKS, LOOPS)
 
 
 def lint_imports(directory: Path) -> tuple[int, str]:
@@ -61,19 +62,15 @@ FORBIDDEN = [
     ("loaders", "import tfds_torch.demo", LAYERS),
     ("loaders", "import tensorflow_datasets", TFDS),
     ("loaders", "def f():\n    import tensorflow", TENSORFLOW),
-    ("parsers", "import tfds_torch.bench.peers.ours", LAYERS),
+    ("parsers", "import benchmarks.peers.ours", BENCHMARKS),
     ("parsers", "import torch", TORCH),
     ("parsers", "def f():\n    from torch.utils.data import Dataset", TORCH),
     ("demo", "import torch", TORCH),
-    ("bench", "import torch", TORCH),
     ("engines", "import tensorflow_datasets as tfds", TFDS),
     ("parsers", "from tensorflow_datasets.core import units", TFDS),
     ("torch_data", "import tensorflow_datasets", TFDS),
-    ("bench", "import tensorflow_datasets", TFDS),
-    ("bench/peers", "import tensorflow_datasets", TFDS),
     ("engines", "def f():\n    import tensorflow as tf", TENSORFLOW),
     ("parsers/tfds", "from tensorflow.io import gfile", TENSORFLOW),
-    ("bench", "import tensorflow", TENSORFLOW),
 ]
 """Room, what a module of it says, and the contract that it breaks."""
 
@@ -102,7 +99,6 @@ def test_a_forbidden_import_breaks_its_contract(complaints: dict[str, str], numb
     ("module", "planted", "contract"),
     [
         ("attic/__init__.py", "", "tfds_torch.attic"),  # A room without a place on the stairs.
-        ("bench/suites.py", "import torch", TORCH),
         # Modules that import each other, in functions too; and folders of a room that do.
         ("plan/arguments.py", "def f():\n    import tfds_torch.plan.order", CIRCLES),
         ("images/decoders/planted.py", "import tfds_torch.images.decoding", CIRCLES),
@@ -125,8 +121,6 @@ def test_an_allowed_import_breaks_none(root: Path, tmp_path: Path) -> None:
         ("torch_data/planted.py", "import torch"),
         ("integrations/planted.py", "import torch, accelerate, timm"),
         ("demo/planted.py", "import tensorflow_datasets"),
-        ("bench/peers/planted.py", "import torch"),
-        ("bench/peers/tfds_as_numpy.py", "import tensorflow_datasets"),
         ("parsers/tfds/planted.py", "import tensorflow_datasets"),
         ("engines/planted.py", "import tfds_torch.plan"),
     ):

@@ -38,7 +38,7 @@ def test_every_link_of_the_readme_leads_somewhere() -> None:
 
 
 def test_figures_of_speed_are_those_of_the_reports() -> None:
-    reports = "".join(page.read_text() for page in (ROOT / "tfds_torch" / "bench" / "results").glob("*.md"))
+    reports = "".join(page.read_text() for page in (ROOT / "benchmarks" / "results").glob("*.md"))
     quoted = README.partition("## How fast it is")[2].partition("\n## ")[0] + (ROOT / "docs" / "cache.md").read_text()
     speeds = re.findall(r"\d{1,3}(?:,\d{3})+", quoted)
     table = re.findall(r"^\| .* \| (\d.*) \|$", (ROOT / "docs" / "benchmarks.md").read_text(), re.MULTILINE)

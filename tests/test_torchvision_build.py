@@ -9,7 +9,7 @@ import pytest
 import torchvision_build
 from zygote import Script, torch_zygote
 
-from tfds_torch.bench.peers import timm_reader
+from benchmarks.peers import timm_reader
 
 PYTEST = str(Path(pytest.__file__).with_name("__main__.py"))
 IN_TRANSFORMERS = "Could not import module 'Trainer'"

@@ -60,11 +60,11 @@ def test_bench_is_in_the_source_distribution_without_its_results_and_not_in_the_
         names = {name.partition("/")[2] for name in archive.getnames()}
     kept = {
         path.relative_to(source).as_posix()
-        for path in (source / "tfds_torch" / "bench").rglob("*")
+        for path in (source / "benchmarks").rglob("*")
         if path.is_file() and path.parent.name != "results"
     }
-    assert {name for name in names if name.startswith("tfds_torch/bench/")} == kept
-    assert {"tfds_torch/bench/suites.toml", "tfds_torch/bench/__main__.py"} <= kept
+    assert {name for name in names if name.startswith("benchmarks/")} == kept
+    assert {"benchmarks/suites.toml", "benchmarks/__main__.py"} <= kept
 
 
 IMPORTED = """

@@ -16,7 +16,7 @@ SYMPTOM = "operator torchvision::nms does not exist"
 _FOUND = "TFDS_TORCH_TEST_TORCHVISION"  # Found once in a run, also for the processes that tests start.
 _STARTUP = """
 import builtins
-from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+from benchmarks.peers.timm_reader import declare_torchvision_operators
 builtins.held = declare_torchvision_operators()
 """
 
@@ -41,7 +41,7 @@ def declare_where_needed() -> Any:
     """Lets this process import torchvision, as long as the result is held."""
     if not needs_declarations():
         return None
-    from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+    from benchmarks.peers.timm_reader import declare_torchvision_operators
 
     return declare_torchvision_operators()
 

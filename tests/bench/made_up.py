@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tfds_torch.bench.contests import JPEG
-from tfds_torch.bench.figures import EpochFigures, Memory, Outcome
-from tfds_torch.bench.report import Report
-from tfds_torch.bench.suites import SUITES
-from tfds_torch.bench.tables import Column, Ratio, Row, Spread, Table
-from tfds_torch.bench.targets import judge
-from tfds_torch.bench.task import PEERS, SINGLE_PEERS, Peer
+from benchmarks.contests import JPEG
+from benchmarks.figures import EpochFigures, Memory, Outcome
+from benchmarks.report import Report
+from benchmarks.suites import SUITES
+from benchmarks.tables import Column, Ratio, Row, Spread, Table
+from benchmarks.targets import judge
+from benchmarks.task import PEERS, SINGLE_PEERS, Peer
 from tfds_torch.runtime.metrics import EpochTimes
 
 SUITE_OF = {suite.name: suite for suite in SUITES}
@@ -77,7 +77,7 @@ def report(suite_name: str, tables: Sequence[Table], **fields: object) -> Report
         suite=suite.name,
         title=suite.title,
         method=suite.method,
-        command=f"python -m tfds_torch.bench {suite.name}",
+        command=f"python -m benchmarks {suite.name}",
         date="2026-01-02T03:04:05Z",
         took_s=12.5,
         machine={**machine, "architecture": "x86_64", "load_before": 0.25},

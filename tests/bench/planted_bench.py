@@ -1,4 +1,4 @@
-"""Runs `tfds_torch.bench` with planted contestants in the place of the real ones.
+"""Runs `benchmarks` with planted contestants in the place of the real ones.
 
     planted_bench.py NAMES ARGUMENTS...
 
@@ -14,8 +14,8 @@ from unittest import mock
 
 from bench import planted_contestants as planted
 
+from benchmarks import command
 from tfds_torch import demo
-from tfds_torch.bench import command
 
 
 def main(names: str, *arguments: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.bench.task import IMAGE_SHAPE, Peer, Task
+from benchmarks.task import IMAGE_SHAPE, Peer, Task
 
 Epochs = Callable[[int], Iterable[Any]]
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfds_torch.bench.beton import INSTALL, DecodedImages, write
-from tfds_torch.bench.conversion import converted
+from benchmarks.beton import INSTALL, DecodedImages, write
+from benchmarks.conversion import converted
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.runtime import subprocess_call
 

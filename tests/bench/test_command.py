@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of
 
-from tfds_torch.bench.readme_charts import read_reports, readme_block
+from benchmarks.readme_charts import read_reports, readme_block
 
 TESTS = Path(__file__).parents[1]
 SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")
@@ -98,9 +98,9 @@ def test_waiting_contestants_use_no_processor_time(run_bench: Run, tmp_path: Pat
     [
         (["smaple"], f"There is no suite 'smaple': choose from {SUITE_NAMES}. Did you mean 'sample'?"),
         (["chrat"], f"There is no suite 'chrat': choose from {SUITE_NAMES}. Did you mean 'chart'?"),
-        (["jpeg", "chart"], "chart measures nothing, and stands alone: python -m tfds_torch.bench chart."),
-        (["readme", "--reports", "nowhere"], "There are no reports in nowhere: run `python -m tfds_torch.bench` first"),
-        (["chart", "--reports", "nowhere"], "There are no reports in nowhere: run `python -m tfds_torch.bench` first"),
+        (["jpeg", "chart"], "chart measures nothing, and stands alone: python -m benchmarks chart."),
+        (["readme", "--reports", "nowhere"], "There are no reports in nowhere: run `python -m benchmarks` first"),
+        (["chart", "--reports", "nowhere"], "There are no reports in nowhere: run `python -m benchmarks` first"),
         (["chart", "--out", "taken/deeper"], "The chart cannot be drawn in taken/deeper: "),
         (
             ["sample", "jpeg", "--only", "limit"],
@@ -128,9 +128,9 @@ def test_wrong_usage_is_said_before_anything_is_done(
 @pytest.fixture
 def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command in this process, which must not come as far as preparing photographs."""
+    from benchmarks import command
+    from benchmarks.task import Peer
     from tfds_torch import demo
-    from tfds_torch.bench import command
-    from tfds_torch.bench.task import Peer
 
     monkeypatch.chdir(tmp_path)
     peers = tuple(Peer(name, name, "no:where") for name in ("ours", "timm", "limit"))
@@ -157,7 +157,7 @@ def test_the_chart_is_drawn_where_it_is_wanted(tmp_path: Path, in_process: Any) 
 def test_a_run_of_everything_replaces_the_committed_reports_and_draws_the_chart_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Any
 ) -> None:
-    from tfds_torch.bench import command, readme_charts
+    from benchmarks import command, readme_charts
 
     reports = read_reports()
     folders = []
@@ -176,7 +176,7 @@ def test_a_run_of_everything_replaces_the_committed_reports_and_draws_the_chart_
 def test_where_a_peer_of_the_chart_is_missing_it_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tfds_torch.bench import command, readme_charts
+    from benchmarks import command, readme_charts
 
     jpeg = read_reports()["jpeg"]
     without_peers = replace(jpeg, tables=[replace(jpeg.tables[0], rows=jpeg.tables[0].rows[:1])])

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from bench.made_up import SUITE_OF, epoch
 
+from benchmarks import contest, contests
+from benchmarks.contest import ColdContestant, compete
+from benchmarks.environments import Environment
+from benchmarks.figures import EpochFigures, Memory
+from benchmarks.suite import Run, Settings
+from benchmarks.tables import Spread, Table
+from benchmarks.task import Peer, Task
 from tfds_torch import demo
-from tfds_torch.bench import contest, contests
-from tfds_torch.bench.contest import ColdContestant, compete
-from tfds_torch.bench.environments import Environment
-from tfds_torch.bench.figures import EpochFigures, Memory
-from tfds_torch.bench.suite import Run, Settings
-from tfds_torch.bench.tables import Spread, Table
-from tfds_torch.bench.task import Peer, Task
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.runtime import subprocess_call
 

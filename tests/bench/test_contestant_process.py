@@ -8,9 +8,9 @@ import pytest
 from bench import planted_contestants as planted
 from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of, wait_for
 
-from tfds_torch.bench.contestant_process import ContestantProcess
-from tfds_torch.bench.environments import Environment, this_environment
-from tfds_torch.bench.task import Peer, Task
+from benchmarks.contestant_process import ContestantProcess
+from benchmarks.environments import Environment, this_environment
+from benchmarks.task import Peer, Task
 from tfds_torch.errors import StallError, WorkerError
 
 

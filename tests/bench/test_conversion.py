@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
+from benchmarks.conversion import converted, decode_record
 from tfds_torch import demo
-from tfds_torch.bench.conversion import converted, decode_record
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.storage.tfrecord.framing import read_records
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from bench.made_up import SUITE_OF
 
-from tfds_torch.bench import file_costs, loader_costs
-from tfds_torch.bench.file_costs import measure_opening, write_pixels
-from tfds_torch.bench.peers import exports, small_pixels
-from tfds_torch.bench.peers.multi_items import LOADER, SHARED, WEBDATASET, ZMQ
-from tfds_torch.bench.suite import Run, Settings
-from tfds_torch.bench.tables import Table
-from tfds_torch.bench.targets import judge
-from tfds_torch.bench.task import PLAIN, TRAIN, Task
+from benchmarks import file_costs, loader_costs
+from benchmarks.file_costs import measure_opening, write_pixels
+from benchmarks.peers import exports, small_pixels
+from benchmarks.peers.multi_items import LOADER, SHARED, WEBDATASET, ZMQ
+from benchmarks.suite import Run, Settings
+from benchmarks.tables import Table
+from benchmarks.targets import judge
+from benchmarks.task import PLAIN, TRAIN, Task
 from tfds_torch.errors import ConfigError
 
 

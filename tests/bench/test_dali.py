@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tfds_torch.bench.made_records import write_shards
-from tfds_torch.bench.peers.dali import write_index
+from benchmarks.made_records import write_shards
+from benchmarks.peers.dali import write_index
 from tfds_torch.storage.tfrecord.framing import scan_offsets
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfds_torch.bench.peers.decode_limit import _box
+from benchmarks.peers.decode_limit import _box
 
 
 def jpeg(width: int, height: int) -> bytes:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tfds_torch.bench import environments
-from tfds_torch.bench.environments import environment_of, own_environment, revision_environment, this_environment
-from tfds_torch.bench.task import BASELINE, DALI, Peer
+from benchmarks import environments
+from benchmarks.environments import environment_of, own_environment, revision_environment, this_environment
+from benchmarks.task import BASELINE, DALI, Peer
 from tfds_torch.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from tfds_torch.bench.index_costs import (
+from benchmarks.index_costs import (
     measure_building,
     measure_index,
     measure_locality,
@@ -14,8 +14,8 @@ from tfds_torch.bench.index_costs import (
     slice_peak_bytes,
     slice_times_s,
 )
-from tfds_torch.bench.made_records import write_shards
-from tfds_torch.bench.suite import Run, Settings
+from benchmarks.made_records import write_shards
+from benchmarks.suite import Run, Settings
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.plan.order import BlockShuffle
 

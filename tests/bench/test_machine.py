@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-from tfds_torch.bench.machine import describe_machine, describe_versions
+from benchmarks.machine import describe_machine, describe_versions
 from tfds_torch.errors import ConfigError
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tfds_torch.bench.made_records import write_shards
+from benchmarks.made_records import write_shards
 from tfds_torch.storage.tfrecord.framing import read_records
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tfds_torch.bench.task import PEERS, SINGLE_PEERS
+from benchmarks.task import PEERS, SINGLE_PEERS
 
 NEEDS = {
     "ours": ("torch", "tensorflow_datasets"),
@@ -61,7 +61,7 @@ def test_every_peer_is_measured_or_missing_for_a_true_reason(
     suites: Sequence[str], needs: dict[str, tuple[str, ...]], tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tfds_torch.bench", *suites, *SMALL, "--out", str(tmp_path), "--only", ",".join(needs)],
+        [sys.executable, "-m", "benchmarks", *suites, *SMALL, "--out", str(tmp_path), "--only", ",".join(needs)],
         cwd=tmp_path,
         capture_output=True,
         text=True,

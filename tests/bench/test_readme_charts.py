@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tfds_torch.bench import output
-from tfds_torch.bench.contests import CONTESTANTS
-from tfds_torch.bench.readme_charts import (
+from benchmarks import output
+from benchmarks.contests import CONTESTANTS
+from benchmarks.readme_charts import (
     ASSETS,
     BEGIN,
     CHARTS,
@@ -22,10 +22,10 @@ from tfds_torch.bench.readme_charts import (
     read_reports,
     readme_block,
 )
-from tfds_torch.bench.report import Report
-from tfds_torch.bench.suites import SUITES
-from tfds_torch.bench.tables import Spread
-from tfds_torch.bench.targets import judge
+from benchmarks.report import Report
+from benchmarks.suites import SUITES
+from benchmarks.tables import Spread
+from benchmarks.targets import judge
 from tfds_torch.errors import ConfigError
 
 README = Path(__file__).parents[2] / "README.md"
@@ -43,12 +43,12 @@ def texts(chart: Path) -> list[str]:
 
 def test_the_readme_has_the_table_of_the_committed_reports(reports: Mapping[str, Report]) -> None:
     found = re.findall(f"{BEGIN}.*?{END}", README.read_text(), re.DOTALL)
-    assert found == [readme_block(reports)], "put there what `python -m tfds_torch.bench readme` prints"
+    assert found == [readme_block(reports)], "put there what `python -m benchmarks readme` prints"
 
 
 def test_the_committed_charts_are_those_of_the_committed_reports(reports: Mapping[str, Report], tmp_path: Path) -> None:
     for path in draw_charts(reports, tmp_path):
-        assert texts(ASSETS / path.name) == texts(path), "run `python -m tfds_torch.bench chart`"
+        assert texts(ASSETS / path.name) == texts(path), "run `python -m benchmarks chart`"
 
 
 def test_a_chart_holds_the_figures_of_its_report_and_is_drawn_alike_again(
@@ -101,7 +101,7 @@ def test_what_is_missing_is_said(reports: Mapping[str, Report], tmp_path: Path) 
         readme_block(alone)
     with pytest.raises(ConfigError, match=r"^The report of the suite jpeg has no figures of ffcv: run it with all"):
         draw_charts(alone, tmp_path)
-    with pytest.raises(ConfigError, match=r"^There are no reports in .*nowhere: run `python -m tfds_torch.bench`"):
+    with pytest.raises(ConfigError, match=r"^There are no reports in .*nowhere: run `python -m benchmarks`"):
         read_reports(tmp_path / "nowhere")
     (tmp_path / "old.json").write_text('{"schema": 1}')
     with pytest.raises(ConfigError, match=r"old\.json cannot be read: its schema is 1, and should be 2\."):

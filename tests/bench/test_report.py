@@ -13,10 +13,10 @@ from bench.made_up import outcome, report, small_table, table_of
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
-from tfds_torch.bench import output
-from tfds_torch.bench.contests import BEYOND, SAMPLE, STARTING
-from tfds_torch.bench.readme_charts import RESULTS
-from tfds_torch.bench.report import Report
+from benchmarks import output
+from benchmarks.contests import BEYOND, SAMPLE, STARTING
+from benchmarks.readme_charts import RESULTS
+from benchmarks.report import Report
 from tfds_torch.errors import ConfigError
 
 SCHEMA = json.loads((RESULTS.parent / "report.schema.json").read_text())
@@ -88,7 +88,7 @@ def test_the_page_tells_figures_targets_reasons_and_circumstances(speed: tuple[f
     assert f"| {told} |" in page
     assert "\nGrain is missing: it | broke.\n" in page
     assert "](x.png)" in page
-    for fact in ("python -m tfds_torch.bench sample", "2026-01-02T03:04:05Z", "A fine one", "2 cores", "8 GiB"):
+    for fact in ("python -m benchmarks sample", "2026-01-02T03:04:05Z", "A fine one", "2 cores", "8 GiB"):
         assert fact in page
     for fact in ("Linux 6.1", "load before: 0.25", "python 3.11.0", "timm not installed", "took 12 s"):
         assert fact in page
@@ -106,7 +106,7 @@ def test_tables_stand_with_their_notes_on_the_page_and_in_the_terminal() -> None
         "files is missing: it | broke.",
     ):
         assert f"\n{line}\n" in page
-    assert "tfds_torch.bench.index_costs" in page
+    assert "benchmarks.index_costs" in page
     text = shown(index())
     for piece in ("index: the speed of it", "1,000 (900 to 1,100)", "files is missing: it | broke", "A fine one"):
         assert piece in text
@@ -183,7 +183,7 @@ def test_the_overview_is_shown_and_says_what_made_it(tmp_path: Path) -> None:
     assert page.startswith("# Examples a second into the training process, whole epochs\n")
     assert "| timm ReaderTfds | 75 (2.00 x) | 150 (5.33 x) | 150 |" in page
     assert "| sample | 1 of 2 | speed against webdataset |" in page
-    assert "- python -m tfds_torch.bench sample, begun 2026-01-02T03:04:05Z" in page
+    assert "- python -m benchmarks sample, begun 2026-01-02T03:04:05Z" in page
     assert page.endswith("- all suites: 0.8 minutes\n")
     text = shown(*several())
     for piece in ("overview: examples a second", "75 (2.00 x)", "overview: targets", "2 of 9"):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tfds_torch.bench import contests, file_costs, index_costs, loader_costs, resuming, tar_costs
-from tfds_torch.bench.suites import SUITES
-from tfds_torch.bench.tables import Table
-from tfds_torch.bench.targets import Target
+from benchmarks import contests, file_costs, index_costs, loader_costs, resuming, tar_costs
+from benchmarks.suites import SUITES
+from benchmarks.tables import Table
+from benchmarks.targets import Target
 from tfds_torch.engines.options import ReadOptions
 
 TABLES = {

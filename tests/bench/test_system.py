@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfds_torch.bench import system
+from benchmarks import system
 from tfds_torch.errors import ConfigError
 
 

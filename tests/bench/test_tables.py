@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from bench.made_up import outcome, table_of
 
-from tfds_torch.bench.contests import STARTING
-from tfds_torch.bench.figures import Memory
-from tfds_torch.bench.tables import Column, Ratio, Spread, Table, collect
+from benchmarks.contests import STARTING
+from benchmarks.figures import Memory
+from benchmarks.tables import Column, Ratio, Spread, Table, collect
 
 TABLE = Table(
     "a",

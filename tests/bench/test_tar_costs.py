@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tfds_torch.bench import tar_costs
-from tfds_torch.bench.peers import ours_fused, tar_exports
-from tfds_torch.bench.suite import Run, Settings
-from tfds_torch.bench.task import Task
+from benchmarks import tar_costs
+from benchmarks.peers import ours_fused, tar_exports
+from benchmarks.suite import Run, Settings
+from benchmarks.task import Task
 from tfds_torch.errors import ConfigError
 
 

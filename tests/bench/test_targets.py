@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 from bench.made_up import SUITE_OF, outcome, table_of
 
-from tfds_torch.bench.contests import STARTING
-from tfds_torch.bench.suites import SUITES
-from tfds_torch.bench.tables import Column, Ratio, Row, Spread, Table
-from tfds_torch.bench.targets import Relation, Target, Verdict, judge
+from benchmarks.contests import STARTING
+from benchmarks.suites import SUITES
+from benchmarks.tables import Column, Ratio, Row, Spread, Table
+from benchmarks.targets import Relation, Target, Verdict, judge
 
 BEYOND = 1e-6
 ALL = [(suite.name, target) for suite in SUITES for target in suite.targets]

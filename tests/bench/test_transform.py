@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfds_torch.bench.task import Task
-from tfds_torch.bench.transform import RandomResizedCropFlip, ResizeCenterCrop, channels_first, transform_of
+from benchmarks.task import Task
+from benchmarks.transform import RandomResizedCropFlip, ResizeCenterCrop, channels_first, transform_of
 
 WIDTH, HEIGHT = 500, 375
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from bench.made_up import epoch
 
-from tfds_torch.bench.figures import EpochFigures, Memory
-from tfds_torch.bench.task import Peer
-from tfds_torch.bench.turns import start_again_and_again, take_turns
+from benchmarks.figures import EpochFigures, Memory
+from benchmarks.task import Peer
+from benchmarks.turns import start_again_and_again, take_turns
 from tfds_torch.errors import StallError, WorkerError
 
 

@@ -34,7 +34,7 @@ def boxes_of_torchvision(cases: list[tuple[Any, Any, Any]], count: int) -> list[
     """Returns boxes drawn by torchvision. Loads torch."""
     import torch
 
-    from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+    from benchmarks.peers.timm_reader import declare_torchvision_operators
 
     held = declare_torchvision_operators()
     from torchvision.transforms import RandomResizedCrop

@@ -163,7 +163,7 @@ def test_crops_that_are_shrunk_while_they_are_decoded_are_pillows(
 
 def evaluate_with_timm(images: Sequence[bytes], cases: Sequence[dict[str, Any]]) -> list[list[np.ndarray]]:
     """Returns what timm's own transforms make of images in several cases. Loads torch and torchvision."""
-    from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+    from benchmarks.peers.timm_reader import declare_torchvision_operators
 
     held = declare_torchvision_operators()
     from timm.data.transforms_factory import transforms_imagenet_eval
@@ -235,7 +235,7 @@ def pad_and_crop_with_torchvision(
     images: Sequence[bytes], places: Sequence[tuple[int, int, bool]], size: int, padding: int, fill: tuple[int, ...]
 ) -> list[np.ndarray]:
     """Returns windows of padded images, their top and left counted from the image's own. Loads torchvision."""
-    from tfds_torch.bench.peers.timm_reader import declare_torchvision_operators
+    from benchmarks.peers.timm_reader import declare_torchvision_operators
 
     held = declare_torchvision_operators()
     from torchvision.transforms import functional as F

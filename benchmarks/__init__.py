@@ -1,0 +1,1 @@
+"""`python -m benchmarks`: measures this package against its peers, on this machine."""

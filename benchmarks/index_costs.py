@@ -1,0 +1,223 @@
+"""What an index and its order cost: the parts of the suite `index` that read no images."""
+
+import os
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+
+from benchmarks.made_records import write_shards
+from benchmarks.suite import Run
+from benchmarks.system import can_drop, drop_from_page_cache, resident_bytes
+from benchmarks.tables import Column, Ratio, Table, collect
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
+from tfds_torch.runtime import subprocess_call
+from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.tfrecord.reader import RecordIndex
+
+SLICE = 4096
+"""Positions of a slice of the order."""
+
+_FULL_PHOTOS, _SMALL_RECORDS = 4096, 1_280_000
+_SMALL_SIZES, _LARGE_SIZES = range(64, 201), range(100_000, 100_001)
+_MOST_BUILDS = 3
+_NUM_SLICES, _SEED = 200, 42
+_BLOCKS = BlockShuffle(1024, 8)
+
+BUILDING = Table(
+    "building",
+    "building and opening an index",
+    "Records in {num_shards} TFRecord files. Every index is built, and opened when it is there, in fresh processes "
+    "whose imports are not counted; memory is the resident size at its greatest above the one before. Cold: the files "
+    "are dropped from the page cache (posix_fadvise) before. Opening holds the whole index against its checksum.",
+    "records",
+    [
+        Column("build_s", "build, s", "{:.2f}"),
+        Column("peak_mb", "memory for it, MB", "{:.1f}"),
+        Column("open_ms", "open, ms", "{:.1f}"),
+        Column("index_mb", "index, MB", "{:.2f}", has_spread=False),
+    ],
+)
+ORDER = Table(
+    "order",
+    f"a slice of {SLICE:,} positions of the order",
+    f"{_NUM_SLICES} slices all over the order; memory is what numpy and Python allocate for one, its result of "
+    f"{8 * SLICE / 1e3:.0f} KB included.",
+    "order",
+    [
+        Column("slice_ms", "a slice, ms", "{:.2f}"),
+        Column("peak_kb", "memory for it, KB", has_spread=False),
+        Column("growth", "x that of 10^6", "{:.2f}", has_spread=False, ratio=Ratio("peak_kb", by="10^6")),
+    ],
+)
+LOCALITY = Table(
+    "locality",
+    "how far apart the examples of a shuffled order lie",
+    "{num_examples:,} examples, `shuffle_buffer` 8,192: separate places on the disk (runs of direct neighbours) of the "
+    "examples of a batch, and of all examples of a window.",
+    "block_records",
+    [
+        Column("in_a_batch", "places of 128 consecutive examples", "{:,.1f}", has_spread=False),
+        Column("in_a_window", "places of 8,192 consecutive examples", "{:,.1f}", has_spread=False),
+    ],
+)
+
+
+def measure_building(run: Run) -> Table:
+    """Builds and opens indices of small and of large records, cold and warm.
+
+    Raises:
+        ConfigError: the records cannot be written.
+    """
+    settings = run.settings
+    num_small = max(settings.num_shards, _SMALL_RECORDS * settings.num_photos // _FULL_PHOTOS)
+    samples, titles = [], {}
+    with _workplace() as folder:
+        for size, num_records, sizes, text in (
+            ("small", num_small, _SMALL_SIZES, "64 to 200 bytes"),
+            ("large", settings.num_photos, _LARGE_SIZES, "100 KB"),
+        ):
+            run.say(f"writing {num_records:,} records")
+            instructions = write_shards(folder / size, num_records, sizes, settings.num_shards)
+            for kind in ("cold", "warm") if can_drop() else ("warm",):
+                run.say(f"building the index of {num_records:,} records, {kind}")
+                name = f"{size}_{kind}"
+                titles[name] = f"{num_records:,} x {text}, {kind}"
+                for number in range(min(_MOST_BUILDS, settings.num_repeats)):
+                    dataset = f"made/{name}:{number}.0.0"
+                    samples.append(
+                        (name, measure_index(instructions, dataset, folder / "cache", is_cold=kind == "cold"))
+                    )
+    table = BUILDING.fill(collect(samples), titles)
+    return replace(table, note=table.note.format(num_shards=settings.num_shards))
+
+
+def measure_index(
+    instructions: Sequence[FileInstruction], dataset: str, cache_dir: Path, *, is_cold: bool
+) -> dict[str, float | None]:
+    """Builds and opens the index of these instructions' files, each in a fresh process, and returns the columns.
+
+    Args:
+        instructions: whole files.
+        dataset: what the files belong to, never used before in this cache.
+        cache_dir: where the index is stored (on Linux; elsewhere it goes where it always goes).
+        is_cold: whether the files are read from their disk.
+
+    Raises:
+        ConfigError: the files are to be cold, and this system cannot be asked for that.
+        TfdsTorchError: the files cannot be indexed.
+    """
+    if is_cold:
+        drop_from_page_cache(item.path for item in instructions)
+    build_s, peak_bytes = subprocess_call.call(_open, instructions, dataset, str(cache_dir))
+    open_s, _ = subprocess_call.call(_open, instructions, dataset, str(cache_dir))
+    return {
+        "build_s": build_s,
+        "peak_mb": peak_bytes and peak_bytes / 1e6,
+        "open_ms": open_s * 1e3,
+        "index_mb": 8 * sum(item.take + 1 for item in instructions) / 1e6,
+    }
+
+
+def _open(instructions: Sequence[FileInstruction], dataset: str, cache_dir: str) -> tuple[float, int | None]:
+    os.environ["XDG_CACHE_HOME"] = cache_dir
+    before = resident_bytes()
+    start = time.perf_counter()
+    RecordIndex.open(InstructionTable(instructions, dataset))
+    took_s = time.perf_counter() - start
+    after = resident_bytes()
+    return took_s, None if before is None or after is None else after[1] - before[0]
+
+
+@contextmanager
+def _workplace() -> Iterator[Path]:
+    """A folder for large files, on the disk that also holds datasets, and removed at the end."""
+    parent = platformdirs.user_cache_path("tfds_torch") / "bench"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent, prefix="index-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise ConfigError(f"The records that are to be indexed cannot be written to {parent}: {error}.") from error
+
+
+def measure_order(run: Run) -> Table:
+    """Times slices of orders, and looks at their memory."""
+    run.say("slices of the order")
+    samples, titles = {}, {}
+    for blocks, suffix, more in ((None, "", ""), (_BLOCKS, "_blocks", ", blocks of 1,024 in windows of 8")):
+        for exponent in (6, 10):
+            name, num_examples = f"10^{exponent}{suffix}", 10**exponent
+            titles[name] = f"10^{exponent} examples{more}"
+            samples[name] = {
+                "slice_ms": [seconds * 1e3 for seconds in slice_times_s(num_examples, _NUM_SLICES, blocks)],
+                "peak_kb": [slice_peak_bytes(num_examples, blocks) / 1e3],
+            }
+    return ORDER.fill(samples, titles)
+
+
+def slice_times_s(num_examples: int, num_slices: int, blocks: BlockShuffle | None = None) -> list[float]:
+    """Returns the seconds that slices of SLICE positions take, all over the order."""
+    find = _order(num_examples, blocks)
+    times = []
+    for number in range(num_slices + 1):
+        start = (num_examples - SLICE) * number // max(1, num_slices)
+        positions = np.arange(start, start + SLICE)
+        began = time.perf_counter()
+        find(positions)
+        times.append(time.perf_counter() - began)
+    return times[1:]  # The first one also loads code.
+
+
+def slice_peak_bytes(num_examples: int, blocks: BlockShuffle | None = None) -> int:
+    """Returns the memory that a slice from the middle needs at its greatest, its result included."""
+    find, start = _order(num_examples, blocks), (num_examples - SLICE) // 2
+    positions = np.arange(start, start + SLICE)
+    tracemalloc.start()
+    find(positions)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak_bytes
+
+
+def measure_locality(run: Run) -> Table:
+    """Counts the places on the disk that consecutive examples of an order have."""
+    num_examples = max(1 << 14, _SMALL_RECORDS * run.settings.num_photos // _FULL_PHOTOS)
+    samples = {}
+    for block_records in (None, 64, 256, 1024):
+        blocks = None if block_records is None else BlockShuffle(block_records, max(1, 8192 // block_records))
+        samples["none" if block_records is None else f"{block_records:,}"] = {
+            "in_a_batch": [num_places(num_examples, 128, blocks)],
+            "in_a_window": [num_places(num_examples, 8192, blocks)],
+        }
+    return replace(LOCALITY, note=LOCALITY.note.format(num_examples=num_examples)).fill(samples)
+
+
+def num_places(num_examples: int, num_consecutive: int, blocks: BlockShuffle | None = None) -> float:
+    """Returns in how many places, not adjacent to each other, this many consecutive examples of an order lie; a mean.
+
+    Args:
+        num_examples: of the dataset.
+        num_consecutive: of the order, the same number in every stretch that is looked at.
+        blocks: the block shuffle; None: none.
+    """
+    find = _order(num_examples, blocks)
+    starts = range(0, num_examples - num_consecutive + 1, num_consecutive)[:64]
+    counts = [
+        1 + np.count_nonzero(np.diff(np.sort(find(np.arange(start, start + num_consecutive)))) != 1) for start in starts
+    ]
+    return float(np.mean(counts))
+
+
+def _order(num_examples: int, blocks: BlockShuffle | None) -> Callable[[Int64Array], Int64Array]:
+    if blocks is None:
+        return lambda positions: order_at(positions, num_examples, _SEED, 0)
+    return lambda positions: block_order_at(positions, num_examples, _SEED, 0, blocks)

@@ -1,0 +1,88 @@
+"""timm's `ReaderTfds`: `create_dataset("tfds/photos")` through `timm.data.create_loader`.
+
+Configured: `is_training`, batch size, workers and the device `cpu`; `set_epoch` before every epoch, as timm's train.py
+does. All else is timm's default: a shuffle buffer of 8,192 and a prefetch of 2,048 decoded images, divided among the
+workers (and limited by the number of photographs); persistent workers; `fast_collate`.
+
+Two things are not as in timm, both in its favour or the same for all: the shared transform takes the place of the
+loader's own, ending in a torch tensor as timm's own does; and the batches are taken from the DataLoader inside of
+`PrefetchLoader`, because that one would also turn them to float32 and normalise them, which no other contestant does.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.task import IMAGE_SHAPE, Task
+from benchmarks.transform import RandomResizedCropFlip
+
+_OPERATORS = (
+    "nms",
+    "qnms",
+    *("roi_align", "qroi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d"),
+    *("_roi_align_backward", "_ps_roi_align_backward", "_roi_pool_backward", "_ps_roi_pool_backward"),
+    "_deform_conv2d_backward",
+)
+_declarations: list[Any] = []
+
+
+class TensorTransform:
+    """The shared transform, with a torch tensor as its result. Picklable."""
+
+    def __init__(self) -> None:
+        self.transform = RandomResizedCropFlip()
+
+    def __call__(self, image: Any) -> Any:
+        """Returns torch uint8 [3, 224, 224] of an RGB image."""
+        import torch
+
+        return torch.from_numpy(self.transform(image))
+
+
+def load(task: Task) -> Callable[[int], Iterable[Any]]:
+    """Returns the function epoch -> batches of images, torch uint8 [B, 3, 224, 224]."""
+    import torch
+
+    _declarations.append(declare_torchvision_operators())
+    from timm.data import create_dataset, create_loader  # type: ignore[attr-defined, unused-ignore]
+
+    dataset = create_dataset(
+        "tfds/photos", root=task.data_dir, split="train", is_training=True, batch_size=task.batch_size
+    )
+    loader = create_loader(
+        dataset,
+        input_size=IMAGE_SHAPE,
+        batch_size=task.batch_size,
+        is_training=True,
+        num_workers=task.num_workers,
+        device=torch.device("cpu"),
+    )
+    dataset.transform = TensorTransform()  # The loader has just set its own.
+
+    def epoch_of(epoch: int) -> Iterable[Any]:
+        dataset.set_epoch(epoch)
+        return (images for images, _ in loader.loader)
+
+    return epoch_of
+
+
+def declare_torchvision_operators() -> Any:
+    """Lets torchvision be imported where its binary operators cannot be loaded, as long as the result is held.
+
+    A torchvision built for CUDA has no operators for a torch without it, and then fails to import because it cannot
+    find them. timm imports it for its transforms, which use none of them: a declaration is enough.
+    """
+    import importlib.util
+
+    import torch
+
+    found = importlib.util.find_spec("torchvision")
+    library: Any = None
+    for binary in Path(found.origin).parent.glob("_C*.so") if found and found.origin else ():
+        try:
+            torch.ops.load_library(str(binary))  # type: ignore[no-untyped-call]
+        except OSError:
+            library = library or torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+            for operator in _OPERATORS:
+                library.define(f"{operator}(Tensor x) -> Tensor")
+    return library

@@ -1,0 +1,99 @@
+"""All suites: `suites.toml`, with the function that measures each; and a run of one of them."""
+
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks import contests, file_costs, loader_costs, machine, resuming, tar_costs
+from benchmarks.contest import measure_contests
+from benchmarks.figures import OURS_BY_IT
+from benchmarks.report import Report
+from benchmarks.suite import Run, Settings, Suite
+from benchmarks.tables import Table
+from benchmarks.targets import RELATIONS, Target, judge
+from benchmarks.task import PEERS, SINGLE_PEERS
+from benchmarks.turns import Say
+from tfds_torch import demo
+
+
+def _all_of(*measures: Callable[[Run], Iterator[Table]]) -> Callable[[Run], Iterator[Table]]:
+    return lambda run: (table for measure in measures for table in measure(run))
+
+
+_MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
+    "sample": measure_contests(contests.SAMPLE),
+    "start": measure_contests(contests.STARTING),
+    "index": contests.measure_index,
+    "state": resuming.measure_state,
+    "jpeg": measure_contests(contests.JPEG),
+    "jpeg_eval": measure_contests(contests.JPEG_EVAL),
+    "png32": measure_contests(contests.PNG32),
+    "memory": contests.measure_memory,
+    "notebook": contests.measure_notebook,
+    "ready": loader_costs.measure_ready,
+    "multi": loader_costs.measure_multi,
+    "feeder": loader_costs.measure_feeder,
+    "scale": contests.measure_scale,
+    "export": _all_of(file_costs.measure_beton, tar_costs.measure_tars),
+    "cached": file_costs.measure_cached,
+}
+_SINGLE = ("sample", "start")
+_DEFAULTS = {"table": contests.CONTESTANTS, "column": OURS_BY_IT.key}
+
+
+def _read() -> tuple[Suite, ...]:
+    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    phrases = data.pop("phrases")
+    phrases["single"] = phrases["single"].format(**phrases)
+    return tuple(_suite(name, fields, phrases) for name, fields in data.items())
+
+
+def _suite(name: str, fields: Mapping[str, Any], phrases: Mapping[str, str]) -> Suite:
+    peers = SINGLE_PEERS if name in _SINGLE else PEERS
+    given: dict[str, Any] = {
+        "method": " ".join(fields["method"].format(**phrases).split()),
+        "peers": tuple(peers[peer] for peer in fields.get("peers", ())),
+        "targets": tuple(map(_target, fields.get("targets", ()))),
+    }
+    return Suite(name=name, measure=_MEASURES[name], **{**fields, **given})
+
+
+def _target(fields: Mapping[str, Any]) -> Target:
+    given = dict(fields)
+    ((relation, limit),) = ((known, given.pop(known)) for known in RELATIONS if known in fields)
+    return Target(relation=relation, limit=limit, **{**_DEFAULTS, **given})
+
+
+SUITES = _read()
+
+
+def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
+    """Measures a suite.
+
+    Raises:
+        TfdsTorchError: the datasets could not be made. A contestant that fails is reported, not raised.
+    """
+    found_machine = machine.describe_machine()  # First: the load before the start.
+    date, began_s = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
+    data_dir = demo.prepare("photos", num_examples=settings.num_photos, num_shards=settings.num_shards)
+    asked = Run(suite.peers, settings, data_dir, say)
+    tables = list(suite.measure(asked))
+    taking_part = suite.peers or [PEERS["ours"]]
+    distributions = [*(name for peer in taking_part for name in peer.distributions), *suite.distributions]
+    return Report(
+        suite=suite.name,
+        title=suite.title,
+        method=suite.method,
+        command=command,
+        date=date,
+        took_s=round(time.monotonic() - began_s, 1),
+        machine=found_machine,
+        versions=machine.describe_versions(distributions) | asked.versions,
+        settings=asdict(settings) | {"num_shards": settings.num_shards},
+        tables=tables,
+        targets=judge(suite.targets, tables),
+        configured=suite.configured,
+    )

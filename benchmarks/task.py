@@ -1,0 +1,117 @@
+"""Task: what every contestant has to do, and Peer: who a contestant is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+OURS, OURS_IN_PROCESS, TIMM, WEBDATASET, GRAIN = "ours", "ours_0", "timm", "webdataset", "grain"
+OURS_8, OURS_BATCHED, BASELINE = "ours_8", "ours_batched", "baseline"
+FFCV, DALI, AS_NUMPY, LIMIT = "ffcv", "dali", "as_numpy", "limit"
+
+EIGHT = 8
+"""Workers of OURS_8."""
+
+BASELINE_REVISION = "edba0d4"
+"""The last commit before local datasets were read without tensorflow."""
+
+IMAGE_SHAPE = (3, 224, 224)
+"""Of every photograph that arrives in the training process; its dtype is uint8."""
+
+TRAIN, EVAL, PLAIN = "train", "eval", "plain"
+"""What is done with an image: a random piece resized and perhaps flipped, in a shuffled order; the middle piece of the
+resized image, in the files' order; nothing but decoding, in a shuffled order."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """An epoch over the photographs, or over another dataset.
+
+    Attributes:
+        data_dir: TFDS's data dir that holds the dataset.
+        converted_dir: the same encoded images in the contestant's own format; None where it reads TFRecord.
+        num_photos: examples of an epoch, photographs or not.
+        batch_size: examples of a batch.
+        num_workers: loader processes; a contestant without such processes ignores it, or has as many threads.
+        dataset: its name.
+        read: arguments of our `ReadOptions`; other contestants ignore it.
+        image_shape: of every image that is delivered, which is uint8; None: images are counted, not looked at.
+        work: `TRAIN`, `EVAL` or `PLAIN`.
+        split: which examples; only this package can read other ones than all.
+    """
+
+    data_dir: str
+    converted_dir: str | None
+    num_photos: int
+    batch_size: int
+    num_workers: int
+    dataset: str = "photos"
+    read: Mapping[str, Any] = field(default_factory=dict)
+    image_shape: tuple[int, ...] | None = IMAGE_SHAPE
+    work: str = TRAIN
+    split: str = "train"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether examples are shuffled."""
+        return self.work != EVAL
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A contestant: this package, or another way to the same batches.
+
+    Attributes:
+        name: how the command line calls it.
+        title: how tables call it.
+        loader: `module:function`; the function takes a Task, imports what it needs, and returns a function that takes
+            the epoch's number and returns its batches of images, uint8 [B, 3, H, W], numpy or torch.
+        file_format: of the images: `tfrecord`, or one that `conversion` writes.
+        distributions: the packages it is made of, for the list of versions.
+        environment: where its process runs: "" where the runner does, or one that `environments` makes.
+        changes: fields of the task that this contestant has otherwise.
+    """
+
+    name: str
+    title: str
+    loader: str
+    file_format: str = "tfrecord"
+    distributions: tuple[str, ...] = ()
+    environment: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+_PEERS = "benchmarks.peers"
+_OURS_NEEDS = ("torch", "tensorflow-datasets")
+_FUSED = f"{_PEERS}.ours_fused:load"
+_TIMM_NEEDS = ("timm", "torchvision", "torch", "tensorflow-datasets")
+_WEBDATASET = Peer(WEBDATASET, "WebDataset", f"{_PEERS}.webdataset_tar:load", "tar", ("webdataset", "torch"))
+_GRAIN = Peer(GRAIN, "Grain", f"{_PEERS}.grain_array_record:load", "array_record", ("grain", "array-record"))
+
+
+def _by_name(*peers: Peer) -> dict[str, Peer]:
+    return {peer.name: peer for peer in peers}
+
+
+SINGLE_PEERS = _by_name(
+    Peer(OURS, "tfds_torch", f"{_PEERS}.ours:load", distributions=_OURS_NEEDS),
+    Peer(TIMM, "timm ReaderTfds", f"{_PEERS}.timm_reader:load", distributions=_TIMM_NEEDS),
+    _WEBDATASET,
+    _GRAIN,
+    Peer(AS_NUMPY, "tfds.as_numpy", f"{_PEERS}.tfds_as_numpy:load", distributions=("tensorflow-datasets",)),
+)
+"""The contestants that hand over single examples, which are transformed one by one."""
+
+PEERS = _by_name(
+    Peer(OURS, "tfds_torch", _FUSED, distributions=_OURS_NEEDS),
+    Peer(BASELINE, "tfds_torch, baseline", _FUSED, environment=BASELINE),
+    Peer(OURS_BATCHED, "tfds_torch, batched=True", f"{_FUSED}_batched", distributions=_OURS_NEEDS),
+    Peer(OURS_IN_PROCESS, "tfds_torch, no workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": 0}),
+    Peer(OURS_8, "tfds_torch, 8 workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": EIGHT}),
+    Peer(TIMM, "timm create_loader", f"{_PEERS}.timm_loader:load", distributions=_TIMM_NEEDS),
+    _WEBDATASET,
+    _GRAIN,
+    Peer(DALI, "DALI without a GPU", f"{_PEERS}.dali:load", environment=DALI),
+    Peer(FFCV, "FFCV", f"{_PEERS}.ffcv_beton:load", "beton", ("ffcv", "numba", "opencv-python", "torch")),
+    Peer(LIMIT, "decode and crop alone", f"{_PEERS}.decode_limit:load", changes={"image_shape": None}),
+)
+"""The contestants in the work of whole batches: each in its own fastest way."""

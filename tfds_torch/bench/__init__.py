@@ -1,1 +1,0 @@
-"""`python -m tfds_torch.bench`: measures this package against its peers, on this machine."""
