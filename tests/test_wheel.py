@@ -27,7 +27,8 @@ def source(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(root / name, source)
-    shutil.copytree(root / "tfds_torch", source / "tfds_torch", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("tfds_torch", "benchmarks"):
+        shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     return source
 
 
