@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import RunPython
 from PIL import Image
 from zygote import tensorflow_zygote
 
@@ -30,6 +31,19 @@ def read_shard_lengths(folder: Path) -> dict[str, list[int]]:
 
 def read_features(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "features.json").read_text())["featuresDict"]["features"]
+
+
+def test_a_demo_dataset_is_written_without_tensorflow(run_python: RunPython, tmp_path: Path) -> None:
+    code = """
+import sys
+from tfds_torch.demo.build import build
+from tfds_torch.demo.spec import DemoSpec
+for spec in DemoSpec.embedded("digits"), DemoSpec.fake("cifar10", 3):
+    print(build(spec, sys.argv[1], "nothing", progress=False))
+print("tensorflow" in sys.modules)
+"""
+    done = run_python("-c", code, str(tmp_path))
+    assert done.stdout.splitlines() == ["digits/1.0.0", "cifar10/3.0.2", "False"], done.stderr
 
 
 def test_digits_has_1437_and_360_examples_and_the_asked_shards_of_train(demo_root: Path) -> None:

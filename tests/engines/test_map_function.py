@@ -41,7 +41,7 @@ def test_a_function_draws_by_the_sample_key_and_so_anew_in_every_pass(monkeypatc
             return seeds
 
     monkeypatch.setattr(map_function, "ImageMap", Recording)
-    monkeypatch.setattr(map_function, "load_tensorflow", lambda: None)
+    monkeypatch.setattr(map_function, "load_tensorflow", lambda user: None)
     apply = map_function.make_map(TrainPreprocess(8, map_fn="a:b"), "RGB", 3)
     assert apply is not None
     keys = np.array([5, 5 + 41, 5 + 2 * 41])  # One example of 41, in three passes.

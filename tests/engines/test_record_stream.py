@@ -59,7 +59,7 @@ def attempt(stream: RecordStream) -> tuple[str, str, int]:
 
 
 def look(directory: Path, cut: Path) -> dict[str, Any]:
-    tf = load_tensorflow()
+    tf = load_tensorflow("this test")
     options = record_stream._graph(tf, stream_of(directory, num_threads=3)).options()
     ranges = ranges_of(directory)
     return {

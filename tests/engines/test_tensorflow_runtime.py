@@ -9,6 +9,9 @@ import pytest
 from tfds_fixtures import Datasets, Read, read_one
 
 from tfds_torch.engines import tensorflow_runtime
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime import subprocess_call
 
 READ = Read({"name": "shapes", "split": "train[:20]", "batch_size": 8, "shuffle": True}, fields=("image", "label"))
@@ -31,7 +34,7 @@ def load_with(monkeypatch: pytest.MonkeyPatch, config: FakeConfig) -> FakeConfig
     fake = types.ModuleType("tensorflow")
     fake.config = config  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorflow", fake)
-    assert tensorflow_runtime.load_tensorflow() is fake
+    assert tensorflow_runtime.load_tensorflow("this test") is fake
     return config
 
 
@@ -45,6 +48,22 @@ def test_gpus_that_tensorflow_uses_already_are_reported(
 ) -> None:
     load_with(monkeypatch, FakeConfig(1, is_running=True))
     assert "already running with GPUs" in caplog.text
+
+
+def test_what_needs_tensorflow_says_so_by_name_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(ConfigError, match=r"^tensorflow is not installed, and a map_fn needs it. Install it with"):
+        tensorflow_runtime.load_tensorflow("a map_fn")
+
+
+@pytest.mark.parametrize("mode", ["files", "examples"])
+def test_a_stream_is_refused_before_it_is_read_where_tensorflow_is_not_installed(
+    mode: str, datasets: Datasets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = ParserTfds(datasets.root, "shapes", is_training=mode == "files", batch_size=8, read=ReadOptions(mode=mode))
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(ConfigError, match=f"tensorflow is not installed, and read mode '{mode}' needs it"):
+        parser.batches()
 
 
 def summarize(root: str) -> list[tuple[list[str], list[int], list[bytes]]]:

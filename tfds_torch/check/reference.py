@@ -10,7 +10,14 @@ import numpy as np
 from tfds_torch.check import beton_reader, tar_reader
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, is_image_folder
 from tfds_torch.check.tfds_reader import ReferenceExample
-from tfds_torch.check.tfds_sample import TFDS_PROMISE, ComparedExample, judge_sample, read_sample
+from tfds_torch.check.tfds_sample import (
+    TFDS_PROMISE,
+    ComparedExample,
+    judge_sample,
+    read_own_sample,
+    read_sample,
+    tfds_can_read,
+)
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.errors import ShardError
 from tfds_torch.parsers.parser_beton import ParserBeton
@@ -82,6 +89,7 @@ class _TfdsReference:
 
     def __init__(self, parser: ParserTfds) -> None:
         self._parser = parser
+        self._tfds_can_read = tfds_can_read(parser)
 
     @property
     def place(self) -> Path:
@@ -93,9 +101,13 @@ class _TfdsReference:
     def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
         if not all(is_local(run.path) for run in self._parser.files):
             return []
+        if not self._tfds_can_read:
+            return read_own_sample(self._parser, indices) if by_index else []
         return read_sample(self._parser, indices, by_index=by_index)
 
     def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
+        if not self._tfds_can_read:
+            return NotJudged(TFDS_PROMISE, "TFDS's own reader needs tensorflow, which is not installed")
         return judge_sample(ids, sample)
 
 

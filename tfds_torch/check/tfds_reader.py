@@ -72,12 +72,12 @@ def find_image_key(data_dir: str, image_key: str | None) -> str | None:
 
 def digest(record: bytes, compared_key: str | None) -> str:
     """Returns the digest of a record, or of its encoded image, as a `ReferenceExample` has it."""
-    compared = record if compared_key is None else _image_of(record, compared_key)
+    compared = record if compared_key is None else image_of(record, compared_key)
     return hashlib.blake2b(compared or b"", digest_size=16).hexdigest()
 
 
-def _image_of(record: bytes, key: str | None) -> bytes | None:
-    """Returns the bytes of a record's feature; None where it has not exactly one value of bytes."""
+def image_of(record: bytes, key: str | None) -> bytes | None:
+    """Returns the encoded image of a record, None where the feature does not hold exactly one value of bytes."""
     features = tf_example_pb2.Example.FromString(record).features.feature
     values = list(features[key].bytes_list.value) if key is not None and key in features else []
     return values[0] if len(values) == 1 else None
@@ -94,7 +94,7 @@ def _ask(
             raw = tfds.core.decode.DeserializeMethod.RAW_BYTES
             source = builder.as_data_source(split=split, deserialize_method=raw)
             records = [source[position] for position in positions]
-            return [ReferenceExample(None, digest(record, None), _image_of(record, image_key)) for record in records]
+            return [ReferenceExample(None, digest(record, None), image_of(record, image_key)) for record in records]
         return _ask_tf_data(builder, split, positions, compared_key, image_key)
     except Exception as error:
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
@@ -124,7 +124,7 @@ def _ask_tf_data(
         images = found if compared_key == image_key else [None] * len(found)
     else:
         found = _records(builder, ids)
-        images = [_image_of(record, image_key) for record in found]
+        images = [image_of(record, image_key) for record in found]
     return [ReferenceExample(id, digest(data, None), image) for id, data, image in zip(ids, found, images, strict=True)]
 
 

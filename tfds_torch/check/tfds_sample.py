@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfds_torch.check.expected_ids import ExpectedIds
-from tfds_torch.check.tfds_reader import ReferenceExample, ask_tfds, digest, find_image_key
+from tfds_torch.check.tfds_reader import ReferenceExample, ask_tfds, digest, find_image_key, image_of
 from tfds_torch.check.verdict import CappedList, Promise
+from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.storage.array_record.source import ArrayRecordSource
 from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import RecordSource
 
@@ -86,6 +88,23 @@ def read_sample(parser: ParserTfds, indices: Sequence[int], *, by_index: bool) -
     if by_index and isinstance(parser.source, RecordSource):
         ours = [digest(record, compared_key) for record in parser.source.records(np.array(indices))]
     return [ComparedExample(*row) for row in zip(indices, ours, theirs, strict=True)]
+
+
+def tfds_can_read(parser: ParserTfds) -> bool:
+    """Whether TFDS's own reader can be asked: for TFRecord files it needs tensorflow."""
+    return is_tensorflow_installed() or isinstance(parser.source, ArrayRecordSource)
+
+
+def read_own_sample(parser: ParserTfds, indices: Sequence[int]) -> list[ComparedExample]:
+    """Returns examples as they are read by index, for their pixels, where TFDS's own reader cannot be asked."""
+    if not isinstance(parser.source, RecordSource):
+        return []
+    records = parser.source.records(np.array(indices, np.int64))
+    images = [image_of(record, parser.image_key) for record in records]
+    return [
+        ComparedExample(index, None, ReferenceExample(None, "", image))
+        for index, image in zip(indices, images, strict=True)
+    ]
 
 
 def judge_sample(

@@ -16,7 +16,7 @@ NO_PROXY = "http://no-network.invalid:9"
 
 
 def build(spec: DemoSpec, data_dir: str, existing: str, *, progress: bool) -> str:
-    """Writes the dataset with TFDS. Call it in a fresh process only: it imports tensorflow and quiets it for good.
+    """Writes the dataset with TFDS. For a fresh process only: it changes how TFDS writes, and quiets it.
 
     Args:
         spec: what to build.
@@ -35,8 +35,9 @@ def build(spec: DemoSpec, data_dir: str, existing: str, *, progress: bool) -> st
     with _show_progress(spec, progress) as on_example:
         _silence_tensorflow()
         _cut_network()
-        from tfds_torch.demo.builder import DemoConfig, make_builder
+        from tfds_torch.demo.builder import DemoConfig, make_builder, write_without_tensorflow
 
+        write_without_tensorflow()
         builder = make_builder(spec, data_dir=data_dir, on_example=on_example)
         version_dir = Path(builder.data_dir).relative_to(data_dir)
         if not Path(existing, version_dir).exists():

@@ -6,11 +6,12 @@
 
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core import file_adapters
 from tensorflow_datasets.core.utils import shard_utils
 
 from tfds_torch.demo.content import Content, Example
@@ -18,6 +19,7 @@ from tfds_torch.demo.embedded import EMBEDDED
 from tfds_torch.demo.fake.content import make_fake, open_real_builder
 from tfds_torch.demo.metadata import DemoMetadata, tfds_version
 from tfds_torch.demo.spec import DemoSpec
+from tfds_torch.storage.tfrecord.writer import TfrecordWriter
 
 
 class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -52,6 +54,22 @@ class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         for keyed in self._content.make_examples(split):
             yield keyed
             self._on_example()
+
+
+class _PlainTfrecordFiles(file_adapters.TfRecordFileAdapter):
+    """Writes the same bytes as TFDS's adapter, without importing tensorflow, which takes seconds."""
+
+    @classmethod
+    def write_examples(cls, path: Any, iterator: Iterable[tuple[Any, bytes]]) -> None:
+        with open(path, "wb") as file:
+            writer = TfrecordWriter(file.write)
+            for _, example in iterator:
+                writer.add(example)
+
+
+def write_without_tensorflow() -> None:
+    """Lets TFDS write TFRecord files without tensorflow, for the rest of this process."""
+    file_adapters.ADAPTER_FOR_FORMAT[file_adapters.FileFormat.TFRECORD] = _PlainTfrecordFiles
 
 
 def make_builder(spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> DemoBuilder:

@@ -29,7 +29,7 @@ def make_map(preprocess: Preprocess | None, mode: str | None, seed: int) -> MapI
     if preprocess is None or preprocess.map_fn is None:
         return None
     shape = (*height_and_width(preprocess.size), CHANNELS[mode])
-    image_map = ImageMap(load_tensorflow(), preprocess.map_fn, shape)
+    image_map = ImageMap(load_tensorflow("a map_fn"), preprocess.map_fn, shape)
     return lambda pixels, keys: image_map.apply(pixels, draw_seeds(keys, seed))
 
 

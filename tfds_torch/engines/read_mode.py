@@ -1,6 +1,7 @@
 """Which read mode, and so which engine, serves a pipeline; and what it reads in the stream modes."""
 
 from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.tensorflow_runtime import check_tensorflow_is_installed
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.assignment import Assignment, deal_examples, deal_files
 from tfds_torch.plan.epoch import EpochPlan, Remainder
@@ -54,6 +55,7 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
         )
     if options.mode != "auto":
         _refuse_idle(options, mode, ("verify_checksums",), "is read by tf.data, which always verifies")
+    check_tensorflow_is_installed(f"read mode {mode!r}")
     if mode == "files":
         _check_files_can_be_dealt(source, split, plan)
     return mode

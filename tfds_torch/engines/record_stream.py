@@ -77,7 +77,7 @@ def stream_records(stream: RecordStream) -> Iterator[tuple[Int64Array, list[byte
         ShardError: a file cannot be read, or ends early.
         CorruptRecordError: a record is damaged.
     """
-    tf = load_tensorflow()
+    tf = load_tensorflow("reading a stream")
     with tf.device("CPU:0"):  # Where a program of the user's own has shown tensorflow a GPU.
         chunks = _graph(tf, stream).as_numpy_iterator()
     while True:

@@ -4,11 +4,14 @@ tensorflow's runtime starts threads that do not survive a fork: a process forked
 ever for one of them. Such a process is recognised here, so that its reading can be moved to a fresh process.
 """
 
+import importlib.util
 import logging
 import os
 import re
 import sys
 from typing import Any
+
+from tfds_torch.errors import ConfigError
 
 QUIET_ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 """Environment variables that keep tensorflow's C++ code from writing to standard error; they must be set before it is
@@ -22,8 +25,36 @@ _WHERE_IN_GRAPH = re.compile(
 _BEFORE_REASON = re.compile(r"\s*$|\s+File |Graph execution error:|Detected at node |<stack traces|\d+ root error")
 
 
-def load_tensorflow() -> Any:
-    """Returns the module `tensorflow`, with every GPU hidden from it: GPU memory belongs to torch."""
+def is_tensorflow_installed() -> bool:
+    """Whether tensorflow can be imported; it is not imported for that."""
+    if "tensorflow" in sys.modules:
+        return sys.modules["tensorflow"] is not None
+    return importlib.util.find_spec("tensorflow") is not None
+
+
+def check_tensorflow_is_installed(user: str) -> None:
+    """Raises ConfigError where tensorflow is not installed.
+
+    Args:
+        user: what needs it, for the message: "read mode 'files'".
+    """
+    if not is_tensorflow_installed():
+        raise ConfigError(
+            f"tensorflow is not installed, and {user} needs it. Install it with `pip install tensorflow-cpu` "
+            f"(`tensorflow` where that has no wheel). Local files are read without it, in read mode 'index'."
+        )
+
+
+def load_tensorflow(user: str) -> Any:
+    """Returns the module `tensorflow`, with every GPU hidden from it: GPU memory belongs to torch.
+
+    Args:
+        user: what needs it, for the message.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    check_tensorflow_is_installed(user)
     import tensorflow as tf
 
     try:
