@@ -19,10 +19,10 @@ from benchmarks import output, readme_charts, suites
 from benchmarks.suite import Settings, Suite
 from benchmarks.suites import SUITES
 from benchmarks.task import BASELINE_REVISION
-from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import printable
+from tfds_torch.runtime.terminal import QUIET_ENVIRON
 
 _WIDTH_OF_A_FILE = 120
 README, CHART = "readme", "chart"

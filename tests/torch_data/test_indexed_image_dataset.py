@@ -27,8 +27,8 @@ from torch.utils.data import (
 
 import tfds_torch
 from tfds_torch import EvalPreprocess, ImageDataset, IndexedImageDataset, ParserTfds, TrainPreprocess, create_loader
-from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
+from tfds_torch.runtime.terminal import QUIET_ENVIRON
 from torch_data import reading
 from torch_data.conftest import NUM_PHOTOS
 

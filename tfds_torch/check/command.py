@@ -42,7 +42,6 @@ from tfds_torch.check.reading import (
 from tfds_torch.check.reference import CheckedParser, reference_of
 from tfds_torch.check.resume import choose_points
 from tfds_torch.check.settings import Settings, check_reports, resolve
-from tfds_torch.check.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.check.tfds_sample import ComparedExample, choose_examples
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import NotJudged, Promise
@@ -52,6 +51,7 @@ from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import available_bytes, choose_workers, num_cores, usable_cores
+from tfds_torch.runtime.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.storage.file_instruction import is_local
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tfds_torch.demo.spec import DemoSpec
-from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
+from tfds_torch.runtime.terminal import QUIET_ENVIRON
 
 NO_PROXY = "http://no-network.invalid:9"
 """Where a build sends every request: a name that no resolver knows."""

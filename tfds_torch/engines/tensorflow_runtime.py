@@ -13,10 +13,6 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError
 
-QUIET_ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
-"""Environment variables that keep tensorflow's C++ code from writing to standard error; they must be set before it is
-loaded. Commands set them, the library does not."""
-
 _logger = logging.getLogger(__name__)
 _inherited_runtime = False
 _WHERE_IN_GRAPH = re.compile(

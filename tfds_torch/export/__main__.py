@@ -17,7 +17,7 @@ def _main() -> int:
     before = {one: signal.signal(one, _end) for one in ending}
     try:
         if is_cache:
-            from tfds_torch.export.cache_command import run as run_cache
+            from tfds_torch.parsers.cache.command import run as run_cache
         else:
             from tfds_torch.export.command import run  # Only now: TFDS takes a second.
         for number, handler in before.items():

@@ -16,7 +16,6 @@ from rich.progress import TaskID
 from rich.text import Text
 
 from tfds_torch.check.opening import is_one_split, open_parser
-from tfds_torch.check.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.export.arguments import parse_arguments
@@ -28,6 +27,7 @@ from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.runtime.atomic_folder import AtomicFolder
 from tfds_torch.runtime.printable import printable, quoted
+from tfds_torch.runtime.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.target import check_target
 from tfds_torch.storage.beton.verify import verify

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from parsers.cached_pictures import NUM_EXAMPLES, write_small
 
+from parsers.cached_pictures import NUM_EXAMPLES, write_small
 from tfds_torch import DecodedCache, ParserTfds
-from tfds_torch.export import cache_command
-from tfds_torch.export.cache_command import run
+from tfds_torch.parsers.cache import command
+from tfds_torch.parsers.cache.command import run
 from tfds_torch.parsers.cache.decoded_cache import list_caches, lock_path, status_path
 from tfds_torch.parsers.cache.status import CacheStatus, write_status
 
@@ -151,7 +151,7 @@ def test_ctrl_c_is_130(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     def interrupt(folder: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cache_command, "clear_caches", interrupt)
+    monkeypatch.setattr(command, "clear_caches", interrupt)
     assert run(["clear", "--folder", str(folder)]) == 130
     assert "Interrupted." in capsys.readouterr().err
 

@@ -8,7 +8,9 @@ import sys
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tfds_torch.engines.tensorflow_runtime import QUIET_ENVIRON
+QUIET_ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+"""Environment variables that keep tensorflow's C++ code from writing to standard error; they must be set before it is
+loaded. Commands set them, the library does not."""
 
 
 def prepare_output() -> None:

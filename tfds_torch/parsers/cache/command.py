@@ -14,10 +14,10 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from tfds_torch.check.terminal import PatientConsole
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.parsers.cache.decoded_cache import CacheEntry, DecodedCache, clear_caches, list_caches
 from tfds_torch.runtime.printable import printable
+from tfds_torch.runtime.terminal import PatientConsole
 
 _WIDTH_OF_PIPES = 160
 _DESCRIPTION = """Lists or deletes the decoded caches that parsers have written (ParserTfds(..., cache=DecodedCache())).
