@@ -13,14 +13,15 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
+
 from benchmarks.environments import Environment, this_environment
 from benchmarks.figures import EpochFigures, Memory
 from benchmarks.system import disk_bytes
 from benchmarks.task import Peer, Task
 from tfds_torch.errors import StallError, WorkerError
-from tfds_torch.runtime.memory import tree_pss_bytes
 from tfds_torch.runtime.metrics import EpochTimes
-from tfds_torch.runtime.process_tree import cpu_s, is_running, process_tree
+from tfds_torch.runtime.process_tree import process_tree, tree_pss_bytes
 
 # The current folder, which comes first in the path of `python -c`, must not hide the standard library. All contestants
 # are served by the same code, also where an older revision of this package is imported.
@@ -97,7 +98,7 @@ class ContestantProcess:
             _signal_group(process, number)
         self._connection.close()
         deadline = time.monotonic() + _GRACE_S
-        while (process.poll() is None or any(map(is_running, members))) and time.monotonic() < deadline:
+        while (process.poll() is None or any(map(_is_running, members))) and time.monotonic() < deadline:
             time.sleep(0.01)
         _signal_group(process, signal.SIGKILL)
         process.wait()
@@ -178,11 +179,12 @@ class ContestantProcess:
         if self._process is not None:
             _signal_group(self._process, signal.SIGSTOP)
             members = process_tree(self._pid)
-            self._paused_cpu_s, self._paused_disk_bytes = cpu_s(members), disk_bytes(members)
+            self._paused_cpu_s = _cpu_s(members)
+            self._paused_disk_bytes = disk_bytes(member.pid for member in members)
 
     def _resume(self) -> float | None:
         """Continues the processes; returns what processor time they used although they were stopped."""
-        used_s = cpu_s(process_tree(self._pid))
+        used_s = _cpu_s(process_tree(self._pid))
         if self._process is not None:
             _signal_group(self._process, signal.SIGCONT)
         return None if used_s is None or self._paused_cpu_s is None else used_s - self._paused_cpu_s
@@ -193,6 +195,20 @@ class ContestantProcess:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return f"its process {how}{hint}" + (f": {lines[-1][:200]}" if lines else "")
+
+
+def _is_running(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+
+
+def _cpu_s(processes: list[psutil.Process]) -> float | None:
+    """Returns the processor time that running processes have used so far, seconds; None: none of them runs."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            used = process.cpu_times()
+            found.append(used.user + used.system)
+    return sum(found) if found else None
 
 
 def _difference(after: T | None, before: T | None) -> T | None:

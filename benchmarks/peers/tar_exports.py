@@ -81,8 +81,8 @@ def export_memory(data_dir: str, dataset: str, split: str, target: str, num_work
 
     def look() -> None:
         while not done.wait(_LOOK_EVERY_S):
-            for pid in process_tree(own):
-                greatest[pid != own] = max(greatest[pid != own], anonymous_bytes(pid) or 0)
+            for one in process_tree():
+                greatest[one.pid != own] = max(greatest[one.pid != own], anonymous_bytes(one.pid) or 0)
 
     watching = threading.Thread(target=look)
     watching.start()

@@ -23,6 +23,7 @@ from unittest import mock
 
 import numpy as np
 import planted_ranks
+import psutil
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
@@ -31,7 +32,6 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ShardError, StateMismatchError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.process_tree import process_tree
 from tfds_torch.storage.tfrecord.reader import TfrecordReader
 from tfds_torch.torch_data.image_dataset import ImageDataset
 
@@ -179,7 +179,7 @@ def interrupt_among_batches(ledger: Any, *args: Any) -> None:
     """Presses Ctrl-C after some batches, and names its family before."""
     ADD(ledger, *args)
     if ledger.num_batches == NUM_BATCHES_BEFORE_INTERRUPT:
-        print("family:", *process_tree()[1:], flush=True)
+        print("family:", *(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
         press_ctrl_c()
 
 

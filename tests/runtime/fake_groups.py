@@ -13,7 +13,7 @@ def version_1(controller: str, mount_root: str = "/") -> str:
     return f"35 31 0:32 {mount_root} /sys/fs/cgroup/{controller} rw - cgroup cgroup rw,{controller}"
 
 
-def make_system(root: Path, groups: str, mounts: str, files: Mapping[str, object], memory_bytes: int = 0) -> Path:
+def make_system(root: Path, groups: str, mounts: str, files: Mapping[str, object]) -> Path:
     """Writes a system's files and returns its root.
 
     Args:
@@ -21,7 +21,6 @@ def make_system(root: Path, groups: str, mounts: str, files: Mapping[str, object
         groups: /proc/self/cgroup.
         mounts: lines of /proc/self/mountinfo, after one of another kind.
         files: path below /sys/fs/cgroup -> content.
-        memory_bytes: of the machine, of which half is available; 0: no table says.
     """
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(groups + "\n")
@@ -30,8 +29,4 @@ def make_system(root: Path, groups: str, mounts: str, files: Mapping[str, object
         file = root / "sys/fs/cgroup" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{content}\n")
-    if memory_bytes:
-        kilobytes = memory_bytes // 1024
-        table = f"MemTotal:  {kilobytes} kB\nMemFree:  1 kB\nMemAvailable: {kilobytes // 2} kB\nHugePages_Total: 0\n"
-        (root / "proc/meminfo").write_text(table)
     return root

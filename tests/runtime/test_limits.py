@@ -3,7 +3,9 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,14 +145,23 @@ def test_workers_never_exceed_cores_memory_or_their_limit(number: float, num_ran
 # Memory.
 
 
-def version_2_system(root: Path, files: Mapping[str, object], memory_bytes: int = 64 * GIB) -> Path:
-    return make_system(root, "0::/outer/inner", UNIFIED, files, memory_bytes)
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A machine with 64 GiB of memory, of which half is available; both can be changed."""
+    memory = SimpleNamespace(total=64 * GIB, available=32 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    return memory
 
 
-def version_1_system(root: Path, files: Mapping[str, object], memory_bytes: int = 64 * GIB) -> Path:
-    return make_system(root, "4:memory:/outer/inner\n0::/", version_1("memory"), files, memory_bytes)
+def version_2_system(root: Path, files: Mapping[str, object]) -> Path:
+    return make_system(root, "0::/outer/inner", UNIFIED, files)
 
 
+def version_1_system(root: Path, files: Mapping[str, object]) -> Path:
+    return make_system(root, "4:memory:/outer/inner\n0::/", version_1("memory"), files)
+
+
+@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     ("inner", "outer", "smallest"),
     [
@@ -165,21 +176,22 @@ def test_the_smallest_limit_of_the_groups_around_binds(
 ) -> None:
     root = version_2_system(tmp_path, {"outer/inner/memory.max": inner, "outer/memory.max": outer})
     limit = memory_limit(root)
-    assert limit is not None
     assert limit.bytes == min(size for size in (inner, outer) if isinstance(size, int))
     assert limit.source == f"the container's limit, {root}/sys/fs/cgroup/{smallest}/memory.max"
 
 
+@pytest.mark.usefixtures("machine")
 def test_version_1_is_understood(tmp_path: Path) -> None:
     files = {"memory/outer/inner/memory.limit_in_bytes": UNLIMITED, "memory/memory.limit_in_bytes": GIB}
     limit = memory_limit(version_1_system(tmp_path, files))
-    assert limit is not None
     assert limit.bytes == GIB
     assert limit.source.endswith("/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_without_a_limit_below_it_the_machine_s_memory_is_the_limit(tmp_path: Path, is_first: bool) -> None:
+def test_without_a_limit_below_it_the_machine_s_memory_is_the_limit(
+    machine: SimpleNamespace, tmp_path: Path, is_first: bool
+) -> None:
     name = "memory/outer/inner/memory.limit_in_bytes" if is_first else "outer/inner/memory.max"
     make = version_1_system if is_first else version_2_system
     for number, size in enumerate((UNLIMITED, 64 * GIB)):
@@ -187,14 +199,16 @@ def test_without_a_limit_below_it_the_machine_s_memory_is_the_limit(tmp_path: Pa
         assert memory_limit(root) == MemoryLimit(64 * GIB, "the machine's memory")
 
 
-def test_a_system_that_does_not_tell_has_no_limit(tmp_path: Path) -> None:
-    assert memory_limit(tmp_path) is None
-    assert available_bytes(tmp_path) is None
-    root = version_2_system(tmp_path, {"outer/memory.max": "max", "outer/memory.current": 5}, memory_bytes=0)
-    assert memory_limit(root) is None
-    assert available_bytes(root) is None
+@pytest.mark.parametrize("files", [{}, {"outer/memory.max": "max", "outer/memory.current": 5}])
+def test_without_a_container_the_machine_s_memory_is_available(
+    machine: SimpleNamespace, tmp_path: Path, files: dict[str, object]
+) -> None:
+    root = version_2_system(tmp_path, files)
+    assert memory_limit(root) == MemoryLimit(64 * GIB, "the machine's memory")
+    assert available_bytes(root) == 32 * GIB
 
 
+@pytest.mark.usefixtures("machine")
 def test_what_a_container_uses_is_not_available_but_files_read_lately_are(tmp_path: Path) -> None:
     files = {
         "outer/inner/memory.max": 10 * GIB,
@@ -204,6 +218,7 @@ def test_what_a_container_uses_is_not_available_but_files_read_lately_are(tmp_pa
     assert available_bytes(version_2_system(tmp_path, files)) == 5 * GIB
 
 
+@pytest.mark.usefixtures("machine")
 def test_in_version_1_inner_groups_files_count_too(tmp_path: Path) -> None:
     group = "memory/outer"
     files = {
@@ -214,7 +229,7 @@ def test_in_version_1_inner_groups_files_count_too(tmp_path: Path) -> None:
     assert available_bytes(version_1_system(tmp_path, files)) == 6 * GIB
 
 
-def test_the_fullest_group_binds_and_the_machine_at_most(tmp_path: Path) -> None:
+def test_the_fullest_group_binds_and_the_machine_at_most(machine: SimpleNamespace, tmp_path: Path) -> None:
     """The outer group allows more, and its other processes have taken most of it."""
     files: dict[str, object] = {
         "outer/inner/memory.max": 4 * GIB,
@@ -225,7 +240,8 @@ def test_the_fullest_group_binds_and_the_machine_at_most(tmp_path: Path) -> None
     assert available_bytes(version_2_system(tmp_path / "full", files)) == GIB
     files["outer/memory.current"] = 2 * GIB
     assert available_bytes(version_2_system(tmp_path / "free", files)) == 3 * GIB
-    assert available_bytes(version_2_system(tmp_path / "small", files, memory_bytes=2 * GIB)) == GIB  # Half is taken.
+    machine.available = GIB
+    assert available_bytes(version_2_system(tmp_path / "small", files)) == GIB
 
 
 def test_a_group_beyond_its_limit_has_nothing_left_rather_than_less(tmp_path: Path) -> None:
@@ -234,10 +250,7 @@ def test_a_group_beyond_its_limit_has_nothing_left_rather_than_less(tmp_path: Pa
 
 
 def test_this_machine_tells() -> None:
-    limit, available = memory_limit(), available_bytes()
-    assert limit is not None
-    assert available is not None
-    assert 0 < available < limit.bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < available_bytes() < memory_limit().bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 # Control groups.

@@ -1,4 +1,4 @@
-"""process_tree: the family of a process, its state, and how it ended."""
+"""process_tree: the family of a process, its memory, its state, and how it ended."""
 
 import os
 import signal
@@ -7,12 +7,24 @@ import sys
 
 import pytest
 
-from tfds_torch.runtime.process_tree import cpu_s, describe_exit, is_running, process_state, process_tree
+from tfds_torch.runtime.process_tree import describe_exit, process_state, process_tree, tree_pss_bytes
 
 GRANDPARENT = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE)
 input()
+"""
+NUM_BYTES = 50_000_000
+CHILD = f"data = bytearray(b'x') * {NUM_BYTES}; print(flush=True); input()"
+FORKED = f"""
+import os
+data = bytearray(b'x') * {NUM_BYTES}
+pid = os.fork()
+if pid == 0:
+    print(flush=True)
+    os.read(0, 1)
+    os._exit(0)
+os.waitpid(pid, 0)
 """
 NO_SUCH_PID = 2**22 + 1  # Greater than any that Linux gives.
 
@@ -23,39 +35,18 @@ def test_a_tree_is_a_process_and_its_descendants_parents_first() -> None:
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()  # The grandchild runs.
-        members = process_tree(process.pid)
+        members = [member.pid for member in process_tree(process.pid)]
         assert members[0] == process.pid
         assert len(members) == 2
-        own = process_tree()
+        own = [member.pid for member in process_tree()]
         assert own[0] == os.getpid()
         assert own.index(members[0]) < own.index(members[1])
         process.communicate(b"\n")
 
 
-def test_a_process_that_is_not_there_is_alone_and_does_not_run() -> None:
-    assert process_tree(NO_SUCH_PID) == [NO_SUCH_PID]
-    assert not is_running(NO_SUCH_PID)
-    assert cpu_s([NO_SUCH_PID]) is None
-
-
-def test_one_that_ended_but_was_not_waited_for_does_not_run() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert is_running(process.pid)
-    assert process.stdin is not None
-    process.stdin.close()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # It stays a zombie.
-    assert not is_running(process.pid)
-    process.wait()
-
-
-def test_processor_time_is_that_of_the_processes_together() -> None:
-    before = cpu_s([os.getpid()])
-    assert before is not None
-    while os.times().user + os.times().system < before + 0.1:
-        pass
-    after = cpu_s([os.getpid(), NO_SUCH_PID])
-    assert after is not None
-    assert after >= before + 0.05
+def test_a_process_that_is_not_there_has_no_tree_and_no_memory() -> None:
+    assert process_tree(NO_SUCH_PID) == []
+    assert tree_pss_bytes(NO_SUCH_PID) == {}
 
 
 def test_states_are_described_in_words() -> None:
@@ -86,3 +77,29 @@ def test_states_are_described_in_words() -> None:
 )
 def test_an_end_is_told_with_signal_and_hint(code: int, said: str) -> None:
     assert describe_exit(code).startswith(said)
+
+
+# Memory.
+
+
+def start(code: str) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_a_child_s_memory_is_counted_to_the_tree_and_this_process_comes_first() -> None:
+    with start(CHILD) as process:
+        sizes = tree_pss_bytes()
+        process.communicate(b"\n")
+    assert next(iter(sizes)) == os.getpid()
+    assert NUM_BYTES < sizes[process.pid] < 2 * NUM_BYTES
+
+
+def test_pages_shared_after_a_fork_are_counted_once() -> None:
+    with start(FORKED) as process:
+        sizes = tree_pss_bytes(process.pid)
+        process.communicate(b"\n")
+    assert len(sizes) == 2
+    assert NUM_BYTES < sum(sizes.values()) < 1.5 * NUM_BYTES

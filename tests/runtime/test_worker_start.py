@@ -1,7 +1,10 @@
 """What a worker does when it begins: it watches its parent, and waits for its turn where there are few cores."""
 
+import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 from multiprocessing.connection import Connection
 
@@ -96,3 +99,36 @@ def test_a_process_without_a_parent_of_multiprocessing_watches_none() -> None:
     before = threading.active_count()
     end_with_parent()
     assert threading.active_count() == before
+
+
+# The allocator.
+
+ALLOCATING = """
+import json, resource, sys
+from tfds_torch.runtime.worker_start import keep_freed_memory
+
+def num_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+was_set = keep_freed_memory() if sys.argv[1] == "kept" else None
+counts = []
+for _ in range(20):
+    before = num_faults()
+    blocks = [bytearray(8 << 20) for _ in range(4)]
+    del blocks
+    counts.append(num_faults() - before)
+print(json.dumps([was_set, sum(counts[10:])]))
+"""
+
+
+def count_faults(how: str) -> tuple[bool | None, int]:
+    done = subprocess.run([sys.executable, "-c", ALLOCATING, how], capture_output=True, text=True, check=True)
+    was_set, num_faults = json.loads(done.stdout)
+    return was_set, num_faults
+
+
+def test_memory_that_was_freed_is_not_asked_for_again() -> None:
+    was_set, num_kept = count_faults("kept")
+    _, num_given_back = count_faults("given back")
+    assert was_set is True
+    assert num_kept < 100 < num_given_back

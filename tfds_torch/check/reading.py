@@ -17,8 +17,8 @@ from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.resume import Point, Resumed, batches_after, choose_points
 from tfds_torch.check.throughput import STAGES, RankReading
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.memory import tree_pss_bytes
 from tfds_torch.runtime.metrics import EpochTimer
+from tfds_torch.runtime.process_tree import tree_pss_bytes
 from tfds_torch.torch_data.rank_processes import iterate_ranks
 
 _STALL_TIMEOUT_S = 600.0

@@ -21,12 +21,12 @@ from tfds_torch.loaders.wire_values import is_tensor
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.failure import Failure
-from tfds_torch.runtime.memory import keep_freed_memory
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import (
     init_worker,
+    keep_freed_memory,
     seed_random_and_numpy,
     stagger_first_batch,
     use_one_thread_of_torch,

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from tfds_torch.errors import ConfigError
 
 _ROOT = Path("/")
@@ -94,8 +96,8 @@ def num_local_ranks(environ: Mapping[str, str]) -> int:
     return int(text)
 
 
-def memory_limit(root: Path = _ROOT) -> MemoryLimit | None:
-    """Returns the smallest limit, or None where the system does not report it.
+def memory_limit(root: Path = _ROOT) -> MemoryLimit:
+    """Returns the smallest limit of memory, the machine's own or one of a container.
 
     Args:
         root: the file system's root.
@@ -106,16 +108,12 @@ def memory_limit(root: Path = _ROOT) -> MemoryLimit | None:
         for name in _MEMORY_LIMITS
         if (size := _size(folder / name)) is not None
     ]
-    machine = _meminfo(root).get("MemTotal")
-    if machine is None and root == _ROOT:
-        machine = _physical_bytes()
-    if machine is not None:  # First: version 1 says "no limit" with a huge number.
-        limits.insert(0, MemoryLimit(machine, "the machine's memory"))
-    return min(limits, key=lambda limit: limit.bytes, default=None)
+    machine = MemoryLimit(psutil.virtual_memory().total, "the machine's memory")
+    return min([machine, *limits], key=lambda limit: limit.bytes)  # Version 1 says "no limit" with a huge number.
 
 
-def available_bytes(root: Path = _ROOT) -> int | None:
-    """Returns the memory that may still be taken without swapping or being ended, or None where nothing tells.
+def available_bytes(root: Path = _ROOT) -> int:
+    """Returns the memory that may still be taken without swapping or being ended.
 
     Files that were read lately count as free: the system drops them first.
 
@@ -123,8 +121,8 @@ def available_bytes(root: Path = _ROOT) -> int | None:
         root: the file system's root.
     """
     in_groups = (_available_in_group(folder) for folder in group_folders("memory", root))
-    found = [_meminfo(root).get("MemAvailable"), *in_groups]
-    return min((size for size in found if size is not None), default=None)
+    free: int = psutil.virtual_memory().available
+    return min([free, *(size for size in in_groups if size is not None)])
 
 
 def choose_workers(cores: UsableCores, num_local_ranks: int = 1, available_bytes: int | None = None) -> WorkerChoice:
@@ -258,19 +256,3 @@ def _lines(file: Path) -> list[str]:
     except OSError:
         return []
     return [line for line in text.splitlines() if line]
-
-
-# The machine
-
-
-def _meminfo(root: Path) -> dict[str, int]:
-    """Returns name -> bytes of the machine's table; none where there is no such table."""
-    lines = _lines(root / "proc/meminfo")
-    return {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
-
-
-def _physical_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, other systems lack these names.
-        return None

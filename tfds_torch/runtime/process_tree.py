@@ -1,17 +1,16 @@
-"""What can be found out of other processes: a family, its processor time, the state of one, and how one ended."""
+"""What can be found out of other processes: a family, its memory, the state of one, and how one ended."""
 
-import os
 import signal
-from pathlib import Path
 
-_PROC = Path("/proc")
+import psutil
+
 _STATES = {
-    "R": "running",
-    "S": "sleeping",
-    "D": "waiting for a disk",
-    "T": "stopped",
-    "t": "stopped by a debugger",
-    "Z": "ended",
+    psutil.STATUS_RUNNING: ("R", "running"),
+    psutil.STATUS_SLEEPING: ("S", "sleeping"),
+    psutil.STATUS_DISK_SLEEP: ("D", "waiting for a disk"),
+    psutil.STATUS_STOPPED: ("T", "stopped"),
+    psutil.STATUS_TRACING_STOP: ("t", "stopped by a debugger"),
+    psutil.STATUS_ZOMBIE: ("Z", "ended"),
 }
 _HINTS = {
     "SIGKILL": " (out of memory?)",
@@ -21,42 +20,38 @@ _HINTS = {
 }
 
 
-def process_tree(pid: int | None = None) -> list[int]:
-    """Returns a process (this one) and its descendants, parents before their children.
+def process_tree(pid: int | None = None) -> list[psutil.Process]:
+    """Returns a process (this one) and its descendants, parents before their children; empty where it has ended."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
-    Where the system does not tell (no `/proc`), it is the process alone.
+
+def tree_pss_bytes(pid: int | None = None) -> dict[int, int]:
+    """Returns pid -> proportional set size, bytes, of a process (this one) and of its descendants, itself first.
+
+    The proportional set size (PSS) divides every shared page among the processes that share it, so that the sum over a
+    tree of processes counts each page once; their resident sizes would count it in every worker.
+
+    Processes that end meanwhile are left out. On another system than Linux the result is empty.
     """
-    children: dict[int, list[int]] = {}
-    for child in _all_processes():
-        fields = _stat_fields(child)
-        if fields:
-            children.setdefault(int(fields[1]), []).append(child)
-    members = [os.getpid() if pid is None else pid]
-    for member in members:  # Grows while it is walked.
-        members += children.get(member, [])
-    return members
-
-
-def cpu_s(pids: list[int]) -> float | None:
-    """Returns the processor time that processes have used so far, seconds; those that have ended are left out.
-
-    Where the system does not tell (no `/proc`), it is None.
-    """
-    found = [fields for fields in map(_stat_fields, pids) if fields]
-    ticks = [int(fields[11]) + int(fields[12]) for fields in found]  # utime, stime
-    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process exists and has not ended; one that has ended but was not waited for does not run."""
-    fields = _stat_fields(pid)
-    return bool(fields) and fields[0] not in "ZX"
+    sizes = {}
+    for process in process_tree(pid) if psutil.LINUX else ():
+        try:
+            sizes[process.pid] = int(process.memory_full_info().pss)
+        except (psutil.Error, FileNotFoundError):
+            continue
+    return sizes
 
 
 def process_state(pid: int) -> tuple[str, str]:
     """Returns the letter that Linux gives a process's state, and its meaning; "?" for a process that is not there."""
-    letter = next(iter(_stat_fields(pid)), "?")
-    return letter, _STATES.get(letter, "unknown")
+    try:
+        return _STATES.get(psutil.Process(pid).status(), ("?", "unknown"))
+    except psutil.Error:
+        return "?", "unknown"
 
 
 def describe_exit(exit_code: int, cut: str | None = None) -> str:
@@ -75,18 +70,3 @@ def describe_exit(exit_code: int, cut: str | None = None) -> str:
     if cut is not None and name == "SIGBUS":
         return f"was killed by SIGBUS ({cut})"
     return f"was killed by {name}{_HINTS.get(name, '')}"
-
-
-def _all_processes() -> list[int]:
-    try:
-        return sorted(int(name) for name in os.listdir(_PROC) if name.isdigit())
-    except OSError:
-        return []
-
-
-def _stat_fields(pid: int) -> list[str]:
-    """Returns the fields of `/proc/<pid>/stat` that follow the name, from the state on; empty without a process."""
-    try:
-        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []

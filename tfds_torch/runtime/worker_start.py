@@ -1,26 +1,30 @@
 """How a loader's worker begins its life: signals, its parent, what it reports to; and its turn among the others."""
 
+import ctypes
 import os
 import random
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
+import psutil
 
 from tfds_torch.runtime.limits import usable_cores
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.process_tree import is_running
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_output import WorkerOutput
 
 _PARENT_CHECK_S = 1.0
 _LONGEST_TURN_S = 2.0  # Whatever keeps the others.
 _TURN_PERIOD_S = 0.005
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Of glibc's malloc.h.
+_KEPT_BYTES, _LARGEST_HEAPED_BYTES = 1 << 27, 1 << 26
 
 
 def init_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slots: SharedSlots | None) -> None:
@@ -65,11 +69,30 @@ def end_with_parent() -> None:
 
 
 def _watch_parent(pid: int, sentinel: int) -> None:
-    can_ask = is_running(os.getpid())
     # The sentinel alone would not do: processes forked later by the parent hold it open too.
-    while not wait([sentinel], _PARENT_CHECK_S) and (not can_ask or is_running(pid)):
-        pass
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        while not wait([sentinel], _PARENT_CHECK_S) and parent.is_running() and parent.status() != psutil.STATUS_ZOMBIE:
+            pass
     os._exit(1)
+
+
+def keep_freed_memory() -> bool:
+    """Lets this process keep what it frees, up to 128 MiB in each arena, instead of giving it back to the system.
+
+    Decoded images are a few hundred kilobytes each. Left alone, their memory goes back to the system at every turn, and
+    comes again page by page: a sixth of a decoding process's time. For processes of our own only: it cannot be undone.
+
+    Returns:
+        Whether this system's allocator takes such settings.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # Another C library than glibc.
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)) and bool(mallopt(_MMAP_THRESHOLD, _LARGEST_HEAPED_BYTES))
 
 
 def stagger_first_batch(metrics: StageMetrics, worker: int) -> None:

@@ -20,12 +20,11 @@ from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.worker_position import WorkerPosition
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import num_local_ranks
-from tfds_torch.runtime.memory import keep_freed_memory
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
-from tfds_torch.runtime.worker_start import end_with_parent
+from tfds_torch.runtime.worker_start import end_with_parent, keep_freed_memory
 from tfds_torch.torch_data.batches import check_batched, check_field_names, make_items, timed
 from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, check_fetch, is_position
 from tfds_torch.torch_data.rank_check import check_ranks

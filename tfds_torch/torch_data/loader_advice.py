@@ -117,18 +117,17 @@ def worker_bytes(dataset: Any, num_workers: int, prefetch_batches: int) -> tuple
 
 def warn_of_memory(dataset: Any, num_workers: int, prefetch_batches: int) -> None:
     """Warns where the workers of a loader would take more memory than is free."""
-    free_bytes = available_bytes() if num_workers else None
-    if free_bytes is None:
+    if not num_workers:
         return
+    free_bytes = available_bytes()
     each_bytes, words = worker_bytes(dataset, num_workers, prefetch_batches)
     if num_workers * each_bytes <= free_bytes:
         return
     limit = memory_limit()
-    of_limit = f" of {_gigabytes(limit.bytes)} ({limit.source})" if limit is not None else ""
     _warn(
         f"{num_workers} workers will take about {_gigabytes(num_workers * each_bytes)} of memory: "
-        f"{_gigabytes(each_bytes)} each ({words}). {_gigabytes(free_bytes)} are free{of_limit}. Use fewer workers, or "
-        f"a smaller batch_size, prefetch_batches or shuffle_buffer."
+        f"{_gigabytes(each_bytes)} each ({words}). {_gigabytes(free_bytes)} are free of {_gigabytes(limit.bytes)} "
+        f"({limit.source}). Use fewer workers, or a smaller batch_size, prefetch_batches or shuffle_buffer."
     )
 
 
