@@ -54,11 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH_OF_A_FILE
-    before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process ends the contestants, too.
+    before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process ends the competitors, too.
     try:
         return _bench(options, typed, console, errors) if "suites" in options else _show_face(options, console)
     except KeyboardInterrupt:
-        errors.print("Interrupted; all contestants have ended.")
+        errors.print("Interrupted; all competitors have ended.")
         return INTERRUPTED
     except ConfigError as error:
         errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
@@ -92,7 +92,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--batch-size", type=int, default=128, metavar="B", help="(%(default)s)")
     parser.add_argument("--workers", type=int, default=2, metavar="W", help="loader processes of each (%(default)s)")
-    parser.add_argument("--only", metavar="PEERS", help=f"some of {peers} (all), where there are contestants")
+    parser.add_argument("--only", metavar="PEERS", help=f"some of {peers} (all), where there are competitors")
     parser.add_argument(
         "--baseline",
         default=BASELINE_REVISION,
@@ -180,7 +180,7 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
 
 
 def _only(wanted: Sequence[str], chosen: Sequence[Suite]) -> list[Suite]:
-    """Returns the suites with those of their contestants that are wanted; suites without contestants stay as they are.
+    """Returns the suites with those of their competitors that are wanted; suites without competitors stay as they are.
 
     Raises:
         ConfigError: there is none of a name, or none for a suite.
@@ -197,7 +197,7 @@ def _only(wanted: Sequence[str], chosen: Sequence[Suite]) -> list[Suite]:
 
 
 def _peer_names(chosen: Sequence[Suite]) -> list[str]:
-    """Returns the names of all contestants of some suites, each once."""
+    """Returns the names of all competitors of some suites, each once."""
     return list(dict.fromkeys(peer.name for suite in chosen for peer in suite.peers))
 
 

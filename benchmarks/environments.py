@@ -1,4 +1,4 @@
-"""Where a contestant's process runs: here, with an older revision of this package, or among packages of its own.
+"""Where a competitor's process runs: here, with an older revision of this package, or among packages of its own.
 
 An older revision is taken out of the git repository of a checkout. It is imported in front of this one, by the same
 interpreter and beside the same packages, and has a cache folder of its own, since its files may be laid out otherwise.
@@ -26,7 +26,7 @@ from benchmarks.task import BASELINE, DALI, Peer
 from tfds_torch.errors import ConfigError
 
 DALI_REQUIREMENTS = ("nvidia-dali-cuda120>=1.50", "numpy", "pillow")
-"""What DALI's environment consists of; the latter two are what the contestant's own modules import."""
+"""What DALI's environment consists of; the latter two are what the competitor's own modules import."""
 
 _ROOT = Path(__file__).parents[1]
 _INSTALL_S = 1800
@@ -56,7 +56,7 @@ class Environment:
 
 
 def environment_of(peer: Peer, baseline: str, cache_dir: Path | None = None) -> Environment:
-    """Returns the environment of a contestant, and makes it first where it is not there.
+    """Returns the environment of a competitor, and makes it first where it is not there.
 
     Args:
         peer: who it is for.

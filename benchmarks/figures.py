@@ -1,4 +1,4 @@
-"""What is measured of a contestant: figures of an epoch, memory of its processes, and the samples of a table's row."""
+"""What is measured of a competitor: figures of an epoch, memory of its processes, and the samples of a table's row."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,12 +10,12 @@ from tfds_torch.runtime.metrics import EpochTimes
 
 @dataclass(frozen=True)
 class EpochFigures:
-    """One epoch of a contestant.
+    """One epoch of a competitor.
 
     Attributes:
         times: durations inside the training process.
         num_examples: how many images really came.
-        start_s: from the start of the contestant's process to its first batch; None in later epochs.
+        start_s: from the start of the competitor's process to its first batch; None in later epochs.
         waiting_cpu_s: processor time that its processes used since its epoch before, while others had their turns;
             None in a process's first epoch, and where the system does not tell.
         cpu_s: processor time that the processes used which live on after the epoch; None as above.
@@ -62,7 +62,7 @@ class Memory:
 
 @dataclass
 class Outcome:
-    """All that one contestant did.
+    """All that one competitor did.
 
     Attributes:
         peer: who it is.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contest import Contest, compete
+from benchmarks.comparison import Comparison, compare
 from benchmarks.conversion import converted
 from benchmarks.figures import CPU, FIRST_BATCH, OURS_BY_IT, SPEED, VERY_FIRST_BATCH
 from benchmarks.peers import exports
@@ -57,14 +57,14 @@ def _writing(mode: str) -> Table:
 WRITING = {mode: _writing(mode) for mode in exports.MODES}
 
 
-def _pixels(work: str, title: str) -> Contest:
+def _pixels(work: str, title: str) -> Comparison:
     table = Table(
         work,
         title,
         "uint8 [32, 32, 3] in one `.beton` file in the page cache, in a random order, whole epochs in batches of 256, "
         "nothing dropped; every byte of a batch is read. A warm-up epoch is not counted, but its first batch is told: "
         "what FFCV compiles is in it, and what is imported before is not.",
-        "contestant",
+        "competitor",
         [*_COLUMNS[:3], *_MILLISECONDS],
         bars=[SPEED.key],
     )
@@ -73,17 +73,19 @@ def _pixels(work: str, title: str) -> Contest:
         Peer(FFCV, "FFCV", f"{_PEERS}.small_pixels:load_ffcv"),
     )
     task = {"batch_size": 256, "image_shape": _SHAPE, "work": work}
-    return Contest(table, peers, num_for_a_photo=_PIXELS_FOR_A_PHOTO, task=task, turns_for_a_repeat=_TURNS_FOR_A_REPEAT)
+    return Comparison(
+        table, peers, num_for_a_photo=_PIXELS_FOR_A_PHOTO, task=task, turns_for_a_repeat=_TURNS_FOR_A_REPEAT
+    )
 
 
 PIXELS = (_pixels(PLAIN, "pixels as they are"), _pixels(TRAIN, "pixels, flipped and cut out of a padded image"))
-CACHE = Contest(
+CACHE = Comparison(
     Table(
         "cache",
         "a decoded cache",
         "32x32 PNG images (cifar10 with made-up content), shuffled, in batches of 256 as they are. The cache is built "
         "before the warm-up epoch, which is not counted. timm decodes in its workers.",
-        "contestant",
+        "competitor",
         [*_COLUMNS[:3], *_MILLISECONDS],
         bars=[SPEED.key],
     ),
@@ -145,9 +147,9 @@ def measure_cached(run: Run) -> Iterator[Table]:
         folder = Path(name)
         run.say("writing small images")
         subprocess_call.call(write_pixels, name, run.settings.num_photos * _PIXELS_FOR_A_PHOTO)
-        for contest in PIXELS:
-            yield compete(contest, run, folder)
-        yield compete(CACHE, run, folder / "cache")
+        for comparison in PIXELS:
+            yield compare(comparison, run, folder)
+        yield compare(CACHE, run, folder / "cache")
         run.say("opening a file of many samples")
         many = run.settings.num_photos * _SAMPLES_FOR_A_PHOTO
         openings = [measure_opening(folder, many) for _ in range(run.settings.num_repeats)]

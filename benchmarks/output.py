@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from benchmarks.chart import draw_report
-from benchmarks.contests import CONTESTANTS
+from benchmarks.comparisons import COMPETITORS
 from benchmarks.figures import OURS_BY_IT, SPEED
 from benchmarks.report import Report, table_lines
 from benchmarks.task import OURS
@@ -96,18 +96,18 @@ def overview_page(reports: Sequence[Report]) -> str | None:
 
 
 def speed_table(reports: Sequence[Report]) -> Cells:
-    """Returns a row for every contestant, with its examples per second in every suite that measures them."""
+    """Returns a row for every competitor, with its examples per second in every suite that measures them."""
     columns = [report for report in reports if report.suite in _SPEED_SUITES]
     found: dict[str, dict[str, str]] = {}
     for report in columns:
-        table = report.table(CONTESTANTS)
+        table = report.table(COMPETITORS)
         for row in table.rows:
-            cells = found.setdefault(row.name, {"contestant": row.title})
+            cells = found.setdefault(row.name, {"competitor": row.title})
             speed, ratio = (table.spread(row.name, column.key) for column in (SPEED, OURS_BY_IT))
             cells[report.suite] = "-" if speed is None else SPEED.form.format(speed.median)
             if ratio is not None and row.name != OURS:
                 cells[report.suite] += f" ({ratio.median:.2f} x)"
-    headings = ["contestant", *(report.suite for report in columns)]
+    headings = ["competitor", *(report.suite for report in columns)]
     return headings, [[cells.get(heading, "") for heading in headings] for cells in found.values()]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.chart import DARK, LIGHT, draw_face
-from benchmarks.contests import CONTESTANTS
+from benchmarks.comparisons import COMPETITORS
 from benchmarks.report import Report, table_lines
 from benchmarks.tables import Spread
 from benchmarks.task import DALI, FFCV, GRAIN, LIMIT, OURS, TIMM, WEBDATASET
@@ -46,7 +46,7 @@ class Line:
     form: str = "{:,.0f}"
     is_speed: bool = True
     ours: str = OURS
-    table: str = CONTESTANTS
+    table: str = COMPETITORS
 
 
 _SPEED = "examples_per_s"
@@ -122,12 +122,12 @@ def draw_charts(reports: Mapping[str, Report], folder: Path = ASSETS) -> list[Pa
             not installed.
     """
     report = _report(reports, "jpeg")
-    table, column = report.table(CONTESTANTS), report.table(CONTESTANTS).column(_SPEED)
+    table, column = report.table(COMPETITORS), report.table(COMPETITORS).column(_SPEED)
     speeds = {name: table.spread(name, _SPEED) for name in (OURS, *_PEERS, LIMIT)}
     medians = {name: spread.median for name, spread in speeds.items() if spread is not None}
     absent = [name for name in speeds if name not in medians]
     if absent:
-        raise ConfigError(f"The report of the suite jpeg has no figures of {absent[0]}: run it with all contestants.")
+        raise ConfigError(f"The report of the suite jpeg has no figures of {absent[0]}: run it with all competitors.")
     # Ours, the others from the fastest to the slowest, and what nobody can reach.
     order = [OURS, *sorted(_PEERS, key=lambda name: -medians[name]), LIMIT]
     rows = [row for name in order if (row := table.row(name)) is not None]

@@ -1,4 +1,4 @@
-"""The contestant's side: a fresh interpreter that loads one contestant and runs an epoch whenever it is told to.
+"""The competitor's side: a fresh interpreter that loads one competitor and runs an epoch whenever it is told to.
 
 Its process group is its own, so that all its processes can be stopped, continued and ended together. When the runner
 is gone, also by SIGKILL, the group ends: a running one sees the end of the pipe, and one that is stopped is hung up and

@@ -19,7 +19,7 @@ class Settings:
     Attributes:
         num_photos: examples of an epoch of photographs; other sizes go with it.
         batch_size: examples of a batch.
-        num_workers: loader processes of a contestant.
+        num_workers: loader processes of a competitor.
         num_repeats: measured epochs, or fresh processes.
         timeout_s: what an epoch may take, seconds.
         baseline: the git revision of this package that takes part as the baseline.
@@ -43,11 +43,11 @@ class Run:
     """What a suite is asked for.
 
     Attributes:
-        peers: who takes part, where the suite's contestants can be chosen.
+        peers: who takes part, where the suite's competitors can be chosen.
         settings: how much.
         data_dir: holds the dataset `photos`.
         say: tells the user what is being done.
-        versions: distribution -> version, of contestants with an environment of their own; filled by the suite.
+        versions: distribution -> version, of competitors with an environment of their own; filled by the suite.
     """
 
     peers: Sequence[Peer]
@@ -67,7 +67,7 @@ class Suite:
         method: how, in a paragraph.
         measure: yields its tables.
         targets: our own.
-        peers: contestants that the command line may choose from; none where all take part always.
+        peers: competitors that the command line may choose from; none where all take part always.
         distributions: packages that those who always take part are made of, for the list of versions.
         configured: where to read how it is measured, and why so.
     """

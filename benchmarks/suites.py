@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import contests, file_costs, loader_costs, machine, resuming, tar_costs
-from benchmarks.contest import measure_contests
+from benchmarks import comparisons, file_costs, loader_costs, machine, resuming, tar_costs
+from benchmarks.comparison import measure_comparisons
 from benchmarks.figures import OURS_BY_IT
 from benchmarks.report import Report
 from benchmarks.suite import Run, Settings, Suite
@@ -24,24 +24,24 @@ def _all_of(*measures: Callable[[Run], Iterator[Table]]) -> Callable[[Run], Iter
 
 
 _MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
-    "sample": measure_contests(contests.SAMPLE),
-    "start": measure_contests(contests.STARTING),
-    "index": contests.measure_index,
+    "sample": measure_comparisons(comparisons.SAMPLE),
+    "start": measure_comparisons(comparisons.STARTING),
+    "index": comparisons.measure_index,
     "state": resuming.measure_state,
-    "jpeg": measure_contests(contests.JPEG),
-    "jpeg_eval": measure_contests(contests.JPEG_EVAL),
-    "png32": measure_contests(contests.PNG32),
-    "memory": contests.measure_memory,
-    "notebook": contests.measure_notebook,
+    "jpeg": measure_comparisons(comparisons.JPEG),
+    "jpeg_eval": measure_comparisons(comparisons.JPEG_EVAL),
+    "png32": measure_comparisons(comparisons.PNG32),
+    "memory": comparisons.measure_memory,
+    "notebook": comparisons.measure_notebook,
     "ready": loader_costs.measure_ready,
     "multi": loader_costs.measure_multi,
     "feeder": loader_costs.measure_feeder,
-    "scale": contests.measure_scale,
+    "scale": comparisons.measure_scale,
     "export": _all_of(file_costs.measure_beton, tar_costs.measure_tars),
     "cached": file_costs.measure_cached,
 }
 _SINGLE = ("sample", "start")
-_DEFAULTS = {"table": contests.CONTESTANTS, "column": OURS_BY_IT.key}
+_DEFAULTS = {"table": comparisons.COMPETITORS, "column": OURS_BY_IT.key}
 
 
 def _read() -> tuple[Suite, ...]:
@@ -74,7 +74,7 @@ def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
     """Measures a suite.
 
     Raises:
-        TfdsTorchError: the datasets could not be made. A contestant that fails is reported, not raised.
+        TfdsTorchError: the datasets could not be made. A competitor that fails is reported, not raised.
     """
     found_machine = machine.describe_machine()  # First: the load before the start.
     date, began_s = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()

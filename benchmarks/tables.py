@@ -74,7 +74,7 @@ class Row:
         title: in tables.
         figures: column's key -> figure; None or no key: there is none. Keys without a column are in the data only.
         missing: why there are no figures; None: there are.
-        epochs: raw figures of every measured epoch, where the row is a contestant.
+        epochs: raw figures of every measured epoch, where the row is a competitor.
         warm_ups: of the epochs that were not counted.
     """
 

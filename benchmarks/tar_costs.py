@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from benchmarks.contest import Contest, compete
+from benchmarks.comparison import Comparison, compare
 from benchmarks.figures import CPU, FIRST_BATCH, OURS_BY_IT, SPEED
 from benchmarks.peers import tar_exports
 from benchmarks.suite import Run
@@ -82,13 +82,13 @@ MEMORY = Table(
         Column("parent_growth", "that process, x that with few", "{:.2f}", ratio=Ratio("parent_mb", by="few")),
     ],
 )
-READING = Contest(
+READING = Comparison(
     Table(
         "reading",
         "tar files read by number",
         "The work of the suite `jpeg`. Both rows of tfds_torch are whole batches, shuffled among all photographs; "
         "WebDataset reads the same tar files, with its own shuffle and Pillow, as in that suite.",
-        "contestant",
+        "competitor",
         [SPEED, OURS_BY_IT, CPU, FIRST_BATCH],
         bars=[SPEED.key],
     ),
@@ -120,7 +120,7 @@ def measure_tars(run: Run) -> Iterator[Table]:
                 yield measure_writing(WRITING["in_memory"], run, tars, Path(memory))
         yield measure_writing(WRITING["on_disk"], run, tars, folder)
         yield measure_memory(run, folder)
-        yield compete(READING, run, tars)
+        yield compare(READING, run, tars)
         yield measure_indexing(run, folder)
 
 

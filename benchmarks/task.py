@@ -1,4 +1,4 @@
-"""Task: what every contestant has to do, and Peer: who a contestant is."""
+"""Task: what every competitor has to do, and Peer: who a competitor is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,12 +28,12 @@ class Task:
 
     Attributes:
         data_dir: TFDS's data dir that holds the dataset.
-        converted_dir: the same encoded images in the contestant's own format; None where it reads TFRecord.
+        converted_dir: the same encoded images in the competitor's own format; None where it reads TFRecord.
         num_photos: examples of an epoch, photographs or not.
         batch_size: examples of a batch.
-        num_workers: loader processes; a contestant without such processes ignores it, or has as many threads.
+        num_workers: loader processes; a competitor without such processes ignores it, or has as many threads.
         dataset: its name.
-        read: arguments of our `ReadOptions`; other contestants ignore it.
+        read: arguments of our `ReadOptions`; other competitors ignore it.
         image_shape: of every image that is delivered, which is uint8; None: images are counted, not looked at.
         work: `TRAIN`, `EVAL` or `PLAIN`.
         split: which examples; only this package can read other ones than all.
@@ -58,7 +58,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Peer:
-    """A contestant: this package, or another way to the same batches.
+    """A competitor: this package, or another way to the same batches.
 
     Attributes:
         name: how the command line calls it.
@@ -68,7 +68,7 @@ class Peer:
         file_format: of the images: `tfrecord`, or one that `conversion` writes.
         distributions: the packages it is made of, for the list of versions.
         environment: where its process runs: "" where the runner does, or one that `environments` makes.
-        changes: fields of the task that this contestant has otherwise.
+        changes: fields of the task that this competitor has otherwise.
     """
 
     name: str
@@ -99,7 +99,7 @@ SINGLE_PEERS = _by_name(
     _GRAIN,
     Peer(AS_NUMPY, "tfds.as_numpy", f"{_PEERS}.tfds_as_numpy:load", distributions=("tensorflow-datasets",)),
 )
-"""The contestants that hand over single examples, which are transformed one by one."""
+"""The competitors that hand over single examples, which are transformed one by one."""
 
 PEERS = _by_name(
     Peer(OURS, "tfds_torch", _FUSED, distributions=_OURS_NEEDS),
@@ -114,4 +114,4 @@ PEERS = _by_name(
     Peer(FFCV, "FFCV", f"{_PEERS}.ffcv_beton:load", "beton", ("ffcv", "numba", "opencv-python", "torch")),
     Peer(LIMIT, "decode and crop alone", f"{_PEERS}.decode_limit:load", changes={"image_shape": None}),
 )
-"""The contestants in the work of whole batches: each in its own fastest way."""
+"""The competitors in the work of whole batches: each in its own fastest way."""

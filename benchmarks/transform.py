@@ -1,4 +1,4 @@
-"""What is done with an image where contestants have no transform of their own: Pillow and numpy alone."""
+"""What is done with an image where competitors have no transform of their own: Pillow and numpy alone."""
 
 import math
 import random

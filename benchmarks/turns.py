@@ -1,4 +1,4 @@
-"""Who runs when: contestants take turns, epoch by epoch, so that a drift of the machine hits all alike."""
+"""Who runs when: competitors take turns, epoch by epoch, so that a drift of the machine hits all alike."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,8 +12,8 @@ Say = Callable[[str], None]
 """Tells the user what is being done."""
 
 
-class Contestant(Protocol):
-    """A peer at work: `ContestantProcess`, or a pretended one. It is idle outside of its own calls."""
+class Competitor(Protocol):
+    """A peer at work: `CompetitorProcess`, or a pretended one. It is idle outside of its own calls."""
 
     peer: Peer
 
@@ -27,35 +27,35 @@ class Contestant(Protocol):
         """Ends its processes; may be called again, and before it has begun."""
 
 
-def take_turns(contestants: Sequence[Contestant], num_repeats: int, say: Say) -> list[Outcome]:
+def take_turns(competitors: Sequence[Competitor], num_repeats: int, say: Say) -> list[Outcome]:
     """Runs A B C A B C ...: a warm-up epoch of each, then `num_repeats` measured ones.
 
-    A contestant that fails is ended and takes no further turns. However this ends, all contestants are ended.
+    A competitor that fails is ended and takes no further turns. However this ends, all competitors are ended.
     """
-    outcomes = [Outcome(contestant.peer) for contestant in contestants]
+    outcomes = [Outcome(competitor.peer) for competitor in competitors]
     with ExitStack() as stack:
-        for contestant in contestants:
-            stack.callback(contestant.end)
+        for competitor in competitors:
+            stack.callback(competitor.end)
         for number in range(1 + num_repeats):
-            for contestant, outcome in zip(contestants, outcomes, strict=True):
+            for competitor, outcome in zip(competitors, outcomes, strict=True):
                 if outcome.missing is not None:
                     continue
-                say(f"{'warm-up' if number == 0 else f'epoch {number} of {num_repeats}'}: {contestant.peer.title}")
+                say(f"{'warm-up' if number == 0 else f'epoch {number} of {num_repeats}'}: {competitor.peer.title}")
                 try:
-                    (outcome.epochs if number else outcome.warm_ups).append(contestant.run_epoch())
+                    (outcome.epochs if number else outcome.warm_ups).append(competitor.run_epoch())
                 except TfdsTorchError as error:
                     outcome.missing = str(error)
-                    contestant.end()
+                    competitor.end()
     return outcomes
 
 
 def start_again_and_again(
-    peers: Sequence[Peer], begin: Callable[[Peer], Contestant], num_lives_of: Callable[[Peer], int], say: Say
+    peers: Sequence[Peer], begin: Callable[[Peer], Competitor], num_lives_of: Callable[[Peer], int], say: Say
 ) -> list[Outcome]:
-    """Gives every contestant as many fresh lives as it shall have, in turn, each with a first and a later epoch.
+    """Gives every competitor as many fresh lives as it shall have, in turn, each with a first and a later epoch.
 
-    One contestant exists at a time, so that no other one shares its pages: memory is looked at here, in one more epoch
-    of the last life. A contestant that fails is not started again.
+    One competitor exists at a time, so that no other one shares its pages: memory is looked at here, in one more epoch
+    of the last life. A competitor that fails is not started again.
     """
     outcomes = [Outcome(peer) for peer in peers]
     for number in range(1, max(map(num_lives_of, peers), default=0) + 1):
@@ -67,13 +67,13 @@ def start_again_and_again(
     return outcomes
 
 
-def _live_once(outcome: Outcome, contestant: Contestant, *, with_memory: bool) -> None:
+def _live_once(outcome: Outcome, competitor: Competitor, *, with_memory: bool) -> None:
     with ExitStack() as stack:
-        stack.callback(contestant.end)
+        stack.callback(competitor.end)
         try:
-            outcome.warm_ups.append(contestant.run_epoch())
-            outcome.epochs.append(contestant.run_epoch())
+            outcome.warm_ups.append(competitor.run_epoch())
+            outcome.epochs.append(competitor.run_epoch())
             if with_memory:
-                outcome.memory = contestant.measure_memory()
+                outcome.memory = competitor.measure_memory()
         except TfdsTorchError as error:
             outcome.missing = str(error)

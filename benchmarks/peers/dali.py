@@ -7,7 +7,7 @@ are delivered as they are come from `decoders.image` alone. All else is a defaul
 them. Batches are copied out of DALI's own memory, as its plugin for torch does it, and viewed as [B, 3, H, W] without
 another copy.
 
-DALI wants an index file for every shard (its script tfrecord2idx): they are written when the contestant starts. It has
+DALI wants an index file for every shard (its script tfrecord2idx): they are written when the competitor starts. It has
 an environment of its own, see `benchmarks.environments`, in which there is no tensorflow and no torch.
 """
 

@@ -1,13 +1,13 @@
 """timm's `create_loader` over its `ReaderTfds`, with timm's own transforms.
 
 Configured: `is_training`, batch size, workers and the device `cpu`; `set_epoch` before every epoch, as timm's train.py
-does. `color_jitter=0`, because no other contestant changes colors: timm's default would cost it more. An evaluation has
+does. `color_jitter=0`, because no other competitor changes colors: timm's default would cost it more. An evaluation has
 `crop_pct=0.875`; images that are delivered as they are have `no_aug=True`. All else is timm's default: bilinear
 (antialiased), a shuffle buffer of 8,192 and a prefetch of 2,048 decoded images, divided among the workers (and limited
 by the number of images); persistent workers; `fast_collate`.
 
 The batches are uint8, taken from the DataLoader inside of `PrefetchLoader`, because that one would also turn them to
-float32 and normalise them, which no other contestant does.
+float32 and normalise them, which no other competitor does.
 """
 
 from collections.abc import Callable, Iterable

@@ -6,7 +6,7 @@ workers (and limited by the number of photographs); persistent workers; `fast_co
 
 Two things are not as in timm, both in its favour or the same for all: the shared transform takes the place of the
 loader's own, ending in a torch tensor as timm's own does; and the batches are taken from the DataLoader inside of
-`PrefetchLoader`, because that one would also turn them to float32 and normalise them, which no other contestant does.
+`PrefetchLoader`, because that one would also turn them to float32 and normalise them, which no other competitor does.
 """
 
 from collections.abc import Callable, Iterable

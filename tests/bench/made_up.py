@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from benchmarks.contests import JPEG
+from benchmarks.comparisons import JPEG
 from benchmarks.figures import EpochFigures, Memory, Outcome
 from benchmarks.report import Report
 from benchmarks.suites import SUITES
@@ -35,7 +35,7 @@ def outcome(
     memory_bytes: tuple[int, ...] | None = (100_000_000, 200_000_000, 300_000_000),
     missing: str | None = None,
 ) -> Outcome:
-    """A contestant with an epoch of each of the speeds, examples per second."""
+    """A competitor with an epoch of each of the speeds, examples per second."""
     return Outcome(
         (PEERS | SINGLE_PEERS)[peer] if isinstance(peer, str) else peer,
         [] if missing else [epoch(5.0, start_s=seconds) for seconds in (4.0, 3.0)],
@@ -46,7 +46,7 @@ def outcome(
 
 
 def table_of(outcomes: Sequence[Outcome], table: Table = JPEG.table) -> Table:
-    """The table of a contest."""
+    """The table of a comparison."""
     filled = table.fill(
         {one.peer.name: one.samples() for one in outcomes},
         {one.peer.name: one.peer.title for one in outcomes},

@@ -1,9 +1,9 @@
-"""Runs `benchmarks` with planted contestants in the place of the real ones.
+"""Runs `benchmarks` with planted competitors in the place of the real ones.
 
     planted_bench.py NAMES ARGUMENTS...
 
-NAMES: functions of planted_contestants.py, separated by commas; `ours=steady` gives one the name of a peer. The
-photographs are not made: the data dir, where contestants tell their pids, is the current folder.
+NAMES: functions of planted_competitors.py, separated by commas; `ours=steady` gives one the name of a peer. The
+photographs are not made: the data dir, where competitors tell their pids, is the current folder.
 """
 
 import sys
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bench import planted_contestants as planted
+from bench import planted_competitors as planted
 
 from benchmarks import command
 from tfds_torch import demo

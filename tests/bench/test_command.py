@@ -1,4 +1,4 @@
-"""The command, with planted contestants: exit codes, wrong usage, and that it leaves no process behind."""
+"""The command, with planted competitors: exit codes, wrong usage, and that it leaves no process behind."""
 
 import json
 import os
@@ -55,11 +55,11 @@ def test_suites_run_and_report_and_a_missed_target_is_exit_code_1(run_bench: Run
     sample, start = read_report(tmp_path, "sample"), read_report(tmp_path, "start")
     for report, num_epochs in ((sample, [1, 1, 0]), (start, [2, 1, 0])):
         assert report["command"].endswith("--out out")
-        assert [len(contestant["epochs"]) for contestant in rows(report)] == num_epochs
+        assert [len(competitor["epochs"]) for competitor in rows(report)] == num_epochs
         assert rows(report)[2]["missing"] == "KeyError: 'lost\\nand more lines'"
         assert report["settings"]["num_photos"] == 8
-    assert [len(contestant["warm_ups"]) for contestant in rows(sample)] == [1, 1, 0]
-    assert [len(contestant["warm_ups"]) for contestant in rows(start)] == [2, 1, 0]
+    assert [len(competitor["warm_ups"]) for competitor in rows(sample)] == [1, 1, 0]
+    assert [len(competitor["warm_ups"]) for competitor in rows(start)] == [2, 1, 0]
     ours = rows(start)[0]
     assert ours["figures"]["memory_mb"]["median"] > 1
     assert start["took_s"] > 0
@@ -79,11 +79,11 @@ def test_a_target_that_cannot_be_judged_is_exit_code_1_but_not_with_only(run_ben
     assert not (tmp_path / "out" / "start.json").exists()
     chosen = run_bench("ours=steady,timm=not_installed", "sample", "--only", "ours", *SMALL)
     assert chosen.returncode == 0, chosen.stderr
-    assert [contestant["name"] for contestant in rows(read_report(tmp_path, "sample"))] == ["ours"]
+    assert [competitor["name"] for competitor in rows(read_report(tmp_path, "sample"))] == ["ours"]
 
 
 @pytest.mark.slow
-def test_waiting_contestants_use_no_processor_time(run_bench: Run, tmp_path: Path) -> None:
+def test_waiting_competitors_use_no_processor_time(run_bench: Run, tmp_path: Path) -> None:
     run_bench("busy,steady", "sample", "--only", "busy,steady", *SMALL)
     busy, steady = rows(read_report(tmp_path, "sample"))
     assert busy["missing"] is None
@@ -200,14 +200,14 @@ def test_the_help_states_the_exit_codes(run_bench: Run) -> None:
 
 
 def start_bench(folder: Path) -> "subprocess.Popen[bytes]":
-    """A run whose first contestant is stopped, with a child of its own, while the second one hangs with a child."""
+    """A run whose first competitor is stopped, with a child of its own, while the second one hangs with a child."""
     return subprocess.Popen(
         command_line("busy,hangs", ["sample", *SMALL]),
         cwd=folder,
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # Whoever adopts the contestants must not be of their session: see serving.py.
+        start_new_session=True,  # Whoever adopts the competitors must not be of their session: see serving.py.
         # A shell's background jobs, CI among them, ignore Ctrl-C, and so would what they start.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
@@ -231,12 +231,12 @@ def test_an_interrupted_run_leaves_no_process(number: signal.Signals, tmp_path: 
     assert_all_end(handles)
     assert runner.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     if number != signal.SIGKILL:
-        assert b"Interrupted; all contestants have ended." in errors
+        assert b"Interrupted; all competitors have ended." in errors
         assert b"Traceback" not in errors
 
 
 @pytest.mark.slow
-def test_a_hung_contestant_is_ended_and_reported(run_bench: Run, tmp_path: Path) -> None:
+def test_a_hung_competitor_is_ended_and_reported(run_bench: Run, tmp_path: Path) -> None:
     done = run_bench("hangs,steady", "sample", "--timeout", "12", *SMALL)
     assert done.returncode == 1
     assert "the hangs one is missing: epoch 0 was not over after 12 s" in done.stdout

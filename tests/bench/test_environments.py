@@ -1,4 +1,4 @@
-"""Where contestants run: older revisions out of a repository, and packages of their own; and why they cannot."""
+"""Where competitors run: older revisions out of a repository, and packages of their own; and why they cannot."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_usually_a_contestant_runs_where_the_runner_does(tmp_path: Path) -> None:
+def test_usually_a_competitor_runs_where_the_runner_does(tmp_path: Path) -> None:
     found = environment_of(Peer("ours", "ours", "no:where"), "first", tmp_path)
     assert found == this_environment()
     assert found.executable == sys.executable

@@ -1,4 +1,4 @@
-"""The real contestants: each is measured, or missing for a reason that is true."""
+"""The real competitors: each is measured, or missing for a reason that is true."""
 
 import importlib
 import json
@@ -71,19 +71,19 @@ def test_every_peer_is_measured_or_missing_for_a_true_reason(
     for suite in suites:
         found: dict[str, Any] = json.loads((tmp_path / f"{suite}.json").read_text())
         taking_part = [name for name in needs if (suite == "jpeg" or name != "baseline")]
-        contestants = found["tables"][0]["rows"]
-        assert [contestant["name"] for contestant in contestants] == taking_part
-        for contestant in contestants:
-            absent = [package for package in needs[contestant["name"]] if find_spec(package) is None]
-            if contestant["name"] in ("baseline", "dali") and contestant["missing"] is not None:
-                assert contestant["missing"].startswith(("Revision edba0d4 cannot be had", "nvidia-dali-cuda120 could"))
+        competitors = found["tables"][0]["rows"]
+        assert [competitor["name"] for competitor in competitors] == taking_part
+        for competitor in competitors:
+            absent = [package for package in needs[competitor["name"]] if find_spec(package) is None]
+            if competitor["name"] in ("baseline", "dali") and competitor["missing"] is not None:
+                assert competitor["missing"].startswith(("Revision edba0d4 cannot be had", "nvidia-dali-cuda120 could"))
             elif absent:
-                assert any(package in contestant["missing"] for package in absent)
+                assert any(package in competitor["missing"] for package in absent)
             else:
-                assert contestant["missing"] is None
-                assert [epoch["num_examples"] for epoch in contestant["epochs"]] == [320 if suite == "png32" else 64]
-                assert contestant["figures"]["examples_per_s"]["median"] > 0
+                assert competitor["missing"] is None
+                assert [epoch["num_examples"] for epoch in competitor["epochs"]] == [320 if suite == "png32" else 64]
+                assert competitor["figures"]["examples_per_s"]["median"] > 0
         if suite == "start":
-            assert all(contestant["figures"]["memory_mb"]["median"] > 20 for contestant in contestants[::4])
+            assert all(competitor["figures"]["memory_mb"]["median"] > 20 for competitor in competitors[::4])
         assert (tmp_path / f"{suite}.png").exists() == (find_spec("matplotlib") is not None)
     assert "overview" in done.stdout

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import output
-from benchmarks.contests import CONTESTANTS
+from benchmarks.comparisons import COMPETITORS
 from benchmarks.readme_charts import (
     ASSETS,
     BEGIN,
@@ -58,7 +58,7 @@ def test_a_chart_holds_the_figures_of_its_report_and_is_drawn_alike_again(
     second = {path.name: path.read_bytes() for path in draw_charts(reports, tmp_path / "second")}
     assert first == second
     assert list(first) == list(CHARTS)
-    table = reports["jpeg"].table(CONTESTANTS)
+    table = reports["jpeg"].table(COMPETITORS)
     shown = [row for row in table.rows if row.name not in ("baseline", "ours_0")]
     for name in CHARTS:
         drawn = texts(tmp_path / "first" / name)
@@ -71,7 +71,7 @@ def test_a_chart_holds_the_figures_of_its_report_and_is_drawn_alike_again(
 
 def with_speed(reports: Mapping[str, Report], name: str, speed: float) -> dict[str, Report]:
     """The same reports, but for one speed of the suite `jpeg`."""
-    table = reports["jpeg"].table(CONTESTANTS)
+    table = reports["jpeg"].table(COMPETITORS)
     changed = Spread(speed, speed, speed)
     rows = [
         replace(row, figures={**row.figures, "examples_per_s": changed}) if row.name == name else row
@@ -95,7 +95,7 @@ def test_what_is_missing_is_said(reports: Mapping[str, Report], tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"^There is no report of the suite memory: run `python -m .* memory`\.$"):
         readme_block({name: report for name, report in reports.items() if name != "memory"})
     jpeg = reports["jpeg"]
-    table = jpeg.table(CONTESTANTS)
+    table = jpeg.table(COMPETITORS)
     alone = {**reports, "jpeg": replace(jpeg, tables=[replace(table, rows=table.rows[:1])])}
     with pytest.raises(ConfigError, match=r"^The report of the suite jpeg has no examples_per_s of ffcv"):
         readme_block(alone)

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from benchmarks import output
-from benchmarks.contests import BEYOND, SAMPLE, STARTING
+from benchmarks.comparisons import BEYOND, SAMPLE, STARTING
 from benchmarks.readme_charts import RESULTS
 from benchmarks.report import Report
 from tfds_torch.errors import ConfigError
@@ -92,7 +92,7 @@ def test_the_page_tells_figures_targets_reasons_and_circumstances(speed: tuple[f
         assert fact in page
     for fact in ("Linux 6.1", "load before: 0.25", "python 3.11.0", "timm not installed", "took 12 s"):
         assert fact in page
-    assert page.count("\n| ") == 1 + 3 + 1 + 2  # Two headings, three contestants, two targets.
+    assert page.count("\n| ") == 1 + 3 + 1 + 2  # Two headings, three competitors, two targets.
 
 
 def test_tables_stand_with_their_notes_on_the_page_and_in_the_terminal() -> None:
@@ -159,7 +159,7 @@ def several() -> Sequence[Report]:
 
 def test_speeds_stand_side_by_side_with_our_ratio_to_each() -> None:
     headings, rows = output.speed_table(several())
-    assert headings == ["contestant", "sample", "jpeg", "jpeg_eval"]
+    assert headings == ["competitor", "sample", "jpeg", "jpeg_eval"]
     assert rows == [
         ["tfds_torch", "150", "700", ""],
         ["timm ReaderTfds", "75 (2.00 x)", "150 (5.33 x)", "150"],

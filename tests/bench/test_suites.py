@@ -2,34 +2,34 @@
 
 import pytest
 
-from benchmarks import contests, file_costs, index_costs, loader_costs, resuming, tar_costs
+from benchmarks import comparisons, file_costs, index_costs, loader_costs, resuming, tar_costs
 from benchmarks.suites import SUITES
 from benchmarks.tables import Table
 from benchmarks.targets import Target
 from tfds_torch.engines.options import ReadOptions
 
 TABLES = {
-    "sample": [contests.SAMPLE.table],
-    "start": [contests.STARTING.table],
+    "sample": [comparisons.SAMPLE.table],
+    "start": [comparisons.STARTING.table],
     "index": [
         *(index_costs.BUILDING, index_costs.ORDER, index_costs.LOCALITY),
-        *(contest.table for contest in (*contests.WARM_MODES, contests.COLD_MODES)),
+        *(comparison.table for comparison in (*comparisons.WARM_MODES, comparisons.COLD_MODES)),
     ],
     "state": [resuming.STATE, resuming.RESUMING],
-    "jpeg": [contests.JPEG.table],
-    "jpeg_eval": [contests.JPEG_EVAL.table],
-    "png32": [contests.PNG32.table],
-    "memory": [contests.STARTING.table, contests.IMPORTS, contests.BEYOND],
-    "notebook": [contest.table for contest in contests.NOTEBOOK],
+    "jpeg": [comparisons.JPEG.table],
+    "jpeg_eval": [comparisons.JPEG_EVAL.table],
+    "png32": [comparisons.PNG32.table],
+    "memory": [comparisons.STARTING.table, comparisons.IMPORTS, comparisons.BEYOND],
+    "notebook": [comparison.table for comparison in comparisons.NOTEBOOK],
     "ready": [loader_costs.READY, loader_costs.LARGE],
     "multi": [loader_costs.ITEMS, loader_costs.PHOTOS, loader_costs.WORKERS],
     "feeder": [loader_costs.FEED, loader_costs.CUT],
-    "scale": [contests.SCALE],
+    "scale": [comparisons.SCALE],
     "export": [
         *(table for costs in (file_costs, tar_costs) for table in costs.WRITING.values()),
         *(tar_costs.MEMORY, tar_costs.READING.table, tar_costs.INDEXING),
     ],
-    "cached": [*(contest.table for contest in (*file_costs.PIXELS, file_costs.CACHE)), file_costs.OPENING],
+    "cached": [*(comparison.table for comparison in (*file_costs.PIXELS, file_costs.CACHE)), file_costs.OPENING],
 }
 
 
@@ -49,7 +49,7 @@ def test_every_target_judges_a_column_that_its_suite_has(suite: object) -> None:
     assert len({target.name for target in targets}) == len(targets)
     for target in targets:
         assert target.column in {column.key for column in tables[target.table].columns}, target.name
-        if names and target.table == contests.CONTESTANTS:
+        if names and target.table == comparisons.COMPETITORS:
             assert set(target.rows) <= set(names), target.name
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from bench.made_up import outcome, table_of
 
-from benchmarks.contests import STARTING
+from benchmarks.comparisons import STARTING
 from benchmarks.figures import Memory
 from benchmarks.tables import Column, Ratio, Spread, Table, collect
 
@@ -94,7 +94,7 @@ def test_whole_batches_are_compared_with_and_without_tail() -> None:
     outcomes = [outcome("ours", (300, 400, 200), tail_s=0.1), outcome("timm", (150, 100, 200))]
     headings, rows = table_of([*outcomes, outcome("ffcv", missing="it broke")]).texts()
     assert headings == [
-        *("contestant", "examples/s", "tfds_torch by it", "x timm", "examples/s without tail"),
+        *("competitor", "examples/s", "tfds_torch by it", "x timm", "examples/s without tail"),
         *("first batch of a later epoch, s", "tail, s", "processor time of an example, us", "examples an epoch"),
     ]
     assert rows[0][:5] == ["tfds_torch", "300 (200 to 400)", "1.00 (1.00 to 1.00)", "2.00", "429"]

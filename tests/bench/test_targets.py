@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from bench.made_up import SUITE_OF, outcome, table_of
 
-from benchmarks.contests import STARTING
+from benchmarks.comparisons import STARTING
 from benchmarks.suites import SUITES
 from benchmarks.tables import Column, Ratio, Row, Spread, Table
 from benchmarks.targets import Relation, Target, Verdict, judge

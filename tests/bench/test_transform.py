@@ -1,4 +1,4 @@
-"""The work that all contestants share."""
+"""The work that all competitors share."""
 
 import math
 import pickle

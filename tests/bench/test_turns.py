@@ -41,7 +41,7 @@ def ignore(text: str) -> None:
     pass
 
 
-def test_contestants_take_turns_epoch_by_epoch_and_all_end() -> None:
+def test_competitors_take_turns_epoch_by_epoch_and_all_end() -> None:
     journal: list[str] = []
     take_turns([Pretender(name, journal) for name in "abc"], 2, ignore)
     assert journal[:9] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]

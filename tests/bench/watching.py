@@ -21,7 +21,7 @@ def wait_for(look: Callable[[], T]) -> T:
 
 
 def read_pids(folder: Path, name: str) -> list[int]:
-    """Waits until a planted contestant has told its pids."""
+    """Waits until a planted competitor has told its pids."""
     path = folder / f"{name}.pids"
     wait_for(path.exists)
     return list(map(int, path.read_text().split()))

@@ -1,4 +1,4 @@
-"""Contestants that do no work, or fail in the ways that real ones do. Importable, and light to import."""
+"""Competitors that do no work, or fail in the ways that real ones do. Importable, and light to import."""
 
 import os
 import signal

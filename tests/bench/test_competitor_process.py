@@ -5,18 +5,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bench import planted_contestants as planted
+from bench import planted_competitors as planted
 from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of, wait_for
 
-from benchmarks.contestant_process import ContestantProcess
+from benchmarks.competitor_process import CompetitorProcess
 from benchmarks.environments import Environment, this_environment
 from benchmarks.task import Peer, Task
 from tfds_torch.errors import StallError, WorkerError
 
 
 @contextmanager
-def contestant(peer: Peer, folder: Path, timeout_s: float = WATCHDOG_S) -> Iterator[ContestantProcess]:
-    process = ContestantProcess(peer, Task(str(folder), None, num_photos=10, batch_size=4, num_workers=0), timeout_s)
+def competitor(peer: Peer, folder: Path, timeout_s: float = WATCHDOG_S) -> Iterator[CompetitorProcess]:
+    process = CompetitorProcess(peer, Task(str(folder), None, num_photos=10, batch_size=4, num_workers=0), timeout_s)
     try:
         yield process
     finally:
@@ -24,7 +24,7 @@ def contestant(peer: Peer, folder: Path, timeout_s: float = WATCHDOG_S) -> Itera
 
 
 def test_an_epoch_has_its_figures(tmp_path: Path) -> None:
-    with contestant(planted.peer(planted.steady), tmp_path) as process:
+    with competitor(planted.peer(planted.steady), tmp_path) as process:
         first, second = process.run_epoch(), process.run_epoch()
     assert [figures.num_examples for figures in (first, second)] == [10, 10]
     assert [figures.times.num_batches for figures in (first, second)] == [3, 3]
@@ -33,7 +33,7 @@ def test_an_epoch_has_its_figures(tmp_path: Path) -> None:
 
 
 def test_the_start_counts_from_the_process_and_only_once(tmp_path: Path) -> None:
-    with contestant(planted.peer(planted.steady), tmp_path) as process:
+    with competitor(planted.peer(planted.steady), tmp_path) as process:
         first, second = process.run_epoch(), process.run_epoch()
     assert first.start_s is not None
     assert first.start_s > first.times.first_batch_s  # The interpreter and its imports come first.
@@ -41,20 +41,20 @@ def test_the_start_counts_from_the_process_and_only_once(tmp_path: Path) -> None
 
 
 def test_asking_the_loader_for_an_iterator_belongs_to_the_epoch(tmp_path: Path) -> None:
-    with contestant(planted.peer(planted.begins_slowly), tmp_path) as process:
+    with competitor(planted.peer(planted.begins_slowly), tmp_path) as process:
         figures = process.run_epoch()
     assert figures.times.first_batch_s > 0.2
 
 
 def test_it_runs_in_the_environment_that_it_is_given(tmp_path: Path) -> None:
     (tmp_path / "planted_here.py").write_text(
-        "import os\nfrom bench.planted_contestants import steady\n"
+        "import os\nfrom bench.planted_competitors import steady\n"
         "def load(task):\n    assert os.environ['PLANTED'] == 'yes'\n    return steady(task)\n"
     )
     here = this_environment()
     environment = Environment(here.executable, [str(tmp_path), *here.path], {"PLANTED": "yes"})
     task = Task(str(tmp_path), None, num_photos=10, batch_size=4, num_workers=0)
-    process = ContestantProcess(Peer("planted", "planted", "planted_here:load"), task, WATCHDOG_S, environment)
+    process = CompetitorProcess(Peer("planted", "planted", "planted_here:load"), task, WATCHDOG_S, environment)
     try:
         assert process.run_epoch().num_examples == 10
     finally:
@@ -62,7 +62,7 @@ def test_it_runs_in_the_environment_that_it_is_given(tmp_path: Path) -> None:
 
 
 def test_all_its_processes_are_stopped_between_epochs(tmp_path: Path) -> None:
-    with contestant(planted.peer(planted.busy), tmp_path) as process:
+    with competitor(planted.peer(planted.busy), tmp_path) as process:
         process.run_epoch()
         pids = read_pids(tmp_path, "busy")
         assert len(pids) == 2
@@ -74,7 +74,7 @@ def test_all_its_processes_are_stopped_between_epochs(tmp_path: Path) -> None:
 
 
 def test_the_processor_time_of_an_epoch_is_that_of_all_its_processes_and_not_of_the_pause(tmp_path: Path) -> None:
-    with contestant(planted.peer(planted.works_for_0_2_s), tmp_path) as process:
+    with competitor(planted.peer(planted.works_for_0_2_s), tmp_path) as process:
         first, second = process.run_epoch(), process.run_epoch()
     assert (first.cpu_s, first.disk_bytes) == (None, None)  # The start of the process is in it.
     assert second.cpu_s is not None
@@ -84,7 +84,7 @@ def test_the_processor_time_of_an_epoch_is_that_of_all_its_processes_and_not_of_
 
 
 def test_memory_is_that_of_all_its_processes(tmp_path: Path) -> None:
-    with contestant(planted.peer(planted.large), tmp_path) as process:
+    with competitor(planted.peer(planted.large), tmp_path) as process:
         process.run_epoch()
         memory = process.measure_memory()
     assert memory is not None
@@ -113,7 +113,7 @@ def test_memory_is_that_of_all_its_processes(tmp_path: Path) -> None:
     ],
 )
 def test_one_that_cannot_do_the_work_says_why(function: planted.Epochs, reason: str, tmp_path: Path) -> None:
-    with contestant(planted.peer(function), tmp_path) as process, pytest.raises(WorkerError, match=reason):
+    with competitor(planted.peer(function), tmp_path) as process, pytest.raises(WorkerError, match=reason):
         process.run_epoch()
 
 
@@ -126,7 +126,7 @@ def test_one_that_cannot_do_the_work_says_why(function: planted.Epochs, reason: 
     ],
 )
 def test_one_that_fails_later_says_why(function: planted.Epochs, reason: str, tmp_path: Path) -> None:
-    with contestant(planted.peer(function), tmp_path) as process:
+    with competitor(planted.peer(function), tmp_path) as process:
         assert process.run_epoch().num_examples == 10
         with pytest.raises(WorkerError, match=reason):
             process.run_epoch()
@@ -134,7 +134,7 @@ def test_one_that_fails_later_says_why(function: planted.Epochs, reason: str, tm
 
 def test_images_of_any_shape_are_counted_where_the_task_names_none(tmp_path: Path) -> None:
     task = Task(str(tmp_path), None, num_photos=4, batch_size=4, num_workers=0, image_shape=None)
-    process = ContestantProcess(planted.peer(planted.small_images), task, WATCHDOG_S)
+    process = CompetitorProcess(planted.peer(planted.small_images), task, WATCHDOG_S)
     try:
         assert process.run_epoch().num_examples == 4
     finally:
@@ -143,7 +143,7 @@ def test_images_of_any_shape_are_counted_where_the_task_names_none(tmp_path: Pat
 
 @pytest.mark.slow
 def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    with contestant(planted.peer(planted.hangs), tmp_path, timeout_s=10) as process:  # Its start is in it.
+    with competitor(planted.peer(planted.hangs), tmp_path, timeout_s=10) as process:  # Its start is in it.
         with pytest.raises(StallError, match=r"^epoch 0 was not over after 10 s$"):
             process.run_epoch()
         assert_all_end(open_pids(read_pids(tmp_path, "hangs")))
@@ -152,14 +152,14 @@ def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
 def test_one_that_cannot_be_started_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
     with (
-        contestant(planted.peer(planted.steady), tmp_path) as process,
+        competitor(planted.peer(planted.steady), tmp_path) as process,
         pytest.raises(WorkerError, match=r"^its process could not be started: .*No such file"),
     ):
         process.run_epoch()
 
 
 def test_ending_again_or_before_the_start_does_nothing(tmp_path: Path) -> None:
-    with contestant(planted.peer(planted.steady), tmp_path) as process:
+    with competitor(planted.peer(planted.steady), tmp_path) as process:
         process.end()
         process.run_epoch()
         process.end()

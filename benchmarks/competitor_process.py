@@ -1,4 +1,4 @@
-"""The runner's side of a contestant: its process group, the commands, the watch over time and memory."""
+"""The runner's side of a competitor: its process group, the commands, the watch over time and memory."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tfds_torch.errors import StallError, WorkerError
 from tfds_torch.runtime.metrics import EpochTimes
 from tfds_torch.runtime.process_tree import process_tree, tree_pss_bytes
 
-# The current folder, which comes first in the path of `python -c`, must not hide the standard library. All contestants
+# The current folder, which comes first in the path of `python -c`, must not hide the standard library. All competitors
 # are served by the same code, also where an older revision of this package is imported.
 _BOOT = """
 import os, sys
@@ -40,14 +40,14 @@ _GRACE_S = 5.0
 T = TypeVar("T", int, float)
 
 
-class ContestantProcess:
-    """A contestant in an interpreter of its own, which runs epochs when told to, and is stopped in between.
+class CompetitorProcess:
+    """A competitor in an interpreter of its own, which runs epochs when told to, and is stopped in between.
 
-    Stopped means SIGSTOP for all of its processes: whatever a contestant does between epochs (fill buffers, poll
+    Stopped means SIGSTOP for all of its processes: whatever a competitor does between epochs (fill buffers, poll
     queues) would take time from the one whose turn it is. Not thread-safe.
 
     Args:
-        peer: which contestant.
+        peer: which competitor.
         task: what it has to do.
         timeout_s: what an epoch may take, the process's start included.
         environment: where the process runs; None: where this one does.
@@ -70,7 +70,7 @@ class ContestantProcess:
         """Starts the process where there is none yet, runs an epoch, and stops it again.
 
         Raises:
-            WorkerError: the contestant failed; the message says how.
+            WorkerError: the competitor failed; the message says how.
             StallError: it took longer than it may. In both cases its processes have been ended.
         """
         return self._run_epoch(lambda: None)
@@ -79,7 +79,7 @@ class ContestantProcess:
         """Runs an epoch and looks at the sizes of its processes meanwhile; None where the system does not tell.
 
         Raises:
-            WorkerError: the contestant failed.
+            WorkerError: the competitor failed.
             StallError: it took longer than it may.
         """
         samples: list[list[int]] = []
@@ -88,7 +88,7 @@ class ContestantProcess:
         return Memory(sizes[0], tuple(sizes[1:]), len(samples)) if sizes else None
 
     def end(self) -> None:
-        """Ends all processes of the contestant; does nothing when there are none."""
+        """Ends all processes of the competitor; does nothing when there are none."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -116,7 +116,7 @@ class ContestantProcess:
         command = [self._environment.executable, "-c", _BOOT, json.dumps(request)]
         self._started_at = time.monotonic()
         try:
-            # Fixed command, no shell: only this package's own code and the contestant run.
+            # Fixed command, no shell: only this package's own code and the competitor run.
             self._process = subprocess.Popen(  # noqa: S603
                 command,
                 pass_fds=[theirs.fileno()],
@@ -216,7 +216,7 @@ def _difference(after: T | None, before: T | None) -> T | None:
 
 
 def _signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    """Signals a contestant's whole group, or the process alone while it has not made its group yet."""
+    """Signals a competitor's whole group, or the process alone while it has not made its group yet."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""All contests of several contestants, as data, and the measurements that are made of them."""
+"""All comparisons of several competitors, as data, and the measurements that are made of them."""
 
 import importlib
 import math
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from benchmarks.contest import Contest, compete
+from benchmarks.comparison import Comparison, compare
 from benchmarks.figures import (
     BY_TIMM,
     CPU,
@@ -29,8 +29,8 @@ from benchmarks.task import EIGHT, EVAL, IMAGE_SHAPE, OURS, OURS_8, PLAIN, Peer
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.limits import num_cores
 
-CONTESTANTS = "contestants"
-"""Name of the table of a suite that is one contest."""
+COMPETITORS = "competitors"
+"""Name of the table of a suite that is one comparison."""
 PNGS_FOR_A_PHOTO = 5
 
 _HALF = {"split": "train[:50%]"}
@@ -41,11 +41,11 @@ _IMPORTED = "torch"
 _PEERS = "benchmarks.peers"
 
 
-def _contestants(*columns: Column, bars: tuple[str, ...]) -> Table:
-    return Table(CONTESTANTS, "", "", "contestant", columns, bars)
+def _competitors(*columns: Column, bars: tuple[str, ...]) -> Table:
+    return Table(COMPETITORS, "", "", "competitor", columns, bars)
 
 
-_WHOLE_BATCHES = _contestants(
+_WHOLE_BATCHES = _competitors(
     SPEED,
     OURS_BY_IT,
     BY_TIMM,
@@ -57,11 +57,11 @@ _WHOLE_BATCHES = _contestants(
 _TIMES = (START, VERY_FIRST_BATCH, FIRST_BATCH, TAIL, *MEMORY)
 _SMALL = {"image_shape": (3, 32, 32), "work": PLAIN}
 
-SAMPLE = Contest(_contestants(SPEED, OURS_BY_IT, FIRST_BATCH, TAIL, NUM_EXAMPLES, bars=(SPEED.key,)), most_turns=1)
-STARTING = Contest(_contestants(*_TIMES, bars=(START.key, FIRST_BATCH.key, "memory_mb")), is_fresh=True)
-JPEG = Contest(_WHOLE_BATCHES)
-JPEG_EVAL = Contest(_WHOLE_BATCHES, task={"work": EVAL}, most_turns=1)
-PNG32 = Contest(_WHOLE_BATCHES, dataset="cifar10", num_for_a_photo=PNGS_FOR_A_PHOTO, task=_SMALL)
+SAMPLE = Comparison(_competitors(SPEED, OURS_BY_IT, FIRST_BATCH, TAIL, NUM_EXAMPLES, bars=(SPEED.key,)), most_turns=1)
+STARTING = Comparison(_competitors(*_TIMES, bars=(START.key, FIRST_BATCH.key, "memory_mb")), is_fresh=True)
+JPEG = Comparison(_WHOLE_BATCHES)
+JPEG_EVAL = Comparison(_WHOLE_BATCHES, task={"work": EVAL}, most_turns=1)
+PNG32 = Comparison(_WHOLE_BATCHES, dataset="cifar10", num_for_a_photo=PNGS_FOR_A_PHOTO, task=_SMALL)
 
 IMPORTS = Table(
     "imports",
@@ -75,7 +75,7 @@ BEYOND = Table(
     "what this package adds to that",
     f"From the start of the process to the first batch beyond an import of {_IMPORTED}; and of every worker up to "
     f"{EIGHT}, memory beyond the {_BATCHES_OF_A_WORKER} batches that it holds.",
-    "contestant",
+    "competitor",
     [
         Column("start_s", "first batch beyond the import, s", "{:.2f}", has_spread=False),
         Column("worker_mb", "a further worker, MB", has_spread=False),
@@ -88,7 +88,7 @@ def measure_memory(run: Run) -> Iterator[Table]:
     run.say(f"importing {_IMPORTED}")
     took_s = [subprocess_call.call(import_s, _IMPORTED) for _ in range(run.settings.num_repeats)]
     imports = IMPORTS.fill({_IMPORTED: {"import_s": took_s}})
-    table = compete(STARTING, run)
+    table = compare(STARTING, run)
     yield table
     yield imports
     yield beyond(table, imports, run.settings.num_workers, run.settings.batch_size)
@@ -133,7 +133,7 @@ _LEVELS = {
 
 def _modes(
     name: str, title: str, level: str, modes: tuple[str, ...], *, is_png: bool = False, is_cold: bool = False
-) -> Contest:
+) -> Comparison:
     ratio = Column("by_examples", "x examples, turn by turn", "{:.2f}", ratio=Ratio(SPEED.key, by=EXAMPLES))
     note = f"{{num_examples:,}} examples an epoch, files in the page cache; {_LEVELS[level]}"
     if is_cold:
@@ -147,7 +147,7 @@ def _modes(
         Peer(mode, _READ[mode][0], f"{_PEERS}.ours:{level}", changes={"read": _READ[mode][1], **shape})
         for mode in modes
     ]
-    return Contest(
+    return Comparison(
         Table(name, title, note, "read mode", columns, bars=(SPEED.key,)),
         peers,
         dataset="cifar10" if is_png else "photos",
@@ -176,14 +176,14 @@ def measure_index(run: Run) -> Iterator[Table]:
     yield measure_building(run)
     yield measure_order(run)
     yield measure_locality(run)
-    for contest in (*WARM_MODES, *((COLD_MODES,) if can_drop() else ())):
-        yield compete(contest, run)
+    for comparison in (*WARM_MODES, *((COLD_MODES,) if can_drop() else ())):
+        yield compare(comparison, run)
 
 
 FRESH, AFTER = "fresh", "after_reading"
 
 
-def _notebook(mode: str) -> Contest:
+def _notebook(mode: str) -> Comparison:
     table = Table(
         mode,
         f"the second loader of a process, read mode {mode}",
@@ -201,7 +201,7 @@ def _notebook(mode: str) -> Contest:
         Peer(FRESH, "fresh", f"{_PEERS}.ours_fused:load"),
         Peer(AFTER, "after an epoch without workers", f"{_PEERS}.ours_fused:load_after_reading"),
     )
-    return Contest(table, peers, task={"read": {"mode": mode}})
+    return Comparison(table, peers, task={"read": {"mode": mode}})
 
 
 NOTEBOOK = (_notebook(INDEX), _notebook(EXAMPLES))
@@ -210,8 +210,8 @@ NOTEBOOK = (_notebook(INDEX), _notebook(EXAMPLES))
 def measure_notebook(run: Run) -> Iterator[Table]:
     """Yields the tables of the suite `notebook`: there is at least one worker."""
     settings = replace(run.settings, num_workers=max(1, run.settings.num_workers))
-    for contest in NOTEBOOK:
-        yield compete(contest, replace(run, settings=settings))
+    for comparison in NOTEBOOK:
+        yield compare(comparison, replace(run, settings=settings))
 
 
 SCALE = Table(
@@ -247,7 +247,7 @@ def measure_scale(run: Run) -> Iterator[Table]:
         name, title = (text.format(batch_size=batch_size) for text in (SCALE.name, SCALE.title))
         table = replace(SCALE, name=name, title=title)
         task = {**_HALF, "batch_size": batch_size}
-        yield compete(Contest(table, peers, num_for_a_photo=0.5, task=task, most_turns=1), run)
+        yield compare(Comparison(table, peers, num_for_a_photo=0.5, task=task, most_turns=1), run)
 
 
 def worker_counts(cores: int) -> Iterator[int]:

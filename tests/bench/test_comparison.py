@@ -1,4 +1,4 @@
-"""Contests: everybody is given the work that is announced, and what became of it is in one table."""
+"""Comparisons: everybody is given the work that is announced, and what became of it is in one table."""
 
 import sys
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from bench.made_up import SUITE_OF, epoch
 
-from benchmarks import contest, contests
-from benchmarks.contest import ColdContestant, compete
+from benchmarks import comparison, comparisons
+from benchmarks.comparison import ColdCompetitor
 from benchmarks.environments import Environment
 from benchmarks.figures import EpochFigures, Memory
 from benchmarks.suite import Run, Settings
@@ -25,7 +25,7 @@ Measure = Callable[..., list[Table]]
 
 
 class Pretender:
-    """A contestant that has nothing to do; with one worker it breaks."""
+    """A competitor that has nothing to do; with one worker it breaks."""
 
     def __init__(self, peer: Peer, task: Task, timeout_s: float, environment: Environment) -> None:
         self.peer = peer
@@ -50,7 +50,7 @@ ALL: list[Pretender] = []
 
 @pytest.fixture
 def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
-    """Measures a suite whose contestants pretend; FFCV's files cannot be written, DALI's environment cannot be made."""
+    """Measures a suite whose competitors pretend; FFCV's files cannot be written, DALI's environment cannot be made."""
 
     def convert(data_dir: Path, file_format: str, *, dataset: str) -> Path:
         if file_format == "beton":
@@ -63,12 +63,12 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
         return Environment(peer.environment, [], versions={f"of {baseline}": "1"} if peer.environment else {})
 
     ALL.clear()
-    monkeypatch.setattr(contest, "environment_of", environment_of)
-    monkeypatch.setattr(contest, "ContestantProcess", Pretender)
-    monkeypatch.setattr(contest, "converted", convert)
+    monkeypatch.setattr(comparison, "environment_of", environment_of)
+    monkeypatch.setattr(comparison, "CompetitorProcess", Pretender)
+    monkeypatch.setattr(comparison, "converted", convert)
     monkeypatch.setattr(demo, "prepare_fake", lambda name, num_examples, **_: tmp_path / f"{name}-{num_examples}")
     monkeypatch.setattr(subprocess_call, "call", lambda function, module: {"torch": 1.0}[module])
-    monkeypatch.setattr(contests, "num_cores", lambda: 2)
+    monkeypatch.setattr(comparisons, "num_cores", lambda: 2)
 
     def run(suite: str, **settings: int) -> list[Table]:
         ALL.clear()
@@ -124,8 +124,8 @@ def test_memory_is_measured_in_fresh_processes_beside_the_imports(measure: Measu
 @pytest.mark.parametrize(("num_workers", "expected"), [(2, 128.0), (8, None)])
 def test_a_further_worker_is_told_without_the_batches_that_it_holds(num_workers: int, expected: float | None) -> None:
     samples = {"ours": {"memory_mb": [600.0]}, "ours_8": {"memory_mb": [600.0 + 6 * (128 + 38.535168)]}}
-    table = contests.STARTING.table.fill(samples)
-    beyond = contests.beyond(table, contests.IMPORTS.fill({}), num_workers, batch_size=128)
+    table = comparisons.STARTING.table.fill(samples)
+    beyond = comparisons.beyond(table, comparisons.IMPORTS.fill({}), num_workers, batch_size=128)
     spread = beyond.spread("ours", "worker_mb")
     assert (spread and spread.median) == (expected and pytest.approx(expected))
     assert beyond.spread("ours", "start_s") is None
@@ -158,7 +158,7 @@ def test_no_batch_is_larger_than_a_worker_can_fill(measure: Measure) -> None:
 
 @pytest.mark.parametrize(("cores", "counts"), [(1, [0, 1]), (2, [0, 1, 2]), (6, [0, 1, 2, 4, 6]), (8, [0, 1, 2, 4, 8])])
 def test_workers_go_up_to_the_number_of_cores(cores: int, counts: list[int]) -> None:
-    assert list(contests.worker_counts(cores)) == counts
+    assert list(comparisons.worker_counts(cores)) == counts
 
 
 def test_a_process_that_has_read_is_compared_with_a_fresh_one_in_both_modes(measure: Measure) -> None:
@@ -171,9 +171,9 @@ def test_a_process_that_has_read_is_compared_with_a_fresh_one_in_both_modes(meas
 
 def test_read_modes_compete_warm_and_cold(measure: Measure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for part in ("measure_building", "measure_order", "measure_locality"):
-        monkeypatch.setattr(contests, part, lambda run: Table("part", "", "", "", []))
+        monkeypatch.setattr(comparisons, part, lambda run: Table("part", "", "", "", []))
     tables = {table.name: table for table in measure("index", num_repeats=5)}
-    assert list(tables)[1:] == [*(one.table.name for one in contests.WARM_MODES), "photos_cold"]
+    assert list(tables)[1:] == [*(one.table.name for one in comparisons.WARM_MODES), "photos_cold"]
     assert {name: len(table.rows[0].epochs) for name, table in tables.items() if table.rows} == {
         **dict.fromkeys(["photos_parser", "photos_decoded", "photos_transformed"], 5),
         **dict.fromkeys(["png_parser", "png_arrays"], 10),
@@ -187,7 +187,7 @@ def test_read_modes_compete_warm_and_cold(measure: Measure, monkeypatch: pytest.
     assert tables["png_arrays"].note.startswith("320 examples an epoch")
 
 
-def test_files_are_dropped_before_every_epoch_of_a_cold_contestant(
+def test_files_are_dropped_before_every_epoch_of_a_cold_competitor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal: list[str] = []
@@ -198,8 +198,8 @@ def test_files_are_dropped_before_every_epoch_of_a_cold_contestant(
         def __getattr__(self, name: str) -> Any:
             return lambda: journal.append(name)
 
-    monkeypatch.setattr(contest, "drop_from_page_cache", lambda files: journal.append(f"drop {len(files)}"))
-    cold = ColdContestant(Noting(), [tmp_path / "a", tmp_path / "b"])
+    monkeypatch.setattr(comparison, "drop_from_page_cache", lambda files: journal.append(f"drop {len(files)}"))
+    cold = ColdCompetitor(Noting(), [tmp_path / "a", tmp_path / "b"])
     cold.run_epoch()
     cold.run_epoch()
     cold.measure_memory()
@@ -210,7 +210,7 @@ def test_files_are_dropped_before_every_epoch_of_a_cold_contestant(
 def test_an_import_happens_while_it_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "imported_by_a_test.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    assert contests.import_s("imported_by_a_test") > 0
+    assert comparisons.import_s("imported_by_a_test") > 0
     assert sys.modules.pop("imported_by_a_test").__file__ == str(tmp_path / "imported_by_a_test.py")
 
 
@@ -218,7 +218,7 @@ def test_an_import_happens_while_it_is_timed(tmp_path: Path, monkeypatch: pytest
 def test_modes_and_processes_read_the_photographs_for_real(photos: Path) -> None:
     settings = replace(SETTINGS, batch_size=16, num_repeats=1, timeout_s=120)
     run = Run((), settings, photos, lambda text: None)
-    for table in (compete(one, run) for one in (contests.COLD_MODES, *contests.NOTEBOOK)):
+    for table in (compare(one, run) for one in (comparisons.COLD_MODES, *comparisons.NOTEBOOK)):
         assert table.reasons() == []
         num_examples = 32 if table.name == "photos_cold" else 64
         assert {epoch["num_examples"] for row in table.rows for epoch in row.epochs} == {num_examples}
