@@ -10,7 +10,7 @@ import pytest
 from bench.made_up import SUITE_OF, epoch
 
 from benchmarks import comparison, comparisons
-from benchmarks.comparison import ColdCompetitor
+from benchmarks.comparison import ColdCompetitor, compare
 from benchmarks.environments import Environment
 from benchmarks.figures import EpochFigures, Memory
 from benchmarks.suite import Run, Settings
