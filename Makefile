@@ -5,6 +5,10 @@ INSTALLED_CORE := $(VENV)/.installed-core
 INSTALLED := $(VENV)/.installed
 INSTALLED_BEAM := $(VENV)/.installed-beam
 INSTALLED_BENCH := $(VENV)/.installed-bench
+INSTALLED_SLIM := $(VENV)/.installed-slim
+# What keeps the promises of read mode `index`; tests that need tensorflow are skipped there, and say so.
+SLIM_TESTS ?= tests/demo/test_preparation.py tests/parsers/test_index_mode.py tests/parsers/test_exactly_once.py \
+	tests/torch_data/test_worlds.py tests/torch_data/test_loader.py tests/loaders/test_multi_loader.py
 # Each process keeps one of two cores busy, about. Neighbours, which share what they build, stay in one process, and
 # the one that is through first takes tests from the other.
 IN_TWO := -n 2 --dist worksteal
@@ -14,7 +18,7 @@ TORCH_OPTIONS ?=
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-gpu campaign lint docs bench clean
+.PHONY: help demo test test-slow test-all test-slim test-gpu campaign wheels lint docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +59,26 @@ test-slow: $(INSTALLED_BEAM) ## the rest of the tests
 
 test-all: $(INSTALLED_BEAM) ## both, one after the other in one run: they share what they build
 	@$(BIN)/python -m pytest -m "not campaign" $(IN_TWO)
+
+# What they read is built with tensorflow, by the other environment.
+$(INSTALLED_SLIM): $(INSTALLED) requirements/slim.txt
+	@echo "Installing tfds_torch without tensorflow into $(VENV)/slim"
+	@$(PYTHON) -m venv $(VENV)/slim
+	@$(VENV)/slim/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements/slim.txt \
+		array-record hypothesis psutil pytest pytest-timeout pytest-xdist pyzmq torchdata
+	@$(VENV)/slim/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@rm -rf $(VENV)/slim/datasets && mkdir $(VENV)/slim/datasets
+	@cd tests && TF_CPP_MIN_LOG_LEVEL=3 ../$(BIN)/python -c \
+		"import pathlib, sys, tfds_fixtures, zygote; tfds_fixtures.prepare_datasets(pathlib.Path(sys.argv[1])); zygote.close_all()" \
+		../$(VENV)/slim/datasets >/dev/null 2>&1
+	@touch $@
+
+test-slim: $(INSTALLED_SLIM) ## where tensorflow is not installed: check, and the quick tests of read mode index
+	@$(VENV)/slim/bin/python -m tfds_torch.check
+	@TFDS_TORCH_TEST_DATASETS=$(VENV)/slim/datasets $(VENV)/slim/bin/python -m pytest -m "not slow and not campaign" $(IN_TWO) $(SLIM_TESTS)
+
+wheels: $(INSTALLED) ## install the wheel without constraints on every Python here, and with the lowest versions; gigabytes
+	@.ci/wheels
 
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu -s tests/gpu

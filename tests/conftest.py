@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 import pytest_report
 import torchvision_build
+import without_tensorflow
 
 ROOT = Path(__file__).parents[1]
 INTERRUPTED = (130, -signal.SIGINT)
@@ -72,8 +73,8 @@ def run_python(tmp_path: Path) -> RunPython:
 class SkipGate:
     """Fails the session when a test was skipped that `allowed_skips.txt` does not name with its reason."""
 
-    def __init__(self, allowed: set[str]) -> None:
-        self.allowed = allowed
+    def __init__(self, allowed: set[str], reason: str | None) -> None:
+        self.allowed, self.reason = allowed, reason
         self.refused: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -87,8 +88,9 @@ class SkipGate:
         if not report.skipped:
             return
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        line = f"{report.nodeid}: {reason.removeprefix('Skipped: ')}"
-        if line not in self.allowed:
+        reason = reason.removeprefix("Skipped: ")
+        line = f"{report.nodeid}: {reason}"
+        if line not in self.allowed and reason != self.reason:
             self.refused.append(line)
 
     @pytest.hookimpl(tryfirst=True)
@@ -105,7 +107,8 @@ class SkipGate:
 
 def pytest_configure(config: pytest.Config) -> None:
     lines = [line.strip() for line in ALLOWED_SKIPS.read_text(encoding="utf-8").splitlines()]
-    config.pluginmanager.register(SkipGate({line for line in lines if line and not line.startswith("#")}))
+    reason = without_tensorflow.REASON if without_tensorflow.install(config) else None
+    config.pluginmanager.register(SkipGate({line for line in lines if line and not line.startswith("#")}, reason))
     pytest_report.install(config)
     pytest_report.tell(config, "torchvision", torchvision_build.describe, is_fact=True)
 

@@ -34,6 +34,13 @@ def test_the_changelog_says_which_pythons_were_tried() -> None:
     assert set(python_versions()) <= set(re.findall(r"3\.\d+", tried))
 
 
+def test_the_slim_requirements_are_the_packages_own_without_tensorflow() -> None:
+    lines = (ROOT / "requirements" / "slim.txt").read_text(encoding="utf-8").splitlines()
+    own = [line for line in PROJECT["dependencies"] if not line.startswith(("tensorflow>", "tensorflow-cpu>"))]
+    assert len(own) == len(PROJECT["dependencies"]) - 2
+    assert [line for line in lines if not line.startswith("#")] == own
+
+
 def test_who_cites_the_package_cites_this_version() -> None:
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {tfds_torch.__version__}\n" in citation

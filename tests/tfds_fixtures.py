@@ -20,6 +20,7 @@ import google_crc32c
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+import without_tensorflow
 from PIL import Image
 from run_folder import built_once
 from tensorflow_datasets.proto import tf_example_pb2
@@ -248,7 +249,8 @@ class Datasets:
 @pytest.fixture(scope="session")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> Datasets:
     """The datasets, built once per run, however many processes and conftests offer this fixture."""
-    base = built_once(tmp_path_factory, "tfds", _build_all)
+    prepared = os.environ.get(without_tensorflow.DATASETS)
+    base = built_once(tmp_path_factory, "tfds", _build_all) if prepared is None else Path(prepared)
     return Datasets(base / "tfds", base / "tfds_gaps", base / "tfds_array_record")
 
 

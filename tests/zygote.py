@@ -29,6 +29,7 @@ from unittest import mock
 
 import psutil
 
+from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.subprocess_call import to_ours
@@ -224,8 +225,9 @@ def torch_zygote() -> Zygote:
 
 @cache
 def tensorflow_zygote() -> Zygote:
-    """The zygote of this process that has imported tensorflow, too."""
-    return _keep(Zygote("tensorflow", "grids.rank", parent=torch_zygote()))
+    """The zygote of this process that has imported tensorflow, too, where that is installed."""
+    modules = ["tensorflow"] if is_tensorflow_installed() else []
+    return _keep(Zygote(*modules, "grids.rank", parent=torch_zygote()))
 
 
 def _keep(zygote: Zygote) -> Zygote:
