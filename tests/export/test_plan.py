@@ -91,15 +91,16 @@ def test_names_of_shards_are_those_that_readers_look_for() -> None:
     assert many.file_name(3) == "photos-train.tfrecord-000003-of-128000"
 
 
-def test_differences_name_what_is_otherwise() -> None:
-    other = ExportPlan("tfrecord", "photos", "train", {"name": "photos:2.0.0"}, {"num_shards": 3}, (0, 3, 6, 9))
-    assert PLAN.differences(other) == ["num_shards is 2, not 3", 'source name is "photos:1.0.0", not "photos:2.0.0"']
-    changed = replace(PLAN, source={**PLAN.source, "files": "cd"})
-    assert PLAN.differences(changed) == ["the files of the source have other sizes or times"]
-    tars = replace(PLAN, format="webdataset", options={"num_shards": 2, "fields": {"image": "jpg"}, "key": "id"})
+def test_differences_name_all_unequal_values() -> None:
+    other = replace(PLAN, source={"name": "photos:2.0.0"}, options={"num_shards": 3, "fields": {}}, bounds=(0, 3, 6, 9))
+    assert PLAN.differences(other) == [
+        "num_shards is 2, not 3",
+        'source name is "photos:1.0.0", not "photos:2.0.0"',
+        'source files is "ab", not null',
+    ]
+    tars = replace(PLAN, format="webdataset")
     assert PLAN.differences(tars) == ['format is "tfrecord", not "webdataset"']
-    moved = ExportPlan(PLAN.format, PLAN.dataset, PLAN.split, PLAN.source, PLAN.options, (0, 4, 9))
-    assert PLAN.differences(moved) == ["the shards hold other ranges of examples"]
+    assert PLAN.differences(replace(PLAN, bounds=(0, 4, 9))) == ["the shards hold other ranges of examples"]
 
 
 @pytest.mark.parametrize(

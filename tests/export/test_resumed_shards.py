@@ -70,7 +70,7 @@ def test_a_source_whose_files_have_changed_is_another_one(exported_root: Path, t
     export(ParserTfds(copy, "photos"), out)
     shard = sorted(copy.glob("*.tfrecord*"))[0]
     os.utime(shard, ns=(1, 1))
-    with pytest.raises(ConfigError, match="the files of the source have other sizes or times"):
+    with pytest.raises(ConfigError, match=r"source files is .*, not "):
         export(ParserTfds(copy, "photos"), out)
 
 

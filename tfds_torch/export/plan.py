@@ -20,30 +20,15 @@ DEFAULT_SHARD_BYTES = 256 * 2**20
 DEFAULT_SHARD_EXAMPLES = 10_000
 """Of a shard, where nothing is asked for: by the examples' mean size, or else by their number."""
 
-_SIZES = ("num_shards", "max_count", "max_bytes")
-_OF_A_SOURCE = ("split", "fingerprint", "files", "num_examples", "class_names", "class_map")
-_EFFECTS = {
-    "source name": ("dataset", "fields", "number of shards", *(f"source {name}" for name in _OF_A_SOURCE)),
-    "source num_examples": ("number of shards",),
-    "format": ("fields", "key", "number of shards"),
-    **dict.fromkeys(_SIZES, ("number of shards",)),
-}
-"""What differs between two plans, and what of the others is not worth telling then."""
-_CHANGED = {
-    "source files": "the files of the source have other sizes or times",
-    "source fingerprint": "the source has another fingerprint",
-    "source samples": "the first, the middle or the last sample of the source is another one",
-}
-
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What an export writes. It can be kept as JSON, and is compared with that of an export that was not completed.
+    """What an export writes. It is kept as JSON, and compared with the plan of an earlier export to the folder.
 
     Attributes:
         format: of the shards, one of SHARDED.
-        dataset: what it is called in names of files: letters, digits and `_`.
-        split: what it is called in names of files: letters, digits and `_`.
+        dataset: its name in names of files: letters, digits and `_`.
+        split: its name in names of files: letters, digits and `_`.
         source: what identifies the examples: name, split, fingerprint ...
         options: how they are stored, as JSON has it.
         bounds: shard n holds the places bounds[n] to bounds[n + 1] of the export's order.
@@ -57,8 +42,7 @@ class ExportPlan:
     bounds: tuple[int, ...]
 
     @property
-    def num_shards(self) -> int:
-        """Number of shards."""
+    def num_shards(self) -> int:  # noqa: D102
         return len(self.bounds) - 1
 
     @property
@@ -88,12 +72,10 @@ class ExportPlan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ExportPlan":
-        """Returns the plan that `to_dict` told. Anyone may have changed it since; its names are of files in its folder.
+        """Returns the plan of `to_dict`'s values, which anyone may have changed since.
 
         Raises:
-            KeyError: a value is missing.
-            TypeError: one is of another type.
-            ValueError: one is of another form, or no export has it.
+            KeyError, TypeError, ValueError: a value is missing, of another type, or impossible.
         """
         if values["format"] not in SHARDED:
             raise ValueError(f"there is no format {quoted(values['format'])} of shards")
@@ -111,27 +93,17 @@ class ExportPlan:
         return cls(**names, source=dict(values["source"]), options=dict(values["options"]), bounds=tuple(bounds))
 
     def differences(self, other: "ExportPlan") -> list[str]:
-        """Returns what another plan has otherwise, as `name: this one's, not the other's`."""
+        """Returns the unequal values, as `name is this one's, not the other's`."""
         mine, theirs = _flat(self), _flat(other)
-        changed = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
-        for cause, effects in _EFFECTS.items():
-            if cause in changed:
-                changed = [name for name in changed if name not in effects]
-        told = [
-            _CHANGED.get(name, f"{name} is {_short(mine.get(name))}, not {_short(theirs.get(name))}")
-            for name in changed
-        ]
-        return told or (["the shards hold other ranges of examples"] if self.bounds != other.bounds else [])
+        unequal = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+        if not unequal and self.bounds != other.bounds:
+            return ["the shards hold other ranges of examples"]
+        return [f"{name} is {_short(mine.get(name))}, not {_short(theirs.get(name))}" for name in unequal]
 
 
 @dataclass(frozen=True)
 class ShardSizes:
-    """How many shards are asked for, or how large they may be.
-
-    Attributes:
-        num_shards: of them all; None: not asked for.
-        max_count: examples of a shard; None: any number.
-        max_bytes: of a shard's file; None: any number.
+    """How many shards are asked for, or how many examples and bytes a shard may have; None: not asked for.
 
     Raises:
         ConfigError: a value that cannot work, or not with another one.
@@ -142,7 +114,7 @@ class ShardSizes:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in _SIZES:
+        for name in ("num_shards", "max_count", "max_bytes"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_integer(name, value, 1))  # A plan is JSON: no numpy's integers.
         if self.num_shards is not None and (self.max_count is not None or self.max_bytes is not None):
@@ -166,36 +138,32 @@ class ShardSizes:
             mean_bytes: of an example; None: not known.
             sizes: int64 [num_examples], bytes of each one in a shard; needed where max_bytes is given.
             end_bytes: of a file's end.
-            block_bytes: a multiple of these is what a file is filled up to.
+            block_bytes: a file is filled up to a multiple of these.
 
         Raises:
-            ConfigError: more shards than examples or than MOST_SHARDS, or an example that is larger than a shard may
-                be.
+            ConfigError: more shards than examples or than MOST_SHARDS, or a shard would exceed max_bytes.
         """
-        bounds = self._bounds(num_examples, mean_bytes, sizes, end_bytes, block_bytes)
+        if self.max_bytes is not None and sizes is not None:
+            bounds = _cut_by_bytes(sizes, self.max_bytes, end_bytes, block_bytes, self.max_count or num_examples)
+        elif self.max_count is not None:
+            bounds = (*range(0, num_examples, self.max_count), num_examples)
+        else:
+            shards = self.num_shards
+            if shards is None:
+                per_shard = DEFAULT_SHARD_EXAMPLES if mean_bytes is None else DEFAULT_SHARD_BYTES // max(1, mean_bytes)
+                shards = -(-num_examples // max(1, per_shard))
+            if shards > num_examples:
+                raise ConfigError(
+                    f"num_shards={shards:,} (--shards) is more than the {num_examples:,} examples: no shard may be "
+                    f"empty."
+                )
+            bounds = tuple(num_examples * shard // shards for shard in range(shards + 1))
         if len(bounds) - 1 > MOST_SHARDS:
             raise ConfigError(
                 f"These would be {len(bounds) - 1:,} shards, and {MOST_SHARDS:,} is the most: ask for fewer "
                 f"(num_shards, --shards), or allow larger ones (max_count, max_bytes; --max-count, --max-bytes)."
             )
         return bounds
-
-    def _bounds(
-        self, num_examples: int, mean_bytes: int | None, sizes: Int64Array | None, end_bytes: int, block_bytes: int
-    ) -> tuple[int, ...]:
-        if self.max_bytes is not None and sizes is not None:
-            return _cut_by_bytes(sizes, self.max_bytes, end_bytes, block_bytes, self.max_count or num_examples)
-        if self.num_shards is None and self.max_count is not None:
-            return (*range(0, num_examples, self.max_count), num_examples)
-        shards = self.num_shards
-        if shards is None:
-            per_shard = DEFAULT_SHARD_EXAMPLES if mean_bytes is None else DEFAULT_SHARD_BYTES // max(1, mean_bytes)
-            shards = -(-num_examples // max(1, per_shard))
-        if shards > num_examples:
-            raise ConfigError(
-                f"num_shards={shards:,} (--shards) is more than the {num_examples:,} examples: no shard may be empty."
-            )
-        return tuple(num_examples * shard // shards for shard in range(shards + 1))
 
 
 def _cut_by_bytes(
@@ -228,7 +196,6 @@ def _flat(plan: ExportPlan) -> dict[str, Any]:
         **{name: values[name] for name in ("format", "dataset", "split")},
         **values["options"],
         **{f"source {name}": value for name, value in values["source"].items()},
-        "number of shards": plan.num_shards,
     }
 
 
@@ -238,7 +205,7 @@ def _short(value: Any) -> str:
 
 
 def split_label(expression: str) -> str:
-    """Returns what a split expression is called in names of files: `train[:10%]` train, `train+test` train_test."""
+    """Returns a split expression's name in names of files: `train[:10%]` is train, `train+test` train_test."""
     parts: Sequence[str] = [part.partition("[")[0].strip() for part in expression.split("+")]
     return safe_name("_".join(dict.fromkeys(parts))) or "all"
 
