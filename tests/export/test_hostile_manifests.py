@@ -37,7 +37,7 @@ def test_an_export_that_replaces_another_leaves_files_outside_its_folder(tmp_pat
         ("format", "beton", "there is no format 'beton' of shards"),
         ("format", ["tfrecord"], r"there is no format \['tfrecord'\] of shards"),
         ("dataset", 5, "5 is not a dataset's name"),
-        ("split", "other", "it tells of the split 'other'"),
+        ("split", "other", "it is of the split 'other'"),
         ("bounds", "0123", "bounds are not a list of integers"),
         ("bounds", [0, 2.0, 4], "bounds are not a list of integers"),
         ("bounds", [False, True], "bounds are not a list of integers"),

@@ -15,15 +15,13 @@ from conftest import ROOT
 
 from export.made_sources import Numbered, fail
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export import folder_lock
+from tfds_torch.export import shard_folder
 from tfds_torch.export.exporting import export_dataset
-from tfds_torch.export.folder_lock import locked_folder
 from tfds_torch.export.plan import ShardSizes
 from tfds_torch.export.samples import NumberedSamples
-from tfds_torch.export.shard_folder import verify_shards
-from tfds_torch.export.shard_jobs import DoneShard
-from tfds_torch.export.shard_request import ShardRequest
-from tfds_torch.export.sharded_export import ShardedExport
+from tfds_torch.export.shard_folder import ShardFolder, verify_shards
+from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
+from tfds_torch.export.write_shards import WriteShards
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime import atomic_folder
@@ -317,10 +315,9 @@ class OneByOne:
 
     name = "one by one"
 
-    def write(self, job: Any, plan: Any, folder: Any, told: Any, progress: Any) -> list[DoneShard]:
-        job.begin(StageMetrics(0))
-        done = [job.do(number) for number in range(plan.num_shards)]
-        assert [folder.noted(number) for number in range(plan.num_shards)] == [one.shard for one in done]
+    def write(self, job: WriteShards, progress: Any) -> list[Any]:
+        done: list[Any] = [job(number, StageMetrics(0)) for number in range(job.plan.num_shards)]
+        assert [(job.folder.noted(number), False) for number in range(job.plan.num_shards)] == done
         return done
 
 
@@ -343,7 +340,7 @@ def test_a_folder_that_is_replaced_before_it_is_locked_is_locked_anew(
 ) -> None:
     out, locked = tmp_path / "out", list[int]()
     out.mkdir()
-    take = folder_lock._take
+    take = shard_folder._take
 
     def replace_first(descriptor: int) -> bool:
         if not locked:
@@ -352,8 +349,8 @@ def test_a_folder_that_is_replaced_before_it_is_locked_is_locked_anew(
         locked.append(os.fstat(descriptor).st_ino)
         return take(descriptor)
 
-    monkeypatch.setattr(folder_lock, "_take", replace_first)
-    with locked_folder(out, 60.0):
+    monkeypatch.setattr(shard_folder, "_take", replace_first)
+    with ShardFolder(out, "train").locked():
         assert len(locked) == 2
         assert locked[1] == out.stat().st_ino != locked[0]
 

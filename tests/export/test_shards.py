@@ -27,8 +27,8 @@ from tfds_torch.export.samples import samples_of
 from tfds_torch.export.shard_content import RecordContent, TarContent
 from tfds_torch.export.shard_file import WriteRefusedError
 from tfds_torch.export.shard_folder import ShardFolder
-from tfds_torch.export.shard_jobs import write_shard
 from tfds_torch.export.tar_members import choose_members
+from tfds_torch.export.write_shards import write_shard
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime.metrics import StageMetrics
@@ -225,7 +225,7 @@ def test_a_forked_process_that_inherits_the_package_of_array_record_writes(expor
 def test_a_shard_is_a_function_of_the_plan_that_travels(exported_root: Path, tmp_path: Path, file_format: str) -> None:
     parser = open_parser(exported_root, "photos")
     export_dataset(parser, tmp_path / "out", format=file_format, num_shards=4, num_workers=1)
-    plan, shards = read_manifest(tmp_path / "out" / "export-train.json")
+    plan, shards, _ = read_manifest(tmp_path / "out" / "export-train.json")
     samples, order = samples_of(parser), SampleOrder(37)
     content: Any = RecordContent(parser.source, order, file_format)  # type: ignore[arg-type]
     if file_format == "webdataset":
@@ -242,7 +242,7 @@ def test_a_shard_is_a_function_of_the_plan_that_travels(exported_root: Path, tmp
 def test_a_shard_whose_file_the_end_of_an_export_has_removed_is_not_told(exported_root: Path, tmp_path: Path) -> None:
     parser = open_parser(exported_root, "photos")
     export_dataset(parser, tmp_path / "out", format="tfrecord", num_shards=4, num_workers=1)
-    plan, _ = read_manifest(tmp_path / "out" / "export-train.json")
+    plan, _, _ = read_manifest(tmp_path / "out" / "export-train.json")
     (tmp_path / "other").mkdir()
     folder = ShardFolder(tmp_path / "other", "train", is_shared=True)
 

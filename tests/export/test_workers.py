@@ -22,6 +22,7 @@ from tfds_torch.export.exporting import export_dataset
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ErrorContext
 
+NAMES = ErrorContext("a dataset", "", None)
 others: list[psutil.Process] = []  # Children of the tests, that no test here has started.
 
 
@@ -113,64 +114,42 @@ def test_a_worker_that_is_stopped_while_samples_are_sent_to_it_is_an_error(
     assert os.listdir(tmp_path) == []
 
 
-class Answers:
-    """A job whose answers are larger than what a pipe holds."""
-
-    def begin(self, metrics: object) -> None:
-        pass
-
-    def do(self, task: object) -> bytes:
+def test_a_worker_that_is_stopped_while_it_answers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer_more_than_a_pipe_holds(task: object, metrics: StageMetrics) -> bytes:
         return bytes(10_000_000)
 
-    def finish(self) -> None:
-        pass
-
-
-def test_a_worker_that_is_stopped_while_it_answers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "STUCK_S", 0.5)
     with (
-        workers.Workers(1, Answers(), ErrorContext("a dataset", "", None), "It failed.") as one,
+        workers.Workers(1, answer_more_than_a_pipe_holds, NAMES, "It failed.") as one,
         pytest.raises(ExportError, match=r"is stopped \(T\), and has not ended its answer for 0\.5 s"),
     ):
-        list(one.run([1], 1, stop_children))
-
-
-class ReadsLong(Answers):
-    """A job that notes nothing but how long it has read, for longer than a worker may stand still."""
-
-    def begin(self, metrics: StageMetrics) -> None:
-        self.metrics = metrics
-
-    def do(self, task: object) -> str:
-        for _ in range(10):
-            time.sleep(0.15)
-            self.metrics.add("read", 0.15)
-        return "read"
+        list(one.run([1], 1, lambda done, total: stop_children()))
 
 
 def test_a_worker_that_reads_for_long_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_for_long(task: object, metrics: StageMetrics) -> str:
+        for _ in range(6):
+            time.sleep(0.15)
+            metrics.add("read", 0.15)
+        return "read"
+
     monkeypatch.setattr(workers, "STUCK_S", 0.6)
-    with workers.Workers(1, ReadsLong(), ErrorContext("a dataset", "", None), "It failed.") as one:
-        assert [answer for answer in one.run([1], 1, lambda: None) if answer] == ["read"]
+    with workers.Workers(1, read_for_long, NAMES, "It failed.") as one:
+        assert list(one.run([1])) == ["read"]
 
 
-class FailsAtTwo(Answers):
-    """A job that fails at its second task."""
-
-    def do(self, task: object) -> bytes:
+def test_a_worker_that_fails_before_its_next_task_is_sent_says_why() -> None:
+    def fail_at_two(task: object, metrics: StageMetrics) -> bytes:
         if task == 2:
             raise KeyError("the lost key")
         return b""
 
-
-def test_a_worker_that_fails_before_its_next_task_is_sent_says_why() -> None:
-    def wait_until_it_has_ended() -> None:
+    def wait_until_it_has_ended(done: int, total: int) -> None:
         (child,) = started()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # All of its threads, and so its files, are gone.
 
-    names = ErrorContext("a dataset", "", None)
     with (
-        workers.Workers(1, FailsAtTwo(), names, "It failed.") as one,
+        workers.Workers(1, fail_at_two, NAMES, "It failed.") as one,
         pytest.raises(ExportError, match="the lost key"),
     ):
         list(one.run([1, 2, 3], 2, wait_until_it_has_ended))

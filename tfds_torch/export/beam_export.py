@@ -3,8 +3,8 @@
 `Create(range(num_shards)) | Reshuffle | Map(write_shard)`. What the workers need - plan, content and folder - lies in
 the export's own folder as long as the pipeline runs, in `.export-<split>-<random>.job`: a pipeline may be limited to a
 few megabytes. A worker that does not find it has not mounted the folder, or belongs to an export that has ended; it
-writes nothing. A shard is told and then renamed by whoever wrote it, so that an attempt that is killed leaves none, and
-attempts that are made twice put the same bytes in the same place.
+writes nothing. The process that wrote a shard notes it and then renames it, so that an attempt that is killed leaves
+none, and attempts that are made twice put the same bytes in the same place.
 
 Each shard is written by a fresh process, which has none of the worker's threads and connections. If it dies, that is an
 exception in the worker, and most runners try the shard again.
@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -25,11 +25,10 @@ from typing import Any
 from tfds_torch import __version__
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.beam_pipeline import make_pipeline
-from tfds_torch.export.manifest import Shard
-from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_file import write_for_good
-from tfds_torch.export.shard_folder import ShardFolder
-from tfds_torch.export.shard_jobs import DoneShard, WriteShards
+from tfds_torch.export.shard_folder import ShardFolder, has_size
+from tfds_torch.export.workers import Progress
+from tfds_torch.export.write_shards import DoneShard, WriteShards
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.metrics import StageMetrics
 
@@ -37,59 +36,31 @@ _LOOK_S = 0.5
 
 
 class BeamRunner:
-    """What runs a pipeline.
-
-    Args:
-        name: of the runner: one of Beam's, also without "Runner", in any case, or the full name of a class.
-        options: of the pipeline, such as "direct_num_workers=2", with or without "--".
-
-    Raises:
-        ConfigError: Beam is not installed, there is no such runner, or the options cannot be read or do not suit it.
-    """
+    """Runs an Apache Beam pipeline; `make_pipeline` explains the arguments and errors."""
 
     def __init__(self, name: object, options: Sequence[str]) -> None:
         self._pipeline = make_pipeline(name, options)
         self.name = str(name)
 
-    def write(
-        self,
-        job: WriteShards,
-        plan: ExportPlan,
-        folder: ShardFolder,
-        told: dict[int, Shard],
-        progress: Callable[[int, int], object] | None,
-    ) -> list[DoneShard]:
+    def write(self, job: WriteShards, progress: Progress | None) -> list[DoneShard]:
         """Runs the pipeline to its end, and returns all shards, in order.
-
-        Args:
-            job: what the workers do.
-            plan: of the export.
-            folder: of the shards, which several machines write to.
-            told: shards that an earlier export told to be complete, by number.
-            progress: called now and then with the examples of shards that were written, and their number.
 
         Raises:
             OSError: the folder cannot be written to.
             ExportError: the pipeline failed, or shards are missing after it.
         """
-        path = folder.path / f".{folder.manifest.stem}-{secrets.token_hex(8)}.job"
+        path = job.folder.path / f".{job.folder.manifest.stem}-{secrets.token_hex(8)}.job"
         write_for_good(path, _pickle(job))
         try:
-            self._run(path, plan, folder, len(told), progress)
+            self._run(path, job, progress)
         finally:
             path.unlink(missing_ok=True)  # Workers that are left begin no shard any more.
-        return self._look(plan, folder, told)
+        return self._look(job)
 
-    def _run(
-        self,
-        path: Path,
-        plan: ExportPlan,
-        folder: ShardFolder,
-        num_told: int,
-        progress: Callable[[int, int], object] | None,
-    ) -> None:
+    def _run(self, path: Path, job: WriteShards, progress: Progress | None) -> None:
         import apache_beam as beam
 
+        plan, folder = job.plan, job.folder
         numbers = self._pipeline | "shards" >> beam.Create(range(plan.num_shards))
         numbers | "to all workers" >> beam.Reshuffle() | "write" >> beam.Map(_WriteShard(str(path)))
         result = None
@@ -99,7 +70,7 @@ class BeamRunner:
                 ending = _Ending(result)
                 while not ending.wait(_LOOK_S) and not signals:
                     if progress is not None:
-                        num_done = min(num_told + folder.num_noted(), plan.num_shards)
+                        num_done = min(len(job.noted) + folder.num_noted(), plan.num_shards)
                         progress(plan.num_examples * num_done // plan.num_shards, plan.num_examples)
                 if signals:
                     raise KeyboardInterrupt
@@ -115,15 +86,16 @@ class BeamRunner:
         if progress is not None:
             progress(plan.num_examples, plan.num_examples)
 
-    def _look(self, plan: ExportPlan, folder: ShardFolder, told: dict[int, Shard]) -> list[DoneShard]:
+    def _look(self, job: WriteShards) -> list[DoneShard]:
+        plan, folder = job.plan, job.folder
         done, missing = [], []
         for number in range(plan.num_shards):
             noted = folder.noted(number)
-            shard = noted or told.get(number)
-            if shard is None or not _has_size(folder.path / plan.file_name(number), shard.num_bytes):
+            shard = noted or job.noted.get(number)
+            if shard is None or not has_size(folder.path / plan.file_name(number), shard.num_bytes):
                 missing.append(plan.file_name(number))
             else:
-                done.append(DoneShard(shard, is_kept=noted is None))
+                done.append((shard, noted is None))
         if missing:
             raise ExportError(
                 f"The export to {folder.target} failed: {self.name} has ended, and {len(missing)} of {plan.num_shards} "
@@ -138,36 +110,19 @@ class BeamRunner:
 
 
 class _WriteShard:
-    """What a worker does with the number of a shard.
-
-    Args:
-        path: of the job's file.
-    """
+    """Has the shard of a number written, by the job in a file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def __call__(self, number: int) -> int:
-        """Has a shard written that is not complete, and returns its number.
-
-        Raises:
-            TfdsTorchError: it cannot be written, or its process died.
-        """
+        """Returns the number of the shard, which is complete; a TfdsTorchError says why not."""
         subprocess_call.call(write_by_job, self._path, number)
         return number
 
 
 def write_by_job(path: str, number: int) -> None:
-    """Writes a shard that is not complete.
-
-    Args:
-        path: of the job's file.
-        number: of the shard.
-
-    Raises:
-        ExportError: the job's file is not there, or of another version; or the shard cannot be written.
-        TfdsTorchError: an example cannot be read or stored.
-    """
+    """Writes a shard, unless it is complete; an ExportError says why not, such as a job's file of another version."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -185,9 +140,8 @@ def write_by_job(path: str, number: int) -> None:
     if not Path(path).exists():  # Loading takes time.
         raise ExportError(f"The export of {path} was ended meanwhile.")
     metrics = StageMetrics(0)
-    job.begin(metrics)
     try:
-        answer = job.do(number)
+        answer = job(number, metrics)
     except Exception as error:
         raise ExportError(f"{job.describe(metrics.reading(0))}: {type(error).__name__}: {error}") from error
     if isinstance(answer, OSError):
@@ -223,10 +177,10 @@ class _Ending:
 
 @contextmanager
 def _noted_signals(job: Path) -> Iterator[list[int]]:
-    """Yields the signals that came and that the user's handlers end the export for; they remove the job's file.
+    """Yields a list of the signals for which the user's handlers end the export; each removes the job's file.
 
-    What a signal raises, a runner that works in this thread makes an error of its own, or drops. Others finish all that
-    they have begun. Without the job, either ends with the next shard.
+    A runner that works in this thread turns a signal's exception into its own error, or drops it; other runners finish
+    all that they have begun. Without the job, either ends with the next shard.
     """
     came: list[int] = []
 
@@ -251,7 +205,7 @@ def _noted_signals(job: Path) -> Iterator[list[int]]:
 
 
 def _versions() -> bytes:
-    """Returns what must be the same where a job is pickled and where it is loaded."""
+    """Returns the versions that must be equal where a job is pickled and where it is loaded."""
     return f"tfds_torch {__version__} on Python {sys.version_info.major}.{sys.version_info.minor}".encode()
 
 
@@ -265,10 +219,3 @@ def _pickle(job: WriteShards) -> bytes:
             f"The dataset cannot be sent to Beam's workers ({type(error).__name__}: {error}): keep open files, locks "
             f"and connections out of it, or leave beam_runner out."
         ) from error
-
-
-def _has_size(path: Path, num_bytes: int) -> bool:
-    try:
-        return path.stat().st_size == num_bytes
-    except OSError:
-        return False

@@ -2,25 +2,23 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing import get_context
 from typing import Any
 
+from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.field_choice import ChosenFields, FieldChoice, FieldPlan, choose_fields
-from tfds_torch.export.jobs import NO_SAMPLE, ChooseFields, CountShards, FillPages
 from tfds_torch.export.report import ExportReport, describe_field
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.sample_source import ExampleNames, SampleSource, count_samples
-from tfds_torch.export.samples import IteratedSamples
+from tfds_torch.export.samples import ExampleNames, IteratedSamples, SampleSource, count_samples
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
-from tfds_torch.export.workers import Job, Workers
-from tfds_torch.runtime.worker_faults import ErrorContext
-from tfds_torch.storage.beton.pages import WrittenPart
+from tfds_torch.export.workers import Progress, Workers
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.storage.beton.pages import PageWriter, WrittenPart
 from tfds_torch.storage.beton.writer import BetonWriter
-
-Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class FileRequest:
     """What is asked of an export to a `.beton` file.
 
     Attributes:
-        fields: name -> how it is stored.
+        fields: name -> how it is stored, as `check_choices` returns it.
         names: of fields -> their new names.
         indices: numbers of samples, in the file's order; None: all.
         shuffle_seed: of a shuffle of them; None: none.
@@ -55,6 +53,8 @@ class BetonExport:
 
     def __init__(self, samples: SampleSource, path: str, num_workers: int) -> None:
         self._samples, self._path, self._num_workers = samples, path, num_workers
+        self._context, self._next_step = f"The export to {path} failed.", "What was there before is untouched."
+        self._names = ExampleNames(samples.name, self._next_step, samples.describe)
 
     def run(self, request: FileRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
         """Writes the file.
@@ -69,12 +69,12 @@ class BetonExport:
             self._count(samples)
         order = SampleOrder(count_samples(samples), request.indices, request.shuffle_seed)
         plan = self._choose(order, request)
-        number_of_page = get_context("fork").Value("q", 0)
+        num_pages = get_context("fork").Value("q", 0)
 
         def take_page() -> int:
-            with number_of_page.get_lock():
-                number_of_page.value += 1
-                return int(number_of_page.value) - 1
+            with num_pages.get_lock():
+                num_pages.value += 1
+                return int(num_pages.value) - 1
 
         writer = BetonWriter(
             self._path,
@@ -88,9 +88,7 @@ class BetonExport:
             take_page=take_page,
         )
         with writer:
-            num_workers = self._fill(
-                order, plan, writer, request.chunk_size, progress, lambda: int(number_of_page.value)
-            )
+            num_workers = self._fill(order, plan, writer, request.chunk_size, progress, lambda: int(num_pages.value))
             facts = writer.close()
         return ExportReport(
             path=self._path,
@@ -105,26 +103,44 @@ class BetonExport:
 
     def _count(self, shards: WebDatasetShards) -> None:
         """Counts the samples of shards, all of them at a time."""
-        counts = [0] * len(shards.urls)
+
+        def count_samples_of(shard: int, metrics: StageMetrics) -> tuple[int, int]:
+            metrics.note_reading(shard)
+            count = 0
+            for _ in shards.read(shard):
+                count += 1
+                metrics.add_batch(1)
+            return shard, count
+
         names = ExampleNames(shards.name, self._next_step, lambda shard: f"shard {shards.urls[shard]}")
-        num_workers = min(self._num_workers, len(counts))
-        with self._workers(num_workers, CountShards(shards), names) as workers:
-            for answer in workers.run(range(len(counts)), 1, lambda: None):
-                if answer is not None:
-                    shard, count = answer
-                    counts[shard] = count
-        shards.set_counts(counts)
+        num_shards = len(shards.urls)
+        with Workers(min(self._num_workers, num_shards), count_samples_of, names, self._context) as workers:
+            counts = dict(workers.run(range(num_shards)))
+        shards.set_counts([counts[shard] for shard in range(num_shards)])
 
     def _choose(self, order: SampleOrder, request: FileRequest) -> FieldPlan:
-        """Returns the fields, chosen by a first sample where that is needed."""
+        """Returns the fields, chosen by a first sample where that is needed.
+
+        A worker reads that sample: what it opens or starts, no other worker inherits.
+        """
         samples, asked, names = self._samples, request.fields, request.names
         if isinstance(samples, IteratedSamples):
             first = self._iterate(lambda: samples.first(0, None))
             return choose_fields(asked, names, None, None if first is None else first.value).plan(asked)
-        number = order.number_at(0) if len(order) else NO_SAMPLE
-        with self._workers(1, ChooseFields(samples, asked, names), self._names) as workers:
-            answers = list(workers.run([number], 1, lambda: None))
-        chosen: ChosenFields | ConfigError = answers[0]
+
+        def choose(number: int, metrics: StageMetrics) -> ChosenFields | ConfigError:
+            known, sample = samples.encoded_fields(), None
+            if len(order):
+                metrics.note_reading(number)
+                sample = samples.first(number, None if known is None else _readable(known, asked))
+            try:
+                return choose_fields(asked, names, known, None if sample is None else sample.value)
+            except ConfigError as error:  # It is about all samples, and not about this one.
+                return ConfigError(str(error))
+
+        number = order.number_at(0) if len(order) else 0
+        with Workers(1, choose, self._names, self._context) as workers:
+            chosen: ChosenFields | ConfigError = next(workers.run([number]))
         if isinstance(chosen, ConfigError):
             raise chosen
         return chosen.plan(asked)
@@ -145,42 +161,29 @@ class BetonExport:
         num_pages: Callable[[], int],
     ) -> int:
         """Writes all samples, and returns how many processes did."""
-        num_workers, told = max(1, min(self._num_workers, -(-len(order) // chunk_size))), -1
+        num_workers = max(1, min(self._num_workers, -(-len(order) // chunk_size)))
         if isinstance(self._samples, WebDatasetShards):
             num_workers = min(self._num_workers, len(self._samples.urls))
-        workers = self._workers(num_workers, FillPages(self._samples, order, plan, writer), self._names)
-
-        def num_done() -> int:
-            return sum(workers.metrics.counts(worker)[1] for worker in range(num_workers))
-
-        def look() -> None:
-            nonlocal told
-            done = num_done()
-            if progress is not None and done != told:
-                told = done
-                progress(done, len(order))
-
-        refused: OSError | None = None
-        with workers:
+        filler = _PageFiller(self._samples, order, plan, writer)
+        refused, num_done = None, 0
+        with Workers(num_workers, filler.fill, self._names, self._context, filler.finish) as workers:
             tasks = self._tasks(order, chunk_size)
-            for answer in workers.run(tasks, self._samples.num_ahead, look):
-                if isinstance(answer, WrittenPart):
-                    writer.include(answer)
-                elif isinstance(answer, OSError):
-                    refused = answer
+            for answer in workers.run(tasks, self._samples.num_ahead, progress, len(order)):
+                if isinstance(answer, OSError):
+                    refused, num_done = answer, workers.num_done
                     break
-            look()
+                writer.include(answer)
         if refused is not None:  # The workers, who held the file open, have ended.
-            raise writer.cannot_write(refused, num_done(), num_pages()) from refused
+            raise writer.cannot_write(refused, num_done, num_pages()) from refused
         return num_workers
 
-    def _tasks(self, order: SampleOrder, chunk_size: int) -> Any:
+    def _tasks(self, order: SampleOrder, chunk_size: int) -> Iterator[Any]:
         tasks = self._samples.tasks(order, chunk_size)
         while (task := self._iterate(lambda: next(tasks, None))) is not None:
             yield task
 
     def _iterate(self, act: Callable[[], Any]) -> Any:
-        """Lets the user's own code make a sample here; what it raises is an ExportError."""
+        """Lets the user's own code make a sample here; its error becomes an ExportError."""
         try:
             return act()
         except (ExportError, ConfigError, MemoryError):
@@ -189,17 +192,39 @@ class BetonExport:
             said = f"{type(error).__name__}: {error}"
             raise ExportError(f"{self._context} {self._samples.name} raised {said}. {self._next_step}") from error
 
-    def _workers(self, num_workers: int, job: Job, names: ErrorContext) -> Workers:
-        return Workers(num_workers, job, names, self._context)
 
-    @property
-    def _names(self) -> ErrorContext:
-        return ExampleNames(self._samples.name, self._next_step, self._samples.describe)
+class _PageFiller:
+    """Puts samples into pages of the file, each worker into its own."""
 
-    @property
-    def _context(self) -> str:
-        return f"The export to {self._path} failed."
+    def __init__(self, source: SampleSource, order: SampleOrder, plan: FieldPlan, writer: BetonWriter) -> None:
+        self._source, self._order, self._plan, self._writer = source, order, plan, writer
 
-    @property
-    def _next_step(self) -> str:
-        return "What was there before is untouched."
+    @cached_property
+    def _pages(self) -> PageWriter:
+        return self._writer.page_writer()
+
+    def fill(self, task: object, metrics: StageMetrics) -> OSError | None:
+        """Writes the samples of a task; returns the error of a write that the system refused."""
+        pages, fields = self._pages, list(map(str, self._plan.keys))
+        for place, sample in self._source.samples(task, self._order, fields, metrics):
+            values = self._plan.values(sample.value)
+            try:
+                pages.add(values, place, sample.id)
+            except OSError as error:
+                return error
+            metrics.add_batch(1)
+        return None
+
+    def finish(self) -> WrittenPart | OSError:
+        """Writes the last page, and returns what was written, or the error of a refused write."""
+        try:
+            return self._pages.close()
+        except OSError as error:
+            return error
+
+
+def _readable(known: Mapping[str, EncodedField | ConfigError], asked: Mapping[str, FieldChoice]) -> list[str]:
+    """Returns the fields that are wanted and can be read."""
+    return [
+        name for name, field in known.items() if isinstance(field, EncodedField) and asked.get(name, "") is not None
+    ]

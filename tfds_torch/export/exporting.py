@@ -12,10 +12,8 @@ from tfds_torch.export.field_choice import SKIP, FieldChoice, check_choices
 from tfds_torch.export.own_directories import check_is_not_read
 from tfds_torch.export.plan import SHARDED, ShardSizes
 from tfds_torch.export.report import ExportReport
-from tfds_torch.export.sample_source import SampleSource
-from tfds_torch.export.samples import IteratedSamples, samples_of
-from tfds_torch.export.shard_request import ShardRequest
-from tfds_torch.export.sharded_export import ShardedExport
+from tfds_torch.export.samples import IteratedSamples, SampleSource, samples_of
+from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.plan.arguments import check_flag, check_integer, did_you_mean
 from tfds_torch.runtime.limits import num_cores

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import ExportPlan
@@ -18,19 +18,30 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True)
 class Shard:
-    """What a complete shard holds.
-
-    Attributes:
-        number: of the shard.
-        num_bytes: its size.
-        crc32c: of all of it.
-        content_bytes: of its examples, without what frames them.
-    """
+    """A complete shard: its number, the size and crc32c of its file, and the bytes of its examples alone."""
 
     number: int
     num_bytes: int
     crc32c: int
     content_bytes: int
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Shard":
+        """Returns the shard with these attributes; values of other kinds raise any error of Python."""
+        return cls(*(int(values[field.name]) for field in fields(cls)))
+
+
+class Manifest(NamedTuple):
+    """The content of a manifest.
+
+    Attributes:
+        shards: all of them; empty: the export is not complete.
+        metadata: names of TFDS's metadata that the export writes; None: unknown (an older version wrote the manifest).
+    """
+
+    plan: ExportPlan
+    shards: list[Shard]
+    metadata: list[str] | None
 
 
 def manifest_name(split: str) -> str:
@@ -39,73 +50,41 @@ def manifest_name(split: str) -> str:
 
 
 def manifests_in(folder: Path) -> list[Path]:
-    """Returns the manifests of a folder, by name.
-
-    Raises:
-        OSError: it is no folder, or may not be read.
-    """
+    """Returns the manifests of a folder, by name; an OSError where it is not a folder that may be read."""
     return [path for path in sorted(folder.iterdir()) if path.name.startswith(PREFIX) and path.name.endswith(_SUFFIX)]
 
 
 def write_manifest(path: Path, plan: ExportPlan, shards: Sequence[Shard] | None, metadata: Sequence[str] = ()) -> None:
-    """Writes a plan, its shards, and the names of its other files.
-
-    Args:
-        path: of the manifest.
-        plan: of the export.
-        shards: all of them; None: the export is not complete.
-        metadata: names of TFDS's metadata that the export writes.
+    """Writes a plan, its shards (None: the export is not complete), and the names of TFDS's metadata beside them.
 
     Raises:
         OSError: it cannot be written; what was there is still there.
     """
-    told = None if shards is None else [{"file": plan.file_name(shard.number), **asdict(shard)} for shard in shards]
-    content = {"plan": plan.to_dict(), "shards": told, "metadata": list(metadata)}
+    done = None if shards is None else [{"file": plan.file_name(shard.number), **asdict(shard)} for shard in shards]
+    content = {"plan": plan.to_dict(), "shards": done, "metadata": list(metadata)}
     write_for_good(path, json.dumps(content, indent=1).encode())
 
 
-def read_manifest(path: Path) -> tuple[ExportPlan, list[Shard]]:
-    """Returns an export's plan, and its shards; none, as long as it is not complete.
+def read_manifest(path: Path) -> Manifest:
+    """Returns the content of a manifest.
 
     Raises:
         ConfigError: it cannot be read, or is damaged.
     """
     try:
         values = json.loads(path.read_bytes())
-        plan = ExportPlan.from_dict(values["plan"])
-        shards = [shard_of(one) for one in values["shards"] or ()]
+        plan, metadata = ExportPlan.from_dict(values["plan"]), values.get("metadata")
+        shards = [Shard.from_dict(one) for one in values["shards"] or ()]
         if path.name != manifest_name(plan.split):
-            raise ValueError(f"it tells of the split {quoted(plan.split)}")
+            raise ValueError(f"it is of the split {quoted(plan.split)}")
         if shards and [shard.number for shard in shards] != list(range(plan.num_shards)):
-            raise ValueError(f"it does not tell of {plan.num_shards:,} shards in order")
-        plan.to_dict()  # What is nested too deeply is told here, and not where plans are compared.
-    except (OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, error) from None
-    return plan, shards
-
-
-def read_metadata_names(path: Path) -> list[str] | None:
-    """Returns the names of TFDS's metadata that an export writes; None: an older version wrote the manifest.
-
-    Raises:
-        ConfigError: it cannot be read, or is damaged.
-    """
-    try:
-        names = json.loads(path.read_bytes()).get("metadata")
-        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError(f"its shards are not {plan.num_shards:,} in order")
+        if metadata is not None and not (isinstance(metadata, list) and all(isinstance(one, str) for one in metadata)):
             raise TypeError("metadata is not a list of names")
-    except (OSError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, error) from None
-    return names
-
-
-def shard_of(values: Mapping[str, Any]) -> Shard:
-    """Returns a shard from its attributes; raises whatever values of other kinds raise."""
-    return Shard(*(int(values[name]) for name in ("number", "num_bytes", "crc32c", "content_bytes")))
-
-
-def _damaged(path: Path, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"{path} cannot be read as the manifest of an export ({type(error).__name__}: {error}): choose another folder, "
-        f"or remove this one."
-    )
+        plan.to_dict()  # JSON that is nested too deeply is an error here, and not where plans are compared.
+    except (OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as the manifest of an export ({type(error).__name__}: {error}): choose another "
+            f"folder, or remove this one."
+        ) from None
+    return Manifest(plan, shards, metadata)

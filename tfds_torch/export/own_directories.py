@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.sample_source import SampleSource
-from tfds_torch.export.samples import ParserSamples
+from tfds_torch.export.samples import ParserSamples, SampleSource
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.file_instruction import is_local
 

@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
-from tfds_torch.export.manifest import PREFIX, manifest_name, manifests_in, read_manifest, read_metadata_names
+from tfds_torch.export.manifest import PREFIX, manifest_name, manifests_in, read_manifest
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.tfds_metadata import METADATA_FORMS
 from tfds_torch.runtime.atomic_file import MOST_LETTERS, name_of_temporary
@@ -15,11 +15,11 @@ _RANDOM = "[0-9a-f]{16}"
 
 
 class OwnFiles:
-    """The files of an export: shards, what describes them, and what its writers leave when they are killed.
+    """The files of an export: shards, their manifest and records, and what its writers leave when they are killed.
 
     Args:
         plan: of the export.
-        metadata: names of TFDS's metadata that it writes; None: unknown, as in manifests of older versions.
+        metadata: names of TFDS's metadata that it writes; None: unknown.
     """
 
     def __init__(self, plan: ExportPlan, metadata: Iterable[str] | None) -> None:
@@ -51,12 +51,7 @@ class OwnFiles:
         return len(place) == MOST_LETTERS and place.removeprefix(".").startswith(self._manifest[: MOST_LETTERS - 1])
 
     def conflicts(self, names: Iterable[str], others: Sequence["OwnFiles"]) -> list[str]:
-        """Returns the files that the export would write over though they belong to none of the exports there.
-
-        Args:
-            names: of the files that are there.
-            others: the exports there.
-        """
+        """Returns the files among `names` that the export would write over and that none of the others owns."""
         return sorted(
             name
             for name in names
@@ -75,12 +70,9 @@ class OwnFiles:
 
 
 def own_files_of(manifest: Path) -> OwnFiles:
-    """Returns the files of an export that lies in the folder of a manifest.
-
-    Raises:
-        ConfigError: the manifest cannot be read.
-    """
-    return OwnFiles(read_manifest(manifest)[0], read_metadata_names(manifest))
+    """Returns the files of the export of a manifest; a ConfigError where that cannot be read."""
+    content = read_manifest(manifest)
+    return OwnFiles(content.plan, content.metadata)
 
 
 def own_files_in(folder: Path) -> list[OwnFiles]:

@@ -1,70 +1,134 @@
-"""What can be exported: parsers, map-style datasets, sized iterables; each as samples that workers read."""
+"""SampleSource: what can be exported (parsers, map-style datasets, sized iterables), as samples that workers read."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.sample_source import Placed, Sample, SampleSource
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.worker_faults import ErrorContext
 
 _PIECE_BYTES = 3 * 2**19  # Encoded, of a parser: what is read at a time.
 
 
-class ParserSamples:
-    """The examples of a parser over a Source, as they are stored.
+class Sample(NamedTuple):
+    """One sample: a mapping or a sequence of values, and its id; None: it has none."""
 
-    Args:
-        parser: reads them.
+    value: Any
+    id: str | None
+
+
+class SampleSource(ABC):
+    """Samples, and how their reading is divided among workers.
 
     Attributes:
-        parser: the same.
+        name: of the dataset, for messages and for the file.
+        fingerprint: identity of the dataset's content; empty: unknown.
+        class_names: of the values of the field `label`; None: unknown.
+        num_ahead: tasks that a worker is given at a time.
     """
 
+    name: str
+    fingerprint = ""
+    class_names: list[str] | None = None
     num_ahead = 2
+
+    @property
+    def paths(self) -> Iterable[str]:
+        """Local files that are read."""
+        return ()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of samples."""
+
+    @abstractmethod
+    def describe(self, number: int) -> str:
+        """Returns a sample's id, or what else it is called by."""
+
+    def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:
+        """Returns the fields of samples, or why one cannot be read; None: the first sample shows them."""
+        return None
+
+    @abstractmethod
+    def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:
+        """Returns the sample to choose fields by, the one of this number where samples have numbers; None: no sample.
+
+        Only `fields` are read, where they are given.
+        """
+
+    def tasks(self, order: SampleOrder, chunk_size: int) -> Iterator[Any]:
+        """Yields picklable tasks of about chunk_size samples each; by default first and last place."""
+        return ((start, min(start + chunk_size, len(order))) for start in range(0, len(order), chunk_size))
+
+    @abstractmethod
+    def samples(
+        self, task: Any, order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
+    ) -> Iterator[tuple[int, Sample]]:
+        """Yields place in the file and sample, for a task, in a worker; notes each number before it is read."""
+
+
+@dataclass(frozen=True)
+class ExampleNames(ErrorContext):
+    """What messages tell of an export's samples."""
+
+    def example(self, index: int | None) -> str:
+        """Returns what a sample is called, as the rest of a sentence."""
+        if index is None or self.find_id is None:
+            return ""
+        with suppress(Exception):  # A message about a fault must not fail.
+            return f", {self.find_id(index)}"
+        return f", sample {index}"
+
+
+def count_samples(source: SampleSource) -> int:
+    """Returns how many samples there are; a ConfigError reports that the user's own len() failed."""
+    try:
+        return len(source)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{source.name}: its len() failed: {type(error).__name__}: {error}.") from error
+
+
+class ParserSamples(SampleSource):
+    """The examples of a parser over a Source, as they are stored."""
 
     def __init__(self, parser: ParserBase) -> None:
         self.parser = parser
-        self.name = parser.dataset_name
-        self.fingerprint = parser.fingerprint
+        self.name, self.fingerprint = parser.dataset_name, parser.fingerprint
         self.class_names = parser.class_names
 
     def __len__(self) -> int:
         return self.parser.num_examples
 
     @property
-    def paths(self) -> Iterable[str]:
-        """The files of the split."""
+    def paths(self) -> Iterable[str]:  # noqa: D102
         return (instruction.path for instruction in self.parser.files)
 
-    def describe(self, number: int) -> str:
-        """Returns an example's id."""
+    def describe(self, number: int) -> str:  # noqa: D102
         return self.parser.ids(np.array([number]))[0]
 
-    def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:
-        """Returns all fields of the dataset."""
+    def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:  # noqa: D102
         return {name: _field_or_why_not(self.parser, name) for name in self.parser.encoded_names()}
 
-    def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:
-        """Returns an example."""
+    def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:  # noqa: D102
         return next(self._read(np.array([number]), fields or ()))
 
-    def tasks(self, order: SampleOrder, chunk_size: int) -> Iterator[tuple[int, int]]:
-        """Yields places from a first to a last one."""
-        return _ranges(len(order), chunk_size)
-
-    def samples(
+    def samples(  # noqa: D102
         self, task: tuple[int, int], order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
-    ) -> Iterator[Placed]:
-        """Yields the examples at these places; some of them are read at a time."""
+    ) -> Iterator[tuple[int, Sample]]:
         piece = max(1, _PIECE_BYTES // max(1, self.parser.mean_example_bytes))
         for start in range(task[0], task[1], piece):
             places = range(start, min(start + piece, task[1]))
@@ -73,7 +137,7 @@ class ParserSamples:
             samples = self._read(numbers, fields or ())
             for place, number, sample in zip(places, numbers.tolist(), samples, strict=True):
                 metrics.note_reading(number)
-                yield Placed(place, sample)
+                yield place, sample
 
     def _read(self, numbers: "np.typing.NDArray[np.int64]", fields: Sequence[str]) -> Iterator[Sample]:
         for example in self.parser.encoded_examples(numbers, fields):
@@ -83,17 +147,8 @@ class ParserSamples:
             )
 
 
-class NumberedSamples:
-    """A map-style dataset, such as torch's: `len(dataset)` and `dataset[number]`.
-
-    Args:
-        dataset: itself.
-    """
-
-    num_ahead = 2
-    fingerprint = ""
-    class_names: list[str] | None = None
-    paths: Iterable[str] = ()
+class NumberedSamples(SampleSource):
+    """A map-style dataset, such as torch's: `len(dataset)` and `dataset[number]`."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -102,43 +157,25 @@ class NumberedSamples:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def describe(self, number: int) -> str:
-        """Returns how a sample is asked for."""
+    def describe(self, number: int) -> str:  # noqa: D102
         return f"dataset[{number}]"
 
-    def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:
-        """Returns None: a sample tells."""
-        return None
-
-    def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:
-        """Returns a sample."""
+    def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:  # noqa: D102
         return Sample(self._dataset[number], None)
 
-    def tasks(self, order: SampleOrder, chunk_size: int) -> Iterator[tuple[int, int]]:
-        """Yields places from a first to a last one."""
-        return _ranges(len(order), chunk_size)
-
-    def samples(
+    def samples(  # noqa: D102
         self, task: tuple[int, int], order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
-    ) -> Iterator[Placed]:
-        """Yields the samples at these places."""
+    ) -> Iterator[tuple[int, Sample]]:
         for place in range(*task):
             number = order.number_at(place)
             metrics.note_reading(number)
-            yield Placed(place, Sample(self._dataset[number], None))
+            yield place, Sample(self._dataset[number], None)
 
 
-class IteratedSamples:
-    """Anything sized that can be iterated. This process does that, once; its workers encode what came.
-
-    Args:
-        iterable: itself.
-    """
+class IteratedSamples(SampleSource):
+    """Anything sized that can be iterated. This process does that, once; its workers encode the samples."""
 
     num_ahead = 1  # A task holds samples: who waits for it takes it at once.
-    fingerprint = ""
-    class_names: list[str] | None = None
-    paths: Iterable[str] = ()
 
     def __init__(self, iterable: Any) -> None:
         self._iterable = iterable
@@ -156,13 +193,8 @@ class IteratedSamples:
     def _iterator(self) -> Iterator[Any]:
         return iter(self._iterable)
 
-    def describe(self, number: int) -> str:
-        """Returns which one it is."""
+    def describe(self, number: int) -> str:  # noqa: D102
         return f"item {number}"
-
-    def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:
-        """Returns None: a sample tells."""
-        return None
 
     def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:
         """Returns the first sample, which stays the first."""
@@ -170,11 +202,7 @@ class IteratedSamples:
         return Sample(self._ahead[0], None) if self._ahead else None
 
     def tasks(self, order: SampleOrder, chunk_size: int) -> Iterator[list[tuple[int, list[int], Any]]]:
-        """Yields number, places and value of samples.
-
-        Raises:
-            ExportError: there are more or fewer samples than promised.
-        """
+        """Yields number, places and value of samples; an ExportError reports another count than promised."""
         chunk, number = [], -1
         for number, value in enumerate(self._all()):
             if number >= len(self):
@@ -191,18 +219,17 @@ class IteratedSamples:
         if chunk:
             yield chunk
 
-    def samples(
+    def samples(  # noqa: D102
         self,
         task: list[tuple[int, list[int], Any]],
         order: SampleOrder,
         fields: Sequence[str] | None,
         metrics: StageMetrics,
-    ) -> Iterator[Placed]:
-        """Yields the samples that came."""
+    ) -> Iterator[tuple[int, Sample]]:
         for number, places, value in task:
             metrics.note_reading(number)
             for place in places:
-                yield Placed(place, Sample(value, None))
+                yield place, Sample(value, None)
 
     def _all(self) -> Iterator[Any]:
         yield from self._ahead
@@ -210,11 +237,7 @@ class IteratedSamples:
 
 
 def samples_of(source: Any) -> SampleSource:
-    """Returns what can be exported as samples.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Returns what can be exported as samples; a ConfigError says why it cannot."""
     if isinstance(source, ParserBase):
         return ParserSamples(source)
     if isinstance(source, str | bytes | os.PathLike):
@@ -237,10 +260,6 @@ def _is_iterable_only(source: Any) -> bool:
     """Whether a dataset is one of torch's that can be iterated alone: these inherit a [] that fails."""
     kinds = {f"{base.__module__}.{base.__name__}" for base in type(source).__mro__}
     return "torch.utils.data.dataset.IterableDataset" in kinds
-
-
-def _ranges(num_samples: int, chunk_size: int) -> Iterator[tuple[int, int]]:
-    return ((start, min(start + chunk_size, num_samples)) for start in range(0, num_samples, chunk_size))
 
 
 def _field_or_why_not(parser: ParserBase, name: str) -> EncodedField | ConfigError:

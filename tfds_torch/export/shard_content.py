@@ -2,43 +2,35 @@
 
 import errno
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.member_names import number_key, quote_id
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.sample_source import SampleSource
-from tfds_torch.export.shard_file import ShardFile, WriteRefusedError, WrittenFile, read_file, told_refusals
+from tfds_torch.export.samples import ParserSamples, SampleSource
+from tfds_torch.export.shard_file import ShardFile, WriteRefusedError, read_file, refusals_named
 from tfds_torch.export.tar_members import Member
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.array_record.writer import ArrayRecordFileWriter
 from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.tfrecord.writer import TfrecordWriter, framed_bytes
-from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, RECORD_BYTES, TarWriter, member_bytes
+from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, LONGEST_NAME, RECORD_BYTES, TarWriter, member_bytes
 
 TAR_END_BYTES, TAR_BLOCK_BYTES = 2 * BLOCK_BYTES, RECORD_BYTES
 """Of a tar file's end, and what the file is filled up to a multiple of."""
 _PIECE_BYTES = 3 * 2**19  # Of records: what is read at a time.
+_KEYS = ("number", "id")
+_LONGEST_EXTENSIONS = {"image": "webp", "value": "json"}
+"""Of kinds whose extension depends on the value."""
 
-
-class ShardContent(Protocol):
-    """What goes into shards, by place of the export's order."""
-
-    def write(self, places: range, file: ShardFile, metrics: StageMetrics) -> tuple[WrittenFile, int]:
-        """Writes a shard, and returns what its file holds, and the bytes of its examples alone.
-
-        Raises:
-            WriteRefusedError: the file cannot be written.
-            TfdsTorchError: an example cannot be read or stored.
-        """
-
-    def sizes(self, places: range, metrics: StageMetrics) -> Int64Array:
-        """Returns the bytes that examples take in a shard, int64 [n]; they are read for it."""
+WrittenShard = tuple[int, int, int]
+"""A shard's size in bytes, its crc32c, and the bytes of its examples alone."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +38,6 @@ class TarContent:
     """Samples as members of tar files.
 
     Attributes:
-        source: of the samples.
-        order: of those that are exported.
-        members: of each sample.
         key: what members are called by: "number", the place in the export, or "id".
     """
 
@@ -57,8 +46,13 @@ class TarContent:
     members: tuple[Member, ...]
     key: str
 
-    def write(self, places: range, file: ShardFile, metrics: StageMetrics) -> tuple[WrittenFile, int]:
-        """Writes a shard; see `ShardContent`."""
+    def write(self, places: range, file: ShardFile, metrics: StageMetrics) -> WrittenShard:
+        """Writes the samples of these places.
+
+        Raises:
+            WriteRefusedError: the file cannot be written.
+            TfdsTorchError: a sample cannot be read or stored.
+        """
         tar, content_bytes = TarWriter(file.write), 0
         keys = set[str]()
         for key, sample in self._samples(places, metrics):
@@ -72,10 +66,10 @@ class TarContent:
                 content_bytes += len(content)
             metrics.add_batch(1)
         tar.close()
-        return file.end(), content_bytes
+        return *file.end(), content_bytes
 
     def sizes(self, places: range, metrics: StageMetrics) -> Int64Array:
-        """Returns the bytes of each sample's members; see `ShardContent`."""
+        """Reads n samples, and returns the bytes that each takes in a shard, int64 [n]."""
         found = []
         for _, sample in self._samples(places, metrics):
             found.append(sum(member_bytes(len(member.encode(sample)[1])) for member in self.members))
@@ -83,7 +77,7 @@ class TarContent:
         return np.array(found, np.int64)
 
     def digest(self, places: Iterable[int], metrics: StageMetrics) -> str:
-        """Returns what tells samples from others: a digest of all their members."""
+        """Returns a digest of all members of a few samples."""
         digest = hashlib.blake2b(digest_size=16)
         for place in places:
             for key, sample in self._samples(range(place, place + 1), metrics):
@@ -97,47 +91,39 @@ class TarContent:
         task = (places.start, places.stop)
         for place, sample in self.source.samples(task, self.order, fields, metrics):
             if self.key == "number":
-                yield number_key(place), sample.value
+                yield _number_key(place), sample.value
             elif sample.id is None:
                 raise ConfigError("key='id' (--key id): the sample has no id. Use key='number'.")
             else:
-                yield quote_id(sample.id), sample.value
+                yield _quote_id(sample.id), sample.value
 
 
 @dataclass(frozen=True)
 class RecordContent:
-    """Records of a dataset, copied as they are stored.
-
-    Attributes:
-        source: of the records.
-        order: of those that are exported.
-        file_format: of the shards, tfrecord or array_record.
-    """
+    """Records of a dataset, copied as they are stored; file_format is tfrecord or array_record."""
 
     source: RecordSource
     order: SampleOrder
     file_format: str
 
-    def write(self, places: range, file: ShardFile, metrics: StageMetrics) -> tuple[WrittenFile, int]:
-        """Writes a shard; see `ShardContent`."""
+    def write(self, places: range, file: ShardFile, metrics: StageMetrics) -> WrittenShard:  # noqa: D102
         if self.file_format == "tfrecord":
             content_bytes = _copy(self._records(places, metrics), TfrecordWriter(file.write))
-            return file.end(), content_bytes
-        with told_refusals():
+            return *file.end(), content_bytes
+        with refusals_named():
             writer = ArrayRecordFileWriter(str(file.beside))
         try:
             content_bytes = _copy(self._records(places, metrics), writer)
-            with told_refusals():
+            with refusals_named():
                 writer.close()
         finally:
             writer.discard()
         written = read_file(file.beside, metrics)
         if written is None:
             raise WriteRefusedError(errno.EIO, f"{file.beside} cannot be read again")
-        return written, content_bytes
+        return *written, content_bytes
 
-    def sizes(self, places: range, metrics: StageMetrics) -> Int64Array:
-        """Returns the bytes that each record takes; see `ShardContent`."""
+    def sizes(self, places: range, metrics: StageMetrics) -> Int64Array:  # noqa: D102
         return np.array([framed_bytes(len(record)) for record in self._records(places, metrics)], np.int64)
 
     def _records(self, places: range, metrics: StageMetrics) -> Iterator[bytes]:
@@ -149,14 +135,59 @@ class RecordContent:
             metrics.add_batch(len(numbers))
 
 
-class _RecordWriter(Protocol):
-    def add(self, record: bytes) -> None: ...
+ShardContent = TarContent | RecordContent
+"""What goes into shards, by place of the export's order."""
 
 
-def _copy(records: Iterator[bytes], writer: _RecordWriter) -> int:
+def _copy(records: Iterator[bytes], writer: TfrecordWriter | ArrayRecordFileWriter) -> int:
     content_bytes = 0
     for record in records:
-        with told_refusals():
+        with refusals_named():
             writer.add(record)
         content_bytes += len(record)
     return content_bytes
+
+
+def _number_key(place: int) -> str:
+    return f"{place:09d}"
+
+
+def _quote_id(sample_id: str) -> str:
+    # Readers tell members apart by what stands before the first dot. Bytes that are not UTF-8 are escaped as well.
+    return quote(sample_id, safe="", errors="surrogateescape").replace(".", "%2E")
+
+
+def check_key(key: object, order: SampleOrder) -> None:
+    """Raises ConfigError for what members cannot be called by."""
+    if not isinstance(key, str) or key not in _KEYS:
+        raise ConfigError(f"key={quoted(key)} (--key) must be 'number' or 'id'.")
+    if key == "id" and order.has_repeats:
+        raise ConfigError("key='id' (--key id): indices has an example twice, and keys must differ. Use key='number'.")
+
+
+def longest_key(key: str, order: SampleOrder, samples: SampleSource) -> str:
+    """Returns the longest key of the first, the middle and the last member; a ConfigError: samples have no ids."""
+    last = len(order) - 1
+    if key == "number":
+        return _number_key(last)
+    if not isinstance(samples, ParserSamples):
+        raise ConfigError(f"key='id' (--key id): samples of {samples.name} have no id. Use key='number'.")
+    few = np.array([order.number_at(place) for place in (0, last // 2, last)])
+    return max(map(_quote_id, samples.parser.ids(few)), key=len)
+
+
+def check_room(members: Sequence[Member], key: str) -> None:
+    """Raises a ConfigError that names all members for whose names, after this key, a tar file has no room."""
+    room = max(0, LONGEST_NAME - len(f"{key}."))
+    refused = [
+        f"{quoted(member.key)}: its member would be {quoted(name)}, {len(name):,} characters after the key"
+        for member in members
+        if len(name := f"{member.name}.{_LONGEST_EXTENSIONS.get(member.kind, member.kind)}".lstrip(".")) > room
+    ]
+    if refused:
+        raise ConfigError(
+            f"Nothing was written: a tar file has room for names of {LONGEST_NAME} characters, which leaves {room} "
+            f"after the key {quoted(key)}.\n  " + "\n  ".join(refused) + "\nGive such a field a shorter name with "
+            "names={name: new} (--rename NAME=NEW), or leave it out with fields={name: None} (--field NAME=skip); of "
+            "long keys, use key='number' (--key number)."
+        )

@@ -1,11 +1,10 @@
-"""ShardFile: a shard that is written from its beginning to its end, and its checksum; there whole or not at all."""
+"""ShardFile: a shard in the making, with its checksum; there whole or not at all."""
 
 import errno
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import google_crc32c
@@ -16,25 +15,12 @@ from tfds_torch.runtime.metrics import StageMetrics
 _BLOCK_BYTES = 2**20
 
 
-@dataclass(frozen=True)
-class WrittenFile:
-    """What a file holds.
-
-    Attributes:
-        num_bytes: its size.
-        crc32c: of all of it.
-    """
-
-    num_bytes: int
-    crc32c: int
-
-
 class WriteRefusedError(OSError):
-    """The system's refusal to write: unlike any other OSError, it is not of the samples that are read meanwhile."""
+    """The system refused to write the export's own file; any other OSError may come from reading the samples."""
 
 
 @contextmanager
-def told_refusals() -> Iterator[None]:
+def refusals_named() -> Iterator[None]:
     """Raises a block's OSError as a WriteRefusedError; also the decorator of a function."""
     try:
         yield
@@ -43,19 +29,15 @@ def told_refusals() -> Iterator[None]:
 
 
 class ShardFile:
-    """A file in the making, beside its place. What others have left there, the folder removes: `ShardFolder`.
+    """A file that is written from its beginning to its end, beside its place; there whole or not at all.
 
-    Args:
-        path: its place.
+    `ShardFolder` removes what killed writers leave. All methods but `discard` raise WriteRefusedError.
 
     Attributes:
-        beside: where it lies until `commit`.
-
-    Raises:
-        WriteRefusedError: nothing can be written there.
+        beside: where the file lies until `commit`.
     """
 
-    @told_refusals()
+    @refusals_named()
     def __init__(self, path: Path) -> None:
         self._file = AtomicFile(path, removes_left_behind=False)
         self.beside = self._file.beside
@@ -63,49 +45,33 @@ class ShardFile:
         self._waiting = self._num_bytes = self._crc32c = 0
 
     def write(self, content: bytes) -> None:
-        """Writes the next bytes.
-
-        Raises:
-            WriteRefusedError: they cannot be written.
-        """
+        """Writes the next bytes."""
         self._parts.append(content)
         self._waiting += len(content)
         if self._waiting >= _BLOCK_BYTES:
             self._flush()
 
-    def end(self) -> WrittenFile:
-        """Writes what is left, and returns what the file holds.
-
-        Raises:
-            WriteRefusedError: it cannot be written.
-        """
+    def end(self) -> tuple[int, int]:
+        """Writes what is left, and returns the file's size in bytes and its crc32c."""
         self._flush()
-        return WrittenFile(self._num_bytes, self._crc32c)
+        return self._num_bytes, self._crc32c
 
-    @told_refusals()
+    @refusals_named()
     def check_is_wanted(self) -> None:
-        """Checks that nobody has removed the file, as the end of an export does.
-
-        Raises:
-            WriteRefusedError: it was removed.
-        """
+        """Checks that the file has not been removed, as the end of an export does."""
         if not self.beside.exists():
             raise FileNotFoundError(errno.ENOENT, "the export was ended meanwhile")
 
-    @told_refusals()
+    @refusals_named()
     def commit(self, *, syncs_folder: bool = True) -> None:
-        """Puts the file in its place, for good; see `AtomicFile.commit`.
-
-        Raises:
-            WriteRefusedError: it cannot be put there; what was there is still there.
-        """
+        """Puts the file in its place, for good; see `AtomicFile.commit`."""
         self._file.commit(syncs_folder=syncs_folder)
 
     def discard(self) -> None:
         """Leaves the place as it was; may be called twice, and after `commit`."""
         self._file.discard()
 
-    @told_refusals()
+    @refusals_named()
     def _flush(self) -> None:
         block = b"".join(self._parts)
         self._file.write(block, self._num_bytes)
@@ -114,12 +80,10 @@ class ShardFile:
         self._parts, self._waiting = [], 0
 
 
-def read_file(path: str | os.PathLike[str], metrics: StageMetrics | None = None) -> WrittenFile | None:
-    """Returns what a file holds; None: there is none, or it cannot be read.
+def read_file(path: str | os.PathLike[str], metrics: StageMetrics | None = None) -> tuple[int, int] | None:
+    """Returns a file's size in bytes and its crc32c; None: it cannot be read.
 
-    Args:
-        path: of the file.
-        metrics: told of the time that each part takes, so that a large file is not taken for a hang.
+    `metrics` get the time of each part, so that the watch over workers sees a large file go on.
     """
     num_bytes = crc32c = 0
     began_s = time.monotonic()
@@ -133,15 +97,11 @@ def read_file(path: str | os.PathLike[str], metrics: StageMetrics | None = None)
                     began_s = now_s
     except OSError:
         return None
-    return WrittenFile(num_bytes, crc32c)
+    return num_bytes, crc32c
 
 
 def write_for_good(path: Path, content: bytes) -> None:
-    """Puts content in the place of a file, also if the power fails afterwards.
-
-    Raises:
-        OSError: it cannot be written; what was there is still there.
-    """
+    """Puts content in the place of a file, also if the power fails afterwards; an OSError leaves what was there."""
     file = ShardFile(path)
     try:
         file.write(content)

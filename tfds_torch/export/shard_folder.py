@@ -1,14 +1,16 @@
 """ShardFolder: the folder of a sharded export: its plan, what of it is done, and who may write there.
 
-`export-<split>.json` holds the plan, and at the end what every shard holds. Until then each shard is told in a log,
-`.export-<split>.log`, before it is put in its place: what lies there and agrees with its line is whole. Where several
-machines write, each shard is told in a file of its own, `.export-<split>-<number>.note`: lines that they append to one
-file of a network file system may overwrite each other.
+`export-<split>.json` holds the plan, and at the end size and checksum of every shard. Until then each shard is noted in
+a log, `.export-<split>.log`, before it is put in its place: a shard there that agrees with its line is whole. Where
+several machines write, each shard is noted in a file of its own, `.export-<split>-<number>.note`: lines that they
+append to one file of a network file system may overwrite each other.
 """
 
 import errno
+import fcntl
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -16,39 +18,29 @@ from itertools import chain
 from pathlib import Path
 
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.folder_lock import locked_folder
-from tfds_torch.export.manifest import (
-    PREFIX,
-    Shard,
-    manifest_name,
-    manifests_in,
-    read_manifest,
-    shard_of,
-    write_manifest,
-)
+from tfds_torch.export.manifest import PREFIX, Shard, manifest_name, manifests_in, read_manifest, write_manifest
 from tfds_torch.export.own_files import OwnFiles, own_files_in
 from tfds_torch.export.plan import ExportPlan, split_label
-from tfds_torch.export.refused_writes import KEPT
-from tfds_torch.export.shard_file import read_file, told_refusals, write_for_good
+from tfds_torch.export.shard_file import read_file, refusals_named, write_for_good
 from tfds_torch.runtime.atomic_folder import AtomicFolder, settle_folder
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 
+KEPT = "The shards that are complete stay: the same command goes on with the others."
 _SUFFIXES_OF_FILES = (".tar", ".beton", ".tfrecord", ".array_record")
 _WAIT_S = 5.0
 """How long workers of a killed export may take to end."""
 
 
 class ShardFolder:
-    """The folder of an export.
+    """The folder of an export, which need not be there yet.
 
     Args:
-        path: of the folder, which need not be there yet.
+        path: of the folder.
         split: as the plan calls it.
         is_shared: whether several machines write to it.
 
     Attributes:
-        path: the same.
         target: where the shards will be, for messages: another path than `path` while they replace others.
     """
 
@@ -74,13 +66,7 @@ class ShardFolder:
         )
 
     def check(self, plan: ExportPlan, overwrite: bool, metadata: Sequence[str] = ()) -> None:
-        """Raises ConfigError where the plan's shards cannot be written there; changes nothing.
-
-        Args:
-            plan: what is to be written.
-            overwrite: whether another export of the same split may be replaced.
-            metadata: names of TFDS's metadata that is written, too.
-        """
+        """Raises ConfigError where the plan's shards and TFDS's metadata cannot be written there; changes nothing."""
         try:
             self._check(plan, overwrite)
             if self.path.exists():
@@ -114,11 +100,11 @@ class ShardFolder:
                 f"or an empty one. Nothing there is replaced."
             )
         for manifest in there:
-            other, _ = read_manifest(manifest)
+            other = read_manifest(manifest).plan
             if manifest == self.manifest:
-                if (told := plan.differences(other)) and not overwrite:
+                if (unequal := plan.differences(other)) and not overwrite:
                     raise ConfigError(
-                        f"{self.path} holds an export with other options, which stays: {'; '.join(told)}. Give the "
+                        f"{self.path} holds an export with other options, which stays: {'; '.join(unequal)}. Give the "
                         f"same options to go on with it, use overwrite=True (--overwrite) to replace it, or choose "
                         f"another folder."
                     )
@@ -133,15 +119,7 @@ class ShardFolder:
                 )
 
     def check_names(self, plan: ExportPlan, metadata: Sequence[str]) -> None:
-        """Raises ConfigError where the plan would write over a file that is not of an export; changes nothing.
-
-        Args:
-            plan: what is to be written.
-            metadata: names of TFDS's metadata that is written, too.
-
-        Raises:
-            OSError: the folder cannot be looked into.
-        """
+        """Raises ConfigError where the plan would write over a file that is not of an export; changes nothing."""
         names = os.listdir(self.path)
         if found := OwnFiles(plan, metadata).conflicts(names, own_files_in(self.path)):
             raise ConfigError(
@@ -150,43 +128,33 @@ class ShardFolder:
             )
 
     def holds_another(self, plan: ExportPlan) -> bool:
-        """Whether there is an export of the same split by another plan; it is not changed in its place, but replaced.
-
-        Raises:
-            ConfigError: its manifest cannot be read.
-        """
-        return self.manifest.exists() and bool(plan.differences(read_manifest(self.manifest)[0]))
+        """Whether there is an export of the same split by another plan; it is replaced, not changed in its place."""
+        return self.manifest.exists() and bool(plan.differences(read_manifest(self.manifest).plan))
 
     def begin(self, plan: ExportPlan, metadata: Sequence[str] = ()) -> dict[int, Shard]:
-        """Makes the folder the plan's, and returns the shards that were told to be complete; the caller has the lock.
+        """Makes the folder the plan's, and returns the shards that were noted to be complete; the caller has the lock.
 
-        Args:
-            plan: what is to be written; the folder does not hold another one of the split.
-            metadata: names of TFDS's metadata that is written, too.
-
-        Raises:
-            OSError: it cannot be written to.
+        The folder does not hold an export of the split by another plan.
         """
         self.remove_unfinished(plan, metadata)
         if self.manifest.exists():
-            _, shards = read_manifest(self.manifest)
-            told = {shard.number: shard for shard in shards} | self._told()
-            if notes := list(self._notes()):  # Those of this export will be told from older ones.
-                write_for_good(self._log, b"".join(map(_line, told.values())))
+            noted = {shard.number: shard for shard in read_manifest(self.manifest).shards} | self._all_noted()
+            if notes := list(self._notes()):  # Notes that appear from now on are of this export.
+                write_for_good(self._log, b"".join(map(_line, noted.values())))
                 _remove(notes)
-            return told
+            return noted
         self._forget()
         write_manifest(self.manifest, plan, None, metadata)
         return {}
 
-    @told_refusals()
+    @refusals_named()
     def note(self, shard: Shard) -> None:
-        """Tells of a shard that will be put in its place next; processes may do so at once.
+        """Notes a shard that will be put in its place next; several processes may do so at once.
 
-        What a power failure takes back is written again.
+        A shard that a power failure takes back is written again.
 
         Raises:
-            WriteRefusedError: it cannot be told.
+            WriteRefusedError: the note cannot be written.
         """
         line = _line(shard)
         if self._is_shared:
@@ -200,44 +168,28 @@ class ShardFolder:
             os.close(log)
 
     def noted(self, number: int) -> Shard | None:
-        """Returns what a machine has told of a shard since `begin`, where several write."""
+        """Returns the shard that a machine has noted since `begin`, where several write."""
         return next(iter(_read_lines(self._note(number))), None)
 
     def num_noted(self) -> int:
-        """Returns of how many shards machines have told since `begin`, as far as the file system tells now."""
+        """Returns how many shards machines have noted since `begin`, as far as the file system shows them now."""
         try:
             return sum(1 for _ in self._notes())
         except OSError:
             return 0
 
     def is_complete(self, plan: ExportPlan, shard: Shard, metrics: StageMetrics | None = None) -> bool:
-        """Whether a shard lies in its place as it was told; all of it is read.
-
-        Args:
-            plan: of the export.
-            shard: as it was told.
-            metrics: told of the time that it takes.
-        """
+        """Whether a shard lies in its place as it was noted; all of it is read."""
         path = self.path / plan.file_name(shard.number)
-        try:
-            if path.stat().st_size != shard.num_bytes:
-                return False
-        except OSError:
-            return False
-        found = read_file(path, metrics)
-        return found is not None and (found.num_bytes, found.crc32c) == (shard.num_bytes, shard.crc32c)
+        return has_size(path, shard.num_bytes) and read_file(path, metrics) == (shard.num_bytes, shard.crc32c)
 
     def complete(self, plan: ExportPlan, shards: Sequence[Shard], metadata: Sequence[str] = ()) -> None:
-        """Writes what all shards hold.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Writes the manifest of a complete export."""
         write_manifest(self.manifest, plan, shards, metadata)
         self._forget()
 
     def remove_unfinished(self, plan: ExportPlan, metadata: Sequence[str] = ()) -> None:
-        """Removes what processes that were ended have left of an export's files; the caller has the lock."""
+        """Removes what ended processes have left of an export's files; the caller has the lock."""
         own = OwnFiles(plan, metadata)
         for name in os.listdir(self.path):
             if own.is_unfinished(name):
@@ -251,12 +203,19 @@ class ShardFolder:
         Those of other machines are not kept out: network file systems have no locks of folders.
 
         Raises:
-            ExportError: another export writes there, or it cannot be made.
+            ExportError: another export writes there, or the folder cannot be made.
         """
-        with locked_folder(self.path, _WAIT_S):
+        deadline = time.monotonic() + _WAIT_S
+        while (descriptor := _lock(self.path)) is None:
+            if time.monotonic() >= deadline:
+                raise ExportError(f"Another export writes to {self.path}: let it end, or choose another folder.")
+            time.sleep(0.05)
+        try:
             yield
+        finally:
+            os.close(descriptor)
 
-    def _told(self) -> dict[int, Shard]:
+    def _all_noted(self) -> dict[int, Shard]:
         lines = (_read_lines(path) for path in (self._log, *self._notes()))
         return {shard.number: shard for shard in chain.from_iterable(lines)}
 
@@ -271,11 +230,11 @@ class ShardFolder:
 
 
 def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> None:
-    """Reads shards of a folder again, and holds them against their checksums.
+    """Reads the shards of a folder again, and compares them with their checksums.
 
     Args:
         path: of the folder.
-        split: whose export is verified: a split expression, or what names of files call it; None: all are.
+        split: whose export is verified: a split expression, or its name in names of files; None: all are.
 
     Raises:
         ExportError: a shard is missing or is not what was written, or an export is not complete.
@@ -291,7 +250,7 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> Non
     if not there:
         raise ConfigError(f"{path} holds no export{f' of the split {quoted(split)}' if split is not None else ''}.")
     for manifest in there:
-        plan, shards = read_manifest(manifest)
+        plan, shards, _ = read_manifest(manifest)
         folder = ShardFolder(Path(path), plan.split)
         if len(shards) != plan.num_shards:
             raise ExportError(f"{manifest}: the export is not complete: the same command goes on with it.")
@@ -301,6 +260,45 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> Non
                 f"{path}: {len(wrong)} of {len(shards)} shards are not what was written, such as {wrong[0]}: run the "
                 f"same command again, which writes these anew."
             )
+
+
+def has_size(path: Path, num_bytes: int) -> bool:
+    """Whether a file is there and has this size."""
+    try:
+        return path.stat().st_size == num_bytes
+    except OSError:
+        return False
+
+
+def _lock(path: Path) -> int | None:
+    """Returns a descriptor that holds the folder's lock; None: another process has it."""
+    try:
+        AtomicFolder(path).settle()
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ExportError(f"The folder {path} cannot be made: {error.strerror}.") from error
+    if _take(descriptor) and _is_at(descriptor, path):  # It may have been replaced before it was locked.
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _take(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # Some file systems have no locks.
+        return True
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -318,4 +316,4 @@ def _read_lines(path: Path) -> Iterator[Shard]:
         for line in path.read_bytes().splitlines():
             # Cut by a full disk, or by the end of the machine.
             with suppress(ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                yield shard_of(json.loads(line))
+                yield Shard.from_dict(json.loads(line))

@@ -1,49 +1,72 @@
-"""ShardedExport: planned, then written shard by shard by several processes; complete shards are not written again."""
+"""ShardedExport: a folder of shards, written shard by shard by several processes; complete shards are kept."""
 
+import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.manifest import Shard
-from tfds_torch.export.member_names import check_key, check_room, longest_key
 from tfds_torch.export.own_directories import check_is_not_read
-from tfds_torch.export.plan import ExportPlan, safe_name, split_label
-from tfds_torch.export.refused_writes import KEPT, describe_refusal
+from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
 from tfds_torch.export.replacement import Replacement
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.sample_source import ExampleNames, SampleSource, count_samples
-from tfds_torch.export.samples import ParserSamples
+from tfds_torch.export.samples import ExampleNames, ParserSamples, SampleSource, count_samples
 from tfds_torch.export.shard_content import (
     TAR_BLOCK_BYTES,
     TAR_END_BYTES,
     RecordContent,
     ShardContent,
     TarContent,
+    check_key,
+    check_room,
+    longest_key,
 )
-from tfds_torch.export.shard_folder import ShardFolder
-from tfds_torch.export.shard_jobs import ChooseMembers, DigestSamples, DoneShard, MeasureExamples, WriteShards
-from tfds_torch.export.shard_request import ShardRequest
+from tfds_torch.export.shard_folder import KEPT, ShardFolder
 from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.export.tfds_metadata import metadata_names, read_dataset_name, write_metadata
-from tfds_torch.export.workers import Job, Workers
+from tfds_torch.export.workers import Job, Progress, Workers
+from tfds_torch.export.write_shards import DoneShard, WriteShards
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.atomic_folder import settle_folder
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.array_record import writer as array_record
 from tfds_torch.storage.record_source import RecordSource
 
-Progress = Callable[[int, int], object]
 _MEASURED_AT_A_TIME = 1000
+
+
+@dataclass(frozen=True)
+class ShardRequest:
+    """What is asked of a sharded export.
+
+    Attributes:
+        format: one of SHARDED.
+        key: what WebDataset's members are called by; None: by number.
+        skipped: fields that are left out.
+        names: of fields -> their new names.
+        indices: numbers of examples, in the export's order; None: all.
+        shuffle_seed: of a shuffle of them; None: none.
+    """
+
+    format: str
+    sizes: ShardSizes = field(default_factory=ShardSizes)
+    key: str | None = None
+    skipped: tuple[str, ...] = ()
+    names: Mapping[str, str] | None = None
+    indices: Iterable[int] | None = None
+    shuffle_seed: int | None = None
 
 
 class ShardedExport:
@@ -53,12 +76,13 @@ class ShardedExport:
         samples: what is exported: samples with numbers.
         path: of the folder.
         num_workers: processes, at most.
-        beam: what writes the shards instead of them.
+        beam: writes the shards instead of them.
     """
 
     def __init__(self, samples: SampleSource, path: str, num_workers: int, beam: BeamRunner | None = None) -> None:
         self._samples, self._path, self._num_workers, self._beam = samples, Path(path), num_workers, beam
         self._any_parser = samples.parser if isinstance(samples, ParserSamples) else None
+        self._parser = self._any_parser if isinstance(self._any_parser, ParserTfds) else None
         self._kept = KEPT
 
     def run(self, request: ShardRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
@@ -75,7 +99,9 @@ class ShardedExport:
             raise ConfigError(f"{self._samples.name} has no examples to be exported as {request.format}.")
         content = self._content(request, order)
         plan = self._plan(request, order, content)
-        metadata = self._metadata_names(plan)
+        # Tars have no metadata of TFDS's.
+        is_tar = isinstance(content, TarContent)
+        metadata = [] if is_tar or self._parser is None else metadata_names(self._parser.data_dir)
         folder = ShardFolder(self._path, plan.split, is_shared=self._beam is not None)
         settle_folder(self._path)
         folder.check(plan, overwrite, metadata)
@@ -84,20 +110,19 @@ class ShardedExport:
                 folder.check(plan, overwrite, metadata)  # Another export may have ended just now.
                 done, num_workers = self._write_all(plan, content, folder, metadata, progress)
         except OSError as error:
-            raise describe_refusal(error, self._path, plan, [], self._mean_bytes, self._kept) from error
-        shards = [one.shard for one in done]
+            raise self._refusal(error, plan, []) from error
         return ExportReport(
             path=os.fspath(self._path),
             format=plan.format,
             num_samples=plan.num_examples,
-            num_bytes=sum(shard.num_bytes for shard in shards),
+            num_bytes=sum(shard.num_bytes for shard, _ in done),
             elapsed_s=time.monotonic() - began_s,
             num_workers=num_workers,
             num_reencoded=0,
             fields=dict(plan.options["fields"]),
             num_shards=plan.num_shards,
             split=plan.split,
-            num_kept=sum(one.is_kept for one in done),
+            num_kept=sum(is_kept for _, is_kept in done),
         )
 
     def _content(self, request: ShardRequest, order: SampleOrder) -> ShardContent:
@@ -129,13 +154,21 @@ class ShardedExport:
         known, names = self._samples.encoded_fields(), request.names or {}
         if known is not None:
             return choose_members(request.skipped, names, known, None)
-        job = ChooseMembers(self._samples, request.skipped, names)
-        with self._workers(1, job) as workers:
-            found = next(iter(workers.run([order.number_at(0)], 1, lambda: None)))
+
+        def choose(number: int, metrics: StageMetrics) -> tuple[Member, ...] | ConfigError:
+            metrics.note_reading(number)
+            first = self._samples.first(number, None)
+            try:
+                return choose_members(request.skipped, names, None, None if first is None else first.value)
+            except ConfigError as error:  # It is about all samples, and not about this one.
+                return ConfigError(str(error))
+
+        # What the first sample opens or starts, no other worker inherits.
+        with self._workers(1, choose) as workers:
+            found: tuple[Member, ...] | ConfigError = next(workers.run([order.number_at(0)]))
         if isinstance(found, ConfigError):
             raise found
-        members: tuple[Member, ...] = found
-        return members
+        return found
 
     def _records(self, file_format: str) -> RecordSource:
         """Returns the records that are copied, or says why there are none."""
@@ -154,10 +187,6 @@ class ShardedExport:
                 f"them. Leave it out, or use format='webdataset'."
             )
         return source
-
-    @property
-    def _parser(self) -> ParserTfds | None:
-        return self._any_parser if isinstance(self._any_parser, ParserTfds) else None
 
     def _plan(self, request: ShardRequest, order: SampleOrder, content: ShardContent) -> ExportPlan:
         samples, sizes, any_parser = self._samples, request.sizes, self._any_parser
@@ -204,19 +233,21 @@ class ShardedExport:
         """Returns a digest of the first, the middle and the last sample, where nothing else identifies the source."""
         if self._samples.fingerprint or not isinstance(content, TarContent):
             return None
-        with self._workers(1, DigestSamples(content)) as workers:
-            places = sorted({0, num_examples // 2, num_examples - 1})
-            return str(next(iter(workers.run([places], 1, lambda: None))))
+        with self._workers(1, content.digest) as workers:
+            return str(next(workers.run([sorted({0, num_examples // 2, num_examples - 1})])))
 
     def _measure(self, num_examples: int, content: ShardContent) -> Int64Array:
+        """Returns the bytes that each example takes in a shard, int64 [num_examples]."""
+
+        def measure(places: range, metrics: StageMetrics) -> tuple[range, Int64Array]:
+            return places, content.sizes(places, metrics)
+
         sizes = np.zeros(num_examples, np.int64)
         starts = range(0, num_examples, _MEASURED_AT_A_TIME)
         tasks = (range(start, min(start + _MEASURED_AT_A_TIME, num_examples)) for start in starts)
-        with self._workers(min(self._num_workers, len(starts)), MeasureExamples(content)) as workers:
-            for answer in workers.run(tasks, 2, lambda: None):
-                if answer is not None:
-                    places, found = answer
-                    sizes[places.start : places.stop] = found
+        with self._workers(min(self._num_workers, len(starts)), measure) as workers:
+            for places, found in workers.run(tasks, num_ahead=2):
+                sizes[places.start : places.stop] = found
         return sizes
 
     def _write_all(
@@ -236,7 +267,7 @@ class ShardedExport:
                 done, num_workers = self._write(plan, content, folder, complete, progress)
             finally:
                 folder.remove_unfinished(plan, metadata)
-            shards = [one.shard for one in done]
+            shards = [shard for shard, _ in done]
             replacement.carry_over(folder)
             if metadata and self._parser is not None:
                 lengths = [len(plan.places(shard.number)) for shard in shards]
@@ -257,42 +288,44 @@ class ShardedExport:
         """Returns all shards, in order, and how many processes wrote them; 0: those of Beam."""
         job = WriteShards(plan, content, folder, complete)
         if self._beam is not None:
-            return self._beam.write(job, plan, folder, complete, progress), 0
+            return self._beam.write(job, progress), 0
         done: dict[int, DoneShard] = {}
-        refused: OSError | None = None
-        num_workers, told = min(self._num_workers, plan.num_shards), -1
-        workers = self._workers(num_workers, job)
-
-        def look() -> None:
-            nonlocal told
-            now = sum(workers.metrics.counts(worker)[1] for worker in range(num_workers))
-            if progress is not None and now != told:
-                told = now
-                progress(now, plan.num_examples)
-
-        with workers:
-            for answer in workers.run(range(plan.num_shards), 1, look):
-                if isinstance(answer, DoneShard):
-                    done[answer.shard.number] = answer
-                elif isinstance(answer, OSError):
+        num_workers, refused = min(self._num_workers, plan.num_shards), None
+        with self._workers(num_workers, job) as workers:
+            tasks = range(plan.num_shards)
+            for answer in workers.run(tasks, progress=progress, num_samples=plan.num_examples):
+                if isinstance(answer, OSError):
                     refused = answer
                     break
-            look()
+                done[answer[0].number] = answer
         if refused is not None:
-            written = [one.shard for one in done.values()]
-            raise describe_refusal(refused, self._path, plan, written, self._mean_bytes, self._kept) from refused
+            raise self._refusal(refused, plan, [shard for shard, _ in done.values()]) from refused
         return [done[number] for number in range(plan.num_shards)], num_workers
 
-    def _metadata_names(self, plan: ExportPlan) -> list[str]:
-        """Returns the names of the files that TFDS keeps beside the shards."""
-        return [] if plan.format == "webdataset" or self._parser is None else metadata_names(self._parser.data_dir)
-
-    @property
-    def _mean_bytes(self) -> int:
-        return 0 if self._any_parser is None else self._any_parser.mean_example_bytes
+    def _refusal(self, error: OSError, plan: ExportPlan, done: Sequence[Shard]) -> ExportError:
+        """Returns the error of a write that the system refused: why, how many bytes are missing, and how to go on."""
+        what = f"The export to {self._path} failed: {error.strerror or error}."
+        if error.errno == errno.EFBIG:
+            return ExportError(
+                f"{what} No file of that size is allowed there, by a limit (ulimit -f) or the file system: raise the "
+                f"limit and give the same command again, or write elsewhere, or smaller shards (--max-count, with "
+                f"--overwrite)."
+            )
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return ExportError(f"{what} {self._kept}")
+        num_done = sum(len(plan.places(shard.number)) for shard in done)
+        num_left = plan.num_examples - num_done
+        mean = 0 if self._any_parser is None else self._any_parser.mean_example_bytes
+        if num_done:
+            mean = sum(shard.num_bytes for shard in done) // num_done
+        needed = f"About {mean * num_left:,} bytes are needed" if mean else "Room is needed"
+        return ExportError(
+            f"{what} {needed} for {num_left:,} of {plan.num_examples:,} examples, and {_free_bytes(self._path)} are "
+            f"free: make room, or write elsewhere. {self._kept}"
+        )
 
     def _check_places(self) -> None:
-        """What is exported must be on this machine, and is never written to."""
+        """Checks that the exported files are on this machine, and that the export does not write to them."""
         parser = self._any_parser
         if parser is not None and parser.source.obstacle is not None:
             raise ConfigError(
@@ -303,6 +336,14 @@ class ShardedExport:
     def _workers(self, num_workers: int, job: Job) -> Workers:
         names = ExampleNames(self._samples.name, self._kept, self._samples.describe)
         return Workers(num_workers, job, names, f"The export to {self._path} failed.")
+
+
+def _free_bytes(path: Path) -> str:
+    try:
+        status = os.statvfs(path if path.exists() else path.absolute().parent)
+    except OSError:
+        return "an unknown number of bytes"
+    return f"{status.f_bavail * status.f_frsize:,}"
 
 
 def _describe_map(class_map: ClassMap | None) -> list[list[Any]] | None:

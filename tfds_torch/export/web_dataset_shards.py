@@ -4,17 +4,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.sample_source import Placed, Sample
+from tfds_torch.export.samples import Sample, SampleSource
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 
 _KEY = "__key__"
 
 
-class WebDatasetShards:
+class WebDatasetShards(SampleSource):
     """Tar files of WebDataset, to be exported. Needs the package webdataset (extra `webdataset`).
 
     Their samples are counted first, all shards at a time; then each shard is read by one worker. The pipeline runs in
@@ -31,9 +30,6 @@ class WebDatasetShards:
         ConfigError: there are no shards, one is named twice, or webdataset is not installed.
     """
 
-    num_ahead = 2
-    fingerprint = ""
-    class_names: list[str] | None = None
     name = "WebDatasetShards"
 
     def __init__(
@@ -53,12 +49,11 @@ class WebDatasetShards:
         self._starts: list[int] | None = None
 
     @property
-    def paths(self) -> Iterable[str]:
-        """The shards on this machine."""
+    def paths(self) -> Iterable[str]:  # noqa: D102
         return (url.removeprefix("file:") for url in self.urls)
 
     def set_counts(self, counts: Sequence[int]) -> None:
-        """Says how many samples each shard has."""
+        """Sets how many samples each shard has."""
         self._starts = [0]
         for count in counts:
             self._starts.append(self._starts[-1] + count)
@@ -74,10 +69,6 @@ class WebDatasetShards:
         shard = max(n for n, start in enumerate(starts[:-1]) if start <= number)
         return _id_of(self.urls[shard], number - starts[shard], None)
 
-    def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:
-        """Returns None: a sample tells."""
-        return None
-
     def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:
         """Returns the first sample of the first shard that has any."""
         return next((sample for shard in range(len(self.urls)) for sample in self.read(shard)), None)
@@ -88,12 +79,8 @@ class WebDatasetShards:
 
     def samples(
         self, task: int, order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
-    ) -> Iterator[Placed]:
-        """Yields the samples of a shard.
-
-        Raises:
-            ExportError: it has more or fewer than were counted.
-        """
+    ) -> Iterator[tuple[int, Sample]]:
+        """Yields the samples of a shard; an ExportError reports that it has more or fewer than were counted."""
         assert self._starts is not None  # noqa: S101 (it was counted before)
         start, stop = self._starts[task : task + 2]
         number = start
@@ -102,7 +89,7 @@ class WebDatasetShards:
             if number == stop:
                 raise ExportError(f"{self.urls[task]} has more than the {stop - start} samples counted before.")
             for place in order.places_of(number):
-                yield Placed(place, sample)
+                yield place, sample
             number += 1
             metrics.note_reading(min(number, stop - 1))
         if number < stop:
@@ -116,12 +103,11 @@ class WebDatasetShards:
         # Its default splits what belongs to one worker; here, a shard is all of a worker's.
         read = package.WebDataset([url], shardshuffle=False, nodesplitter=None, workersplitter=None, empty_check=False)
         for record, value in enumerate(read if self._pipeline is None else self._pipeline(read)):
+            key = None
             if isinstance(value, Mapping):
                 key = value.get(_KEY)
                 value = {name: inner for name, inner in value.items() if not _is_private(name)}
-                yield Sample(value, _id_of(url, record, key))
-            else:
-                yield Sample(value, _id_of(url, record, None))
+            yield Sample(value, _id_of(url, record, key))
 
 
 def _is_private(name: object) -> bool:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
 from tfds_torch.runtime.failure import Failure, RemoteTraceback
@@ -26,18 +26,11 @@ STUCK_S = 300.0
 """How long a worker may take for one sample."""
 _GRACE_S = 2.0
 
+Progress = Callable[[int, int], object]
+"""Called with the samples that are done, and their number."""
 
-class Job(Protocol):
-    """What workers do. It is inherited by them; nothing of it comes back but what its methods return."""
-
-    def begin(self, metrics: StageMetrics) -> None:
-        """Prepares a worker, which notes in `metrics` what it reads, and counts what it has done."""
-
-    def do(self, task: Any) -> Any:
-        """Does one task, and returns a picklable answer."""
-
-    def finish(self) -> Any:
-        """Returns the last answer, when there are no more tasks."""
+Job = Callable[[Any, StageMetrics], Any]
+"""Does a task in a worker; notes in the metrics what it reads, and counts samples. A picklable answer, or None."""
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -47,15 +40,23 @@ class Workers(AbstractContextManager["Workers"]):
 
     Args:
         num_workers: >= 1.
-        job: what they do.
+        job: what they do; they inherit it.
         names: what messages tell of what they read.
         context: what was asked for, the beginning of every message.
+        finish: called by each worker when there are no more tasks; returns its last answer, or None.
 
     Raises:
         ConfigError: this system cannot fork.
     """
 
-    def __init__(self, num_workers: int, job: Job, names: ErrorContext, context: str) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        job: Job,
+        names: ErrorContext,
+        context: str,
+        finish: Callable[[], Any] = lambda: None,
+    ) -> None:
         self.metrics, self._output = StageMetrics(num_workers), WorkerOutput(num_workers)
         self._context, self._names = context, names
         self._faults = WorkerFaults(names, self.metrics, self._output, None, False)
@@ -64,41 +65,58 @@ class Workers(AbstractContextManager["Workers"]):
         try:
             with interrupts_held("fork"):
                 for _ in range(num_workers):
-                    self._start(job)
+                    self._start(job, finish)
         except BaseException:
             self.end()
             raise
 
-    def run(self, tasks: Iterable[Any], num_ahead: int, look: Callable[[], None]) -> Iterator[Any]:
-        """Yields the answers to all tasks, as they come, and then the last one of each worker.
+    def run(
+        self, tasks: Iterable[Any], num_ahead: int = 1, progress: Progress | None = None, num_samples: int = 0
+    ) -> Iterator[Any]:
+        """Yields the answers to all tasks, as they come, and then the last one of each worker; no answer is None.
 
         Args:
-            tasks: picklable; each goes to whoever is free.
+            tasks: picklable; each goes to the next worker that is free.
             num_ahead: tasks that a worker is given at a time: 2 where they are small, 1 else.
-            look: called every 0.2 s or more often.
+            progress: called with the samples that are done and their number, when more are done.
+            num_samples: of all tasks, for `progress`.
 
         Raises:
             ConfigError: as raised by the job.
             ExportError: any other error of the job, with its traceback; a worker died, or has no sample done for
                 `STUCK_S` seconds.
         """
-        left = iter(tasks)
+        left, num_reported = iter(tasks), -1
+
+        def report() -> None:
+            nonlocal num_reported
+            if progress is not None and self.num_done != num_reported:
+                num_reported = self.num_done
+                progress(num_reported, num_samples)
+
         for _ in range(num_ahead):
             for worker in self._workers:
                 self._give(worker, left)
         while waiting := [worker for worker in self._workers if not worker.has_finished]:
             sentinels = self._processes.sentinels
             ready = wait([one for worker in waiting for one in (worker.link, sentinels[worker.number])], LOOK_S)
-            look()
+            report()
             for worker in waiting:
                 if worker.link in ready:
                     answer = self._receive(worker)
                     if not worker.has_finished:
                         self._give(worker, left)
-                    yield answer
+                    if answer is not None:
+                        yield answer
                 elif sentinels[worker.number] in ready:
                     raise self._death(worker)
                 self._check_is_alive(worker)
+        report()
+
+    @property
+    def num_done(self) -> int:
+        """Samples that all workers have done."""
+        return sum(self.metrics.counts(worker.number)[1] for worker in self._workers)
 
     def end(self) -> None:
         """Ends all of them, at once; may be called twice."""
@@ -113,21 +131,21 @@ class Workers(AbstractContextManager["Workers"]):
     ) -> None:
         self.end()
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: Job, finish: Callable[[], Any]) -> None:
         ours, theirs = _link()
         number = len(self._workers)
         # The ends of the others, which a forked process inherits, would keep their pipes open.
         inherited = [worker.link for worker in self._workers] + [ours]
-        arguments = number, theirs, inherited, job, self.metrics, self._output
+        arguments = number, theirs, inherited, job, finish, self.metrics, self._output
         self._processes.start(_serve, arguments, {}, is_daemon=False)
         theirs.close()
         self._workers.append(_Worker(number, ours, time.monotonic()))
 
     def _give(self, worker: "_Worker", tasks: Iterator[Any]) -> None:
-        if worker.is_told_all:
+        if worker.has_all_tasks:
             return
         task = next(tasks, None)
-        worker.is_told_all = task is None
+        worker.has_all_tasks = task is None
         worker.last_sign_at = time.monotonic()  # Making the task may have taken long.
         try:
             # Not `send`, by which torch's tensors would travel as a file each, and there may be 1,024 files.
@@ -182,7 +200,7 @@ class Workers(AbstractContextManager["Workers"]):
         return ExportError(f"{self._context} {self._faults.describe_deaths(dead)}")
 
     def _check_is_alive(self, worker: "_Worker") -> None:
-        """A worker that is given tasks does samples, or reads shards again: where neither goes on, it is stuck."""
+        """Raises the error of a worker that neither finishes samples nor reads shards again."""
         metrics, number = self.metrics, worker.number
         signs = (metrics.reading(number), metrics.counts(number), metrics.seconds(number)["read"])
         now = time.monotonic()
@@ -207,11 +225,9 @@ class _Worker:
     """One process, as this one sees it.
 
     Attributes:
-        number: of it.
-        link: to it.
         last_sign_at: when it last did something, seconds of the monotonic clock.
         last_signs: what it had noted then.
-        is_told_all: whether it was told that there are no more tasks.
+        has_all_tasks: whether it knows that there are no more tasks.
         has_finished: whether its last answer came.
     """
 
@@ -219,7 +235,7 @@ class _Worker:
     link: "Connection[Any, Any]"
     last_sign_at: float
     last_signs: Any = None
-    is_told_all: bool = False
+    has_all_tasks: bool = False
     has_finished: bool = False
 
 
@@ -238,27 +254,23 @@ def _serve(
     link: "Connection[Any, Any]",
     inherited: list["Connection[Any, Any]"],
     job: Job,
+    finish: Callable[[], Any],
     metrics: StageMetrics,
     output: WorkerOutput,
 ) -> None:
-    """The worker's side."""
+    """Worker main."""
     init_worker(number, metrics, output, None)
     for other in inherited:
         other.close()
     use_one_thread_of_torch()
     try:
-        _work(link, job, metrics)
-    except OSError:  # Of the link: whoever waited at its other end is gone.
+        _work(link, job, finish, metrics)
+    except OSError:  # Of the link: the exporting process is gone.
         os._exit(1)
 
 
-def _work(link: "Connection[Any, Any]", job: Job, metrics: StageMetrics) -> None:
-    """Does tasks until there are no more; raises OSError where the link breaks."""
-    try:
-        job.begin(metrics)
-    except Exception as error:
-        link.send(("failed", Failure.of(error)))
-        return
+def _work(link: "Connection[Any, Any]", job: Job, finish: Callable[[], Any], metrics: StageMetrics) -> None:
+    """Worker main loop, until there are no more tasks; raises OSError where the link breaks."""
     is_done = False
     while not is_done:
         try:
@@ -267,7 +279,7 @@ def _work(link: "Connection[Any, Any]", job: Job, metrics: StageMetrics) -> None
             return
         is_done = task is None
         try:
-            answer = ("finished", job.finish()) if is_done else ("done", job.do(task))
+            answer = ("finished", finish()) if is_done else ("done", job(task, metrics))
         except Exception as error:
             answer, is_done = ("failed", Failure.of(error)), True
         link.send(answer)
