@@ -247,7 +247,7 @@ def read_after_tensorflow(root: str, how: str) -> tuple[list[Example], bool]:
 
 def send_labels(told: Any, parser: ParserTfds, has_images: bool) -> None:
     fields = ("image", "label", "file_name") if has_images else ("label", "file_name")
-    with mock.patch.object(subprocess_call, "start_child", side_effect=subprocess_call.start_child) as start:
+    with mock.patch.object(subprocess_call, "_Child", side_effect=subprocess_call._Child) as start:
         examples = [example for batch in parser.batches(fields=fields) for example in examples_of(batch)]
     told.send((examples, not start.called))
 

@@ -1,6 +1,5 @@
 """What the tests of FreshProcess let answer in fresh processes, and lives of whole processes that ask. Importable."""
 
-import io
 import multiprocessing
 import os
 import signal
@@ -10,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runtime.child_functions import is_writable_pipe
+from runtime.child_functions import die_after_writing
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.subprocess_call import FreshProcess
 
 
@@ -58,12 +56,7 @@ class Caller:
         os._exit(code)
 
     def die_after_bytes_of_a_reply(self, num_bytes: int) -> None:
-        """As one that is killed while it writes: the pipe holds the reply's first bytes."""
-        (replies,) = [fd for fd in range(3, 64) if is_writable_pipe(fd)]
-        whole = io.BytesIO()
-        subprocess_call.send_reply(whole, "item", bytes(100_000))
-        os.write(replies, whole.getvalue()[:num_bytes])
-        os.kill(os.getpid(), signal.SIGKILL)
+        die_after_writing(num_bytes)
 
     def interrupt_and_wait(self, pid: int) -> None:
         os.kill(pid, signal.SIGINT)

@@ -1,11 +1,12 @@
 """What the tests of subprocess_call run in fresh processes. Importable, and light to import."""
 
 import fcntl
-import io
 import multiprocessing
 import os
+import pickle
 import signal
 import stat
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -101,10 +102,13 @@ def die_in_the_middle_of_a_reply(size: int) -> Iterator[Any]:
 def die_after_bytes_of_a_reply(num_bytes: int) -> Iterator[Any]:
     """As one that is killed while it writes a large item: the pipe holds the item's first bytes."""
     yield "first"
+    die_after_writing(num_bytes)
+
+
+def die_after_writing(num_bytes: int) -> None:
+    """Writes the first bytes of a reply, whose size multiprocessing writes before it, and dies."""
     (replies,) = [fd for fd in range(3, 64) if is_writable_pipe(fd)]
-    whole = io.BytesIO()
-    subprocess_call.send_reply(whole, "item", bytes(100_000))
-    os.write(replies, whole.getvalue()[:num_bytes])
+    os.write(replies, (struct.pack("!i", 10_000) + pickle.dumps(("item", bytes(10_000))))[:num_bytes])
     os.kill(os.getpid(), signal.SIGKILL)
 
 

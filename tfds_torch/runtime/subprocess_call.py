@@ -14,7 +14,6 @@ import os
 import pickle
 import queue
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -22,7 +21,9 @@ import traceback
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
-from typing import IO, Any, ParamSpec, TypeVar
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, ParamSpec, TypeVar
 
 from tfds_torch.errors import TfdsTorchError, WorkerError
 from tfds_torch.runtime.process_tree import describe_exit
@@ -39,7 +40,6 @@ sys.path[:] = json.loads(sys.argv.pop())
 from tfds_torch.runtime.subprocess_call import serve
 serve()
 """
-_FRAME = struct.Struct("<Q")
 _GRACE_S = 5.0  # For a process to end.
 
 
@@ -103,12 +103,7 @@ class FreshProcess:
         _fresh_processes.add(self)
 
     def ask(self, request: Any) -> Any:
-        """Returns the answer to a picklable request.
-
-        Raises:
-            TfdsTorchError: as raised there; the process stays.
-            WorkerError: anything else was raised (its traceback is in the message), or the process died.
-        """
+        """Returns the answer to a picklable request."""
         frame = pickle.dumps((_answer, (self._make, self._args, request), {}, False), protocol=pickle.HIGHEST_PROTOCOL)
         with self._lock:
             child = self._child or self._begin()
@@ -149,21 +144,30 @@ class _Child:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self._owner = function, os.getpid()
-        self.process = start_child()
+        path = json.dumps([os.path.abspath(entry or ".") for entry in sys.path])
+        requests, self._requests = Pipe(duplex=False)
+        self._replies, replies = Pipe(duplex=False)
+        with requests, replies:
+            self.process = subprocess.Popen(  # noqa: S603 (no shell; our own code)
+                [sys.executable, "-c", _BOOT, path], stdin=requests.fileno(), stdout=replies.fileno()
+            )
         _children.add(self)
 
-    def send(self, content: bytes) -> None:
-        """Sends a frame; where the process died, waiting for its reply says how."""
-        self._write(_FRAME.pack(len(content)), content)
+    def send(self, request: bytes) -> None:
+        """Sends a pickled request; where the process died, waiting for its reply says how."""
+        with suppress(BrokenPipeError):
+            self._requests.send_bytes(request)
 
-    def receive(self) -> bytearray:
-        """Returns the next frame; raises WorkerError where the process died before that."""
-        frame = None if self.process.stdout is None else _receive_frame(self.process.stdout)
-        if frame is None:
+    def receive(self) -> bytes:
+        """Returns the next pickled reply; raises WorkerError where the process died before that."""
+        try:
+            return self._replies.recv_bytes()
+        except (EOFError, OSError):  # The latter where a part of it came.
             end = describe_exit(self.process.wait(_GRACE_S))
             name = f"{self._function.__module__}.{getattr(self._function, '__qualname__', self._function)}"
-            raise WorkerError(f"The process (pid {self.process.pid}) running {name} {end} before it had finished.")
-        return frame
+            raise WorkerError(
+                f"The process (pid {self.process.pid}) running {name} {end} before it had finished."
+            ) from None
 
     def end(self) -> None:
         """Ends the process, where it is this one's child."""
@@ -177,24 +181,9 @@ class _Child:
         self._close_pipes()
         self.process.returncode = 0  # Popen warns of what was not waited for.
 
-    def _write(self, *parts: bytes) -> None:
-        for part in parts:
-            rest = memoryview(part)
-            with suppress(BrokenPipeError):
-                while rest and self.process.stdin:
-                    rest = rest[self.process.stdin.write(rest) :]
-
     def _close_pipes(self) -> None:
-        for pipe in filter(None, (self.process.stdin, self.process.stdout)):
-            pipe.close()
-
-
-def start_child() -> "subprocess.Popen[bytes]":
-    """Starts a process that answers requests, and finds modules where this one does."""
-    path = json.dumps([os.path.abspath(entry or ".") for entry in sys.path])
-    command = [sys.executable, "-c", _BOOT, path]
-    # Unbuffered: no buffer has a lock that a fork could leave locked, or bytes that a forked process would write.
-    return subprocess.Popen(command, 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 (no shell; our own code)
+        self._requests.close()
+        self._replies.close()
 
 
 _children: "weakref.WeakSet[_Child]" = weakref.WeakSet()
@@ -212,26 +201,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_parents)
 
 
-def _open(reply: bytearray) -> tuple[str, Any]:
+def _open(reply: bytes) -> tuple[str, Any]:
     """Returns the kind and the value of a reply, or raises the error that it holds."""
     kind, payload = pickle.loads(reply)  # noqa: S301 (from our own child, over a private pipe)
     if kind == "error":
         raise payload
     return kind, payload
-
-
-def _receive_frame(pipe: IO[bytes]) -> bytearray | None:
-    """Returns the next frame, or None when the pipe ends before it is complete."""
-    header = _read_exactly(pipe, _FRAME.size)
-    return None if header is None else _read_exactly(pipe, *_FRAME.unpack(header))
-
-
-def _read_exactly(pipe: Any, size: int) -> bytearray | None:
-    data = bytearray(size)
-    rest = memoryview(data)
-    while rest and (num_read := pipe.readinto(rest)):
-        rest = rest[num_read:]
-    return None if rest else data
 
 
 # The child's side
@@ -240,34 +215,35 @@ def _read_exactly(pipe: Any, size: int) -> bytearray | None:
 def serve() -> None:
     """Answers requests, one after the other, until the parent closes the pipe or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is left to the parent.
-    replies = os.fdopen(os.dup(1), "wb")
+    replies = Connection(os.dup(1), readable=False)
     os.dup2(2, 1)  # Prints of the function and its libraries must not mix with the replies.
-    requests: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive_requests, args=(requests,), daemon=True).start()
     while True:
         _respond(requests.get(), replies)
 
 
-def _respond(request: bytearray, replies: IO[bytes]) -> None:
+def _respond(request: bytes, replies: Connection) -> None:
     """Answers one request; nothing of it is kept."""
     try:
         function, args, kwargs, stream = pickle.loads(request)  # noqa: S301 (from our own parent)
         result = function(*args, **kwargs)
         for item in result if stream else (result,):
-            send_reply(replies, "item", item)
+            _reply(replies, "item", item)
         if stream:
-            send_reply(replies, "end", None)
+            _reply(replies, "end", None)
     except BrokenPipeError:
         os._exit(1)
     except BaseException as error:
-        send_reply(replies, "error", to_ours(error))
+        _reply(replies, "error", to_ours(error))
 
 
-def _receive_requests(requests: "queue.SimpleQueue[bytearray]") -> None:
+def _receive_requests(requests: "queue.SimpleQueue[bytes]") -> None:
     # Not sys.stdin: a process that the function forks closes it, and would wait for its lock, which this thread holds.
-    pipe = os.fdopen(os.dup(0), "rb", 0)
-    while (frame := _receive_frame(pipe)) is not None:
-        requests.put(frame)
+    pipe = Connection(os.dup(0), writable=False)
+    with suppress(EOFError, OSError):
+        while True:
+            requests.put(pipe.recv_bytes())
     os._exit(1)  # An answer that is being made is not needed any more.
 
 
@@ -288,10 +264,6 @@ def to_ours(error: BaseException) -> TfdsTorchError:
     return WorkerError(f"A helper process failed:\n{traceback.format_exc()}")
 
 
-def send_reply(pipe: IO[bytes], kind: str, payload: Any) -> None:
-    """Sends one frame to the parent."""
+def _reply(replies: Connection, kind: str, payload: Any) -> None:
     sys.stdout.flush()  # What was printed before an item is there when the item is.
-    frame = pickle.dumps((kind, payload), protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.write(_FRAME.pack(len(frame)))
-    pipe.write(frame)
-    pipe.flush()
+    replies.send_bytes(pickle.dumps((kind, payload), protocol=pickle.HIGHEST_PROTOCOL))
