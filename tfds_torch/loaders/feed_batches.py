@@ -98,9 +98,6 @@ class MixedBatches(Iterable[FedBatch]):
 
     A batch holds rows of one source. Every iteration draws the same sequence of sources; of which rows the batches
     consist is the sources' own order.
-
-    Raises:
-        ConfigError: a seed or stop that cannot be meant, or sources with different names.
     """
 
     def __init__(
@@ -159,11 +156,7 @@ def _choose(draw: float, weights: Mapping[str, float]) -> str:
 
 
 def find_weights(weights: Weights, sources: Sequence[str]) -> dict[str, float]:
-    """Returns the sources that are drawn, in the order in which they were added, with weights > 0.
-
-    Raises:
-        ConfigError: weights that cannot be meant.
-    """
+    """Returns the sources that are drawn, in the order in which they were added, with weights > 0."""
     if isinstance(weights, Mapping):
         for name in weights:
             if name not in sources:

@@ -29,11 +29,7 @@ class FeedLimits:
 
 @dataclass(frozen=True)
 class FeedOptions:
-    """The arguments of `Feeder.add_source`, which describes them.
-
-    Raises:
-        ConfigError: a value that cannot be meant.
-    """
+    """The arguments of `Feeder.add_source`, which describes them."""
 
     name: str
     names: Sequence[str]

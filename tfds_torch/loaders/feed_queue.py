@@ -137,12 +137,6 @@ class FeedQueue:
 
         Args:
             is_closed: whether the loop that asks has ended meanwhile; `wake` lets it be asked again.
-
-        Raises:
-            StopIteration: the source has ended, or the loop has.
-            StallError: it did not come within `timeout_s`.
-            ConfigError: the source was stopped.
-            TfdsTorchError: a fetcher failed.
         """
         asked_at = self._clock()
         while True:

@@ -58,11 +58,7 @@ class FeedRun:
         return os.getpid() == self._owner
 
     def check_process(self) -> None:
-        """Checks that the threads are here.
-
-        Raises:
-            ConfigError: they are in another process.
-        """
+        """Checks that the threads are here."""
         if not self.is_of_this_process:
             raise ConfigError(
                 f"Source {self._options.name!r} runs in another process, whose threads this one does not have. Make a "
@@ -70,11 +66,7 @@ class FeedRun:
             )
 
     def initialise(self) -> None:
-        """Calls the user's `init`.
-
-        Raises:
-            WorkerError: it failed; an error of ours keeps its type.
-        """
+        """Calls the user's `init`; what it raises comes as an error that names the source."""
         try:
             if self._options.init is not None:
                 self._options.init()

@@ -41,12 +41,7 @@ Fetch = Callable[[int, int], Any] | IterableReader
 
 
 class FetchSource:
-    """What `add_source` was given to read, checked; every run of the source begins it anew.
-
-    Raises:
-        ConfigError: it is none of these, or cannot be read as the options say; or a Parser is read, and the environment
-            makes no sense.
-    """
+    """What `add_source` was given to read, checked; every run of the source begins it anew."""
 
     def __init__(self, fetch: Any, options: FeedOptions) -> None:
         self.options, self._where = options, f"add_source({options.name!r})"
@@ -71,11 +66,7 @@ class FetchSource:
             self._check_function(fetch)
 
     def begin(self) -> Fetch:
-        """Returns what a new run reads.
-
-        Raises:
-            ConfigError: it can be read only once, and was.
-        """
+        """Returns what a new run reads."""
         was_begun, self._was_begun = self._was_begun, True
         if isinstance(self._fetch, Iterator) and was_begun:
             raise ConfigError(
@@ -112,11 +103,7 @@ class ParserPasses(Iterable[dict[str, Any]]):
 
 
 def _field_of(batch: Batch, name: str) -> Any:
-    """Returns a field of a batch as an array [B, ...].
-
-    Raises:
-        WorkerError: its values have no common shape.
-    """
+    """Returns a field of a batch as an array [B, ...]."""
     values = batch.features[name] if name in batch.features else getattr(batch, name, None)
     if values is None or isinstance(values, np.ndarray):
         return values

@@ -31,13 +31,7 @@ def find_start_method(asked: str | None) -> tuple[str, str]:
 
 
 class WorkerPool:
-    """The workers of one loader, for one iteration after the other.
-
-    They start by "fork", "spawn", "forkserver", or a context of multiprocessing.
-
-    Raises:
-        ConfigError: the source cannot be pickled, and the start method needs that.
-    """
+    """The workers of one loader, for one iteration after the other."""
 
     def __init__(self, context: PoolContext, transport: Transport, start: str | BaseContext) -> None:
         self.context, self.transport = context, transport

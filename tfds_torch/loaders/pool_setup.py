@@ -36,11 +36,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MultiOptions:
-    """The arguments of a `MultiLoader`, which describes them, without the source.
-
-    Raises:
-        ConfigError: a value that cannot be meant.
-    """
+    """The arguments of a `MultiLoader`, which describes them, without the source."""
 
     num_workers: int = 4
     in_order: bool = True
@@ -95,11 +91,6 @@ class MultiOptions:
 class PoolSetup:
     """What the workers of a loader read, and how.
 
-    Attributes:
-        source: what they read.
-        parser: whose planned batches they read; None: another source.
-        rank: this rank, and the number of ranks.
-
     Raises:
         ConfigError: the source cannot be read so, or the environment makes no sense.
     """
@@ -119,11 +110,7 @@ class PoolSetup:
         parser.read_mode(rank.at_worker(0, options.num_workers))  # It may not be readable so.
 
     def start(self) -> WorkerPool:
-        """Starts workers.
-
-        Raises:
-            ConfigError: the transport that was asked for is unavailable here, or the source cannot be pickled.
-        """
+        """Starts workers."""
         options, parser = self.options, self.parser
         transport, slots = self._make_transport()
         method, reason = find_start_method(options.start_method)
@@ -155,11 +142,7 @@ class PoolSetup:
         return WorkerFaults(names, context.metrics, context.output, self.options.timeout_s, pool.method != "fork")
 
     def _make_transport(self) -> tuple[Transport, SharedSlots | None]:
-        """Returns what carries the items of a pool, and the memory in which its batches are made, if it has one.
-
-        Raises:
-            ConfigError: what was asked for is unavailable here.
-        """
+        """Returns what carries the items of a pool, and the memory in which its batches are made, if it has one."""
         options, codec = self.options, ItemCodec(self.parser)
         if options.transport != "zmq":
             try:
@@ -177,11 +160,7 @@ class PoolSetup:
 
 
 def make_slots(num_workers: int, prefetch_batches: int, parser: Parser | None) -> SharedSlots:
-    """Returns shared memory for the batches of a pool; a parser's whole batches fit into a slot.
-
-    Raises:
-        AttributeError, OSError, ValueError: the system has no such memory, or not enough address space.
-    """
+    """Returns shared memory for the batches of a pool; a parser's whole batches fit into a slot."""
     image_bytes = None if parser is None else image_bytes_of_batch(parser)
     slot_bytes = max(_LARGEST_ITEM_BYTES, (image_bytes or 0) + _REST_BYTES)
     return SharedSlots(num_workers, prefetch_batches + _OTHER_SLOTS, slot_bytes)

@@ -122,12 +122,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
         return WorkerBatch(received.item, received.num_examples)
 
     def _look(self) -> None:
-        """Looks how the workers are while nothing comes.
-
-        Raises:
-            WorkerError: one has died.
-            StallError: it has been too long.
-        """
+        """Looks how the workers are while nothing comes."""
         dead = self._pool.find_dead(set(self._turns))
         if dead:
             raise WorkerError(self._faults.describe_deaths(dead))

@@ -110,11 +110,7 @@ _MOST_JOINED_BYTES = 1 << 16  # Of a message that is written at once.
 
 
 class PipeTransport:
-    """Carries large arrays in `SharedSlots`, and the rest through a pipe of each worker, which is private.
-
-    What finds no room in a slot goes through the pipe, too; so does everything where there are no slots. The receiver
-    never waits for the rest of a message.
-    """
+    """Carries large arrays in `SharedSlots`, and the rest through a pipe of each worker, which is private."""
 
     name = "shared"
 
@@ -192,12 +188,7 @@ class _PipeReader:
         self._message, self._num_come, self._is_head = bytearray(_HEAD.size), 0, True
 
     def read(self) -> bytearray | None:
-        """Returns the next message; None: it has not come yet.
-
-        Raises:
-            EOFError: there are no more.
-            ProtocolError: the bytes are no message.
-        """
+        """Returns the next message; None: it has not come yet."""
         if not self._fill():
             return None
         if self._is_head:

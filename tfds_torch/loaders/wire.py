@@ -68,11 +68,7 @@ class Outgoing:
     parts: Sequence[Part] = ()
 
     def encode_header(self, places: Any = None) -> bytes:
-        """Returns the header as JSON.
-
-        Raises:
-            ProtocolError: the item is larger than allowed.
-        """
+        """Returns the header as JSON."""
         if len(self.parts) > MOST_BUFFERS:
             raise ProtocolError(f"it has {len(self.parts)} buffers, and a message may have {MOST_BUFFERS}")
         num_bytes = sum(part.num_bytes for part in self.parts)
@@ -98,11 +94,7 @@ class ItemCodec:
         self._parser = parser
 
     def write(self, message: Message) -> Outgoing:
-        """Returns an item as it travels.
-
-        Raises:
-            ConfigError: it holds a value that cannot travel.
-        """
+        """Returns an item as it travels."""
         content, item, writer = "item", message.item, ItemWriter()
         if message.kind == FAILURE:
             content, item = "failure", {name: getattr(item, name) for name in _FAILURE_FIELDS}
@@ -111,11 +103,7 @@ class ItemCodec:
         return Outgoing(content, writer.write(item), writer.parts)
 
     def read(self, header: Header, buffers: Sequence[NDArray[Any]]) -> Any:
-        """Returns what was sent: an item, a Batch or a Failure.
-
-        Raises:
-            ProtocolError, TypeError, KeyError: it is none.
-        """
+        """Returns what was sent: an item, a Batch or a Failure."""
         item = ItemReader(buffers).read(header.tree)
         if header.content == "failure":
             if not isinstance(item, dict) or not all(isinstance(one, str) for one in item.values()):
@@ -147,11 +135,7 @@ class ItemCodec:
 
 
 def batch_from_dict(fields: Any, parser: Parser | None) -> Batch:
-    """Returns a Batch that a worker has sent as a dict; the ids of a parser's examples are computed when looked at.
-
-    Raises:
-        TypeError: the fields are not those of a Batch.
-    """
+    """Returns a Batch that a worker has sent as a dict; the ids of a parser's examples are computed when looked at."""
     return Batch(**(fields if parser is None else {**fields, "id": LazyIds(parser.ids, fields["index"])}))
 
 
@@ -182,11 +166,7 @@ def _place(part: Part, packing: SlotPacking) -> tuple[int, int] | None:
 
 
 def read_header(encoded: bytes | bytearray | memoryview) -> Header:
-    """Returns a header that was sent, checked.
-
-    Raises:
-        ProtocolError: it is not one.
-    """
+    """Returns a header that was sent, checked."""
     if len(encoded) > MOST_HEADER_BYTES:
         raise ProtocolError(f"the header has {len(encoded):,} bytes")
     try:
@@ -200,11 +180,7 @@ def read_header(encoded: bytes | bytearray | memoryview) -> Header:
 
 
 def view_buffer(memory: Any, layout: Layout) -> NDArray[Any]:
-    """Returns memory that was received as the array it holds, without a copy.
-
-    Raises:
-        ProtocolError: the memory has another size.
-    """
+    """Returns memory that was received as the array it holds, without a copy."""
     view = memoryview(memory)
     if view.nbytes != layout.num_bytes:
         raise ProtocolError(f"a buffer of {layout.num_bytes:,} bytes has {view.nbytes:,}")

@@ -61,11 +61,7 @@ class ItemWriter:
         self.parts: list[Part] = []
 
     def write(self, value: Any, path: str = "item") -> Any:
-        """Returns the node of an item, or of a part of one; the path says where it lies, for messages.
-
-        Raises:
-            ConfigError: it holds something that does not travel.
-        """
+        """Returns the node of an item, or of a part of one; the path says where it lies, for messages."""
         if value is None or type(value) in (bool, int, float):
             return value
         if path.count("[") > _MOST_DEPTH:
@@ -159,11 +155,7 @@ class ItemReader:
         self._buffers = buffers
 
     def read(self, node: Any, depth: int = 0) -> Any:
-        """Returns the value of a node; its arrays are views of the buffers.
-
-        Raises:
-            ProtocolError: it is no node.
-        """
+        """Returns the value of a node; its arrays are views of the buffers."""
         if node is None or type(node) in (bool, int, float, str):
             return node
         if depth > _MOST_DEPTH + 1 or not isinstance(node, list) or not node or not isinstance(node[0], str):

@@ -140,11 +140,7 @@ def is_tensor(kind: type) -> bool:
 
 
 def tensor_to_array(tensor: Any, path: str) -> NDArray[Any]:
-    """Returns the values of a tensor on the CPU, in its memory where that is possible.
-
-    Raises:
-        ConfigError: no array of numpy is equal to it.
-    """
+    """Returns the values of a tensor on the CPU, in its memory where that is possible."""
     remedy = _find_remedy(tensor)
     if remedy is None:
         try:

@@ -80,11 +80,7 @@ class FunctionSource(_Source):
         return getattr(self.function, "__qualname__", type(self.function).__name__)
 
     def iterate(self, world: World) -> Iterator[Any]:
-        """Returns the items of a worker.
-
-        Raises:
-            ConfigError: the function has returned something else.
-        """
+        """Returns the items of a worker."""
         found = self.function(world)
         try:
             return iter(found)
@@ -111,11 +107,7 @@ class ReplicatedSource(_Source):
 
 
 def source_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> WorkerSource:
-    """Returns what workers read of a Parser, a function of the world, or an iterable.
-
-    Raises:
-        ConfigError: it is none of these, or has no such fields.
-    """
+    """Returns what workers read of a Parser, a function of the world, or an iterable."""
     if isinstance(source, Parser):
         if isinstance(fields, str):
             raise ConfigError(f"MultiLoader: fields={fields!r} must be a sequence of field names, such as ('image',).")

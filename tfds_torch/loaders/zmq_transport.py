@@ -32,11 +32,7 @@ _logger = logging.getLogger(__name__)
 
 
 def import_zmq() -> Any:
-    """Returns pyzmq.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Returns pyzmq, or raises ConfigError where it is not installed."""
     try:
         import zmq
     except ImportError as error:
@@ -48,11 +44,7 @@ def import_zmq() -> Any:
 
 
 def check_socket_folder(folder: Path) -> None:
-    """Checks that a folder may hold sockets: only this user can put anything into it.
-
-    Raises:
-        ConfigError: it is not there, or others can write to it.
-    """
+    """Checks that a folder may hold sockets: only this user can put anything into it."""
     try:
         found = folder.stat()
     except OSError as error:
@@ -238,11 +230,7 @@ def _sign(key: bytes, frames: Sequence[Any]) -> bytes:
 
 
 def _open(key: bytes, frames: Sequence[Any]) -> tuple[Any, Header, list[NDArray[Any]]]:
-    """Returns numbers, header and buffers of a message whose signature is right.
-
-    Raises:
-        ProtocolError: it is not, or it is no message.
-    """
+    """Returns numbers, header and buffers of a message whose signature is right."""
     if not 3 <= len(frames) <= 3 + MOST_BUFFERS:
         raise ProtocolError(f"it has {len(frames)} frames")
     signature, numbers, header, *buffers = frames

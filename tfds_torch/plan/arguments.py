@@ -10,11 +10,7 @@ from tfds_torch.runtime.printable import quoted
 
 
 def check_integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    """Returns an integer argument as an int; numpy's integers are taken, booleans are not.
-
-    Raises:
-        ConfigError: value is no integer, below least, or above most.
-    """
+    """Returns an integer argument as an int; numpy's integers are taken, booleans are not."""
     try:
         number = least - 1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -26,21 +22,13 @@ def check_integer(name: str, value: object, least: int, most: int | None = None)
 
 
 def check_flag(name: str, value: object) -> None:
-    """Checks an argument that is True or False.
-
-    Raises:
-        ConfigError: it is neither.
-    """
+    """Checks an argument that is True or False."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name}={quoted(value)} must be True or False.")
 
 
 def check_seconds(name: str, value: object, *, can_be_none: bool) -> None:
-    """Checks a time limit in seconds.
-
-    Raises:
-        ConfigError: it is not a finite number above 0, nor None (for ever) where that is allowed.
-    """
+    """Checks a time limit in seconds: a finite number above 0, or None (for ever) where that is allowed."""
     if value is None and can_be_none:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
@@ -49,11 +37,7 @@ def check_seconds(name: str, value: object, *, can_be_none: bool) -> None:
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Checks an argument that is one of a few words.
-
-    Raises:
-        ConfigError: it is another one.
-    """
+    """Checks an argument that is one of a few words."""
     if not isinstance(value, str) or value not in allowed:
         shown = [repr(one) for one in allowed]
         words = " or ".join(shown) if len(shown) == 2 else f"one of {', '.join(shown)}"

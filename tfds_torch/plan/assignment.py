@@ -69,9 +69,6 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> A
         file_lengths: examples in each file of the split, with sum `plan.num_examples`.
         epoch: which epoch, >= 0.
 
-    Returns:
-        The pipeline's assignment.
-
     Raises:
         ConfigError: the plan is that of the rest of an epoch.
     """
@@ -99,9 +96,6 @@ def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assi
 
     Returns:
         The pipeline's assignment, without fill: what a wrap adds is among its own examples.
-
-    Raises:
-        ConfigError: the plan is that of the rest of an epoch.
     """
     _check_whole(plan)
     wanted = sum(pipeline_counts(plan))

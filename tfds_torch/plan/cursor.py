@@ -65,11 +65,7 @@ class Cursor:
         self._latest: Position | None = None  # Since an epoch was set or a state was loaded.
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come.
-
-        Raises:
-            ConfigError: epoch is not an integer in 0..2**62.
-        """
+        """Fixes the epoch of the iterations to come."""
         self._fixed = check_set_epoch(epoch)
         if self._latest is not None:  # An iteration has gone on from the loaded state.
             self._loaded = None
@@ -95,9 +91,6 @@ class Cursor:
             num_workers: of the loader, 0 for none.
             earlier: the loader's iteration before, which is over. Where no batch of it was taken, it begins again:
                 frameworks begin an iteration just to try it.
-
-        Raises:
-            StateMismatchError: a loaded state goes on with other workers only; nothing is changed.
         """
         if earlier is not None and earlier is self._latest and not (earlier.delivered or earlier.has_ended):
             start = earlier.start
@@ -141,11 +134,7 @@ class Cursor:
 
 
 def check_set_epoch(epoch: object) -> int:
-    """Returns an epoch that is to be set, as an int.
-
-    Raises:
-        ConfigError: it is not an integer in 0..2**62.
-    """
+    """Returns an epoch that is to be set, as an int."""
     number = check_integer("set_epoch: epoch", epoch, 0)
     if number > MOST_EPOCHS:
         raise ConfigError(f"set_epoch: epoch={number} must be in 0..{MOST_EPOCHS}.")
@@ -153,15 +142,7 @@ def check_set_epoch(epoch: object) -> int:
 
 
 def check_num_workers(asked: int | None, num_workers: int) -> None:
-    """Checks that as many workers go on with the state of a stream as saved it.
-
-    Args:
-        asked: the workers of the state, >= 1; None: unknown.
-        num_workers: that there are, 0 for none.
-
-    Raises:
-        StateMismatchError: they are others.
-    """
+    """Checks that as many workers go on with the state of a stream as saved it."""
     if asked is not None and asked != max(1, num_workers):
         raise StateMismatchError(
             f"num_workers: {asked} in the state, {num_workers or 'none, which counts as 1,'} here. A stream goes on in "

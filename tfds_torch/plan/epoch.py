@@ -255,15 +255,7 @@ class EpochPlan:
 
 
 def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:
-    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch.
-
-    Args:
-        plan: the epoch plan; its world names the pipeline.
-        start_batch: the rank's batch at which this iteration of the epoch begins.
-
-    Raises:
-        ConfigError: start_batch lies outside 0..num_batches.
-    """
+    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch."""
     numbers = plan.worker_batches(start_batch)
     slots = len(numbers) * plan.batch_size
     if not numbers or numbers[-1] != plan.num_batches - 1:
@@ -283,9 +275,6 @@ class WorkerOrder:
         plan: the epoch plan; its world names the worker.
         epoch: which epoch, >= 0.
         start_batch: the rank's batch at which this iteration of the epoch begins, 0 <= start_batch <= num_batches.
-
-    Raises:
-        ConfigError: there is no such epoch or batch.
     """
 
     plan: EpochPlan
@@ -316,19 +305,12 @@ class WorkerOrder:
 
         Returns:
             int64 [stop - start]: `pass_number * num_examples + index`.
-
-        Raises:
-            ConfigError: the positions are not within 0..len.
         """
         planned = self.planned(start, stop)
         return planned.pass_number * self.plan.num_examples + planned.index
 
     def planned(self, start: int, stop: int) -> PlannedBatch:
-        """Returns the examples at the same positions, the pass of each, and whether it is valid.
-
-        Raises:
-            ConfigError: the positions are not within 0..len.
-        """
+        """Returns the examples at the same positions, the pass of each, and whether it is valid."""
         if not 0 <= start <= stop <= len(self):
             raise ConfigError(
                 f"WorkerOrder: positions {start}:{stop} must lie within 0..{len(self)}, the examples that worker "

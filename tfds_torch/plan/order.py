@@ -99,9 +99,6 @@ def order_at(positions: Int64Array, num_examples: int, seed: int, pass_number: i
 
     Returns:
         int64 [n].
-
-    Raises:
-        ConfigError: seed or pass_number is negative.
     """
     _check_key(seed, pass_number)
     return _permute(positions, num_examples, f"order 1: seed {seed}, pass {pass_number}, examples {num_examples}")
@@ -114,19 +111,6 @@ def block_order_at(
 
     A permutation of 0..num_examples-1 like `order_at`'s, at the same cost: every window that a position falls into
     adds one more set of keys (and, for windows of at most 4,096 examples, the hashes of that window).
-
-    Args:
-        positions: int64 [n], each in 0..num_examples-1.
-        num_examples: N, the number of examples of a pass.
-        seed: any integer >= 0.
-        pass_number: which pass over the examples, any integer >= 0.
-        blocks: the sizes of blocks and windows.
-
-    Returns:
-        int64 [n].
-
-    Raises:
-        ConfigError: seed or pass_number is negative.
     """
     _check_key(seed, pass_number)
     if positions.size == 0:

@@ -19,16 +19,7 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class StateField:
-    """What a field of a saved state may hold: plain values only, as JSON gives them back.
-
-    Attributes:
-        kind: its type; a bool is no int here.
-        least: of an int.
-        most: of an int.
-        choices: of a str, when only these are known.
-        or_none: whether it may be None.
-        remedy: what to do where a dataset has another value; empty: the dataset may continue the state.
-    """
+    """What a field of a saved state may hold: plain values only, as JSON gives them back."""
 
     kind: type
     least: int = 0
@@ -106,11 +97,7 @@ POSITION_FIELDS = {
 
 
 def check_kind(state: Mapping[Any, Any]) -> dict[str, StateField]:
-    """Returns the fields that a saved state of its version must have.
-
-    Raises:
-        StateMismatchError: it is another kind of state, easily taken for a LoaderState, or of an unknown version.
-    """
+    """Returns the fields that a saved state of its version must have."""
     if "_snapshot" in state or "_num_yielded" in state:
         raise StateMismatchError(
             "This is the state of a StatefulDataLoader, not of its dataset: give it to the loader's load_state_dict, "
@@ -134,11 +121,7 @@ def check_kind(state: Mapping[Any, Any]) -> dict[str, StateField]:
 
 
 def read_fields(what: str, state: object, fields: Mapping[str, StateField]) -> dict[str, Any]:
-    """Returns the fields of a saved state, each of its type and in its range.
-
-    Raises:
-        StateMismatchError: state is no dict, lacks a field, has an unknown one, or a value that cannot be.
-    """
+    """Returns the fields of a saved state, each of its type and in its range."""
     if not isinstance(state, Mapping):
         raise StateMismatchError(f"{what}: a saved state is a dict, and this is {quoted(state)}.")
     missing = [name for name in fields if name not in state]
@@ -165,13 +148,7 @@ def checksum_of(fields: Mapping[str, Any]) -> str:
 
 
 def differences(stored: Mapping[str, Any], here: Mapping[str, Any], *, allow_batch_change: bool) -> list[str]:
-    """Returns a sentence and a remedy for every field of a state that keeps a dataset from continuing it.
-
-    Args:
-        stored: the fields of the state.
-        here: those of the dataset.
-        allow_batch_change: whether another global batch size may continue the state, in read mode `index`.
-    """
+    """Returns a sentence and a remedy for every field of a state that keeps a dataset from continuing it."""
     blocks = stored["block_records"], stored["window_blocks"]
     window_records = None if None in blocks else math.prod(blocks)
     found = []

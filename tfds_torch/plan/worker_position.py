@@ -97,21 +97,13 @@ class WorkerPosition(Generic[State]):
 
     @classmethod
     def from_dict(cls, state: object, kind: type[State]) -> "WorkerPosition[State]":
-        """Returns the position that `to_dict` wrote, with a `began_at` of a type.
-
-        Raises:
-            StateMismatchError: a field is missing, unknown, of a wrong type, out of range, or changed after saving.
-        """
+        """Returns the position that `to_dict` wrote, with a `began_at` of a type."""
         fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
         return cls._of_fields(fields, kind.from_dict(fields["began_at"]))
 
     @classmethod
     def load(cls, state: object, here: State, *, worker: int, num_workers: int) -> "WorkerPosition[State]":
-        """Returns a saved position from which a worker of `num_workers` can go on; `here` as in `LoaderState.load`.
-
-        Raises:
-            StateMismatchError: as in `from_dict` and `LoaderState.load`, or it is the position of another worker.
-        """
+        """Returns a saved position from which a worker of `num_workers` can go on; `here` as in `LoaderState.load`."""
         fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
         position = cls._of_fields(fields, type(here).load(fields["began_at"], here))
         if position.num_workers != num_workers:
@@ -162,15 +154,7 @@ class WorkerPosition(Generic[State]):
 
 
 def read_stateful(state: object, kind: type[State]) -> State:
-    """Returns the point at which torchdata's `StatefulDataLoader` saved a state, free of its workers.
-
-    Args:
-        state: what `StatefulDataLoader.state_dict()` returned.
-        kind: the type of the state that is returned; it reads its own fields.
-
-    Raises:
-        StateMismatchError: it is not such a state, or it does not lie between two batches.
-    """
+    """Returns the point at which torchdata's `StatefulDataLoader` saved a state, free of its workers."""
     if not isinstance(state, Mapping):
         raise StateMismatchError(
             f"A StatefulDataLoader's state_dict() is a dict with '_snapshot' or 'dataset_state', and this is "

@@ -27,9 +27,6 @@ def write_atomically(path: Path, content: bytes, *, follows_link: bool = True) -
         content: all of it.
         follows_link: whether a symbolic link there stays, and its target is replaced. False: whatever is there is
             replaced by a file that only this user can write to.
-
-    Raises:
-        OSError: it cannot be written; what was there is still there.
     """
     file = AtomicFile(path, removes_left_behind=False, follows_link=follows_link)
     try:
@@ -52,9 +49,6 @@ class AtomicFile:
             else has to see to it: one does not see another's locks on every file system.
         follows_link: whether a symbolic link there stays, and its target is replaced. False: whatever is there is
             replaced by a file that only this user can write to.
-
-    Raises:
-        OSError: nothing can be written there.
     """
 
     def __init__(self, path: Path, *, removes_left_behind: bool = True, follows_link: bool = True) -> None:
@@ -151,11 +145,7 @@ def _prefix(path: Path) -> str:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Writes the names of a folder to the disk.
-
-    Raises:
-        OSError: they cannot be written.
-    """
+    """Writes the names of a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

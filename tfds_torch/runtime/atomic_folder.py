@@ -46,11 +46,7 @@ class AtomicFolder:
         self.new, self.old = (self.path.parent / f".{name}.{what}" for what in ("new", "old"))
 
     def check(self) -> None:
-        """Raises ConfigError where the folder cannot be replaced; changes nothing.
-
-        Raises:
-            OSError: it cannot be looked into.
-        """
+        """Raises ConfigError where the folder cannot be replaced; changes nothing."""
         parent = self.path.parent
         if os.path.ismount(self.path):
             raise ConfigError(
@@ -72,11 +68,7 @@ class AtomicFolder:
                 )
 
     def settle(self) -> None:
-        """Puts the new folder in its place if a kill came between the two renames; any process may do so.
-
-        Raises:
-            OSError: it cannot be renamed.
-        """
+        """Puts the new folder in its place if a kill came between the two renames; any process may do so."""
         if os.path.lexists(self.path) or not self.old.is_dir():
             return
         with suppress(FileNotFoundError):  # Another process was faster.
@@ -88,9 +80,6 @@ class AtomicFolder:
 
         Args:
             note: what `note_of` returns then, also in a later process.
-
-        Raises:
-            OSError: it cannot be made.
         """
         self.new.mkdir(exist_ok=True)
         with open(self.new / MARKER, "wb", 0) as file:
@@ -98,11 +87,7 @@ class AtomicFolder:
             os.fsync(file.fileno())
 
     def discard(self) -> None:
-        """Removes the new folder, if it was begun.
-
-        Raises:
-            OSError: it cannot be removed.
-        """
+        """Removes the new folder, if it was begun."""
         if not self._is_marked(self.new):
             return
         for entry in list(os.scandir(self.new)):
@@ -149,11 +134,7 @@ class AtomicFolder:
             return ""
 
     def end(self) -> None:
-        """Forgets the old folder, which was removed.
-
-        Raises:
-            OSError: the marker cannot be removed.
-        """
+        """Forgets the old folder, which was removed."""
         (self.path / MARKER).unlink(missing_ok=True)
         fsync_folder(self.path)  # Another new folder may be begun only when this one is known to be in its place.
 
@@ -180,9 +161,6 @@ def exchange(one: Path, other: Path) -> bool:
 
     Returns:
         False: the system, or the file system, has no such call; nothing was changed.
-
-    Raises:
-        OSError: the system refuses it; nothing was changed.
     """
     call = _exchanging_call()
     if call is None:

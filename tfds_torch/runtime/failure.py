@@ -9,13 +9,7 @@ from tfds_torch.errors import TfdsTorchError, WorkerError
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that was raised in a worker, as text: its type may be unknown here, or expensive to import.
-
-    Attributes:
-        module, name: of its type.
-        message: `str` of it.
-        trace: the traceback, causes included.
-    """
+    """An exception that was raised in a worker, as text: its type may be unknown here, or expensive to import."""
 
     module: str
     name: str
@@ -32,11 +26,7 @@ class Failure:
         return cls(type(error).__module__, type(error).__qualname__, message, traceback.format_exc())
 
     def to_error(self, where: str) -> Exception:
-        """Returns the exception to raise: of the original type where that is known here without an import.
-
-        Args:
-            where: which worker raised it.
-        """
+        """Returns the exception to raise: of the original type where that is known here without an import."""
         text = _Text(f"{self.message}\n\nRaised in {where}:\n{self.trace}")
         kind = getattr(sys.modules.get(self.module), self.name, None)
         if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, StopIteration):

@@ -80,11 +80,7 @@ class SourceStats:
 
 @dataclass(frozen=True)
 class FeederStats:
-    """What the sources of a Feeder have done.
-
-    Attributes:
-        sources: name -> stats, of the sources that were started.
-    """
+    """What the sources of a Feeder have done."""
 
     sources: Mapping[str, SourceStats]
 

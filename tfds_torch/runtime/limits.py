@@ -26,47 +26,28 @@ _MOST_WORKERS = 16  # Of a rank: more have rarely anything to do, and each takes
 
 
 class UsableCores(NamedTuple):
-    """The processors that this process, and all ranks beside it, may use.
-
-    Attributes:
-        number: how many; a container may be given a fraction.
-        source: where the number comes from, for messages.
-    """
+    """The processors that this process, and all ranks beside it, may use."""
 
     number: float
     source: str
 
 
 class WorkerChoice(NamedTuple):
-    """A number of workers for each rank.
-
-    Attributes:
-        num_workers: how many; 0: the training process reads by itself.
-        reason: a sentence with all figures.
-    """
+    """A number of workers for each rank (0: the training process reads by itself), and the reason with all figures."""
 
     num_workers: int
     reason: str
 
 
 class MemoryLimit(NamedTuple):
-    """The most memory that this process, and what runs beside it, may take.
-
-    Attributes:
-        bytes: the limit.
-        source: where it comes from, for messages: `the machine's memory`, or `the container's limit, <file>`.
-    """
+    """The most memory that this process, and what runs beside it, may take, and where the limit comes from."""
 
     bytes: int
     source: str
 
 
 def usable_cores(root: Path = _ROOT) -> UsableCores:
-    """Returns the processors that this process may use: its affinity, or its container's share of their time.
-
-    Args:
-        root: the file system's root.
-    """
+    """Returns the processors that this process may use: its affinity, or its container's share of their time."""
     if hasattr(os, "sched_getaffinity"):
         found = UsableCores(len(os.sched_getaffinity(0)), "this process's affinity")
     else:
@@ -85,11 +66,7 @@ def num_cores() -> int:
 
 
 def num_local_ranks(environ: Mapping[str, str]) -> int:
-    """Returns how many ranks share this machine: `LOCAL_WORLD_SIZE` of an environment, 1 where it has none.
-
-    Raises:
-        ConfigError: it is not an integer >= 1.
-    """
+    """Returns how many ranks share this machine: `LOCAL_WORLD_SIZE` of an environment, 1 where it has none."""
     text = environ.get("LOCAL_WORLD_SIZE", "1")
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise ConfigError(f"LOCAL_WORLD_SIZE={text!r} in the environment must be an integer >= 1, or not be there.")
@@ -97,11 +74,7 @@ def num_local_ranks(environ: Mapping[str, str]) -> int:
 
 
 def memory_limit(root: Path = _ROOT) -> MemoryLimit:
-    """Returns the smallest limit of memory, the machine's own or one of a container.
-
-    Args:
-        root: the file system's root.
-    """
+    """Returns the smallest limit of memory, the machine's own or one of a container."""
     limits = [
         MemoryLimit(size, f"the container's limit, {folder / name}")
         for folder in group_folders("memory", root)
@@ -116,9 +89,6 @@ def available_bytes(root: Path = _ROOT) -> int:
     """Returns the memory that may still be taken without swapping or being ended.
 
     Files that were read lately count as free: the system drops them first.
-
-    Args:
-        root: the file system's root.
     """
     in_groups = (_available_in_group(folder) for folder in group_folders("memory", root))
     free: int = psutil.virtual_memory().available
@@ -162,10 +132,6 @@ def group_folders(controller: str, root: Path = _ROOT) -> list[Path]:
 
     A limit of any of them binds. Folders that a container does not show are left out; where there are no control
     groups, the list is empty.
-
-    Args:
-        controller: `memory` or `cpu`.
-        root: the file system's root.
     """
     paths = _own_paths(root)
     folders = []

@@ -103,9 +103,6 @@ class StageMetrics:
 
     Every process has a row of its own: workers 0 to num_workers - 1, and the training process after them. Any thread of
     a process may report. They are inherited by forked workers and travel to spawned ones; other copies begin anew.
-
-    Args:
-        num_workers: of the loader, 0 for none.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -121,15 +118,7 @@ class StageMetrics:
         self._numbers[self._row + _PID] = os.getpid()
 
     def add(self, stage: str, seconds: float) -> None:
-        """Adds the time that a stage took.
-
-        Args:
-            stage: one of `STAGES`.
-            seconds: how long.
-
-        Raises:
-            ConfigError: there is no such stage.
-        """
+        """Adds the time that a stage took."""
         column = _STAGE_COLUMNS.get(stage)
         if column is None:
             raise ConfigError(f"There is no stage {stage!r}: the stages are {', '.join(STAGES)}.")

@@ -15,10 +15,6 @@ class OneThreadIterator(Iterator[T]):
 
     Two threads that take turns would each miss what the other got. The second one gets an error instead, and the first
     one all the items. So does a forked process that took the iterator along.
-
-    Args:
-        items: what is yielded. Where it is a generator, closing this closes it.
-        name: what it is, for the message.
     """
 
     def __init__(self, items: Iterator[T], name: str) -> None:

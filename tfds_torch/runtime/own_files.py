@@ -37,10 +37,6 @@ def own_folder(folder: Path, *, closes: bool = False) -> Path:
         folder: its path; a link to a folder is followed, once.
         closes: whether a folder of this user to which others can write is closed to them; for folders that this
             package makes, with whatever umask.
-
-    Raises:
-        ForeignFileError: it belongs to another user, or others can write to it.
-        OSError: it cannot be made, or is not a folder.
     """
     folder = folder.resolve()
     _make_private(folder)
@@ -49,12 +45,7 @@ def own_folder(folder: Path, *, closes: bool = False) -> Path:
 
 
 def check_own_folder(folder: Path, *, closes: bool = False) -> None:
-    """Checks a folder that is there; see `own_folder`.
-
-    Raises:
-        ForeignFileError: it belongs to another user, or others can write to it.
-        OSError: it is not there, or is not a folder.
-    """
+    """Checks a folder that is there, as `own_folder` does."""
     found = folder.stat()
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
@@ -67,24 +58,12 @@ def check_own_folder(folder: Path, *, closes: bool = False) -> None:
 
 
 def check_own_file(path: Path | str) -> None:
-    """Checks a file by its name; in a folder of this user's own nobody can exchange it afterwards.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ForeignFileError: it is not this user's own.
-        OSError: it cannot be looked at.
-    """
+    """Checks a file by its name; in a folder of this user's own nobody can exchange it afterwards."""
     _check(path, os.lstat(path))
 
 
 def open_own(path: Path | str, flags: int = os.O_RDONLY) -> int:
-    """Opens a file of this user's own and returns its descriptor; a FIFO is not waited for, and no link is followed.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ForeignFileError: it is not this user's own; nothing was read or written.
-        OSError: it cannot be opened.
-    """
+    """Opens a file of this user's own and returns its descriptor; a FIFO is not waited for, and no link is followed."""
     with suppress(FileNotFoundError):  # O_CREAT makes it.
         check_own_file(path)
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
@@ -97,32 +76,20 @@ def open_own(path: Path | str, flags: int = os.O_RDONLY) -> int:
 
 
 def read_own(path: Path) -> bytes:
-    """Returns the content of a file of this user's own, 64 MiB at most.
-
-    Raises:
-        OSError: as `open_own`.
-    """
+    """Returns the content of a file of this user's own, 64 MiB at most."""
     with open(open_own(path), "rb") as file:
         return file.read(_MOST_BYTES)
 
 
 def write_own(path: Path, content: bytes) -> None:
-    """Writes a file of this user's own in place; one that is not there is made, and only this user can read it.
-
-    Raises:
-        OSError: as `open_own`, or it cannot be written.
-    """
+    """Writes a file of this user's own in place; one that is not there is made, and only this user can read it."""
     with open(open_own(path, os.O_WRONLY | os.O_CREAT), "wb") as file:
         file.truncate()
         file.write(content)
 
 
 def remove_foreign(path: Path) -> None:
-    """Removes a file that is not this user's own from a folder that is; a folder in its place stays.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
+    """Removes a file that is not this user's own from a folder that is; a folder in its place stays."""
     try:
         check_own_file(path)
     except FileNotFoundError:
@@ -133,11 +100,7 @@ def remove_foreign(path: Path) -> None:
 
 
 def own_lock(path: Path) -> BaseFileLock:
-    """Returns the lock of a path in a folder of this user's own, not held; what is not a lock of this user's goes.
-
-    Raises:
-        OSError: what is there cannot be removed.
-    """
+    """Returns the lock of a path in a folder of this user's own, not held; what is not a lock of this user's goes."""
     remove_foreign(path)
     return FileLock(path, mode=0o600)  # With umask 002 the next process would take it for foreign.
 

@@ -16,12 +16,6 @@ def check_functions(functions: Mapping[str, Any]) -> None:
     """Checks functions that go to a process which is being started, by spawn or by a fork server; else does nothing.
 
     Other values are not looked at: pickling them once more would take time, and share their memory twice.
-
-    Args:
-        functions: name -> value.
-
-    Raises:
-        ConfigError: a function cannot be pickled.
     """
     starting = get_spawning_popen()
     for name, value in functions.items() if starting is not None else ():
@@ -32,13 +26,7 @@ def check_functions(functions: Mapping[str, Any]) -> None:
 
 
 def unpicklable(parts: Mapping[str, Any], error: Exception, method: str) -> ConfigError | None:
-    """Returns the error that names the part of a worker's arguments which cannot be pickled; None: it is not found.
-
-    Args:
-        parts: name -> value, as the user gave them.
-        error: that the start of the worker has raised.
-        method: how workers are started.
-    """
+    """Returns the error that names the part of a worker's arguments which cannot be pickled; None: it is not found."""
     for name, value in parts.items():
         found = _find(value, name, error, _MOST_LEVELS)
         if found is not None:

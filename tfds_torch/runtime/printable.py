@@ -48,11 +48,7 @@ def printable(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """Returns `repr(value)` for a message, cut after `QUOTED` characters.
-
-    Args:
-        value: of a file or of a user.
-    """
+    """Returns `repr(value)` for a message, cut after `QUOTED` characters."""
     text = _bounded.repr(value)
     if len(text) > QUOTED:
         return text[:QUOTED] + _MORE

@@ -55,12 +55,7 @@ def process_state(pid: int) -> tuple[str, str]:
 
 
 def describe_exit(exit_code: int, cut: str | None = None) -> str:
-    """Returns how a process ended, as the end of a sentence that begins with its name.
-
-    Args:
-        exit_code: of the process.
-        cut: which file was cut while it was mapped, as a clause; None: none, as far as known.
-    """
+    """Returns how a process ended, as the end of a sentence; `cut` names the file that was cut while it was mapped."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:

@@ -27,15 +27,6 @@ class WorkerProcesses:
 
     They belong to the process that starts them: another one that was forked from it neither watches nor ends them, not
     even by its exit. For one thread.
-
-    Args:
-        start: how they start: "fork", "spawn", "forkserver", or a context of multiprocessing.
-        output: what they write to; spawned ones report there why they could not begin.
-        num_workers: of the pool.
-
-    Attributes:
-        context: in which they start; it also makes their pipes.
-        method: by which they start.
     """
 
     def __init__(self, start: str | BaseContext, output: WorkerOutput, num_workers: int) -> None:
@@ -55,10 +46,6 @@ class WorkerProcesses:
             args: of the target.
             inputs: name -> what the user gave of the arguments, for the message where it cannot be pickled.
             is_daemon: False: it may start processes itself.
-
-        Raises:
-            ConfigError: an input cannot be pickled, or the script that the worker would import is not a file.
-            WorkerError: the process that starts workers has ended.
         """
         name = f"tfds_torch worker {len(self._processes)}"
         worker = self.context.Process(target=target, args=args, name=name, daemon=is_daemon)  # type: ignore[attr-defined]
@@ -90,12 +77,7 @@ class WorkerProcesses:
         return [worker.sentinel for worker in self._processes]
 
     def find_dead(self, workers: set[int], wait_s: float = 0.0) -> list[tuple[int, int, int]]:
-        """Returns (worker, pid, exit code) of those that have ended, as far as this process is their owner.
-
-        Args:
-            workers: which ones to look at.
-            wait_s: how long to wait for the first of them.
-        """
+        """Returns (worker, pid, exit code) of those that have ended; waits `wait_s` seconds for the first of them."""
         processes = [(worker, self._processes[worker]) for worker in sorted(workers)] if self.is_owner else []
         if wait_s:
             ending = wait([found.sentinel for _, found in processes], wait_s)
@@ -105,11 +87,7 @@ class WorkerProcesses:
         return [(worker, found.pid, found.exitcode) for worker, found in processes if found.exitcode is not None]
 
     def end(self, grace_s: float) -> None:
-        """Waits for the workers, and ends those that are left by SIGKILL; a second call does nothing.
-
-        Args:
-            grace_s: how long they have to end by themselves, seconds.
-        """
+        """Waits for the workers, and ends those that are left by SIGKILL; a second call does nothing."""
         if not self.is_owner:
             return
         ends_at, waiting = time.monotonic() + grace_s, set(self.sentinels)

@@ -57,9 +57,6 @@ class StatsCollector:
 
     Args:
         loaders: name -> what returns its stats: `feeder.metrics`, `loader.stats`. The name is the label `loader`.
-
-    Raises:
-        ConfigError: the package prometheus-client is not installed.
     """
 
     def __init__(self, loaders: Mapping[str, Callable[[], Stats]]) -> None:

@@ -142,11 +142,7 @@ class SharedSlots:
 
 
 class SlotPacking:
-    """Finds where parts of a batch lie in slots, or may be copied to; slots are free again where packing fails.
-
-    Args:
-        slots: of the worker; None: there are none, and so there is no place.
-    """
+    """Finds where parts of a batch lie in slots, or may be copied to; slots are free again where packing fails."""
 
     def __init__(self, slots: SharedSlots | None) -> None:
         self.slots = slots
@@ -154,12 +150,7 @@ class SlotPacking:
         self._taken: list[NDArray[np.uint8]] = []
 
     def find_slot(self, address: int, num_bytes: int) -> tuple[int, int] | None:
-        """Returns slot and offset of memory that lies in a slot which this process has taken; None: it does not.
-
-        Args:
-            address: where it begins.
-            num_bytes: how far it reaches.
-        """
+        """Returns slot and offset of memory that lies in a slot which this process has taken; None: it does not."""
         slots = self.slots
         found = None if slots is None or not num_bytes else slots.find(address)
         if slots is None or found is None:

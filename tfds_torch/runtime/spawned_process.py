@@ -36,11 +36,6 @@ def with_reports(context: contexts.BaseContext, output: WorkerOutput, num_worker
 
     Its processes are the workers 0, 1, ... of a loader, in the order in which they are made. A context that forks, or
     that has processes of its own, is returned as it is.
-
-    Args:
-        context: how processes start.
-        output: what a worker writes to.
-        num_workers: of the loader.
     """
     if isinstance(context, contexts.DefaultContext):
         context = context.get_context(context.get_start_method())
@@ -148,11 +143,7 @@ with suppress(AttributeError):  # Not on Windows.
 
 
 def describe_guard(argument: str | None = None) -> str:
-    """Returns what to do about a script that starts workers whenever it is imported.
-
-    Args:
-        argument: of the loader, by which workers can be forked; None: there is none.
-    """
+    """Returns what to do about a script that starts workers whenever it is imported."""
     other = "" if argument is None else f" Or start workers with {argument}='fork'."
     return (
         f"A worker that is not forked imports the script anew: put the lines of the script that make and read loaders "

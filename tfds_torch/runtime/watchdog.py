@@ -46,11 +46,7 @@ class Watchdog:
         self._stack: str | None = None  # Where the step was when it was interrupted.
 
     def run(self, step: Callable[[], T]) -> T:
-        """Returns what a step returns.
-
-        Raises:
-            StallError: it took too long.
-        """
+        """Returns what a step returns."""
         result: list[T] = []
         try:
             try:

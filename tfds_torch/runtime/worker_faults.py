@@ -46,15 +46,7 @@ class ErrorContext:
 
 
 class WorkerFaults:
-    """Describes the faults of a loader's workers, by what these have reported before.
-
-    Args:
-        names: of what they read.
-        metrics: what they report to.
-        output: what they write.
-        timeout_s: how long a batch may take, seconds; None: for ever.
-        can_import_only: whether they find only what a fresh interpreter can import.
-    """
+    """Describes the faults of a loader's workers, by what these have reported before."""
 
     def __init__(
         self,
@@ -68,11 +60,7 @@ class WorkerFaults:
         self.timeout_s, self.can_import_only = timeout_s, can_import_only
 
     def describe_deaths(self, dead: Sequence[tuple[int, int, int]]) -> str:
-        """Returns the message for workers that ended too early.
-
-        Args:
-            dead: number, pid and exit code of each.
-        """
+        """Returns the message for workers that ended too early, given number, pid and exit code of each."""
         for one in dead:
             unable = self._describe_unable(*one)
             if unable:  # All of its kind are.
@@ -114,22 +102,11 @@ class WorkerFaults:
         )
 
     def describe_protocol_error(self, worker: int, pid: int, what: str) -> str:
-        """Returns the message for a worker whose messages cannot be read.
-
-        Args:
-            worker: which one.
-            pid: its process.
-            what: it does, as the end of a sentence.
-        """
+        """Returns the message for a worker whose messages cannot be read; `what` is what it does."""
         return f"Worker {worker} (pid {pid}) {what}. {self.names.next_step}{self._last_lines(worker)}"
 
     def describe_stall(self, pids: Sequence[int], num_received: int) -> str:
-        """Returns the message for a batch that did not come in time.
-
-        Args:
-            pids: of the workers.
-            num_received: batches of this iteration that came; workers take turns.
-        """
+        """Returns the message for a batch that did not come in time; workers, whose processes are given, take turns."""
         if not pids:
             return f"{self._no_batch()} {self.names.next_step}"
         turns = [(num_received + number) % len(pids) for number in range(len(pids))]
@@ -152,11 +129,7 @@ class WorkerFaults:
         return said + (f"Its stacks:\n{stack}" if stack else "It does not tell its stack.")
 
     def describe_own_stall(self, stack: str) -> str:
-        """Returns the message for a batch that did not come where the training process reads by itself.
-
-        Args:
-            stack: of the thread that reads; may be empty.
-        """
+        """Returns the message for a batch that did not come where the training process reads by itself."""
         said = f"{self._no_batch()} The training process itself reads {self._place_of(0)}."
         return f"{said} The stack of its reading thread:\n{stack}" if stack else said
 

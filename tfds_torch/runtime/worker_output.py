@@ -22,9 +22,6 @@ class WorkerOutput:
     Into it goes what Python writes to `sys.stderr` in the worker (which also goes where it always goes), the stacks of
     its threads when it crashes by a signal, and when it is asked for them. What native code writes is not in it. The
     files are inherited by forked workers and travel to spawned ones.
-
-    Args:
-        num_workers: of the loader.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -60,13 +57,7 @@ class WorkerOutput:
         return "\n".join(lines[-most:]).strip("\n")
 
     def ask_for_stack(self, worker: int, pid: int, wait_s: float = 2.0) -> str | None:
-        """Returns the Python stacks of a worker's threads; None when it does not answer.
-
-        Args:
-            worker: which one; it has called `bind`.
-            pid: its process.
-            wait_s: how long to wait for it, seconds.
-        """
+        """Returns the Python stacks of a worker's threads; None when it does not answer."""
         if not self._files:
             return None
         file = self._files[worker]
@@ -97,12 +88,7 @@ class WorkerOutput:
 
 
 class _CopiedStream:
-    """A text stream of which a file gets a copy.
-
-    Args:
-        stream: the original.
-        file: descriptor of a file that is appended to; it begins anew when it is long.
-    """
+    """A text stream; what is written to it also goes to a file, which begins anew when it is long."""
 
     def __init__(self, stream: TextIO, file: int) -> None:
         self._stream, self._file = stream, file

@@ -28,14 +28,7 @@ _KEPT_BYTES, _LARGEST_HEAPED_BYTES = 1 << 27, 1 << 26
 
 
 def init_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slots: SharedSlots | None) -> None:
-    """Prepares this process, a worker of that number.
-
-    Args:
-        worker: its number.
-        metrics: what it reports to.
-        output: what it writes to standard error.
-        slots: in which its batches are handed over; None: there are none.
-    """
+    """Prepares this process to be a worker: its signals, its parent, what it reports to and writes to."""
     # Ctrl-C reaches the whole process group: the training process ends its workers when it gives up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
