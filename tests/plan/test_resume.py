@@ -10,8 +10,7 @@ from plan.oracle import collect_round_robin, plans, write_out
 from plan.saved_states import state_of
 
 from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder
-from tfds_torch.plan.state import LoaderState
-from tfds_torch.plan.worker_position import WorkerPosition
+from tfds_torch.plan.state import LoaderState, WorkerPosition
 from tfds_torch.plan.world import World
 
 Batches = dict[

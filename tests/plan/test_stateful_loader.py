@@ -13,14 +13,13 @@ from plan.saved_states import PLAN, message_of, state_of
 
 from tfds_torch.errors import StateMismatchError
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.state import LoaderState
-from tfds_torch.plan.worker_position import WorkerPosition
+from tfds_torch.plan.state import LoaderState, WorkerPosition
 from tfds_torch.plan.world import World
 
 PLANS = plans(max_examples=120, max_replicas=3, max_workers=5, max_batch_size=5)
 
 
-def position_of(plan: EpochPlan, began_at: LoaderState, worker: int, num_delivered: int) -> WorkerPosition[LoaderState]:
+def position_of(plan: EpochPlan, began_at: LoaderState, worker: int, num_delivered: int) -> WorkerPosition:
     """Where a worker is when the loader has handed over so many batches of the iteration."""
     rest = range(began_at.batches_delivered, plan.num_batches)
     per_worker = [list(rest[number :: plan.world.num_workers]) for number in range(plan.world.num_workers)]

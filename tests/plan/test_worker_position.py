@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from plan.saved_states import PLAN, message_of, state_of
 
-from tfds_torch.plan.state import LoaderState
-from tfds_torch.plan.worker_position import WorkerPosition
+from tfds_torch.plan.state import WorkerPosition
 
 HERE = state_of(PLAN)
 POSITION = WorkerPosition(1, 3, 2, 5, state_of(PLAN, 4))
@@ -18,7 +17,7 @@ def test_a_position_is_the_same_after_saving() -> None:
     saved = POSITION.to_dict()
     assert list(saved) == ["worker", "num_workers", "batches", "examples", "began_at", "checksum"]
     assert saved["began_at"] == POSITION.began_at.to_dict()
-    assert WorkerPosition.from_dict(json.loads(json.dumps(saved)), LoaderState) == POSITION
+    assert WorkerPosition.from_dict(json.loads(json.dumps(saved))) == POSITION
     assert WorkerPosition.load(saved, HERE, worker=1, num_workers=3) == POSITION
 
 
@@ -49,12 +48,12 @@ def test_every_changed_field_of_a_position_is_named(name: str) -> None:
     for value in values:
         tampered = {**saved, name: value}
         if type(value) is not type(saved[name]) or value != saved[name]:
-            found = message_of(WorkerPosition.from_dict, tampered, LoaderState)
+            found = message_of(WorkerPosition.from_dict, tampered)
             assert name in found or (name == "began_at" and "LoaderState" in found)
             found = message_of(WorkerPosition.load, tampered, HERE, worker=1, num_workers=3)
             assert name in found or (name == "began_at" and "LoaderState" in found)
     missing = {key: value for key, value in saved.items() if key != name}
-    assert message_of(WorkerPosition.from_dict, missing, LoaderState) == (
+    assert message_of(WorkerPosition.from_dict, missing) == (
         f"This is no whole WorkerPosition. It lacks {name!r}. Load the state as it was saved."
     )
 
@@ -80,13 +79,13 @@ def test_a_changed_field_of_where_a_position_began_is_named() -> None:
     ],
 )  # fmt: skip
 def test_a_position_that_cannot_be_is_said(changes: dict[str, Any], message: str) -> None:
-    assert message_of(WorkerPosition.from_dict, replace(POSITION, **changes).to_dict(), LoaderState) == message
+    assert message_of(WorkerPosition.from_dict, replace(POSITION, **changes).to_dict()) == message
 
 
 def test_a_changed_position_is_said() -> None:
     changed = replace(POSITION, batches=1)
     saved = {**changed.to_dict(), "checksum": POSITION.to_dict()["checksum"]}
-    assert message_of(WorkerPosition.from_dict, saved, LoaderState) == (
+    assert message_of(WorkerPosition.from_dict, saved) == (
         f"WorkerPosition: checksum={saved['checksum']!r} does not fit its fields, which give "
         f"{changed.to_dict()['checksum']!r}. One of worker=1, num_workers=3, batches=1, examples=5, began_at or the "
         f"checksum was changed after saving. Load the state as it was saved."

@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader
 from tfds_torch import ImageDataset, ParserTfds, World
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.cursor import Start
-from tfds_torch.plan.state import LoaderState
-from tfds_torch.plan.worker_position import WorkerPosition
+from tfds_torch.plan.state import LoaderState, WorkerPosition
 from torch_data import resume_scenarios
 from torch_data.conftest import NUMBERED_SHARDS
 from torch_data.resume_scenarios import Reads, state_at

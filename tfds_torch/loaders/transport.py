@@ -110,7 +110,10 @@ _MOST_JOINED_BYTES = 1 << 16  # Of a message that is written at once.
 
 
 class PipeTransport:
-    """Carries large arrays in `SharedSlots`, and the rest through a pipe of each worker, which is private."""
+    """Carries large arrays in `SharedSlots`, and the rest through a pipe of each worker, which is private.
+
+    What finds no room in a slot goes through the pipe, too. The receiver never waits for the rest of a message.
+    """
 
     name = "shared"
 

@@ -109,8 +109,9 @@ def block_order_at(
 ) -> Int64Array:
     """Returns the examples at any positions of a pass's block order.
 
-    A permutation of 0..num_examples-1 like `order_at`'s, at the same cost: every window that a position falls into
-    adds one more set of keys (and, for windows of at most 4,096 examples, the hashes of that window).
+    A permutation of 0..num_examples-1 like `order_at`'s, with its arguments, at the same cost: every window that a
+    position falls into adds one more set of keys (and, for windows of at most 4,096 examples, the hashes of that
+    window).
     """
     _check_key(seed, pass_number)
     if positions.size == 0:

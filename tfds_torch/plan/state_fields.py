@@ -19,7 +19,10 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class StateField:
-    """What a field of a saved state may hold: plain values only, as JSON gives them back."""
+    """What a field of a saved state may hold: plain values only, as JSON gives them back.
+
+    The remedy says what to do where a dataset has another value; without one, the dataset may continue the state.
+    """
 
     kind: type
     least: int = 0
@@ -197,6 +200,23 @@ def _differences_of_world(stored: Mapping[str, Any], here: Mapping[str, Any]) ->
         names.append("num_workers")
     remedy = f"Read mode {stored['read_mode']!r} goes on in the same world only; 'index' in others too."
     return [_difference(name, stored, here, remedy) for name in names]
+
+
+def stateful_misfit(reason: str) -> StateMismatchError:
+    """Returns the error for a state of torchdata's StatefulDataLoader that cannot be."""
+    return StateMismatchError(f"StatefulDataLoader's state: {reason}")
+
+
+def stateful_entry(state: object, *path: str) -> object:
+    """Returns what lies at a path within the nested dicts of a StatefulDataLoader's state."""
+    for depth, name in enumerate(path):
+        if not isinstance(state, Mapping) or name not in state:
+            raise StateMismatchError(
+                f"StatefulDataLoader's state lacks {'/'.join(path[: depth + 1])!r}. Load the state as it was saved, by "
+                f"a loader over a dataset of tfds_torch."
+            )
+        state = state[name]
+    return state
 
 
 def _names(names: list[Any]) -> str:

@@ -20,7 +20,7 @@ MOST_LETTERS = 50
 
 
 def write_atomically(path: Path, content: bytes, *, follows_link: bool = True) -> None:
-    """Puts content in the place of a file; its mode stays, and that of a new file is the user's own.
+    """Puts content in the place of a file, whose mode stays; where that fails, the file is as it was.
 
     Args:
         path: of the file.

@@ -21,8 +21,7 @@ from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Position
 from tfds_torch.plan.epoch import EpochPlan, WorkerOrder
-from tfds_torch.plan.state import LoaderState
-from tfds_torch.plan.worker_position import WorkerPosition
+from tfds_torch.plan.state import WorkerPosition
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.plain_epochs import PlainCount, PlainEpochs
 
@@ -38,13 +37,13 @@ class Iteration:
     """
 
     plan: EpochPlan
-    began: WorkerPosition[LoaderState]
+    began: WorkerPosition
     num_examples: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_examples = self.began.batches * self.plan.batch_size + self.began.examples
 
-    def position(self) -> WorkerPosition[LoaderState]:
+    def position(self) -> WorkerPosition:
         """Returns how far this worker is."""
         began_at = self.began.began_at
         order = WorkerOrder(self.plan, began_at.epoch, began_at.batches_delivered)
@@ -67,7 +66,7 @@ class PlainIterations:
     def __init__(self) -> None:
         self.epochs = PlainEpochs()
         self._iteration: Iteration | None = None
-        self._restored: WorkerPosition[LoaderState] | None = None
+        self._restored: WorkerPosition | None = None
         self._restored_by: int | None = os.getpid()
 
     def set_epoch(self, epoch: int) -> None:
@@ -76,7 +75,7 @@ class PlainIterations:
         if self._restored is not None and self._restored.began_at.epoch != epoch:
             self._restored = None
 
-    def restore(self, position: WorkerPosition[LoaderState] | None) -> None:
+    def restore(self, position: WorkerPosition | None) -> None:
         """Lets the next iteration of this process go on at a position; None: nowhere in particular."""
         self._restored, self._restored_by, self._iteration = position, os.getpid(), None
 
@@ -140,7 +139,7 @@ class PlainIterations:
         delivered = _check_delivered(batches_delivered, count, state.num_batches, parser.batch_size)
         return state.at(state.batches_delivered + delivered).to_dict()
 
-    def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition[LoaderState] | None:
+    def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition | None:
         """Returns where an iteration that begins now goes on, once.
 
         Raises:
