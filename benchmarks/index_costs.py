@@ -19,8 +19,8 @@ from benchmarks.tables import Column, Ratio, Table, collect
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
 from tfds_torch.runtime import subprocess_call
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.source import FileInstruction
 from tfds_torch.storage.tfrecord.reader import RecordIndex
 
 SLICE = 4096

@@ -4,8 +4,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.tfrecord.writer import TfrecordWriter
+from tfds_torch.storage.source import FileInstruction
+from tfds_torch.storage.tfrecord.framing import TfrecordWriter
 
 _NUM_BYTES = 1 << 20
 _RECORDS_AT_A_TIME = 1024

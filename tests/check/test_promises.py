@@ -19,7 +19,7 @@ from tfds_torch.check.verdict import Promise
 from tfds_torch.plan.assignment import Assignment, ShardRange, deal_examples, deal_files
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
 from tfds_torch.plan.world import World
-from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.source import FileInstruction
 
 EQUAL, FULL, IDS, ONCE, PADDING, SHARE, ORDER = range(7)
 """Positions of the promises in what `judge` returns."""

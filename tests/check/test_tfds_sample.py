@@ -17,7 +17,7 @@ from tfds_torch.check.tfds_sample import choose_examples, read_sample
 from tfds_torch.errors import ShardError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime import subprocess_call
-from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.source import FileInstruction
 from tfds_torch.storage.tfrecord.framing import read_records
 
 __all__ = ["cache_home", "datasets"]

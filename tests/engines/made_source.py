@@ -16,8 +16,7 @@ from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
-from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.source import Columns, FieldSpec
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 

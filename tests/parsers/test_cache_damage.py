@@ -32,8 +32,7 @@ from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.verify import verify
-from tfds_torch.storage.cached_pixels import CachedPixels
-from tfds_torch.storage.cached_source import PIXELS
+from tfds_torch.storage.cached_source import PIXELS, CachedPixels
 
 IMAGE_BYTES = SIDE * SIDE * 3
 NUM_FLIPS = 16

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from storage.tfrecord_writer import write
 
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.source import FileInstruction
 
 DATASET = "fake/plain:1.0.0"
 

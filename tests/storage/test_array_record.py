@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from storage.made_shards import DATASET, MadeSplit, made_records
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.storage.array_record import reader as array_record
-from tfds_torch.storage.array_record.reader import ArrayRecordFilesReader
+from tfds_torch.storage.array_record import source as array_record
+from tfds_torch.storage.array_record.source import ArrayRecordFilesReader
 
 
 def write_array_record(path: Path, records: list[bytes]) -> None:
@@ -202,8 +202,8 @@ def test_when_no_file_can_be_opened_the_advice_is_given(split: MadeSplit, run_py
     import os, resource
     import numpy as np
     from tfds_torch.errors import ShardError
-    from tfds_torch.storage.array_record.reader import ArrayRecordFilesReader
-    from tfds_torch.storage.file_instruction import FileInstruction
+    from tfds_torch.storage.array_record.source import ArrayRecordFilesReader
+    from tfds_torch.storage.source import FileInstruction
     reader = ArrayRecordFilesReader([FileInstruction({path!r}, 0, 6, 0, 6)], {DATASET!r})
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     others = []
@@ -234,8 +234,8 @@ def test_forked_processes_open_the_files_anew(split: MadeSplit, run_python: RunP
     code = f"""
     import os, signal
     import numpy as np
-    from tfds_torch.storage.array_record.reader import ArrayRecordFilesReader
-    from tfds_torch.storage.file_instruction import FileInstruction
+    from tfds_torch.storage.array_record.source import ArrayRecordFilesReader
+    from tfds_torch.storage.source import FileInstruction
 
     reader = ArrayRecordFilesReader([FileInstruction(*item) for item in {instructions!r}], {DATASET!r})
     expected = reader.read(np.arange(18))
@@ -273,8 +273,8 @@ def test_a_forked_process_names_the_damaged_record_too(split: MadeSplit, run_pyt
     import os
     import numpy as np
     from tfds_torch.errors import CorruptRecordError
-    from tfds_torch.storage.array_record.reader import ArrayRecordFilesReader
-    from tfds_torch.storage.file_instruction import FileInstruction
+    from tfds_torch.storage.array_record.source import ArrayRecordFilesReader
+    from tfds_torch.storage.source import FileInstruction
 
     def say() -> str:
         reader = ArrayRecordFilesReader([FileInstruction(*item) for item in {instructions!r}], {DATASET!r})

@@ -15,10 +15,9 @@ from conftest import RunPython
 from image_folder_fixtures import LABELS, NUM_TEST, NUM_TRAIN, folder, own_folder
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.image_folder.listing import list_image_folder
 from tfds_torch.storage.image_folder.source import ImageFolderSource
-from tfds_torch.storage.source import FieldSpec
+from tfds_torch.storage.source import FieldSpec, FileInstruction
 
 __all__ = ["folder", "own_folder"]
 

@@ -14,12 +14,12 @@ from storage.tfrecord_writer import boundaries, write
 from storage.webdataset.made_tars import write_samples
 
 from tfds_torch.errors import ShardError
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.open_files import stamp_of
 from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.source import FileInstruction
 from tfds_torch.storage.tfrecord.reader import RecordIndex
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
-from tfds_torch.storage.webdataset.index_opening import open_index
+from tfds_torch.storage.webdataset.tar_index import open_index
 
 DATASET = "fake/plain:1.0.0"
 RECORDS = [b"first", b"second", b"third"]

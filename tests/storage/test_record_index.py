@@ -19,8 +19,8 @@ from storage.tfrecord_writer import boundaries, header, write
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage import index_cache
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.source import FileInstruction
 from tfds_torch.storage.tfrecord import index_file
 from tfds_torch.storage.tfrecord.index_file import find_records
 from tfds_torch.storage.tfrecord.reader import RecordIndex
@@ -172,7 +172,7 @@ import numpy as np
 from tfds_torch.storage.index_cache import IndexCache
 from tfds_torch.storage.tfrecord import index_file
 from tfds_torch.storage.tfrecord.reader import RecordIndex
-from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.source import FileInstruction
 from tfds_torch.storage.record_source import InstructionTable
 
 instructions = [FileInstruction(*item) for item in {instructions!r}]
@@ -227,7 +227,7 @@ def test_a_builder_killed_while_it_writes_leaves_nothing_in_the_way(
     code = f"""
     import os, signal
     from tfds_torch.storage.tfrecord.reader import RecordIndex
-    from tfds_torch.storage.file_instruction import FileInstruction
+    from tfds_torch.storage.source import FileInstruction
     from tfds_torch.storage.record_source import InstructionTable
     os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
     RecordIndex.open(InstructionTable([FileInstruction(*item) for item in {instructions!r}], {DATASET!r}))
@@ -442,7 +442,7 @@ def test_on_a_full_disk_the_index_stays_in_memory_and_the_numbers_are_said(
     import logging, resource
     import numpy as np
     from tfds_torch.storage.tfrecord.reader import RecordIndex
-    from tfds_torch.storage.file_instruction import FileInstruction
+    from tfds_torch.storage.source import FileInstruction
     from tfds_torch.storage.record_source import InstructionTable
     logging.basicConfig(format="%(levelname)s %(message)s")
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

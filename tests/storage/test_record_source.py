@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from storage.made_shards import DATASET
 
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.source import FileInstruction
 
 NUM_IN_SHARD = 9
 

@@ -14,7 +14,7 @@ from storage import tfrecord_writer
 from tfds_torch.errors import ConfigError
 from tfds_torch.storage.array_record import writer as array_record
 from tfds_torch.storage.array_record.writer import ArrayRecordFileWriter
-from tfds_torch.storage.tfrecord.writer import TfrecordWriter, framed_bytes
+from tfds_torch.storage.tfrecord.framing import TfrecordWriter, framed_bytes
 from tfds_torch.storage.webdataset.writer import RECORD_BYTES, TarWriter, member_bytes, member_header, tar_bytes
 
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=100)

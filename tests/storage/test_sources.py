@@ -21,9 +21,8 @@ from storage.tfrecord_writer import write as write_tfrecord
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import RecordSource
-from tfds_torch.storage.source import FieldSpec, source_type
+from tfds_torch.storage.source import FieldSpec, FileInstruction, source_type
 from tfds_torch.storage.tfrecord import shard_counts
 from tfds_torch.storage.tfrecord.framing import count_records
 

@@ -385,7 +385,7 @@ def test_forked_processes_read_on_with_the_files_of_their_parent(split: MadeSpli
     import os, signal
     import numpy as np
     from tfds_torch.storage.tfrecord.reader import RecordIndex
-    from tfds_torch.storage.file_instruction import FileInstruction
+    from tfds_torch.storage.source import FileInstruction
     from tfds_torch.storage.record_source import InstructionTable
     from tfds_torch.storage.tfrecord.reader import TfrecordReader
 

@@ -52,7 +52,7 @@ from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import available_bytes, choose_workers, num_cores, usable_cores
 from tfds_torch.runtime.terminal import PatientConsole, make_progress, prepare_output
-from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.source import is_local
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
 _GRACE_S = 20.0

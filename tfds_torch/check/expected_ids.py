@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from tfds_torch.errors import ShardError
-from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.source import FileInstruction
 
 _USUAL_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 

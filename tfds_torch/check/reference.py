@@ -23,7 +23,7 @@ from tfds_torch.errors import ShardError
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.source import is_local
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 BETON_PROMISE = "the index is the file's"

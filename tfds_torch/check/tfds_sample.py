@@ -12,8 +12,8 @@ from tfds_torch.check.verdict import CappedList, Promise
 from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.array_record.source import ArrayRecordSource
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.record_source import RecordSource
+from tfds_torch.storage.source import FileInstruction
 
 TFDS_PROMISE = "the index is TFDS's own reader"
 _MOST_RUNS, _NUM_RANDOM = 16, 16

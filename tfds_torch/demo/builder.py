@@ -19,7 +19,7 @@ from tfds_torch.demo.embedded import EMBEDDED
 from tfds_torch.demo.fake.content import make_fake, open_real_builder
 from tfds_torch.demo.metadata import DemoMetadata, tfds_version
 from tfds_torch.demo.spec import DemoSpec
-from tfds_torch.storage.tfrecord.writer import TfrecordWriter
+from tfds_torch.storage.tfrecord.framing import TfrecordWriter
 
 
 class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):

@@ -7,7 +7,7 @@ from typing import Any
 from tfds_torch.engines.tensorflow_runtime import load_tensorflow, readable_reason
 from tfds_torch.errors import ShardError, TfdsTorchError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.source import is_local
 from tfds_torch.storage.tfrecord.framing import read_records
 
 _BLOCK_LENGTH = 16  # Records read from one file before the next file's turn.

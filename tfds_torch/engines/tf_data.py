@@ -22,7 +22,7 @@ from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.assignment import Assignment, ShardRange
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.order import Int64Array, epoch_order, examples_of
-from tfds_torch.storage.file_instruction import FileInstruction
+from tfds_torch.storage.source import FileInstruction
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,8 +29,8 @@ from tfds_torch.runtime.atomic_folder import AtomicFolder
 from tfds_torch.runtime.printable import printable, quoted
 from tfds_torch.runtime.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
-from tfds_torch.storage.beton.target import check_target
 from tfds_torch.storage.beton.verify import verify
+from tfds_torch.storage.beton.writer import check_target
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _COMMAND = "python -m tfds_torch.export"

@@ -19,8 +19,8 @@ from tfds_torch.plan.arguments import check_flag, check_integer, did_you_mean
 from tfds_torch.runtime.limits import num_cores
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
-from tfds_torch.storage.beton.target import check_target
-from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.beton.writer import check_target
+from tfds_torch.storage.source import is_local
 
 FORMATS = ("beton", *SHARDED)
 DEFAULT_CHUNK = 100

@@ -7,7 +7,7 @@ from pathlib import Path
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.samples import ParserSamples, SampleSource
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.source import is_local
 
 _Identity = tuple[int, int]
 """Device and number of a file or folder, whatever path leads to it."""

@@ -19,7 +19,7 @@ from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.array_record.writer import ArrayRecordFileWriter
 from tfds_torch.storage.record_source import RecordSource
-from tfds_torch.storage.tfrecord.writer import TfrecordWriter, framed_bytes
+from tfds_torch.storage.tfrecord.framing import TfrecordWriter, framed_bytes
 from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, LONGEST_NAME, RECORD_BYTES, TarWriter, member_bytes
 
 TAR_END_BYTES, TAR_BLOCK_BYTES = 2 * BLOCK_BYTES, RECORD_BYTES

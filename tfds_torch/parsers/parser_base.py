@@ -32,8 +32,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.source import Source
+from tfds_torch.storage.source import FileInstruction, Source
 
 _Self = TypeVar("_Self", bound="ParserBase")
 

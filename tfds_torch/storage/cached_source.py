@@ -1,21 +1,147 @@
 """CachedSource: a Source some of whose values lie in a `.beton` file as well, decoded."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.own_files import ForeignFileError, check_own_file, check_own_folder
+from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.beton.source import BetonSource
-from tfds_torch.storage.cached_pixels import CachedPixels
-from tfds_torch.storage.cached_rows import PIXELS_FIELD, CachedRows, read_rows
-from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.source import Columns, FieldSpec, Source
-from tfds_torch.storage.stored_pixels import StoredPixels
+from tfds_torch.storage.shard_errors import unreadable
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, Source
+from tfds_torch.storage.stored_pixels import Gather, Pixels, StoredPixels, gather_with_numpy
+
+
+class CachedPixels(StoredPixels):
+    """Images out of a cache; where it was cut since they were asked for, they come from the original files.
+
+    Args:
+        stored: n images.
+        index: int64 [n], of their examples.
+        decode_original: yields images of examples, and is given the error for the file.
+    """
+
+    __slots__ = ("_decode_original", "_index", "_stored")
+
+    def __init__(
+        self,
+        stored: StoredPixels,
+        index: Int64Array,
+        decode_original: Callable[[Int64Array, ShardError], Iterable[Pixels]],
+    ) -> None:
+        self._stored, self._index, self._decode_original = stored, index, decode_original
+        self.shape = stored.shape
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @overload
+    def __getitem__(self, place: int) -> Pixels: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "CachedPixels": ...
+
+    def __getitem__(self, place: int | slice) -> "Pixels | CachedPixels":
+        if isinstance(place, slice):
+            return CachedPixels(self._stored[place], self._index[place], self._decode_original)
+        one: Pixels = self[place : place + 1 or None].copy()[0]
+        return one
+
+    def copy_into(self, out: Pixels, gather: Gather = gather_with_numpy) -> None:
+        """See StoredPixels.
+
+        Raises:
+            ShardError: the cache was cut, and the original files cannot be read either.
+        """
+        try:
+            self._stored.copy_into(out, gather)
+        except ShardError as error:
+            for row, image in zip(out, self._decode_original(self._index, error), strict=True):
+                row[...] = image
+
+
+PIXELS_FIELD = "image"
+"""The images' field in the file."""
+
+IS_CACHED = "is_cached"
+"""Field of the file: 0 where an example could not be decoded, and is left to the original files."""
+
+
+@dataclass
+class CachedRows:
+    """The numbers of an open file: a write to the file does not change them.
+
+    Attributes:
+        reader: of the file.
+        numbers: stored field -> its values, [n].
+        left_out: int64, numbers of the examples that are left to the original files, in order.
+    """
+
+    reader: BetonReader
+    numbers: Mapping[str, NDArray[Any]]
+    left_out: Int64Array
+
+    def are_kept(self, index: Int64Array) -> NDArray[np.bool_]:
+        """Returns which examples, int64 [n], are not left to the original files, bool [n]."""
+        if not len(self.left_out):
+            return np.ones(len(index), np.bool_)
+        return ~np.isin(index, self.left_out)
+
+    def leave_out_damaged(self, index: Int64Array) -> bool:
+        """Leaves examples, int64 [n], to the original files whose images do not have their checksum.
+
+        Returns:
+            Whether there are any.
+        """
+        is_damaged = np.array([self._is_damaged(one) for one in index[:, None]], np.bool_)
+        self.left_out = np.union1d(self.left_out, index[is_damaged])
+        return bool(is_damaged.any())
+
+    def _is_damaged(self, one: Int64Array) -> bool:
+        try:
+            self.reader.read(PIXELS_FIELD, one)
+        except CorruptRecordError:
+            return True
+        return False
+
+
+def read_rows(file: BetonSource, names: Mapping[str, str], dtypes: Mapping[str, DTypeLike]) -> CachedRows:
+    """Reads the rows of a file of this user's own, and compares them with their checksum.
+
+    Args:
+        file: of the cache.
+        names: stored field of a number -> its field in the file.
+        dtypes: stored field -> the type of its values.
+
+    Raises:
+        ShardError: another user may have written the file, it changed, or cannot be read.
+        CorruptRecordError: its rows do not have their checksum.
+    """
+    _check_own(Path(file.head.path))
+    reader = file.reader
+    rows = reader.copy_rows()
+    members = dict(zip(file.head.fields, rows.dtype.names or (), strict=True))
+    numbers = {name: rows[members[place]].astype(dtypes[name]) for name, place in names.items()}
+    return CachedRows(reader, numbers, np.flatnonzero(rows[members[IS_CACHED]] == 0).astype(np.int64))
+
+
+def _check_own(path: Path) -> None:
+    try:
+        check_own_folder(path.parent)
+        check_own_file(path)
+    except ForeignFileError as error:
+        raise ShardError(f"{error.filename} is not this user's own: {error.strerror}.") from None
+    except OSError as error:
+        raise unreadable(path, error) from error
+
 
 _logger = logging.getLogger(__name__)
 

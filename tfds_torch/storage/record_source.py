@@ -15,10 +15,9 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.example import BadExampleError, ExampleReader
-from tfds_torch.storage.file_instruction import FileInstruction, is_local
 from tfds_torch.storage.open_files import ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
-from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, is_local
 
 _LONGEST_NUMBER = 18  # Digits of a record's number.
 

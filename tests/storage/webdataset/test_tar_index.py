@@ -21,10 +21,8 @@ from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.open_files import stamp_of
-from tfds_torch.storage.webdataset import index_building, index_opening
-from tfds_torch.storage.webdataset.index_building import scan_tar
-from tfds_torch.storage.webdataset.index_opening import open_index
-from tfds_torch.storage.webdataset.tar_index import TarIndex
+from tfds_torch.storage.webdataset import tar_index
+from tfds_torch.storage.webdataset.tar_index import TarIndex, open_index, scan_tar
 
 SAMPLES = [{"__key__": f"a/{n:04d}", "jpg": b"%d" % n * n, "cls": b"%d" % n, "seg.png": b"mask"} for n in range(9)]
 
@@ -59,8 +57,8 @@ def tars(tmp_path: Path, cache_home: Path) -> tuple[Path, Path]:
 def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tars that were scanned."""
     paths: list[str] = []
-    scan = index_opening.scan_tar
-    monkeypatch.setattr(index_opening, "scan_tar", lambda path, *rest: paths.append(path) or scan(path, *rest))
+    scan = tar_index.scan_tar
+    monkeypatch.setattr(tar_index, "scan_tar", lambda path, *rest: paths.append(path) or scan(path, *rest))
     return paths
 
 
@@ -156,7 +154,7 @@ def test_of_several_split_samples_the_earliest_is_named(tmp_path: Path, cache_ho
 def test_keys_of_the_same_hash_are_told_apart(
     tmp_path: Path, cache_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_building, "hash", lambda key: len(key), raising=False)
+    monkeypatch.setattr(tar_index, "hash", lambda key: len(key), raising=False)
     one, two = (write_tar(tmp_path / f"{n}.tar", [(f"{n}{at:02d}.jpg", b"x") for at in range(20)]) for n in range(2))
     assert index_of(one, two).has_distinct_keys
     split = write_tar(tmp_path / "c.tar", [("1.jpg", b"x"), ("2.jpg", b"x"), ("3.jpg", b"x"), ("2.cls", b"x")])
@@ -172,8 +170,8 @@ def test_distinct_keys_of_many_samples_take_little_memory(tmp_path: Path, cache_
     index = TarIndex((num_samples,), (), True, (0,), (), "", np.zeros(num_samples + 1, np.int64), stops, *rest, keys)
     tracemalloc.start()
     try:
-        with mock.patch.object(index_building, "_KEYS_AT_ONCE", 1000):
-            assert index_building._find_repeated_key(index) is None
+        with mock.patch.object(tar_index, "_KEYS_AT_ONCE", 1000):
+            assert tar_index._find_repeated_key(index) is None
         assert tracemalloc.get_traced_memory()[1] < 20 * num_samples + 300_000
     finally:
         tracemalloc.stop()

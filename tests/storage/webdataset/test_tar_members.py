@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from storage.webdataset.made_tars import add, files_of, patched, write_tar
 
 from tfds_torch.errors import CorruptRecordError, ShardError, TfdsTorchError
-from tfds_torch.storage.webdataset.index_building import scan_tar
+from tfds_torch.storage.webdataset.tar_index import scan_tar
 from tfds_torch.storage.webdataset.tar_members import find_members
 
 FILES = [("a/1.jpg", b"x" * 700), ("a/1.cls", b"3"), ("a/2.jpg", b""), ("a/2.cls", b"y" * 512), ("b.c.d/3.jpg", b"z")]

@@ -152,7 +152,7 @@ def test_a_pickled_source_reads_the_same_without_scanning(
     def refuse(*arguments: object) -> None:
         raise AssertionError("it was scanned again")
 
-    monkeypatch.setattr("tfds_torch.storage.webdataset.index_opening.scan_tar", refuse)
+    monkeypatch.setattr("tfds_torch.storage.webdataset.tar_index.scan_tar", refuse)
     assert columns(pickle.loads(pickled), range(NUM_SAMPLES)) == expected(tars)
 
 

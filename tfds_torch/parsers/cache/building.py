@@ -28,7 +28,7 @@ from tfds_torch.storage.beton.format import (
 )
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter
-from tfds_torch.storage.cached_rows import IS_CACHED, PIXELS_FIELD
+from tfds_torch.storage.cached_source import IS_CACHED, PIXELS_FIELD
 from tfds_torch.storage.source import Columns, FieldSpec, Source
 
 _CHUNK_BYTES, _LARGEST_CHUNK = 1 << 20, 256  # Encoded bytes, and examples, that a thread decodes at a time.

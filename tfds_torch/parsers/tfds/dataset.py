@@ -11,8 +11,7 @@ from tfds_torch.parsers.tfds.feature_tree import Feature
 from tfds_torch.parsers.tfds.shard_names import BadTemplateError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted, shortened
-from tfds_torch.storage.file_instruction import FileInstruction
-from tfds_torch.storage.source import FieldSpec, Source, source_type
+from tfds_torch.storage.source import FieldSpec, FileInstruction, Source, source_type
 
 
 @dataclass(frozen=True, eq=False)

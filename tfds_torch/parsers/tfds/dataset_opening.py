@@ -22,8 +22,7 @@ from tfds_torch.parsers.tfds.targets import check_class_names
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import QUOTED, quoted, shortened
-from tfds_torch.storage.file_instruction import is_local
-from tfds_torch.storage.source import source_type
+from tfds_torch.storage.source import is_local, source_type
 
 _logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from tfds_torch.parsers.tfds.connectors import plain_features
 from tfds_torch.parsers.tfds.dataset import TfdsDataset
 from tfds_torch.parsers.tfds.shard_names import NamedSplit
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.image_folder.listing import LAYOUT, list_image_folder
+from tfds_torch.storage.source import is_local
 
 NAME, VERSION = "image_folder", "1.0.0"
 

@@ -24,9 +24,8 @@ from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.cached_source import PIXELS, CachedSource
-from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.record_source import RecordSource
-from tfds_torch.storage.source import Source
+from tfds_torch.storage.source import Source, is_local
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core.splits import AbstractSplit

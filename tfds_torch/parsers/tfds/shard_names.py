@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.file_instruction import is_local
+from tfds_torch.storage.source import is_local
 
 _LONGEST_TEMPLATE = 1000  # Characters.
 _LONGEST_NAME = 255  # Bytes of a file's name, on the file systems of all systems.

@@ -1,9 +1,190 @@
 """ArrayRecordSource: a split that TFDS stored as ArrayRecord files."""
 
-from collections.abc import Collection, Mapping
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
 
-from tfds_torch.storage.array_record.reader import ArrayRecordFilesReader, count_records
-from tfds_torch.storage.record_source import RecordReader, RecordSource
+import numpy as np
+
+from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
+from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.storage.array_record.package import FileReader, find_opener
+from tfds_torch.storage.open_files import ProcessLock, Stamp, most_open_files, stamp_of
+from tfds_torch.storage.record_source import InstructionTable, RecordReader, RecordSource
+from tfds_torch.storage.shard_errors import shard_status, unreadable, wrong_count
+from tfds_torch.storage.source import FileInstruction
+
+_MOST_OPEN = 256  # An open file also holds its index and buffers in memory.
+
+
+class ArrayRecordFilesReader:
+    """Reads examples by index with the package `array-record`, each record once per call.
+
+    Processes and threads: may be used by several threads, one at a time. Files are opened by the first read in each
+    process; a forked one that inherits the package reads through a process of its own.
+
+    Args:
+        instructions: of one split expression, in its order; local ArrayRecord files.
+        dataset: "name/config:version", for messages.
+
+    Attributes:
+        stamps: size in bytes and modification time in ns of each file.
+        num_read: records whose bytes were read so far.
+
+    Raises:
+        ConfigError: the package is not installed, a file of another machine, or instructions that contradict each
+            other.
+        ShardError: a file is missing.
+    """
+
+    def __init__(self, instructions: Sequence[FileInstruction], dataset: str) -> None:
+        self._open_file = find_opener(dataset)
+        self._table = InstructionTable(instructions, dataset)
+        self._table.check_local()
+        self.stamps: tuple[Stamp, ...] = tuple(map(_check_there, self._table.files))
+        self.num_read = 0
+        self._readers: OrderedDict[int, FileReader] = OrderedDict()  # By file, the last used at the end.
+        self._lock = ProcessLock()
+        self._is_checked = False  # In this process.
+        self._closed = False
+        self._most = min(_MOST_OPEN, most_open_files())
+        _alive.add(self)
+
+    def check(self) -> None:
+        """Opens every file, once per process, and holds it against its promise.
+
+        Raises:
+            ShardError: a file is missing, or does not hold as many records as `dataset_info.json` promises.
+        """
+        with self._lock:
+            self._check()
+
+    def read(self, index: Int64Array) -> list[bytes]:
+        """Returns encoded examples in the order asked.
+
+        Args:
+            index: int64 [n], of examples; the same may be asked for twice.
+
+        Raises:
+            ExampleNotFoundError: an index outside the split.
+            ShardError: a file is missing, or does not hold as many records as `dataset_info.json` promises.
+            CorruptRecordError: a record is not what was written.
+            ConfigError: the reader is closed.
+        """
+        if self._closed:
+            raise ConfigError(f"The reader of {self._table.dataset} was closed: open another one to read on.")
+        index = np.asarray(index, np.int64)
+        distinct, _, back = unique(index)
+        file, record = self._table.find(distinct)
+        found: list[bytes] = [b""] * len(distinct)
+        with self._lock:
+            self._check()
+            for number in unique(file).values.tolist():
+                positions = np.flatnonzero(file == number)
+                data = self._read_file(number, record[positions].tolist(), distinct[positions].tolist())
+                for position, one in zip(positions.tolist(), data, strict=True):
+                    found[position] = one
+                self.num_read += len(data)
+        return [found[place] for place in back.tolist()]
+
+    def advise(self, index: Int64Array) -> None:
+        """Does nothing: only the package knows where its records lie."""
+
+    def close(self) -> None:
+        """Closes the files; may be called twice."""
+        self._closed = True
+        with self._lock:
+            self._readers.clear()
+
+    def __enter__(self) -> "ArrayRecordFilesReader":
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        if not self._is_checked:
+            for number in range(len(self._table.files)):
+                self._reader(number)
+            self._is_checked = True
+
+    def leave_readers(self) -> None:
+        """Begins in a forked child. Ending the parent's readers would wait for their threads, which are not here."""
+        _inherited.append(self._readers)
+        self._readers, self._is_checked = OrderedDict(), False
+        self._open_file = find_opener(self._table.dataset)
+
+    def _reader(self, number: int) -> FileReader:
+        if number in self._readers:
+            self._readers.move_to_end(number)
+            return self._readers[number]
+        while len(self._readers) >= self._most:
+            self._readers.popitem(last=False)
+        path = self._table.files[number]
+        _check_there(path)
+        reader = self._open_file(path)
+        found = reader.num_records() if reader.ok() else 0
+        if found != self._table.num_in_file[number]:
+            # A damaged footer reads as no records at all.
+            raise wrong_count(path, found, self._table.num_in_file[number], self._table.dataset)
+        self._readers[number] = reader
+        return reader
+
+    def _read_file(self, number: int, records: list[int], examples: list[int]) -> list[bytes]:
+        try:
+            return self._reader(number).read(records)
+        except RuntimeError:
+            del self._readers[number]
+        # One at a time, to say which one it is.
+        for record, example in zip(records, examples, strict=True):
+            try:
+                self._reader(number).read([record])
+            except RuntimeError as error:
+                del self._readers[number]
+                problem = " ".join(str(error).split())
+                raise CorruptRecordError(
+                    f"example {example} of {self._table.dataset}: {self._table.files[number]}: record {record}: "
+                    f"{problem}. The file is corrupt; prepare the dataset again."
+                ) from error
+        raise ShardError(
+            f"The shard file {self._table.files[number]} could not be read at once, but in parts. Try again."
+        )
+
+
+_alive: "weakref.WeakSet[ArrayRecordFilesReader]" = weakref.WeakSet()
+_inherited: list[object] = []  # Never dropped.
+
+
+def _begin_anew() -> None:
+    for reader in _alive:
+        reader.leave_readers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
+def count_records(path: str, dataset: str) -> int:
+    """Returns the number of records of a local ArrayRecord file; one with a damaged footer has none.
+
+    Raises:
+        ConfigError: the package is not installed.
+        ShardError: the file is missing, or cannot be opened.
+    """
+    _check_there(path)
+    reader = find_opener(dataset)(path)
+    return reader.num_records() if reader.ok() else 0
+
+
+def _check_there(path: str) -> Stamp:
+    status = shard_status(path)
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return stamp_of(status)
 
 
 class ArrayRecordSource(RecordSource):

@@ -17,10 +17,9 @@ from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.ids import BetonIds
 from tfds_torch.storage.beton.payload_checks import Compared
 from tfds_torch.storage.beton.reader import BetonReader
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.open_files import FileState, ProcessLock, stamp_of, state_of
 from tfds_torch.storage.shard_errors import shard_status
-from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds
 
 
 class BetonSource:

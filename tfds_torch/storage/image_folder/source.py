@@ -12,11 +12,10 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundEr
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.image_folder.listing import FolderListing, ListedSplit
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import other_kind
-from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds
 
 IMAGE, LABEL, FILENAME = "image", "label", "image/filename"
 """The features of an image folder, as TFDS calls them."""

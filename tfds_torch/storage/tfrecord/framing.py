@@ -8,7 +8,7 @@ Source: tensorflow/core/lib/io/record_writer.h.
 import os
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
@@ -21,6 +21,29 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_errors import shard_status, unreadable
 from tfds_torch.storage.shard_scans import Advance, open_shard
+
+
+class TfrecordWriter:
+    """Writes records of a TFRecord file, one after the other.
+
+    Args:
+        write: takes the next bytes of the file.
+    """
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+
+    def add(self, record: bytes) -> None:
+        """Writes a record."""
+        self._write(record_header(len(record)))
+        self._write(record)
+        self._write(checksum(record))
+
+
+def framed_bytes(record_bytes: int) -> int:
+    """Returns what a record of so many bytes takes in a file."""
+    return FRAME_SIZE + record_bytes
+
 
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE

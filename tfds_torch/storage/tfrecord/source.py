@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Mapping
 
-from tfds_torch.storage.file_instruction import is_local
 from tfds_torch.storage.record_source import RecordReader, RecordSource
+from tfds_torch.storage.source import is_local
 from tfds_torch.storage.tfrecord.framing import count_records
 from tfds_torch.storage.tfrecord.reader import RecordIndex, TfrecordReader
 from tfds_torch.storage.tfrecord.shard_counts import check_shards

@@ -9,8 +9,8 @@ import numpy as np
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.open_files import OpenFiles, Stamp
-from tfds_torch.storage.webdataset.tar_header import BLOCK_BYTES, TAR_REMEDY
 from tfds_torch.storage.webdataset.tar_index import TarIndex
+from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES, TAR_REMEDY
 
 _READ_AS_WHOLE_BYTES = 256 << 20
 _RANGE_BYTES = 4 << 20  # As for TFRecord files.

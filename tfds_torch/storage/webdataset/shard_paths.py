@@ -11,7 +11,7 @@ from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, unreadable
-from tfds_torch.storage.webdataset.tar_header import TAR_REMEDY
+from tfds_torch.storage.webdataset.tar_members import TAR_REMEDY
 
 _MOST_PATHS = 1_000_000
 _MOST_BRACES = 100  # Each takes a few of Python's stack frames.

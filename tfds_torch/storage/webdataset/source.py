@@ -1,5 +1,6 @@
 """WebDatasetSource: the samples of WebDataset's tars as a Source."""
 
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -12,15 +13,39 @@ import numpy as np
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.file_instruction import FileInstruction
 from tfds_torch.storage.open_files import ProcessLock
-from tfds_torch.storage.source import Columns, FieldSpec, LazyIds
-from tfds_torch.storage.webdataset.index_opening import open_index
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds
 from tfds_torch.storage.webdataset.reader import TarReader
-from tfds_torch.storage.webdataset.sample_names import bytes_of, text_of
 from tfds_torch.storage.webdataset.shard_paths import look_at, shard_paths
-from tfds_torch.storage.webdataset.skipped_files import report_skipped
-from tfds_torch.storage.webdataset.tar_index import TarIndex
+from tfds_torch.storage.webdataset.tar_index import TarIndex, bytes_of, open_index, text_of
+
+_logger = logging.getLogger(__name__)
+
+
+def report_skipped(index: TarIndex, name: str) -> None:
+    """Logs how many files belong to no sample, where there are such files.
+
+    Args:
+        index: of the tars.
+        name: of them all.
+
+    Raises:
+        ShardError: all files are of no sample.
+    """
+    number = sum(index.num_skipped)
+    if not number:
+        return
+    such_as = ", ".join(index.skipped)
+    if not len(index):
+        raise ShardError(
+            f"{name} has no samples: the names of all its files ({number}, such as {such_as}) lack an extension or "
+            f"begin with a dot. Names are <key>.<extension>, such as '0017.jpg' and '0017.cls': write the tars again "
+            f"with such names."
+        )
+    _logger.warning(
+        "%s: files that belong to no sample are skipped: %d, such as %s. Names are <key>.<extension>.",
+        *(name, number, such_as),
+    )
 
 
 class WebDatasetSource:

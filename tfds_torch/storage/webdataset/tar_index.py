@@ -1,12 +1,38 @@
 """Where the samples of tars lie, and what their members are called."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import itertools
+import json
+import mmap
+import re
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.index_cache import (
+    DamagedIndexError,
+    IndexCache,
+    front_bytes,
+    index_path,
+    map_index,
+    store_index,
+)
+from tfds_torch.storage.open_files import Stamp
+from tfds_torch.storage.shard_scans import Advance, scan_shards
+from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES, find_members
+
+_OF_THE_TAR = re.compile(rb"__[^/]*__($|/)")
+_OF_A_TOOL = re.compile(rb"(.*/)?__MACOSX/")
+_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -70,3 +96,333 @@ class TarIndex:
                 members = np.flatnonzero(self.extension == self.extensions.index(name))
                 rows[np.searchsorted(self.first, members, side="right") - 1] = members
         return rows
+
+
+def is_metadata(name: bytes) -> bool:
+    """Whether a member tells of the tar itself, `__index__`, and belongs to no sample."""
+    return _OF_THE_TAR.match(name) is not None
+
+
+def split_name(name: bytes) -> tuple[bytes, bytes] | None:
+    """Returns key and extension of a member: up to the first dot of its last part, and behind it, in lower case.
+
+    Args:
+        name: of the member, such as `train/0017.seg.png`: key `train/0017`, extension `seg.png`.
+
+    Returns:
+        None: it belongs to no sample: its name has no extension (`README`) or nothing in front of it (`.DS_Store`,
+        macOS's `._0017.png`), or lies in macOS's `__MACOSX`. WebDataset skips those outside of folders.
+    """
+    folder, slash, base = name.rpartition(b"/")
+    stem, _, extension = base.partition(b".")
+    if not stem or not extension or (b"__MACOSX/" in name and _OF_A_TOOL.match(name)):
+        return None
+    # As text: bytes know the lower case of ASCII alone.
+    lower = extension.lower() if extension.isascii() else text_of(extension).lower().encode("utf-8", "surrogateescape")
+    return folder + slash + stem, lower
+
+
+def show_name(name: bytes) -> str:
+    """Returns a member's name for messages, cut where it is long."""
+    text = repr(text_of(name))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def text_of(name: bytes) -> str:
+    """Returns a key or an extension as text; bytes that are not UTF-8 come back as they were by `bytes_of`."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes | None:
+    """Returns the bytes of a key or an extension; None: no bytes come back as this text."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # A lone surrogate, as only a caller has it.
+        return None
+
+
+_MOST_EXTENSIONS = 2**16
+_KEYS_AT_ONCE = 2**16
+_MOST_SHOWN = 3
+
+
+def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = None) -> TarIndex:
+    """Returns the index of one tar.
+
+    Args:
+        path: of the tar.
+        advance: as `find_members` takes it.
+        stamp: as `open_shard` takes it.
+
+    Raises:
+        ShardError: its members are not samples, or cannot be read by number; see `find_members`.
+        CorruptRecordError: it was cut, or is not a tar.
+    """
+    first, stops, offsets, sizes = array("q"), array("q"), array("q"), array("q")
+    crcs, extensions, keys = array("I"), array("H"), bytearray()
+    numbers: dict[bytes, int] = {}
+    current, held = b"", set[int]()
+    num_skipped, skipped = 0, list[str]()
+    for member in find_members(path, advance, stamp):
+        if is_metadata(member.name):
+            continue
+        found = split_name(member.name)
+        if found is None:
+            num_skipped += 1
+            if len(skipped) < _MOST_SHOWN:
+                skipped.append(show_name(member.name))
+            continue
+        key, extension = found
+        number = numbers.setdefault(extension, len(numbers))
+        if key != current or not first:
+            current, held = key, set()
+            if first:
+                stops.append(len(keys))
+            first.append(len(offsets))
+            keys += key
+        if number in held:
+            raise ShardError(
+                f"{path}: the sample {quoted(text_of(key))} has two members {quoted(text_of(extension))}: the second "
+                f"one, {quoted(member.name)}, is at offset {member.offset}. Give each sample a key of its own."
+            )
+        held.add(number)
+        offsets.append(member.offset)
+        sizes.append(member.size)
+        crcs.append(member.header_crc)
+        extensions.append(number)
+        if len(numbers) >= _MOST_EXTENSIONS:
+            raise ShardError(f"{path} has more than {_MOST_EXTENSIONS - 1:,} extensions: its keys hold dots.")
+    if first:
+        stops.append(len(keys))
+    first.append(len(offsets))
+    index = TarIndex(
+        counts=(len(stops),),
+        extensions=tuple(map(text_of, numbers)),
+        has_distinct_keys=True,
+        num_skipped=(num_skipped,),
+        skipped=tuple(skipped),
+        digest="",
+        first=np.frombuffer(first, np.int64),
+        key_stops=np.frombuffer(stops, np.int64),
+        offset=np.frombuffer(offsets, np.int64),
+        size=np.frombuffer(sizes, np.int64),
+        header_crc=np.frombuffer(crcs, np.uint32),
+        extension=np.frombuffer(extensions, np.uint16),
+        keys=np.frombuffer(keys, np.uint8),
+    )
+    _check_not_split(index, path)
+    return index
+
+
+def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
+    """Returns one index of several tars, in their order.
+
+    Raises:
+        ShardError: a sample begins in one tar and ends in the next one.
+    """
+    extensions = tuple(sorted({name for tar in tars for name in tar.extensions}))
+    if len(extensions) >= _MOST_EXTENSIONS:
+        raise ShardError(f"{paths[0]} and the other tars have more than {_MOST_EXTENSIONS - 1:,} extensions.")
+    number = {name: place for place, name in enumerate(extensions)}
+    renumbered = [np.array([number[name] for name in tar.extensions] or [0], np.uint16)[tar.extension] for tar in tars]
+    num_members = np.cumsum([0, *(len(tar.offset) for tar in tars)])
+    num_key_bytes = np.cumsum([0, *(len(tar.keys) for tar in tars)])
+    first = [tar.first[:-1] + before for tar, before in zip(tars, num_members, strict=False)]
+    stops = [tar.key_stops + before for tar, before in zip(tars, num_key_bytes, strict=False)]
+    joined: dict[str, Any] = {
+        "first": np.concatenate([*first, num_members[-1:]]),
+        "key_stops": np.concatenate(stops),
+        "offset": np.concatenate([tar.offset for tar in tars]),
+        "size": np.concatenate([tar.size for tar in tars]),
+        "header_crc": np.concatenate([tar.header_crc for tar in tars]),
+        "extension": np.concatenate(renumbered),
+        "keys": np.concatenate([tar.keys for tar in tars]),
+    }
+    counts = tuple(tar.counts[0] for tar in tars)
+    num_skipped = tuple(tar.num_skipped[0] for tar in tars)
+    skipped = tuple(name for tar in tars for name in tar.skipped)[:_MOST_SHOWN]
+    digest = _digest(counts, extensions, joined)
+    index = TarIndex(counts, extensions, True, num_skipped, skipped, digest, **joined)
+    _check_borders(index, paths)
+    # Those of one tar were found to be distinct when it was scanned.
+    return index if len(tars) == 1 else replace(index, has_distinct_keys=_find_repeated_key(index) is None)
+
+
+def _digest(counts: Sequence[int], extensions: Sequence[str], arrays: dict[str, Any]) -> str:
+    digest = hashlib.blake2b(json.dumps([counts, extensions]).encode(), digest_size=16)
+    for name in ("first", "key_stops", "size", "extension", "keys"):
+        digest.update(memoryview(arrays[name]).cast("B"))
+    return digest.hexdigest()
+
+
+def _check_not_split(index: TarIndex, path: str) -> None:
+    """Raises ShardError for a sample of a tar that goes on after other samples."""
+    repeated = _find_repeated_key(index)
+    if repeated is None:
+        return
+    (key,) = index.keys_of(np.array([repeated]))
+    member = index.first[repeated]
+    raise ShardError(
+        f"{path}: the sample {quoted(text_of(key))} is split: its member "
+        f"{quoted(index.extensions[index.extension[member]])} at "
+        f"offset {index.offset[member]} comes after other samples. Write the tar again with the members of a sample "
+        f"one behind the other (tar --sort=name)."
+    )
+
+
+def _find_repeated_key(index: TarIndex) -> int | None:
+    """Returns a sample whose key an earlier one has; None: all keys are distinct.
+
+    Of several it is the next one with the earliest such key. Memory: some 20 bytes a sample, and not all keys.
+    """
+    hashes = np.empty(len(index), np.int64)
+    for start in range(0, len(index), _KEYS_AT_ONCE):
+        part = np.arange(start, min(start + _KEYS_AT_ONCE, len(index)))
+        hashes[part] = [hash(key) for key in index.keys_of(part)]
+    ordered = np.sort(hashes)
+    alike = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(alike):
+        return None
+    for start in range(0, len(index), _KEYS_AT_ONCE):
+        part = hashes[start : start + _KEYS_AT_ONCE]
+        nearest = alike[np.minimum(np.searchsorted(alike, part), len(alike) - 1)]
+        for number in (start + np.flatnonzero(nearest == part)).tolist():
+            same_hash = np.flatnonzero(hashes[number:] == hashes[number]) + number
+            key, *others = index.keys_of(same_hash)
+            if key in others:
+                return int(same_hash[1 + others.index(key)])
+    return None
+
+
+def _check_borders(index: TarIndex, paths: Sequence[str]) -> None:
+    """Raises ShardError for a sample that begins in one tar and ends in the next one."""
+    stops = np.cumsum(index.counts).tolist()
+    starts = [0, *stops[:-1]]
+    filled = [tar for tar in range(len(stops)) if starts[tar] < stops[tar]]
+    for before, after in itertools.pairwise(filled):
+        last, first = stops[before] - 1, starts[after]
+        key, other = index.keys_of(np.array([last, first]))
+        if key != other:
+            continue
+        held, more = ({*index.extension[index.first[n] : index.first[n + 1]].tolist()} for n in (last, first))
+        if not held & more:
+            raise ShardError(
+                f"{paths[after]}: the sample {quoted(text_of(key))} is split: it begins at the end of "
+                f"{paths[before]}. Write both again, with all members of a sample in one tar."
+            )
+
+
+_HEAD_SIZE = struct.Struct("<Q")
+_FORMAT = "webdataset 2"
+_ARRAYS = {
+    "first": "<i8",
+    "key_stops": "<i8",
+    "offset": "<i8",
+    "size": "<i8",
+    "header_crc": "<u4",
+    "extension": "<u2",
+    "keys": "u1",
+}
+"""The arrays of an index in the order of their file, the widest first, so that each lies at a multiple of its width."""
+
+
+def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str) -> TarIndex:
+    """Maps the index of these tars, or builds it; of processes that start together one builds.
+
+    Args:
+        paths: absolute, of the tars.
+        stamps: size and modification time of each.
+        name: of them all, for messages.
+
+    Raises:
+        ShardError: a tar is missing, compressed, not the one of its stamp, or holds what cannot be read by number;
+            see `find_members`.
+        CorruptRecordError: a tar was cut, or is not a tar.
+    """
+    shards = [[path, *stamp] for path, stamp in zip(paths, stamps, strict=True)]
+    table = json.dumps({"format": _FORMAT, "shards": shards}).encode()
+    sizes = [size for size, _ in stamps]
+
+    def scan(place: int, advance: Advance) -> TarIndex:
+        return scan_tar(paths[place], advance, stamps[place])
+
+    return IndexCache(
+        index_path(_FORMAT, paths),
+        name,
+        load=lambda path: _load(path, table, sizes),
+        build=lambda: join_indexes(scan_shards(scan, sizes, name), paths),
+        store=lambda path, index: store_index(path, table, _pieces(index)),
+        num_bytes=lambda index: front_bytes(table) + sum(map(len, _pieces(index))),
+    ).open()
+
+
+def _pieces(index: TarIndex) -> Iterator[bytes]:
+    """Yields the content of the index file: size of a head in JSON, the head, zeros up to a multiple of 8, arrays."""
+    head = json.dumps(
+        {
+            "counts": index.counts,
+            "extensions": index.extensions,
+            "has_distinct_keys": index.has_distinct_keys,
+            "num_skipped": index.num_skipped,
+            "skipped": index.skipped,
+            "digest": index.digest,
+            "num_members": len(index.offset),
+            "num_key_bytes": len(index.keys),
+        }
+    ).encode()
+    yield (_HEAD_SIZE.pack(len(head)) + head).ljust(_array_start(len(head)), b"\0")
+    for name, dtype in _ARRAYS.items():
+        yield getattr(index, name).astype(dtype, copy=False).tobytes()
+
+
+def _array_start(head_bytes: int) -> int:
+    size = _HEAD_SIZE.size + head_bytes
+    return size + -size % 8
+
+
+def _load(path: Path, table: bytes, tar_sizes: Sequence[int]) -> TarIndex:
+    content, start = map_index(path, table)
+    try:
+        index = _parse(content, start)
+    except (ValueError, KeyError, TypeError, struct.error, OverflowError) as error:
+        raise DamagedIndexError("it does not hold the index of tars") from error
+    if not _is_sound(index, tar_sizes):
+        raise DamagedIndexError("it cannot be that of these tars")
+    return index
+
+
+def _parse(content: mmap.mmap, start: int) -> TarIndex:
+    (head_bytes,) = _HEAD_SIZE.unpack_from(content, start)
+    if head_bytes > len(content) - start:
+        raise ValueError
+    head = json.loads(content[start + _HEAD_SIZE.size : start + _HEAD_SIZE.size + head_bytes])
+    counts, members, at = tuple(head["counts"]), head["num_members"], start + _array_start(head_bytes)
+    num_samples = sum(counts)
+    lengths = {"first": num_samples + 1, "key_stops": num_samples, "keys": head["num_key_bytes"]}
+    arrays: dict[str, Any] = {}
+    for name, dtype in _ARRAYS.items():
+        length = lengths.get(name, members)
+        arrays[name] = np.frombuffer(content, dtype, length, at) if length else np.empty(0, dtype)
+        at += arrays[name].nbytes
+    if at != len(content):
+        raise ValueError
+    skipped = tuple(head["num_skipped"]), tuple(head["skipped"])
+    return TarIndex(counts, tuple(head["extensions"]), head["has_distinct_keys"], *skipped, head["digest"], **arrays)
+
+
+def _is_sound(index: TarIndex, tar_sizes: Sequence[int]) -> bool:
+    """Whether all positions lie inside of what they point into."""
+    if len(index.counts) != len(tar_sizes) or int(index.first[0]) != 0 or int(index.first[-1]) != len(index.offset):
+        return False
+    if len(index.num_skipped) != len(tar_sizes) or not all(type(one) is int and one >= 0 for one in index.num_skipped):
+        return False
+    if not all(isinstance(name, str) for name in index.skipped):
+        return False
+    rising = bool((np.diff(index.first) > 0).all() and (np.diff(index.key_stops, prepend=0) > 0).all())
+    if not rising or (len(index) and int(index.key_stops[-1]) != len(index.keys)):
+        return False
+    ends = np.repeat(np.repeat(tar_sizes, index.counts), np.diff(index.first))
+    inside = (
+        (index.offset >= BLOCK_BYTES) & (index.size >= 0) & (index.size <= ends) & (index.offset <= ends - index.size)
+    )
+    return bool(inside.all() and (index.extension < max(1, len(index.extensions))).all())
