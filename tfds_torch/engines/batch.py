@@ -112,14 +112,7 @@ RowsOf = Callable[[EncodedChunk], list[BufferRows]]
 
 @dataclass
 class _OpenBatch:
-    """A batch whose examples are being decoded.
-
-    Attributes:
-        number: among the rank's batches of the epoch.
-        size: how many examples it will have.
-        buffer: the memory of its images, from its first image on; None: they are arrays of their own.
-        parts: what is decoded of it, in order.
-    """
+    """A batch of `size` examples that are being decoded; `parts` are ready, in order."""
 
     number: int
     size: int
@@ -240,11 +233,7 @@ class BatchAssembler:
         return batch
 
     def _rows_of(self, chunk: EncodedChunk) -> list[BufferRows]:
-        """Returns where the images of a chunk belong; empty where they are arrays of their own.
-
-        Raises:
-            CorruptRecordError: the first image of a batch tells no size.
-        """
+        """Returns where the images of a chunk belong; empty where they are arrays of their own."""
         rows: list[BufferRows] = []
         if self._request.content.image is None:
             return rows

@@ -38,13 +38,7 @@ def read_in_index_mode(request: ReadRequest) -> Iterator[Batch]:
 
 
 def read_in_order(request: ReadRequest, order: SampleOrder, num_valid: int) -> Iterator[Batch]:
-    """Yields the batches of examples that are read by number, in any order; see `read_in_index_mode`.
-
-    Args:
-        request: what is read.
-        order: of the examples from the request's first batch on.
-        num_valid: the leading ones of these that are not padding.
-    """
+    """Yields the batches of examples that are read by number, in any order; the first `num_valid` are not padding."""
     if not len(order):
         return
     request.source.check()
@@ -100,13 +94,7 @@ def _gather_batches(
 
 
 class _BatchRows:
-    """The memory of one batch's images, made for the first one of them.
-
-    Args:
-        batch: the examples.
-        decoder: of the examples.
-        make_buffer: makes the memory.
-    """
+    """The memory of one batch's images, made when the first one is decoded."""
 
     def __init__(self, batch: EncodedChunk, decoder: ChunkDecoder, make_buffer: MakeBatchBuffer) -> None:
         self._start, self._size, self._decoder, self._make_buffer = batch.start, len(batch), decoder, make_buffer
@@ -126,12 +114,7 @@ class _BatchRows:
 
 
 class _ChunkReader:
-    """Reads one chunk after the other, and announces the following ones. One thread at a time.
-
-    Args:
-        request: what is read.
-        order: of the examples.
-    """
+    """Reads one chunk after the other, and announces the following ones. One thread at a time."""
 
     def __init__(self, request: ReadRequest, order: SampleOrder) -> None:
         self._request = request
@@ -207,10 +190,6 @@ def read_examples(
         chunk_size: examples that are read and decoded at a time.
         seed: of random numbers.
         context: what the run supplies.
-
-    Raises:
-        ShardError: a file is missing, or holds another number of examples than promised.
-        CorruptRecordError: an example is damaged.
     """
     source.check()
     decoder = ChunkDecoder(source, content, seed, context.metrics)

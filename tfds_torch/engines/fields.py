@@ -30,10 +30,7 @@ class FieldDecoder(Protocol):
         """The stored fields that it needs."""
 
     def decode(self, columns: Columns) -> Any:
-        """Returns n values: an array [n, ...], or a list.
-
-        Args:
-            columns: stored field -> n encoded values.
+        """Returns n values, an array [n, ...] or a list, of n encoded values of each stored field.
 
         Raises:
             ValueError: a value cannot be decoded; the message is a sentence that says why.
@@ -42,12 +39,7 @@ class FieldDecoder(Protocol):
 
 @dataclass(frozen=True)
 class StoredField:
-    """A feature that is stored as it is: numbers, labels, texts.
-
-    Attributes:
-        key: the stored field.
-        is_text: whether bytes are decoded to `str`.
-    """
+    """A feature that is stored as it is: numbers, labels, texts."""
 
     key: str
     is_text: bool = False
@@ -97,11 +89,7 @@ class ClassLabelField:
 
 @dataclass(frozen=True)
 class PositionsField:
-    """Several scalar numbers of an example as the list of the positions whose number is > 0.
-
-    Attributes:
-        fields: of the stored numbers, in the order of the positions.
-    """
+    """Several scalar numbers of an example as the list of the positions whose number is > 0."""
 
     fields: tuple[FieldDecoder, ...]
 
@@ -117,12 +105,7 @@ class PositionsField:
 
 @dataclass(frozen=True)
 class ImageField:
-    """An encoded image: JPEG, PNG, GIF (its first frame), BMP or WebP.
-
-    Attributes:
-        key: the stored field.
-        mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
-    """
+    """An encoded image: JPEG, PNG, GIF (its first frame), BMP or WebP."""
 
     key: str
     mode: str | None = "RGB"
@@ -199,17 +182,7 @@ class EncodedChunk:
 
 
 class ChunkDecoder:
-    """Decodes chunks of examples. Several threads may decode, each chunks of its own.
-
-    Args:
-        source: of the examples.
-        content: what is decoded.
-        seed: of random numbers.
-        metrics: what times are reported to.
-
-    Raises:
-        ConfigError: the map_fn of the preprocess cannot be used.
-    """
+    """Decodes chunks of examples. Several threads may decode, each chunks of its own."""
 
     def __init__(self, source: Source, content: Content, seed: int = 0, metrics: StageMetrics | None = None) -> None:
         self._source = source
@@ -221,11 +194,7 @@ class ChunkDecoder:
             self._transform = ImageTransform(content.image.mode, content.preprocess, seed=seed, map_images=map_images)
 
     def row_shape(self, chunk: EncodedChunk, position: int) -> tuple[int, int, int]:
-        """Returns [H, W, C] of the rows of a batch that begins with an example of a chunk.
-
-        Raises:
-            CorruptRecordError: its image tells no size.
-        """
+        """Returns [H, W, C] of the rows of a batch that begins with an example of a chunk."""
         assert self._content.image is not None and self._transform is not None  # noqa: S101, PT018 (nobody else asks)
         try:
             return self._transform.row_shape(chunk.columns[self._content.image.key], position)
@@ -233,12 +202,7 @@ class ChunkDecoder:
             raise self._undecodable(chunk, position, error.reason) from None
 
     def only_copies(self, columns: Columns, keys: Int64Array) -> bool:
-        """Whether decoding is but to copy: all values are arrays, and images pixels that are at most cut and flipped.
-
-        Args:
-            columns: stored field -> n encoded values.
-            keys: int64 [m], the sample keys of some examples, by whose crops it is judged.
-        """
+        """Whether decoding only copies: all values are arrays, and images are pixels, at most cut and flipped."""
         image, preprocess = self._content.image, self._content.preprocess
         if image is None or self._transform is None or (preprocess is not None and preprocess.also):
             return False

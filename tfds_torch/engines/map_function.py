@@ -18,11 +18,6 @@ from tfds_torch.plan.order import draw_seeds
 def make_map(preprocess: Preprocess | None, mode: str | None, seed: int) -> MapImages | None:
     """Returns what applies a preprocess's map_fn; None: it has none. Only a map_fn brings tensorflow in.
 
-    Args:
-        preprocess: of the images.
-        mode: of the images.
-        seed: of random numbers.
-
     Raises:
         ConfigError: there is no such function, it fails, or it changes an image's shape or dtype.
     """
@@ -34,16 +29,7 @@ def make_map(preprocess: Preprocess | None, mode: str | None, seed: int) -> MapI
 
 
 class ImageMap:
-    """Applies a map_fn. Thread-safe.
-
-    Args:
-        tf: the module tensorflow.
-        map_fn: the function, or its name.
-        shape: [H, W, C] of the images.
-
-    Raises:
-        ConfigError: there is no such function, it fails, or it changes an image's shape or dtype.
-    """
+    """Applies a map_fn. Thread-safe."""
 
     def __init__(self, tf: Any, map_fn: MapFunction, shape: tuple[int, int, int]) -> None:
         self._tf = tf
@@ -76,10 +62,6 @@ class ImageMap:
     def apply(self, images: Pixels, seeds: NDArray[np.int64]) -> Pixels:
         """Returns the images, uint8 [n, H, W, C], as the function made them.
 
-        Args:
-            images: uint8 [n, H, W, C].
-            seeds: int64 [n, 2], of their random numbers.
-
         Raises:
             ConfigError: the function failed, or changed an image's shape.
         """
@@ -97,11 +79,7 @@ class ImageMap:
 
 
 def find_map_function(map_fn: MapFunction) -> Callable[..., Any]:
-    """Returns the function that a map_fn is or names.
-
-    Raises:
-        ConfigError: there is no such module, or no function of that name in it.
-    """
+    """Returns the function that a map_fn is or names."""
     if not isinstance(map_fn, str):
         return map_fn
     module, _, name = map_fn.partition(":")

@@ -88,12 +88,7 @@ class ReadOptions:
         object.__setattr__(self, name, check_integer(f"ReadOptions: {name}", value, 1))
 
     def threads_of_worker(self, num_workers: int, num_local_ranks: int = 1) -> int:
-        """Returns how many threads a worker decodes with: its part of what its rank may use of the machine.
-
-        Args:
-            num_workers: of the rank.
-            num_local_ranks: ranks that share the machine.
-        """
+        """Returns how many threads a worker decodes with: its part of what its rank may use of the machine."""
         cores_of_rank = math.floor(usable_cores().number / num_local_ranks)
         return self.num_threads or max(1, min(_MAX_THREADS, cores_of_rank) // num_workers)
 

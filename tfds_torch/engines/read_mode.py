@@ -13,12 +13,6 @@ _DEFAULTS = ReadOptions()
 def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOptions) -> str:
     """Returns the read mode for a plan: `index`, `files` or `examples`.
 
-    Args:
-        source: of the split.
-        split: the split expression, for messages.
-        plan: of an epoch; its world names the pipeline.
-        options: how it is read.
-
     Raises:
         ConfigError: a mode was asked for where it cannot keep its promises, or no mode can read the files.
     """

@@ -14,13 +14,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Replacement:
-    """Reads a chunk with a damaged example once more, one example at a time. For one iteration, in one thread.
-
-    Args:
-        request: what is read.
-        order: the examples of the pipeline.
-        decoder: of the examples.
-    """
+    """Reads a chunk with a damaged example once more, one example at a time. For one iteration, in one thread."""
 
     def __init__(self, request: ReadRequest, order: SampleOrder, decoder: ChunkDecoder) -> None:
         self._request = request
@@ -31,11 +25,6 @@ class Replacement:
 
     def __call__(self, start: int, stop: int, rows_of: RowsOf) -> DecodedChunk:
         """Returns the examples at positions start..stop-1 of the order, damaged ones replaced.
-
-        Args:
-            start: first position.
-            stop: end of the positions.
-            rows_of: a chunk -> where its images belong.
 
         Raises:
             CorruptRecordError: more examples are damaged than may be replaced.
@@ -74,11 +63,7 @@ class Replacement:
         )
 
     def _report(self, damaged_key: int, taken_key: int, error: CorruptRecordError) -> None:
-        """Logs that an example took the place of a damaged one.
-
-        Raises:
-            CorruptRecordError: there are more of them than may be.
-        """
+        """Logs that an example took the place of a damaged one."""
         self._num_replaced += 1
         num_examples = self._request.plan.num_examples
         damaged, taken = examples_of(damaged_key, num_examples), examples_of(taken_key, num_examples)

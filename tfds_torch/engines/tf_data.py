@@ -27,11 +27,7 @@ from tfds_torch.storage.source import FileInstruction
 
 @dataclass(frozen=True, eq=False)
 class ListedOrder:
-    """Examples in an order that is known beforehand.
-
-    Attributes:
-        keys: int64 [n], their sample keys.
-    """
+    """Examples in an order that is known beforehand."""
 
     keys: Int64Array
 

@@ -44,13 +44,7 @@ _given_up: deque[int] = deque()  # Told with the next request: garbage collectio
 
 
 def stream_elsewhere(stream: RecordStream) -> Iterator[tuple[Int64Array, list[bytes]]]:
-    """Yields what `stream_records` yields, from a fresh process.
-
-    Raises:
-        ShardError: a file cannot be read, or ends early.
-        CorruptRecordError: a record is damaged.
-        WorkerError: the process died; the next stream starts another one.
-    """
+    """Yields what `stream_records` yields, from a fresh process."""
     number = next(_numbers)
     chunk = _ask(number, stream)
     try:

@@ -34,11 +34,6 @@ class ClassMap:
 
     An integer key names a source label, and wins over the label's class name. Where the dataset names no classes, a
     label goes by its digits as well, as TFDS itself names such classes.
-
-    Attributes:
-        entries: the map as it was given.
-        source_names: the dataset's class names, by label; None: it names none.
-        dataset: `name/config:version`, for messages.
     """
 
     entries: Entries
@@ -160,10 +155,6 @@ def load_class_map(class_map: object) -> Entries:
 
 def check_entries(class_map: Mapping[Any, Any], source: str) -> Entries:
     """Returns a mapping as class map.
-
-    Args:
-        class_map: the mapping.
-        source: what it is, for messages.
 
     Raises:
         ConfigError: it is empty, or does not map integers and names to integers >= 0.

@@ -18,13 +18,7 @@ def name_of(parser: Parser) -> str:
 
 
 def names_of(parser: Parser, loader: str, start_argument: str) -> ErrorContext:
-    """Returns what messages tell of a loader over a parser.
-
-    Args:
-        parser: that its workers read.
-        loader: the name of its class.
-        start_argument: of the loader, that says how workers start.
-    """
+    """Returns what messages tell of a loader over a parser."""
     next_step = (
         f"The {loader}'s state_dict() counts what was delivered: load it, here or in a new process, and the next "
         f"iteration goes on after that."

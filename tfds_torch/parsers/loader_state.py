@@ -7,14 +7,7 @@ from tfds_torch.plan.world import World
 
 
 def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -> LoaderState:
-    """Returns the state of a point in an epoch.
-
-    Args:
-        parser: that is read.
-        rank: and the number of ranks.
-        now: the point.
-        num_workers: of the loader; 0: the training process reads by itself; None: it is not known.
-    """
+    """Returns the state of a point in an epoch."""
     num_readers = None if num_workers is None else max(1, num_workers)
     world = rank.at_worker(0, num_readers or 1)
     return LoaderState.of(

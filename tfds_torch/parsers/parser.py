@@ -49,11 +49,7 @@ def field_name(key: str) -> str:
 
 @dataclass(frozen=True)
 class ElementSpec:
-    """The fields that can be asked for, as single examples have them.
-
-    Attributes:
-        fields: name -> FieldSpec; nested features are dictionaries.
-    """
+    """The fields that can be asked for, as single examples have them."""
 
     fields: Mapping[str, Any]
 

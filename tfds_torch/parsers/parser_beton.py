@@ -33,11 +33,7 @@ SPLIT = "all"
 
 @dataclass(frozen=True)
 class JsonField:
-    """Values that are stored as JSON.
-
-    Attributes:
-        key: the stored field.
-    """
+    """Values that are stored as JSON."""
 
     key: str
 

@@ -176,12 +176,7 @@ class ParserWebDataset(ParserBase):
         return None if self._names is None else list(self._names)
 
     def _kind_of(self, name: str) -> Kind:
-        """Returns what a field is; an extension that is of no field can be asked for by its own name.
-
-        Raises:
-            ConfigError: the samples do not have it.
-            ShardError: some of them do not have it.
-        """
+        """Returns what a field is; an extension that is of no field can be asked for by its own name."""
         found = self._tars.alternatives_of(name)
         if found and name not in self._kinds:
             self._tars.check_field(name)

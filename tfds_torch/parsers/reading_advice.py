@@ -11,14 +11,7 @@ from tfds_torch.runtime.printable import quoted
 
 
 def warn_of_reading(parser: Parser, fields: Sequence[str], rank: World, stacklevel: int = 3) -> None:
-    """Warns of batches that repeat a small split, and of fields that are unlikely to be meant.
-
-    Args:
-        parser: that is read.
-        fields: that are asked for.
-        rank: and the number of ranks.
-        stacklevel: as in `warnings.warn`; 3: the caller of the function that calls this one.
-    """
+    """Warns of batches that repeat a small split, and of fields that are unlikely to be meant."""
     _warn(_describe_repeats(parser, rank), stacklevel)
     warn_of_fields(parser, fields, stacklevel + 1)
 

@@ -48,10 +48,6 @@ SPECS: dict[Kind, FieldSpec] = {
 def kind_of(name: str, extensions: Sequence[str]) -> Kind:
     """Returns what the members of a field are.
 
-    Args:
-        name: of the field, for messages.
-        extensions: that it may have.
-
     Raises:
         ConfigError: they are of several kinds.
     """
@@ -93,11 +89,7 @@ def show_extensions(extensions: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class LabelField:
-    """Integers that are stored as text.
-
-    Attributes:
-        key: the stored field.
-    """
+    """Integers that are stored as text."""
 
     key: str
 
@@ -118,12 +110,7 @@ class LabelField:
 
 @dataclass(frozen=True)
 class DecodedField:
-    """Values that are decoded one by one.
-
-    Attributes:
-        key: the stored field.
-        decode_one: of the stored bytes; raises ValueError.
-    """
+    """Values that are decoded one by one."""
 
     key: str
     decode_one: Callable[[bytes], Any]

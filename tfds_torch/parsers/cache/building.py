@@ -40,11 +40,7 @@ _IMAGE = ImageDecoder("RGB")
 
 @dataclass(frozen=True)
 class PixelMaker:
-    """Makes pixels of an encoded image as a cache holds them. Thread-safe; can be pickled.
-
-    Attributes:
-        max_resolution: longest side in pixels; None: as they are.
-    """
+    """Makes pixels of an encoded image as a cache holds them. Thread-safe; can be pickled."""
 
     max_resolution: int | None
 
@@ -60,14 +56,7 @@ class PixelMaker:
 
 @dataclass(frozen=True)
 class CacheContent:
-    """What a cache is built from.
-
-    Attributes:
-        source: the encoded examples.
-        image_key: stored field of the image.
-        max_resolution: longest side of the cached images; None: as they are.
-        fingerprint: of all of it.
-    """
+    """What a cache is built from."""
 
     source: Source
     image_key: str
@@ -113,11 +102,7 @@ def number_fields(specs: Mapping[str, FieldSpec]) -> dict[str, str]:
 
 
 def estimate(content: CacheContent) -> Estimate:
-    """Returns what a cache will need, by the headers of some images.
-
-    Raises:
-        ShardError: a file is missing, or does not hold the promised number of examples.
-    """
+    """Returns what a cache will need, by the headers of some images."""
     num_examples = len(content.source)
     index = np.unique(np.linspace(0, num_examples - 1, min(num_examples, _NUM_SAMPLED)).astype(np.int64))
     _, columns = _read_whole_ones(content.source, index, [content.image_key])
@@ -143,17 +128,8 @@ def build(
 ) -> int:
     """Writes a cache, which is there whole or not at all. All usable cores decode; memory does not grow.
 
-    An image that cannot be decoded, or is far larger than the others, is left to the original files.
-
-    Args:
-        content: what it is built from.
-        path: of the file; one that is there is replaced.
-        found: what it will need.
-        say: called with the number of examples that are done, again and again.
-        before_closing: called before the file is brought to the disk.
-
-    Returns:
-        Number of examples that are left to the original files.
+    Returns how many images are left to the original files: those that cannot be decoded, or are far larger than the
+    others.
 
     Raises:
         ExportError: the disk is full, or cannot be written to; the place is as it was.

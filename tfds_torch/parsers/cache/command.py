@@ -26,14 +26,7 @@ being built stays. Exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."
 
 
 def run(argv: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        argv: what follows the word `cache`.
-
-    Returns:
-        The exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
-    """
+    """Runs the command with the words that follow `cache`, and returns its exit code."""
     try:
         flags = _make_parser().parse_args(argv)
     except SystemExit as end:  # argparse has said why.

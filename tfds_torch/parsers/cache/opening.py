@@ -52,12 +52,6 @@ def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache)
 
     To be called in the training process: it may take as long as an epoch.
 
-    Args:
-        source: the encoded examples.
-        split: the split expression, for people.
-        image_key: stored field of the image.
-        cache: where it lies.
-
     Raises:
         ConfigError: the files are remote.
         ShardError: a file is missing, or does not hold the promised number of examples.
@@ -106,11 +100,7 @@ def _open_or_build(content: CacheContent, split: str, cache: DecodedCache, file_
 
 
 def _open(path: Path, content: CacheContent, *, should_warn: bool = True) -> BetonSource | None:
-    """Returns a cache that is complete; None where there is none, it is damaged, or another user may have written it.
-
-    Raises:
-        OSError: it cannot be looked at.
-    """
+    """Returns a complete cache; None where it is absent or damaged, or another user may have written it."""
     source = content.source
     try:
         check_own_file(path)
@@ -146,15 +136,7 @@ class _Building:
     path: Path
 
     def open(self, name: str) -> BetonSource | None:
-        """Returns the cache.
-
-        Args:
-            name: of the dataset and its split, for people.
-
-        Raises:
-            _NotBuiltError: it cannot be built.
-            OSError: nothing can be written there.
-        """
+        """Returns the cache."""
         with CacheProgress(name) as progress:
             lock = own_lock(lock_path(self.path))
             waited_for = self._take_turn(lock, progress)
@@ -235,13 +217,7 @@ class _Building:
 
 
 class _Beat:
-    """What a builder says all the time.
-
-    Args:
-        path: where it says it.
-        status: what it says first.
-        progress: for people.
-    """
+    """What a builder says all the time."""
 
     def __init__(self, path: Path, status: CacheStatus, progress: CacheProgress) -> None:
         self.status = status

@@ -11,11 +11,7 @@ _BAR_AFTER_S, _LINE_AFTER_S, _LINE_EVERY_S = 1.0, 10.0, 60.0
 
 
 class CacheProgress(AbstractContextManager["CacheProgress"]):
-    """Shows how far a cache is. As a context manager it takes the bar away at the end.
-
-    Args:
-        dataset: whose cache it is, for people.
-    """
+    """Shows how far a cache is. As a context manager it takes the bar away at the end."""
 
     def __init__(self, dataset: str) -> None:
         self._dataset = dataset
@@ -25,13 +21,7 @@ class CacheProgress(AbstractContextManager["CacheProgress"]):
         self._task: Any = None
 
     def show(self, what: str, num_done: int, num_examples: int) -> None:
-        """Shows a number of examples that are done.
-
-        Args:
-            what: is done, a participle and what belongs to it.
-            num_done: of the examples.
-            num_examples: of all.
-        """
+        """Shows a number of examples that are done."""
         if self._bar is not None:
             self._bar.update(self._task, description=self._words(what), completed=num_done, total=num_examples)
         elif time.monotonic() >= self._next_s:

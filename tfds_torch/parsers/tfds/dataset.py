@@ -47,10 +47,6 @@ class TfdsDataset:
     def source(self, split: str, *, verify_checksums: bool = True) -> Source:
         """Returns the encoded examples of a split, in the order of TFDS's file instructions.
 
-        Args:
-            split: a TFDS split expression.
-            verify_checksums: whether every record's checksum is verified.
-
         Raises:
             ConfigError: the expression is malformed, names no split, or a slice does not lie within its split.
         """

@@ -23,14 +23,7 @@ from tfds_torch.storage.source import FieldSpec
 
 @dataclass(frozen=True)
 class DatasetFields:
-    """The features of a dataset, and which of them are `image` and `label`.
-
-    Attributes:
-        dataset: `name/config:version`, for messages.
-        features: of the dataset.
-        image_key: the feature behind the field `image`; None: there is none.
-        target_key: the feature behind the field `label`, or several; None: there is none.
-    """
+    """The features of a dataset, and which of them are `image` and `label`."""
 
     dataset: str
     features: Feature
@@ -65,15 +58,7 @@ class DatasetFields:
         return found
 
     def field(self, name: str, image_mode: str | None) -> FieldDecoder:
-        """Returns how a field is decoded.
-
-        Args:
-            name: of the field.
-            image_mode: of the field `image`.
-
-        Raises:
-            ConfigError: as `find` does, or only tensorflow could decode it.
-        """
+        """Returns how a field is decoded."""
         if name == "label" and isinstance(self.target_key, tuple):
             numbers = find_binary_fields(self.target_key, self.features, self.dataset)
             return PositionsField(tuple(_stored_field(found) for found in numbers))
@@ -85,11 +70,7 @@ class DatasetFields:
         return StructuredField(self.features, found.path)
 
     def encoded_field(self, name: str) -> EncodedField:
-        """Returns how a field is handed over as it is stored.
-
-        Raises:
-            ConfigError: as `field` does.
-        """
+        """Returns how a field is handed over as it is stored."""
         decoder = self.field(name, None)
         if isinstance(decoder, PositionsField):
             return EncodedField(decoder, "value", None)

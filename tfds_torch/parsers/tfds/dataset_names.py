@@ -31,14 +31,7 @@ def nearest_names(name: str, known: Sequence[str]) -> list[str]:
 def describe_not_found(
     name: str, data_dir: Path, registered: Sequence[str], arguments: Mapping[str, Any] | None = None
 ) -> str:
-    """Returns a message: what was asked, what is there, what to do.
-
-    Args:
-        name: as asked for, `name/config:version`.
-        data_dir: the root that was searched.
-        registered: the datasets that TFDS knows how to build.
-        arguments: `config` and `version`, where the name has them.
-    """
+    """Returns a message: what was asked, what is there, what to do."""
     try:
         prepared, incomplete = _found_under(data_dir)
     except OSError as error:
@@ -67,12 +60,7 @@ def describe_not_found(
 
 
 def root_above(name: str, data_dir: Path) -> Path | None:
-    """Returns the root that holds a dataset's own folder, where that folder (or one of its config) was given as root.
-
-    Args:
-        name: the dataset's, without config and version.
-        data_dir: the folder that was given.
-    """
+    """Returns the root above a dataset's own folder, where that folder (or its config's) was given as root."""
     try:
         if not any(data_dir.glob("*/dataset_info.json")):  # It holds versions.
             is_own = data_dir.name == name and any(data_dir.glob("*/*/dataset_info.json"))
@@ -83,13 +71,7 @@ def root_above(name: str, data_dir: Path) -> Path | None:
 
 
 def describe_too_deep(name: str, data_dir: Path, root: Path) -> str:
-    """Returns the message for a root that lies inside a dataset's own folder.
-
-    Args:
-        name: as asked for.
-        data_dir: the folder that was given as root.
-        root: the one that holds the dataset's folder.
-    """
+    """Returns the message for a root that lies inside a dataset's own folder."""
     folder = data_dir.relative_to(root)
     what = "the own folder of a dataset" if len(folder.parts) == 1 else "a config's folder of a dataset"
     return (

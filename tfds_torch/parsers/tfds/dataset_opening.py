@@ -30,11 +30,6 @@ _logger = logging.getLogger(__name__)
 def open_dataset(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], *, download: bool) -> TfdsDataset:
     """Returns a prepared dataset; no dataset code is imported, and no tensorflow.
 
-    Args:
-        root: as in ParserTfds.
-        name: as in ParserTfds.
-        download: whether it is downloaded and prepared where it is not prepared yet.
-
     Raises:
         ConfigError: the name has not the form of one, or the dataset is stored in a format that is not read.
         DatasetNotFoundError: there is no such dataset, or it cannot be read.
@@ -133,11 +128,7 @@ def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | 
 
 
 def _prepare(root: str | None, name: str, registered_name: str) -> None:
-    """Downloads and builds a dataset, in one process however many ask for it at the same time.
-
-    Raises:
-        DatasetNotFoundError: nothing can be written under the root.
-    """
+    """Downloads and builds a dataset, in one process however many ask for it at the same time."""
     if registered_name not in registered_names():
         return  # Said with the nearest names by the caller.
     data_dir = _data_dir(root)

@@ -97,12 +97,7 @@ def features_by_key(features: Feature) -> Mapping[str, Feature]:
 
 
 def find_feature(features: Feature, key: str) -> FoundFeature | None:
-    """Returns the feature that a key names, or None.
-
-    Args:
-        features: of a dataset.
-        key: literal key, or keys joined by "/".
-    """
+    """Returns the feature that a key names, or None."""
     return _find(features_by_key(features), key.split("/"), (), 0)
 
 

@@ -31,13 +31,6 @@ class StructuredField:
     sequences. A nested dataset (`tfds.features.Dataset`) becomes a list of its steps. Texts are bytes.
 
     Thread-safe; can be pickled where the dataset's own connectors can.
-
-    Args:
-        features: of a dataset.
-        path: of the feature: keys from the top level down, through sequences and nested datasets.
-
-    Raises:
-        ConfigError: only tensorflow can decode a feature.
     """
 
     keys: tuple[str, ...]
@@ -54,9 +47,6 @@ class StructuredField:
 
     def decode(self, columns: Columns) -> list[Any]:
         """Returns the values of n examples.
-
-        Args:
-            columns: stored field -> its n values, for `keys`.
 
         Raises:
             ValueError: a value cannot be decoded; the message is a sentence about the example.
@@ -89,15 +79,7 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _Decoded:
-    """Values that are decoded element by element.
-
-    Attributes:
-        name: of the feature, for messages.
-        keys: the stored fields of an element.
-        decode_element: called with an element's stored fields, in the order of `keys`.
-        spec: FieldSpec of an element, or a dictionary of them.
-        depth: number of sequences around an element.
-    """
+    """Values that are decoded element by element."""
 
     name: str
     keys: tuple[str, ...]
@@ -139,12 +121,7 @@ class _Fields:
 
 @dataclass(frozen=True)
 class _Steps:
-    """A nested dataset.
-
-    Attributes:
-        name: of the feature, for messages.
-        values: of its steps, as of a sequence.
-    """
+    """A nested dataset."""
 
     name: str
     values: _Values
@@ -219,23 +196,13 @@ def decode_tensor(encoding: str, spec: FieldSpec, *fields: Any) -> Array:
 
 
 def decode_audio_file(spec: FieldSpec, content: bytes) -> Array:
-    """Returns the samples of a file of audio, [samples], or [samples, channels] where channels are declared.
-
-    Raises:
-        ValueError: the file is not one of audio.
-        ConfigError: a package is missing that reads such files.
-    """
+    """Returns the samples of a file of audio, [samples], or [samples, channels] where channels are declared."""
     samples: Array = decode_audio(content, spec.shape[1] if len(spec.shape) > 1 else None)
     return samples.astype(spec.dtype)
 
 
 class OwnDecoder:
-    """Decodes an element with the connector of a dataset's own, which may import anything: when it is first used.
-
-    Args:
-        connector: of the class of TFDS; travels pickled, and is restored where it decodes.
-        parts: names of what is stored of an element; None: it has one part without a name.
-    """
+    """Decodes an element with the connector of a dataset's own, which may import anything: when it is first used."""
 
     def __init__(self, connector: Any, parts: tuple[str, ...] | None) -> None:
         self._connector, self._parts = connector, parts

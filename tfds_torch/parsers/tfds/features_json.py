@@ -39,9 +39,6 @@ _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # The last one i
 def read_features(version_dir: str | os.PathLike[str]) -> Any:
     """Returns the TFDS `FeaturesDict` of a prepared dataset, with the names of its classes.
 
-    Args:
-        version_dir: where its features.json is.
-
     Raises:
         OSError: it cannot be read.
         ValueError: it is damaged or absurd, or a connector of its own cannot be imported.
@@ -59,11 +56,6 @@ def read_features(version_dir: str | os.PathLike[str]) -> Any:
 def find_version_dir(name: str, data_dir: str | os.PathLike[str] | None, **arguments: Any) -> str | None:
     """Returns the version directory of a prepared dataset, found as `tfds.builder` finds it; None: there is none.
 
-    Args:
-        name: of the dataset, alone.
-        data_dir: the root; None: TFDS's own.
-        arguments: `config` and `version`, where they are asked for.
-
     Raises:
         ValueError: it is there several times, in other data dirs of TFDS.
     """
@@ -73,14 +65,7 @@ def find_version_dir(name: str, data_dir: str | os.PathLike[str] | None, **argum
 
 
 class Video(tfds.features.Sequence):  # type: ignore[misc]
-    """A video, stored as encoded frames; what `tfds.features.Video` is to a reader.
-
-    Args:
-        shape: frames, height, width, channels; None where a side varies.
-        dtype: of the frames.
-        encoding_format: of the frames.
-        use_colormap: for TFDS's tables.
-    """
+    """A video, stored as encoded frames; what `tfds.features.Video` is to a reader."""
 
     def __init__(
         self,
@@ -119,16 +104,7 @@ class Video(tfds.features.Sequence):  # type: ignore[misc]
 
 
 class Audio(tfds.features.Tensor):  # type: ignore[misc]
-    """Samples of audio; what `tfds.features.Audio` is to a reader.
-
-    Args:
-        shape: samples, or samples and channels.
-        dtype: of a sample.
-        encoding: of the stored samples, as `tfds.features.Tensor` has it.
-        sample_rate: in Hz; None or 0: not declared.
-        file_format: of the files that the samples come from.
-        serialized: how they are stored, where that is not as samples.
-    """
+    """Samples of audio; what `tfds.features.Audio` is to a reader."""
 
     def __init__(
         self,
@@ -180,12 +156,7 @@ class AudioFile(Audio):
         super().__init__(shape, dtype, encoding, **arguments, serialized_dtype=np.object_, serialized_shape=())
 
     def decode_example_np(self, example_data: bytes) -> Any:
-        """Returns samples of `dtype`: [samples], or [samples, channels] where channels are declared.
-
-        Raises:
-            ValueError: the file is not one of audio.
-            ConfigError: a package is missing that reads such files.
-        """
+        """Returns samples of `dtype`: [samples], or [samples, channels] where channels are declared."""
         shape = self.shape
         samples = decode_audio(example_data, shape[1] if len(shape) > 1 else None)
         return samples.astype(self.np_dtype)

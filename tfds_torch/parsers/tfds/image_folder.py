@@ -24,11 +24,6 @@ NAME, VERSION = "image_folder", "1.0.0"
 def open_image_folder(root: str | None, arguments: Mapping[str, Any], *, download: bool) -> TfdsDataset:
     """Lists an image folder.
 
-    Args:
-        root: the folder that holds the splits.
-        arguments: `config` and `version`, where the dataset's name has them.
-        download: whether the caller asked for a download.
-
     Raises:
         ConfigError: no root, a remote root, or a download.
         DatasetNotFoundError: there is no image folder, or another version or a config is asked for.

@@ -29,16 +29,7 @@ _MOST_DIGITS = 19
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What the metadata of a version directory says. Can be pickled.
-
-    Attributes:
-        name: of the dataset, alone.
-        config_name: empty where it has no configs.
-        version: three numbers.
-        file_format: how the examples are stored.
-        features: TFDS's `FeaturesDict`.
-        splits: TFDS's `SplitDict`, of `NamedSplit`s.
-    """
+    """What the metadata of a version directory says. Can be pickled."""
 
     name: str
     config_name: str

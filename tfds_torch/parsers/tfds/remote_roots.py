@@ -22,12 +22,7 @@ _COPY_COMMANDS = {
 
 
 def check_url(argument: str, path: str) -> None:
-    """Raises ConfigError where a path is a URL that no dataset can be opened from; looks at the text alone.
-
-    Args:
-        argument: what the path was given as, `root` or `name`.
-        path: a local path or a URL.
-    """
+    """Raises ConfigError where a path is a URL that no dataset can be opened from; looks at the text alone."""
     found = _scheme_of(path)
     if found is None or found[1] == READ_SCHEME:
         return

@@ -26,16 +26,7 @@ class BadTemplateError(Exception):
 
 
 def shard_names(template: str, values: dict[str, str], num_shards: int) -> list[str]:
-    """Returns the names of a split's shards, in their order, relative to the dataset's directory.
-
-    Args:
-        template: with the placeholders of TFDS in braces; empty: TFDS's default.
-        values: of the placeholders DATASET, SPLIT and FILEFORMAT.
-        num_shards: how many there are.
-
-    Raises:
-        BadTemplateError: the template is not one of TFDS's.
-    """
+    """Returns the names of a split's shards, in their order, relative to the dataset's directory."""
     parts = _parse(template or tfds.core.naming.DEFAULT_FILENAME_TEMPLATE, values)
     if num_shards > 1 and not any(is_placeholder and text in _BY_SHARD for is_placeholder, text in parts):
         raise _bad(template, f"gives all of its {num_shards} shards the same name")

@@ -14,11 +14,6 @@ def split_expression(split: object, splits: Mapping[str, Any], dataset: str) -> 
 
     Objects that stand for the same examples give one expression: neighbouring slices are joined, empty ones left out.
 
-    Args:
-        split: a text; or what `tfds.even_splits` lists, a `tfds.core.ReadInstruction`, or a sum of them.
-        splits: of the dataset, TFDS's `SplitDict`.
-        dataset: `name/config:version`, for messages.
-
     Raises:
         ConfigError: it is something else, or names examples that the dataset does not have.
     """

@@ -47,11 +47,6 @@ def parse_target_key(target_key: object, features: Feature) -> str | tuple[str, 
 def find_binary_fields(keys: Sequence[str], features: Feature, dataset: str) -> tuple[FoundFeature, ...]:
     """Returns the features of several target keys.
 
-    Args:
-        keys: as `parse_target_key` returns them.
-        features: of the dataset.
-        dataset: `name/config:version`, for messages.
-
     Raises:
         ConfigError: a feature does not exist, or is no scalar number.
     """
@@ -73,10 +68,6 @@ def class_names(target_key: str | tuple[str, ...] | None, features: Feature) -> 
     """Returns the names of a target's classes, by label; None when it has no classes, or is not there.
 
     A sequence of labels has the classes of its labels; of several target keys each is a class.
-
-    Args:
-        target_key: as `parse_target_key` returns it.
-        features: of the dataset.
     """
     if isinstance(target_key, tuple):
         return list(target_key)
@@ -104,11 +95,7 @@ def check_class_names(features: Feature) -> None:
 
 
 def suggest_targets(features: Feature) -> str:
-    """Returns what to do about a target that is not there, as further sentences of a message.
-
-    Args:
-        features: of the dataset.
-    """
+    """Returns what to do about a target that is not there, as further sentences of a message."""
     found = [(key, find_feature(features, key)) for key in list_keys(features)]
     leaves = [(key, innermost(one.feature)) for key, one in found if one]
     labels = [key for key, leaf in leaves if isinstance(leaf, Leaf) and leaf.kind == "label"]
@@ -123,12 +110,6 @@ def make_class_map(
     class_map: object, target_key: str | tuple[str, ...] | None, features: Feature, dataset: str
 ) -> ClassMap | None:
     """Returns the new labels of a dataset's target; None: it keeps its own.
-
-    Args:
-        class_map: see `load_class_map`; or None.
-        target_key: as `parse_target_key` returns it.
-        features: of the dataset.
-        dataset: `name/config:version`, for messages.
 
     Raises:
         ConfigError: the map cannot be read, has no label for a class of the dataset, or the target is neither labels
