@@ -9,7 +9,7 @@ from image_folder_fixtures import NUM_TRAIN as NUM_IMAGES
 from tfds_fixtures import GAP_TRAIN_SHARDS, NUM_TEST, NUM_TRAIN, SPLITS, Datasets, Ledger
 
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
-from tfds_torch.parsers.example_lookup import find_examples
+from tfds_torch.parsers.examples import find_examples
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 

@@ -424,7 +424,7 @@ def without_checksums(path: Path) -> BetonSource:
         ({"preprocess": WHOLE}, "A preprocess needs batch_size"),
         ({"batch_size": 2, "preprocess": TrainPreprocess(8, also=("label",))}, "which is not an image but BetonInt"),
         ({"read": ReadOptions(mode="files"), "is_training": True, "batch_size": 2}, "only read by index"),
-        ({"class_map": {0: 1}, "target_key": None}, r"target_key=None is not a field of integers"),
+        ({"class_map": {0: 1}, "target_key": None}, r"there is no field 'label' of integers"),
         ({"image_mode": "BGR"}, "Unknown image_mode 'BGR'"),
     ],
 )

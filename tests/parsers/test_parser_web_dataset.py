@@ -302,7 +302,7 @@ def test_processes_without_torch_deliver_the_same(urls: str) -> None:
             {"preprocess": TrainPreprocess(size=8, also=("text",)), "batch_size": 2, "fields": FIELDS},
             r"also=\('text',\) names 'text', which is not an image but 'text'",
         ),
-        ({"class_map": {0: 1}, "fields": {"image": "png"}}, r"the samples have no field 'label' of integers"),
+        ({"class_map": {0: 1}, "fields": {"image": "png"}}, r"there is no field 'label' of integers"),
     ],
 )
 def test_arguments_that_cannot_work_are_said(arguments: dict[str, Any], said: str, urls: str) -> None:

@@ -1,6 +1,7 @@
-"""Single examples, decoded in this process: what `parser[i]` and `examples_by_index` return."""
+"""Single examples: found by an index or an id, and decoded in this process, as `parser[i]` returns them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from operator import index as as_index
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ from tfds_torch.engines.direct import read_examples
 from tfds_torch.engines.fields import Content
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext
+from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Source
 
 _CHUNK_BYTES = 3 * 2**19  # Encoded; what is decoded at a time, and so held in memory by any one of its examples.
@@ -67,3 +70,46 @@ def _examples(
     for i, (one, number, name) in enumerate(zip(labels, index.tolist(), batch.id, strict=True)):
         features = {key: values[i] for key, values in batch.features.items()}
         yield Example(None if image is None else image[i], one, number, name, features)
+
+
+def find_examples(source: Source, split: str, keys: Iterable[Any]) -> Int64Array:
+    """Returns the global indices, int64 [n], of examples given by index or by id, in any mix. Reads no example.
+
+    Args:
+        source: the examples of a split.
+        split: the split expression, for messages.
+        keys: integers, -num_examples <= i < num_examples; and ids, `<shard file>__<record>`, or the path below the root
+            of an image folder.
+
+    Raises:
+        ConfigError: a key is neither.
+        ExampleNotFoundError: the split has no such example.
+    """
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        raise ConfigError(f"Examples are asked for by a list of indices and ids, not by {quoted(keys)} alone.")
+    where = f"{source.name}, split {quoted(split)}"
+    found = [_find_id(source, where, key) if isinstance(key, str) else _find_index(source, where, key) for key in keys]
+    return np.array(found, np.int64)
+
+
+def _find_id(source: Source, where: str, key: str) -> int:
+    try:
+        return source.find(key)
+    except ExampleNotFoundError as error:  # The source knows no split expression.
+        raise ExampleNotFoundError(f"{where}{str(error).removeprefix(source.name)}") from None
+
+
+def _find_index(source: Source, where: str, key: Any) -> int:
+    try:
+        number = None if isinstance(key, bool | np.bool_) else as_index(key)
+    except TypeError:
+        number = None
+    if number is None:
+        raise ConfigError(f"{where}: {quoted(key)} names no example: give its index (an integer) or its id (a string).")
+    num_examples = len(source)
+    if not -num_examples <= number < num_examples:
+        there = f"its indices are 0 to {num_examples - 1}, or -{num_examples} to -1 from the end"
+        raise ExampleNotFoundError(
+            f"{where}: there is no example {number}: {there if num_examples else 'it is empty'}."
+        )
+    return number % num_examples

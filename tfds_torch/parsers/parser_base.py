@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,14 +21,13 @@ from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.arguments import check_single_examples
-from tfds_torch.parsers.class_map import ClassMap
-from tfds_torch.parsers.example_lookup import find_examples
-from tfds_torch.parsers.examples import decode_examples
+from tfds_torch.parsers.class_map import ClassMap, load_class_map
+from tfds_torch.parsers.examples import decode_examples, find_examples
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, ElementSpec, field_name, stored_name
+from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess, check_single_examples
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
-from tfds_torch.plan.epoch import LARGEST_KEY, EpochPlan, Remainder
+from tfds_torch.plan.epoch import LARGEST_KEY, EpochPlan
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.one_thread import OneThreadIterator
@@ -40,18 +40,14 @@ _Self = TypeVar("_Self", bound="ParserBase")
 class ParserBase(ABC):
     """Reads a split by its Source: plans, batches, single examples. It can be pickled, and used from several processes.
 
+    A subclass sets what its own methods need before it calls this constructor, which checks all arguments.
+
     Args:
-        source: of the split; its files are opened where the first example is read.
+        source: the examples of the split; its files are opened where the first example is read.
         split: the split expression.
-        is_training: as in ParserTfds, as the following ones.
-        shuffle: see there.
-        batch_size: see there.
-        repeats: see there.
-        seed: see there.
-        remainder: see there.
-        preprocess: see there.
-        image_mode: see there.
-        read: see there.
+        options: the arguments that every parser takes.
+        image_key: what is stored of the field `image`; None: there is none.
+        target_key: what is stored of the field `label`, several in a tuple; None: there is none.
 
     Raises:
         ConfigError: an argument that cannot work.
@@ -61,29 +57,26 @@ class ParserBase(ABC):
         self,
         source: Source,
         split: str,
-        *,
-        is_training: bool,
-        shuffle: bool | None,
-        batch_size: int | None,
-        repeats: int,
-        seed: int,
-        remainder: Remainder | str | None,
-        preprocess: Preprocess | None,
-        image_mode: str | None,
-        read: ReadOptions,
+        options: ParserOptions,
+        image_key: str | None,
+        target_key: str | tuple[str, ...] | None,
     ) -> None:
         self._source = source
         self.split = split
-        self.is_training = is_training
-        self.shuffle = is_training if shuffle is None else shuffle
-        self.batch_size = batch_size
-        self.repeats = repeats
-        self.seed = seed
-        self.remainder = remainder
-        self.preprocess = preprocess
-        self.image_mode = image_mode
-        self.read = read
-        self._class_map: ClassMap | None = None  # New labels for the target; None: it keeps its own.
+        self.is_training = options.is_training
+        self.shuffle = options.is_training if options.shuffle is None else options.shuffle
+        self.batch_size = options.batch_size
+        self.repeats = options.repeats
+        self.seed = options.seed
+        self.remainder = options.remainder
+        self.preprocess = options.preprocess
+        self.image_mode = options.image_mode
+        self.read = options.read
+        self.image_key, self.target_key = image_key, target_key
+        self._check_keys()
+        self._check_preprocess()
+        self._class_map = self._make_class_map(options.class_map)
+        self.plan(World())  # What cannot work in any world is reported now.
 
     def __repr__(self) -> str:
         return (
@@ -107,7 +100,7 @@ class ParserBase(ABC):
         """How the target gets new labels; None: it keeps its own."""
         return self._class_map
 
-    # What a format's parser says of its fields.
+    # What a format's parser knows of its fields.
 
     @abstractmethod
     def _field(self, name: str) -> FieldDecoder:
@@ -146,8 +139,62 @@ class ParserBase(ABC):
         """Names of the classes by the label that is stored; None when they are unknown."""
 
     @abstractmethod
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        """Returns what is stored of a field, for messages, and whether that is an image.
+
+        Raises:
+            ConfigError: it does not exist, or `image` or `label` names nothing suitable.
+        """
+
+    @property
+    @abstractmethod
+    def _folder(self) -> str:
+        """The folder that absolute file names begin with."""
+
+    def _file_names(self) -> list[str]:
+        """Returns a name for every example, in the order of `index`."""
+        return list(self.ids(np.arange(self.num_examples)))
+
+    def _source_for(self, read: ReadOptions) -> Source:
+        """Returns the source as other options read it."""
+        return self._source
+
+    # What is checked of the arguments.
+
+    def _check_keys(self) -> None:
+        """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
+        for name, key in (("image", self.image_key), ("label", self.target_key)):
+            if key not in (None, name):
+                self._find_stored(name)
+
     def _check_preprocess(self) -> None:
-        """Raises ConfigError where the preprocess does not fit the dataset or the other arguments."""
+        check_preprocess(self.preprocess, self.batch_size, self.image_mode)
+        if self.preprocess is None:
+            return
+        self._find_stored("image")
+        for name in self.preprocess.also:
+            stored, is_image = self._find_stored(name)
+            if not is_image:
+                raise ConfigError(
+                    f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
+                    f"{quoted(stored)}. Only images go through the same crop."
+                )
+
+    def _make_class_map(self, class_map: object) -> ClassMap | None:
+        if class_map is None:
+            return None
+        entries = load_class_map(class_map)
+        self._check_target_can_be_mapped()
+        mapped = ClassMap(entries, self._stored_class_names, self.dataset_name)
+        mapped.check_covers_classes()
+        return mapped
+
+    def _check_target_can_be_mapped(self) -> None:
+        if not self._has_integer_target:
+            raise ConfigError(
+                f"{self.dataset_name}: class_map gives new labels to integers, and there is no field 'label' of "
+                f"integers. Name such a field, or leave out class_map."
+            )
 
     # What is read.
 
@@ -202,6 +249,25 @@ class ParserBase(ABC):
         The ids of an image folder are the paths below its root, `<split>/<label>/<image>`.
         """
         return self._source.ids(index)
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Returns a name for every example, in the order of `index`: its id.
+
+        ParserTfds takes the values of the feature `file_name`, `filename`, `image/filename`, `id` or `image_id`, where
+        the dataset has one of them: that takes one pass over the shards.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the folder of the files: the version directory, or the root of an image folder.
+
+        Raises:
+            ConfigError: names are among the features, and the shards are remote.
+            ShardError: a shard is missing or damaged.
+        """
+        names = self._file_names()
+        if basename:
+            names = [os.path.basename(name) for name in names]
+        return [os.path.join(self._folder, name) for name in names] if absolute else names
 
     def has_field(self, name: str) -> bool:
         """Whether a field exists: `image` and `label` by image_key and target_key."""
@@ -272,6 +338,13 @@ class ParserBase(ABC):
         parser = copy.copy(self)
         parser.batch_size = check_integer("batch_size", batch_size, 1)
         parser.plan(World())
+        return parser
+
+    def with_read(self: _Self, read: ReadOptions) -> _Self:
+        """Returns this parser, reading the same examples in another way."""
+        parser = copy.copy(self)
+        parser.read = read
+        parser._source = self._source_for(read)
         return parser
 
     def with_preprocess(self: _Self, preprocess: Preprocess | None) -> _Self:

@@ -1,12 +1,11 @@
 """ParserBeton: a `.beton` file as batches of numpy arrays."""
 
-import copy
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,10 +13,9 @@ from tfds_torch.engines.fields import ClassLabelField, EncodedField, FieldDecode
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.arguments import check_arguments, check_preprocess
-from tfds_torch.parsers.class_map import ClassMap, load_class_map
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
@@ -25,7 +23,7 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, BetonInt, BetonJson
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
-from tfds_torch.storage.source import Columns, FieldSpec, source_type
+from tfds_torch.storage.source import Columns, FieldSpec, Source, source_type
 
 SPLIT = "all"
 """The split of a `.beton` file, for messages and states: it holds one."""
@@ -77,6 +75,8 @@ class ParserBeton(ParserBase):
         CorruptRecordError: it is not a `.beton` file of version 2, or is damaged.
     """
 
+    target_key: str | None
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -95,26 +95,19 @@ class ParserBeton(ParserBase):
         read: ReadOptions = ReadOptions(),
         handlers: Mapping[str, BetonField] | None = None,
     ) -> None:
-        check_arguments(is_training, batch_size, shuffle, image_mode, read)
-        self._file: BetonSource = source_type("beton")(path, handlers, verify_checksums=read.verify_checksums)
-        super().__init__(
-            self._file,
-            SPLIT,
-            is_training=is_training,
-            shuffle=shuffle,
-            batch_size=batch_size,
-            repeats=repeats,
-            seed=seed,
-            remainder=remainder,
-            preprocess=preprocess,
-            image_mode=image_mode,
-            read=read,
+        options = ParserOptions(
+            shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, class_map, read
         )
-        self.image_key, self.target_key = image_key, target_key
-        self._check_keys()
-        self._class_map = self._make_class_map(class_map)
-        self.plan(World())  # What cannot work in any world is said now.
+        file = source_type("beton")(path, handlers, verify_checksums=read.verify_checksums)
+        super().__init__(file, SPLIT, options, image_key, target_key)
         self.read_mode(World())
+
+    @property
+    def _file(self) -> BetonSource:
+        return cast(BetonSource, self._source)
+
+    def _source_for(self, read: ReadOptions) -> Source:
+        return self._file.with_checksums(read.verify_checksums)
 
     @property
     def path(self) -> Path:
@@ -134,24 +127,13 @@ class ParserBeton(ParserBase):
 
     def with_read(self, read: ReadOptions) -> "ParserBeton":
         """Returns this parser, reading the same examples in another way."""
-        parser = copy.copy(self)
-        parser.read = read
-        parser._source = parser._file = self._file.with_checksums(read.verify_checksums)
+        parser = super().with_read(read)
         parser.read_mode(World())
         return parser
 
-    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example, in the order of `index`: its id.
-
-        Args:
-            basename: whether to leave out folders.
-            absolute: whether to prefix the folder of the file.
-        """
-        names = list(self.ids(np.arange(self.num_examples)))
-        if basename:
-            names = [os.path.basename(name) for name in names]
-        folder = os.path.dirname(self._file.head.path)
-        return [os.path.join(folder, name) for name in names] if absolute else names
+    @property
+    def _folder(self) -> str:
+        return os.path.dirname(self._file.head.path)
 
     @property
     def _stored(self) -> Mapping[str, BetonField]:
@@ -193,6 +175,10 @@ class ParserBeton(ParserBase):
         is_json = isinstance(self._stored[key], BetonJson)
         return EncodedField(decoder, "value", None if is_json else self._file.specs[key])
 
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        is_image = isinstance(self._field(name), ImageField)
+        return self._stored[self._key(name) or name], is_image
+
     @property
     def _has_integer_target(self) -> bool:
         return isinstance(self._stored.get(self.target_key or ""), BetonInt)
@@ -211,35 +197,3 @@ class ParserBeton(ParserBase):
             f"{self.dataset_name} has no field {quoted(key)}{argument}: its fields are {there}."
             f"{did_you_mean(key, self._stored)}"
         )
-
-    def _check_keys(self) -> None:
-        """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
-        for name, key in (("image", self.image_key), ("label", self.target_key)):
-            if key not in (None, name):
-                self._field(name)
-        self._check_preprocess()
-
-    def _check_preprocess(self) -> None:
-        check_preprocess(self.preprocess, self.batch_size, self.image_mode)
-        if self.preprocess is None:
-            return
-        self._field("image")
-        for name in self.preprocess.also:
-            if not isinstance(self._field(name), ImageField):
-                raise ConfigError(
-                    f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
-                    f"{quoted(self._stored[self._key(name) or name])}. Only images go through the same crop."
-                )
-
-    def _make_class_map(self, class_map: object) -> ClassMap | None:
-        if class_map is None:
-            return None
-        entries = load_class_map(class_map)
-        if not self._has_integer_target:
-            raise ConfigError(
-                f"{self.dataset_name}: class_map gives the target new labels, and target_key={quoted(self.target_key)} "
-                f"is not a field of integers."
-            )
-        mapped = ClassMap(entries, self._stored_class_names, self.dataset_name)
-        mapped.check_covers_classes()
-        return mapped

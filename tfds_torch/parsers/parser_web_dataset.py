@@ -1,21 +1,17 @@
 """ParserWebDataset: the samples of WebDataset's tars as batches of numpy arrays."""
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, cast
 
 from tfds_torch.engines.fields import ClassLabelField, EncodedField, FieldDecoder, ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.arguments import check_arguments, check_preprocess
-from tfds_torch.parsers.class_map import ClassMap, load_class_map
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
 from tfds_torch.parsers.web_dataset_fields import (
     DEFAULT_EXTENSIONS,
     SPECS,
@@ -95,35 +91,21 @@ class ParserWebDataset(ParserBase):
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
     ) -> None:
-        check_arguments(is_training, batch_size, shuffle, image_mode, read)
-        self._names = _check_class_names(class_names)
-        fields = name_fields(fields)
-        self._tars: WebDatasetSource = source_type("webdataset")(urls, fields)
-        self._kinds = {name: kind_of(name, found) for name, found in self._tars.alternatives.items()}
-        super().__init__(
-            self._tars,
-            SPLIT,
-            is_training=is_training,
-            shuffle=shuffle,
-            batch_size=batch_size,
-            repeats=repeats,
-            seed=seed,
-            remainder=remainder,
-            preprocess=preprocess,
-            image_mode=image_mode,
-            read=read,
+        options = ParserOptions(
+            shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, class_map, read
         )
-        self.image_key = "image" if "image" in fields else None
-        self.target_key = "label" if "label" in fields else None
-        if self.num_examples and fields is DEFAULT_EXTENSIONS and not self._all_fields:
-            raise ConfigError(self._nothing_usual())
-        if self.num_examples and fields is not DEFAULT_EXTENSIONS:
-            for name in fields:
-                self._field(name)
-        self._check_preprocess()
-        self._class_map = self._make_class_map(class_map)
-        self.plan(World())  # What cannot work in any world is said now.
+        self._names = _check_class_names(class_names)
+        self._has_usual_fields = fields is DEFAULT_EXTENSIONS
+        fields = name_fields(fields)
+        tars: WebDatasetSource = source_type("webdataset")(urls, fields)
+        self._kinds = {name: kind_of(name, found) for name, found in tars.alternatives.items()}
+        image_key, target_key = (name if name in fields else None for name in ("image", "label"))
+        super().__init__(tars, SPLIT, options, image_key, target_key)
         self.read_mode(World())
+
+    @property
+    def _tars(self) -> WebDatasetSource:
+        return cast(WebDatasetSource, self._source)
 
     @property
     def paths(self) -> list[Path]:
@@ -153,23 +135,13 @@ class ParserWebDataset(ParserBase):
 
     def with_read(self, read: ReadOptions) -> "ParserWebDataset":
         """Returns this parser, reading the same examples in another way."""
-        parser = copy.copy(self)
-        parser.read = read
+        parser = super().with_read(read)
         parser.read_mode(World())
         return parser
 
-    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example, in the order of `index`: its id.
-
-        Args:
-            basename: whether to leave out folders.
-            absolute: whether to prefix the folder of the first tar.
-        """
-        names = list(self.ids(np.arange(self.num_examples)))
-        if basename:
-            names = [os.path.basename(name) for name in names]
-        folder = os.path.dirname(self._tars.paths[0])
-        return [os.path.join(folder, name) for name in names] if absolute else names
+    @property
+    def _folder(self) -> str:
+        return os.path.dirname(self._tars.paths[0])
 
     @property
     def _stored_class_names(self) -> list[str] | None:
@@ -246,30 +218,23 @@ class ParserWebDataset(ParserBase):
             f"{did_you_mean(wanted[0], self._tars.index.extensions)}"
         )
 
-    def _check_preprocess(self) -> None:
-        check_preprocess(self.preprocess, self.batch_size, self.image_mode)
-        if self.preprocess is None or not self.num_examples:
-            return
-        self._field("image")
-        for name in self.preprocess.also:
-            if not isinstance(self._field(name), ImageField):
-                raise ConfigError(
-                    f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
-                    f"{quoted(self._kind_of(self._key(name)))}. Only images go through the same crop."
-                )
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        is_image = isinstance(self._field(name), ImageField)
+        return self._kind_of(self._key(name)), is_image
 
-    def _make_class_map(self, class_map: object) -> ClassMap | None:
-        if class_map is None:
-            return None
-        entries = load_class_map(class_map)
-        if not self._has_integer_target:
-            raise ConfigError(
-                f"{self.dataset_name}: class_map gives the target new labels, and the samples have no field 'label' of "
-                f"integers."
-            )
-        mapped = ClassMap(entries, self._stored_class_names, self.dataset_name)
-        mapped.check_covers_classes()
-        return mapped
+    def _check_keys(self) -> None:
+        """Fields that were named by hand must exist, and one of the usual ones."""
+        if self.num_examples and self._has_usual_fields and not self._all_fields:
+            raise ConfigError(self._nothing_usual())
+        if self.num_examples and not self._has_usual_fields:
+            for name in self._kinds:
+                self._field(name)
+
+    def _check_preprocess(self) -> None:
+        if self.num_examples:
+            super()._check_preprocess()
+        else:
+            check_preprocess(self.preprocess, self.batch_size, self.image_mode)
 
 
 def _check_class_names(class_names: object) -> tuple[str, ...] | None:

@@ -11,8 +11,8 @@ import torch.utils.data
 from tfds_torch.engines.batch import Example
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.arguments import check_single_examples
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
+from tfds_torch.parsers.parser_options import check_single_examples
 from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions

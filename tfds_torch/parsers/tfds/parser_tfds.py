@@ -1,6 +1,5 @@
 """ParserTfds: a TFDS dataset on disk as batches of numpy arrays."""
 
-import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,16 +11,15 @@ from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.arguments import check_arguments, check_preprocess
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.cache.opening import open_cached
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name
 from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
 from tfds_torch.parsers.tfds.feature_tree import features_by_key, find_feature, holds_boxes
-from tfds_torch.parsers.tfds.targets import class_names, make_class_map, parse_target_key
+from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.cached_source import PIXELS, CachedSource
 from tfds_torch.storage.record_source import RecordSource
@@ -96,38 +94,21 @@ class ParserTfds(ParserBase):
         download: bool = False,
         cache: DecodedCache | None = None,
     ) -> None:
-        check_arguments(is_training, batch_size, shuffle, image_mode, read)
+        options = ParserOptions(
+            shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, class_map, read
+        )
         # They import TFDS, which workers do without: they get the parser pickled.
         from tfds_torch.parsers.tfds.dataset_opening import open_dataset
         from tfds_torch.parsers.tfds.split_expression import split_expression
 
         dataset = open_dataset(root, name, download=download)
         split = split_expression(split, dataset.splits, dataset.name)
-        super().__init__(
-            dataset.source(split, verify_checksums=read.verify_checksums),
-            split,
-            is_training=is_training,
-            shuffle=shuffle,
-            batch_size=batch_size,
-            repeats=repeats,
-            seed=seed,
-            remainder=remainder,
-            preprocess=preprocess,
-            image_mode=image_mode,
-            read=read,
-        )
-        self._directory, self._features = dataset.directory, dataset.features
-        self.image_key = image_key
-        self.target_key = parse_target_key(target_key, self._features)
-        self._check_explicit_keys()
-        self._check_preprocess()
-        self._class_map = make_class_map(class_map, self.target_key, self._features, self.dataset_name)
-        self.plan(World())  # What cannot work in any world is said now.
-        self.cache = cache
+        source = dataset.source(split, verify_checksums=read.verify_checksums)
+        self._directory, self._features, self.cache = dataset.directory, dataset.features, cache
+        super().__init__(source, split, options, image_key, parse_target_key(target_key, self._features))
         if cache is not None:
             self._check_cache(read)
-            image = "/".join(self._fields.find("image").path)
-            self._source: Source = open_cached(self._source, split, image, cache)
+            self._source = open_cached(source, split, "/".join(self._fields.find("image").path), cache)
 
     @staticmethod
     def split_names(root: str | os.PathLike[str] | None, name: str | os.PathLike[str]) -> list[str]:
@@ -166,43 +147,25 @@ class ParserTfds(ParserBase):
         own = [name for name in fields if name not in METADATA_SPECS]
         return [name for name in own if holds_boxes(self._fields.find(name).feature)]
 
-    def with_read(self, read: ReadOptions) -> "ParserTfds":
-        """Returns this parser, reading the same examples in another way."""
-        parser = copy.copy(self)
-        parser.read = read
+    def _source_for(self, read: ReadOptions) -> Source:
         cached = self._source if isinstance(self._source, CachedSource) else None
         source = self._source if cached is None else cached.original
         if isinstance(source, RecordSource):
             source = source.with_checksums(read.verify_checksums)
-        if cached is not None:
-            self._check_cache(read)
-            source = cached.over(source)
-        parser._source = source
-        return parser
+        if cached is None:
+            return source
+        self._check_cache(read)
+        return cached.over(source)
 
-    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example, in the order of `index`.
+    @property
+    def _folder(self) -> str:
+        return str(self.data_dir)
 
-        The names are those of the feature `file_name`, `filename`, `image/filename`, `id` or `image_id`, which takes
-        one pass over the shards; a dataset without any of them has its TFDS ids, `<shard file>__<record>`. The names
-        of an image folder are the paths below its root.
-
-        Args:
-            basename: whether to leave out folders.
-            absolute: whether to prefix the dataset's version directory (the root of an image folder).
-
-        Raises:
-            ConfigError: the shards are remote.
-            ShardError: a shard is missing or damaged.
-        """
+    def _file_names(self) -> list[str]:
         found = next(filter(None, (find_feature(self._features, key) for key in _FILENAME_KEYS)), None)
         if found is None or found.feature.shape != () or not self._source.has_shards:
-            names = list(self.ids(np.arange(self.num_examples)))
-        else:
-            names = list(self._stored_names("/".join(found.path)))
-        if basename:
-            names = [os.path.basename(name) for name in names]
-        return [str(self.data_dir / name) for name in names] if absolute else names
+            return super()._file_names()
+        return list(self._stored_names("/".join(found.path)))
 
     def _stored_names(self, key: str) -> Iterator[str]:
         """Yields the values of a scalar field as texts, in the order of `index`."""
@@ -241,18 +204,12 @@ class ParserTfds(ParserBase):
     def _fields(self) -> DatasetFields:
         return DatasetFields(self.dataset_name, self._features, self.image_key, self.target_key)
 
-    def _check_preprocess(self) -> None:
-        check_preprocess(self.preprocess, self.batch_size, self.image_mode)
-        if self.preprocess is None:
-            return
-        self._fields.find("image")
-        for name in self.preprocess.also:
-            found = self._fields.find(name).feature
-            if not is_image(found):
-                raise ConfigError(
-                    f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
-                    f"{quoted(found)}. Only images go through the same crop."
-                )
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        feature = self._fields.find(name).feature
+        return feature, is_image(feature)
+
+    def _check_target_can_be_mapped(self) -> None:
+        check_can_be_mapped(self.target_key, self._features, self.dataset_name)
 
     def _check_cache(self, read: ReadOptions) -> None:
         """Raises ConfigError where a decoded cache cannot work with a parser's other arguments."""
@@ -276,9 +233,3 @@ class ParserTfds(ParserBase):
                 f"{self.dataset_name}: max_resolution={cache.max_resolution} makes the cached image smaller, and not "
                 f"{', '.join(map(repr, self.preprocess.also))}, which must be of its size: leave out max_resolution."
             )
-
-    def _check_explicit_keys(self) -> None:
-        """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
-        for name, key in (("image", self.image_key), ("label", self.target_key)):
-            if key not in (None, name):
-                self._fields.find(name)

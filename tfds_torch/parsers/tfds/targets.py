@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.class_map import ClassMap, load_class_map
 from tfds_torch.parsers.tfds.feature_tree import (
     Feature,
     FoundFeature,
@@ -106,27 +105,6 @@ def suggest_targets(features: Feature) -> str:
     return f" Use {choice} (of a sequence, all labels of an example), or {others}."
 
 
-def make_class_map(
-    class_map: object, target_key: str | tuple[str, ...] | None, features: Feature, dataset: str
-) -> ClassMap | None:
-    """Returns the new labels of a dataset's target; None: it keeps its own.
-
-    Raises:
-        ConfigError: the map cannot be read, has no label for a class of the dataset, or the target is neither labels
-            nor texts.
-    """
-    if class_map is None:
-        return None
-    entries = load_class_map(class_map)
-    if target_key is None:
-        raise ConfigError(f"{dataset}: class_map gives the target new labels, but there is none: target_key=None.")
-    if isinstance(target_key, str):
-        _check_can_be_mapped(target_key, features, dataset)
-    mapped = ClassMap(entries, class_names(target_key, features), dataset)
-    mapped.check_covers_classes()
-    return mapped
-
-
 def _names_several(target_key: str, features: Feature) -> bool:
     return "," in target_key and find_feature(features, target_key) is None
 
@@ -139,7 +117,12 @@ def _is_scalar_number(found: FoundFeature) -> bool:
     return isinstance(leaf.stored, FieldSpec) and np.dtype(leaf.stored.dtype).kind in "iufb"
 
 
-def _check_can_be_mapped(target_key: str, features: Feature, dataset: str) -> None:
+def check_can_be_mapped(target_key: str | tuple[str, ...] | None, features: Feature, dataset: str) -> None:
+    """Raises ConfigError where a class map cannot give a target new labels: it is neither integers nor texts."""
+    if isinstance(target_key, tuple):
+        return
+    if target_key is None:
+        raise ConfigError(f"{dataset}: class_map gives the target new labels, but there is none: target_key=None.")
     found = find_feature(features, target_key)
     if found is None:
         raise ConfigError(f"{dataset}: {describe_missing('target feature', target_key, features)}")

@@ -1,26 +1,50 @@
-"""What parsers check of their arguments alike, before and after their dataset is opened."""
+"""ParserOptions: the arguments that every parser takes, and what can be wrong with them."""
 
-from dataclasses import is_dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from typing import Any
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.printable import quoted
 
 
-def check_arguments(
-    is_training: bool, batch_size: int | None, shuffle: bool | None, image_mode: str | None, read: ReadOptions
-) -> None:
-    """Raises ConfigError for arguments that cannot work, whatever the dataset; before it is opened."""
-    if is_training and batch_size is None:
-        raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
-    if not isinstance(shuffle, bool | None):
-        raise ConfigError(f"shuffle={quoted(shuffle)} must be True, False or None (as is_training).")
-    if not isinstance(read, ReadOptions):
-        raise ConfigError(f"read={quoted(read)} must be ReadOptions, for example ReadOptions(mode='examples').")
-    if image_mode not in CHANNELS:
-        raise ConfigError(f"Unknown image_mode {quoted(image_mode)}: choose 'RGB', 'L', 'RGBA' or None (as stored).")
+@dataclass(frozen=True)
+class ParserOptions:
+    """The arguments that every parser takes; ParserTfds documents them.
+
+    Raises:
+        ConfigError: an argument that cannot work with any dataset, before one is opened.
+    """
+
+    shuffle: bool | None
+    is_training: bool
+    batch_size: int | None
+    repeats: int
+    seed: int
+    remainder: Remainder | str | None
+    preprocess: Preprocess | None
+    image_mode: str | None
+    class_map: Mapping[Any, int] | str | os.PathLike[str] | None
+    read: ReadOptions
+
+    def __post_init__(self) -> None:
+        if self.is_training and self.batch_size is None:
+            raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
+        if not isinstance(self.shuffle, bool | None):
+            raise ConfigError(f"shuffle={quoted(self.shuffle)} must be True, False or None (as is_training).")
+        if not isinstance(self.read, ReadOptions):
+            raise ConfigError(
+                f"read={quoted(self.read)} must be ReadOptions, for example ReadOptions(mode='examples')."
+            )
+        if self.image_mode not in CHANNELS:
+            raise ConfigError(
+                f"Unknown image_mode {quoted(self.image_mode)}: choose 'RGB', 'L', 'RGBA' or None (as stored)."
+            )
 
 
 def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str | None) -> None:
