@@ -26,7 +26,7 @@ GRACE_S = 30.0
 
 
 def make_reader(dataset: Any, num_workers: int = 2, **options: Any) -> ForeignReader:
-    return ForeignReader(dataset, LoaderOptions(num_workers=num_workers, **FORKED, **options), num_workers)
+    return ForeignReader(LoaderOptions(dataset, num_workers, **FORKED, **options), num_workers)
 
 
 @pytest.fixture

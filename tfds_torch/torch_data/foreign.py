@@ -51,8 +51,8 @@ class ForeignReader:
     within a second are killed.
 
     Args:
-        dataset: map-style, an IterableDataset, or a plain iterable (without workers).
-        options: how it is read; `check_dataset` has compared them with the dataset.
+        options: the dataset, which is map-style, an IterableDataset or a plain iterable (without workers), and how it
+            is read.
         num_workers: processes that read; 0: this process does.
         generator: draws what torch draws, over all iterations; None: torch's own.
 
@@ -61,26 +61,24 @@ class ForeignReader:
         WorkerError: a worker ended while they were started.
     """
 
-    def __init__(
-        self, dataset: Any, options: LoaderOptions, num_workers: int, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, options: LoaderOptions, num_workers: int, generator: torch.Generator | None = None) -> None:
         context = WorkerContext.of(num_workers, options.prefetch_batches)
         self.metrics = context.metrics
-        self._dataset, self._options, self._owner = dataset, options, os.getpid()
+        self._dataset, self._options, self._owner = options.dataset, options, os.getpid()
         self._is_closed, self._num_begun, self._asked_at = False, 0, 0.0
         self._length: int | None = None
         self._num_items = 0
         self._processes: ForeignWorkers | None = None
         self._watchdog: Watchdog | None = None
-        names = ErrorContext(type(dataset).__name__)
+        names = ErrorContext(type(self._dataset).__name__)
         if num_workers:
             start_method = options.multiprocessing_context or get_start_method()
             self._processes = workers = ForeignWorkers(start_method, names, context, options.timeout_s)
             self._torch = workers.handles
             self._watchdog = Watchdog(options.timeout_s, workers.describe_waiting, workers.has_crashed)
-            self._start(make_torch_loader(dataset, options, context, generator, workers.context), workers.method)
+            self._start(make_torch_loader(options, context, generator, workers.context), workers.method)
             return
-        self._torch = [make_torch_loader(dataset, options, context, generator)]
+        self._torch = [make_torch_loader(options, context, generator)]
         if options.timeout_s is not None:
             faults = WorkerFaults(names, self.metrics, context.output, options.timeout_s, can_import_only=False)
             self._watchdog = Watchdog(options.timeout_s, faults.describe_own_stall)
@@ -209,13 +207,13 @@ class ForeignReader:
         warnings.warn(warning, UserWarning, stacklevel=4)
 
 
-def count_batches(dataset: Any, options: LoaderOptions) -> int:
+def count_batches(options: LoaderOptions) -> int:
     """Returns the batches of an epoch, as torch's DataLoader counts them.
 
     Raises:
         TypeError: an IterableDataset without a length.
     """
-    return len(make_torch_loader(dataset, options, WorkerContext.of(0)))
+    return len(make_torch_loader(options, WorkerContext.of(0)))
 
 
 class ForeignWorkers(WorkerProcesses):

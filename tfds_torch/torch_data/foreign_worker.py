@@ -49,7 +49,6 @@ class WorkerContext:
 
 
 def make_torch_loader(
-    dataset: Any,
     options: LoaderOptions,
     context: WorkerContext,
     generator: torch.Generator | None = None,
@@ -73,6 +72,7 @@ def make_torch_loader(
             "multiprocessing_context": start_context,
             "worker_init_fn": partial(_start_worker, context, options.worker_init_fn),
         }
+    dataset = options.dataset
     measured = MeasuredIterable if is_iterable(dataset) else MeasuredMap
     is_batching = is_collated(options)
     collate = options.collate_fn or (DefaultCollation(dataset) if is_batching else default_convert)

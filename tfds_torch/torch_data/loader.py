@@ -1,12 +1,11 @@
 """Loader and create_loader: any dataset's batches, watched, measured, on their device; ours resume exactly."""
 
+import inspect
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
-
-import torch
+from typing import Any, ParamSpec
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.receiver import LoaderIteration
@@ -20,12 +19,14 @@ from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.foreign import ForeignReader, count_batches
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
-from tfds_torch.torch_data.loader_options import LoaderOptions, check_dataset
+from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.plain_dataloader import is_position
 from tfds_torch.torch_data.planned_reader import OwnReader, PoolReader, make_generator, make_reader
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
+
+_Arguments = ParamSpec("_Arguments")
 
 Reader = PoolReader | OwnReader | ForeignReader
 _RANKS_TIMEOUT_S = 60.0
@@ -33,89 +34,25 @@ _RANKS_TIMEOUT_S = 60.0
 _logger = logging.getLogger(__name__)
 
 
-def create_loader(
-    dataset: Any,
-    num_workers: int | str = 0,
-    device: str | torch.device | None = None,
-    mean: Iterable[float] | None = None,
-    std: Iterable[float] | None = None,
-    dtype: torch.dtype | str | None = None,
-    prefetch_batches: int = 2,
-    timeout_s: float | None = 300.0,
-    *,
-    batch_size: int | None = None,
-    shuffle: bool = False,
-    sampler: Any = None,
-    batch_sampler: Any = None,
-    drop_last: bool = False,
-    collate_fn: Callable[[Any], Any] | None = None,
-    worker_init_fn: Callable[[int], None] | None = None,
-    persistent_workers: bool = True,
-    multiprocessing_context: Any = None,
-    in_order: bool = True,
-    seed: int | None = None,
-    check_ranks: bool = True,
-    log_every: int | None = None,
-    channels_last: bool = True,
-) -> "Loader":
-    """Returns a Loader over an ImageDataset, or over any other dataset of torch.
+def _with_arguments_of(
+    options: Callable[_Arguments, LoaderOptions],
+) -> Callable[[Callable[..., "Loader"]], Callable[_Arguments, "Loader"]]:
+    """Gives a function the signature and the documentation of its arguments that LoaderOptions has."""
 
-    Args:
-        dataset: an ImageDataset, a map-style Dataset, an IterableDataset, or any iterable that can be read anew in
-            every epoch, such as a Feeder's source; this process reads that (`num_workers=0`).
-        num_workers: processes that read; 0: this process does; "auto": by cores, ranks and memory.
-        device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
-        mean: of each channel, where images go from 0 to 1; `DevicePrefetcher` normalises with it.
-        std: likewise.
-        dtype: of the images, as in `DevicePrefetcher`.
-        prefetch_batches: batches that each worker reads ahead, >= 1, and batches ahead on the device.
-        timeout_s: how long the training loop waits for a batch, seconds, worker start included; None: for ever. Without
-            workers, and outside of the main thread, what waits in native code is logged and goes on.
-        batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
-        shuffle: whether a map-style dataset is shuffled anew in every epoch; an ImageDataset's parser plans its order.
-        sampler: as in torch's DataLoader, for a map-style dataset.
-        batch_sampler: likewise, in place of batch_size, shuffle, sampler and drop_last.
-        drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
-        collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
-            gets what the dataset yields.
-        worker_init_fn: called in each worker with its number, before it reads.
-        persistent_workers: whether workers live from epoch to epoch, until `close`.
-        multiprocessing_context: how workers start: "fork", "spawn", "forkserver" or a context; None: Python's default.
-        in_order: must be True.
-        seed: of `random`, `numpy.random` and torch in the workers, and of `shuffle`; None: an ImageDataset's own seed,
-            else torch's generator. Workers over an ImageDataset are seeded anew in every epoch by (seed, epoch, first
-            batch, rank, worker), others when they start. The training process's generators are left alone.
-        check_ranks: whether the ranks of torch.distributed compare what they read before the first batch.
-        log_every: batches after which a line of `stats()` is logged, level INFO; None: never.
-        channels_last: whether normalised or moved images lie in channels_last memory.
+    def give(function: Callable[..., "Loader"]) -> Callable[_Arguments, "Loader"]:
+        signature = inspect.signature(options).replace(return_annotation="Loader")
+        _, separator, arguments = (options.__doc__ or "").partition("\n\n")
+        function.__doc__ = f"{function.__doc__}{separator}{arguments}"
+        vars(function)["__signature__"] = signature
+        return function
 
-    Raises:
-        ConfigError: an argument that cannot work, alone or with the dataset.
-    """
-    options = LoaderOptions(
-        num_workers=num_workers,
-        device=device,
-        mean=mean,
-        std=std,
-        dtype=dtype,
-        prefetch_batches=prefetch_batches,
-        timeout_s=timeout_s,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        sampler=sampler,
-        batch_sampler=batch_sampler,
-        drop_last=drop_last,
-        collate_fn=collate_fn,
-        worker_init_fn=worker_init_fn,
-        persistent_workers=persistent_workers,
-        multiprocessing_context=multiprocessing_context,
-        in_order=in_order,
-        seed=seed,
-        check_ranks=check_ranks,
-        log_every=log_every,
-        channels_last=channels_last,
-    )
-    return Loader(dataset, options)
+    return give
+
+
+@_with_arguments_of(LoaderOptions)
+def create_loader(*args: Any, **kwargs: Any) -> "Loader":
+    """Returns a Loader over an ImageDataset, or over any other dataset of torch; it takes LoaderOptions' arguments."""
+    return Loader(LoaderOptions(*args, **kwargs))
 
 
 class Loader(Iterable[Any]):
@@ -132,29 +69,24 @@ class Loader(Iterable[Any]):
     when this process is gone; others with their iteration. Not thread-safe: iterate in one thread.
 
     Args:
-        dataset: as in `create_loader`.
-        options: how it is read.
-
-    Raises:
-        ConfigError: the options do not fit the dataset.
+        options: the dataset and how it is read; `create_loader` makes them.
     """
 
-    def __init__(self, dataset: Any, options: LoaderOptions = LoaderOptions()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, options: LoaderOptions) -> None:
         self._reader: Reader | None = None
         self._iteration: Callable[[], LoaderIteration | None] = lambda: None
         self._is_closed = False
-        self.dataset = dataset
         self.options = options
+        self.dataset = dataset = options.dataset
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
-        check_dataset(dataset, options)
-        self._generator = make_generator(dataset, options)
+        self._generator = make_generator(options)
         self._position: Position | None = None  # Of the latest iteration over an ImageDataset.
         self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
         if options.has_device_stage:
             self._device_stage()  # What cannot work is reported now.
-        warn_of_foreign(dataset, options, self.num_workers)
-        self._has_ranks = warn_of_ranks(dataset, options)
+        warn_of_foreign(options, self.num_workers)
+        self._has_ranks = warn_of_ranks(options)
         warn_of_memory(dataset, self.num_workers, options.prefetch_batches)
         close_at_exit(self)
 
@@ -177,7 +109,7 @@ class Loader(Iterable[Any]):
         """
         if isinstance(self.dataset, ImageDataset):
             return self.dataset.plan().num_batches
-        return count_batches(self.dataset, self.options)
+        return count_batches(self.options)
 
     def __iter__(self) -> Iterator[Any]:
         if self._is_closed:
@@ -185,7 +117,7 @@ class Loader(Iterable[Any]):
         if (earlier := self._iteration()) is not None:
             earlier.replace()
         if not self._has_ranks:  # torch.distributed may have been initialised meanwhile.
-            self._has_ranks = warn_of_ranks(self.dataset, self.options, stacklevel=3)
+            self._has_ranks = warn_of_ranks(self.options, stacklevel=3)
         self._check_ranks()
         position, num_left = Position(Start(0), self.num_workers), None
         if isinstance(self.dataset, ImageDataset):
@@ -277,7 +209,7 @@ class Loader(Iterable[Any]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"dataset": self.dataset, "options": self.options}
+        return {"options": self.options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc] # Another process has processes of its own.
@@ -293,9 +225,9 @@ class Loader(Iterable[Any]):
         if self._reader is not None:
             self._reader.close()
         if isinstance(self.dataset, ImageDataset):
-            self._reader = make_reader(self.dataset, self.options, self.num_workers, self._generator)
+            self._reader = make_reader(self.options, self.num_workers, self._generator)
         else:
-            self._reader = ForeignReader(self.dataset, self.options, self.num_workers, self._generator)
+            self._reader = ForeignReader(self.options, self.num_workers, self._generator)
         self._metrics.use(self._reader.metrics)
         return self._reader
 

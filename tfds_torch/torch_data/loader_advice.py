@@ -40,8 +40,9 @@ def find_num_workers(asked: int | str) -> tuple[int, str]:
     return choice.num_workers, choice.reason
 
 
-def warn_of_foreign(dataset: Any, options: LoaderOptions, num_workers: int) -> None:
+def warn_of_foreign(options: LoaderOptions, num_workers: int) -> None:
     """Warns where a dataset that is not ours would be read several times, or between the steps of the training loop."""
+    dataset = options.dataset
     if find_layer(dataset, ImageDataset) is not None:
         return
     name = type(dataset).__name__
@@ -59,11 +60,12 @@ def warn_of_foreign(dataset: Any, options: LoaderOptions, num_workers: int) -> N
         )
 
 
-def warn_of_ranks(dataset: Any, options: LoaderOptions, stacklevel: int = 4) -> bool:
+def warn_of_ranks(options: LoaderOptions, stacklevel: int = 4) -> bool:
     """Warns where every rank would read all of a dataset that is not ours; returns whether there are several ranks.
 
     A sampler or batch sampler of the user's is taken to deal it out.
     """
+    dataset = options.dataset
     try:
         world = find_rank(os.environ)
     except ConfigError:  # An ImageDataset reports it.

@@ -1,7 +1,7 @@
-"""LoaderOptions and `check_dataset`: what `create_loader` takes, checked before anything is started."""
+"""LoaderOptions: what `create_loader` takes, checked before anything is started."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from multiprocessing import get_all_start_methods
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -24,12 +24,41 @@ _OWN_ORDER = (
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """The arguments of `create_loader`, which describes them, without the dataset.
+    """What a loader reads, and how: the arguments of `create_loader`, checked.
+
+    Args:
+        dataset: an ImageDataset, a map-style Dataset, an IterableDataset, or any iterable that can be read anew in
+            every epoch, such as a Feeder's source; this process reads that (`num_workers=0`).
+        num_workers: processes that read; 0: this process does; "auto": by cores, ranks and memory.
+        device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
+        mean: of each channel, where images go from 0 to 1; `DevicePrefetcher` normalises with it.
+        std: likewise.
+        dtype: of the images, as in `DevicePrefetcher`.
+        prefetch_batches: batches that each worker reads ahead, >= 1, and batches ahead on the device.
+        timeout_s: how long the training loop waits for a batch, seconds, worker start included; None: for ever. Without
+            workers, and outside of the main thread, what waits in native code is logged and goes on.
+        batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
+        shuffle: whether a map-style dataset is shuffled anew in every epoch; an ImageDataset's parser plans its order.
+        sampler: as in torch's DataLoader, for a map-style dataset.
+        batch_sampler: likewise, in place of batch_size, shuffle, sampler and drop_last.
+        drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
+        collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
+            gets what the dataset yields.
+        worker_init_fn: called in each worker with its number, before it reads.
+        persistent_workers: whether workers live from epoch to epoch, until `close`.
+        multiprocessing_context: how workers start: "fork", "spawn", "forkserver" or a context; None: Python's default.
+        seed: of `random`, `numpy.random` and torch in the workers, and of `shuffle`; None: an ImageDataset's own seed,
+            else torch's generator. Workers over an ImageDataset are seeded anew in every epoch by (seed, epoch, first
+            batch, rank, worker), others when they start. The training process's generators are left alone.
+        check_ranks: whether the ranks of torch.distributed compare what they read before the first batch.
+        log_every: batches after which a line of `stats()` is logged, level INFO; None: never.
+        channels_last: whether normalised or moved images lie in channels_last memory.
 
     Raises:
-        ConfigError: a value that cannot be meant.
+        ConfigError: an argument that cannot work, alone or with the dataset.
     """
 
+    dataset: Any
     num_workers: int | str = 0
     device: str | torch.device | None = None
     mean: Iterable[float] | None = None
@@ -37,6 +66,7 @@ class LoaderOptions:
     dtype: torch.dtype | str | None = None
     prefetch_batches: int = 2
     timeout_s: float | None = 300.0
+    _: KW_ONLY
     batch_size: int | None = None
     shuffle: bool = False
     sampler: Any = None
@@ -46,7 +76,6 @@ class LoaderOptions:
     worker_init_fn: Callable[[int], None] | None = None
     persistent_workers: bool = True
     multiprocessing_context: Any = None
-    in_order: bool = True
     seed: int | None = None
     check_ranks: bool = True
     log_every: int | None = None
@@ -63,12 +92,19 @@ class LoaderOptions:
             if isinstance(getattr(self, name), Iterator):  # It is read again in every epoch.
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         check_seconds("create_loader: timeout_s", self.timeout_s, can_be_none=True)
-        for name in ("shuffle", "drop_last", "persistent_workers", "in_order", "check_ranks", "channels_last"):
+        for name in ("shuffle", "drop_last", "persistent_workers", "check_ranks", "channels_last"):
             check_flag(f"create_loader: {name}", getattr(self, name))
         for name in ("collate_fn", "worker_init_fn"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"create_loader: {name}={getattr(self, name)!r} must be a function, or None.")
-        self._check_combinations()
+        self._check_orders()
+        if isinstance(self.dataset, ImageDataset):
+            _check_planned(self.dataset, self)
+            return
+        _check_kind(self.dataset)
+        if is_iterable(self.dataset):
+            _check_iterable(self.dataset, self)
+        _check_batches(self)
 
     @property
     def has_device_stage(self) -> bool:
@@ -82,13 +118,7 @@ class LoaderOptions:
             raise ConfigError(f"{str(error).removesuffix('.')}{also}.") from None
         object.__setattr__(self, name, number)
 
-    def _check_combinations(self) -> None:
-        if not self.in_order:
-            raise ConfigError(
-                "create_loader: in_order=False would deliver batches as they come: the order would differ from run to "
-                "run, and a state could not say which batches were delivered. Use more workers, or a larger "
-                "prefetch_batches, where some batches take long."
-            )
+    def _check_orders(self) -> None:
         for name, kind in (("sampler", "Sampler, or other"), ("batch_sampler", "BatchSampler, or other lists of")):
             value = getattr(self, name)
             if not isinstance(value, Iterable | None):
@@ -99,21 +129,6 @@ class LoaderOptions:
                 f"create_loader: multiprocessing_context={context!r} must be one of {', '.join(map(repr, methods))}, "
                 f"or a context of multiprocessing."
             )
-
-
-def check_dataset(dataset: Any, options: LoaderOptions) -> None:
-    """Checks what a loader is asked to read, before anything is started.
-
-    Raises:
-        ConfigError: it is not a dataset, or the options do not fit it.
-    """
-    if isinstance(dataset, ImageDataset):
-        _check_planned(dataset, options)
-        return
-    _check_kind(dataset)
-    if is_iterable(dataset):
-        _check_iterable(dataset, options)
-    _check_batches(options)
 
 
 def is_iterable(dataset: Any) -> bool:

@@ -32,30 +32,31 @@ from tfds_torch.torch_data.tensor_codec import TensorCodec
 from tfds_torch.torch_data.worker_info import call_worker_init, fill_worker_info
 
 
-def make_generator(dataset: Any, options: LoaderOptions) -> torch.Generator | None:
+def make_generator(options: LoaderOptions) -> torch.Generator | None:
     """Returns what draws orders and seeds of workers over all iterations of a loader; None: torch's own does."""
-    seed = _seed_of(dataset, options) if isinstance(dataset, ImageDataset) else options.seed
+    seed = _seed_of(options) if isinstance(options.dataset, ImageDataset) else options.seed
     return None if seed is None else torch.Generator().manual_seed(seed % 2**63)
 
 
 def make_reader(
-    dataset: ImageDataset, options: LoaderOptions, num_workers: int, generator: torch.Generator | None
+    options: LoaderOptions, num_workers: int, generator: torch.Generator | None
 ) -> "PoolReader | OwnReader":
     """Returns what reads an ImageDataset for a loader, with workers or without; the generator is `make_generator`'s.
 
     Raises:
         ConfigError: what workers get cannot be pickled.
     """
+    dataset = options.dataset
     collate = options.collate_fn or (None if dataset.is_batched else DefaultCollation(dataset))
     base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-    source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(dataset, options), base_seed)
+    source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(options), base_seed)
     if not num_workers:
         return OwnReader(source, options.timeout_s)
     return PoolReader(source, num_workers, options)
 
 
-def _seed_of(dataset: ImageDataset, options: LoaderOptions) -> int:
-    return dataset.parser.plan(World()).seed if options.seed is None else options.seed
+def _seed_of(options: LoaderOptions) -> int:
+    return options.dataset.parser.plan(World()).seed if options.seed is None else options.seed
 
 
 @dataclass(frozen=True)
