@@ -104,9 +104,8 @@ $(INSTALLED_BENCH): $(INSTALLED)
 	@$(INSTALL) -e '.[ffcv]' || echo "FFCV will be reported as missing; it is built from its source, which needs: apt install libopencv-dev libturbojpeg0-dev pkg-config"
 	@touch $@
 
-bench: $(INSTALLED_BENCH) ## measure this machine against timm and others, and draw the README's chart; or one suite: SUITE=jpeg
-	@status=0; $(BIN)/python -m benchmarks $(SUITE) || status=$$?; \
-		$(if $(SUITE),,$(BIN)/python -m benchmarks readme;) exit $$status
+bench: $(INSTALLED_BENCH) ## measure this machine against timm and others, and write README's and docs' tables; or one suite: SUITE=jpeg
+	@$(BIN)/python -m benchmarks $(SUITE)
 
 clean: ## remove the environment, caches and build outputs
 	@rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

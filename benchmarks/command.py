@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from benchmarks import output, readme_charts, suites
+from benchmarks import output, pages, suites
+from benchmarks.report import Report
 from benchmarks.suite import Settings, Suite
 from benchmarks.suites import SUITES
 from benchmarks.task import BASELINE_REVISION
@@ -25,17 +26,17 @@ from tfds_torch.runtime.printable import printable
 from tfds_torch.runtime.terminal import QUIET_ENVIRON
 
 _WIDTH_OF_A_FILE = 120
-README, CHART = "readme", "chart"
+PAGES = "pages"
 OK, MISSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 T = TypeVar("T")
 
 _DESCRIPTION = """Measures this package, against its peers in the same run and by itself, and
-writes <suite>.json, .md and .png, and overview.md. An older revision of this package takes part
-as `baseline`, out of the git repository. Peers come with the extras `bench` and `ffcv`; DALI is
-installed into an environment of its own; one that is not there is reported as missing. `readme`
-prints the README's table, and `chart` draws its chart, both of reports that are there. Exit code:
-0 when all of our own targets were kept; 1 when one was missed or could not be judged (never with
---only); 2 wrong usage; 130 interrupted."""
+writes <suite>.json. An older revision of this package, from the git repository, takes part as
+`baseline`. Peers come with the extras `bench` and `ffcv`; DALI is installed into an environment of
+its own; a peer that is not installed is reported as missing. `pages` measures nothing: it writes
+the tables of README and docs and the README's chart from the committed reports. Exit code: 0 when
+all of our own targets were kept; 1 when one was missed or could not be judged (never with --only);
+2 wrong usage; 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,29 +44,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Args:
         arguments: what follows the command's name; None: those of this process.
-
-    Returns:
-        0 all of our targets kept, 1 one missed or not judged, 2 wrong usage, 130 interrupted.
     """
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parse_face(typed) if typed[:1] in ([README], [CHART]) else _parse(typed)
+    options = _parse(typed)
     os.environ.update(QUIET_ENVIRON | os.environ)
     logging.getLogger("absl").setLevel(logging.ERROR)
     console, errors = Console(emoji=False, highlight=False), Console(stderr=True, emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH_OF_A_FILE
-    before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process ends the competitors, too.
+    before = signal.signal(signal.SIGTERM, _interrupt)  # The competitors end with this process.
     try:
-        return _bench(options, typed, console, errors) if "suites" in options else _show_face(options, console)
+        if options.suites == [PAGES]:
+            return _write_pages(pages.read_reports(), console)
+        return _bench(options, typed, console, errors)
     except KeyboardInterrupt:
         errors.print("Interrupted; all competitors have ended.")
         return INTERRUPTED
-    except ConfigError as error:
-        errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
-        return USAGE
     except TfdsTorchError as error:
         errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
-        return MISSED
+        return USAGE if isinstance(error, ConfigError) else MISSED
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -79,7 +76,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     peers = ",".join(_peer_names(SUITES))
-    parser.add_argument("suites", nargs="*", metavar="suite", help=f"see below (all); or {README}, or {CHART}")
+    parser.add_argument("suites", nargs="*", metavar="suite", help=f"see below (all); or {PAGES}")
     parser.add_argument(
         "--repeats",
         type=int,
@@ -109,30 +106,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _parse_face(arguments: Sequence[str]) -> argparse.Namespace:
-    what = arguments[0]
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks {what}", allow_abbrev=False)
-    parser.add_argument("face", choices=[what], metavar=what)
-    parser.add_argument("--reports", type=Path, default=readme_charts.RESULTS, metavar="DIR", help="(%(default)s)")
-    if what == CHART:
-        parser.add_argument("--out", type=Path, default=readme_charts.ASSETS, metavar="DIR", help="(%(default)s)")
-    return parser.parse_args(arguments)
-
-
-def _show_face(options: argparse.Namespace, console: Console) -> int:
-    reports = readme_charts.read_reports(options.reports)
-    if options.face == README:
-        print(readme_charts.readme_block(reports))  # noqa: T201 (as it stands in the README: nothing is wrapped)
-    else:
-        for path in readme_charts.draw_charts(reports, options.out):
-            console.print(Text(str(path)), soft_wrap=True)
+def _write_pages(reports: Mapping[str, Report], console: Console) -> int:
+    for path in pages.write_pages(reports):
+        console.print(Text(str(path)), soft_wrap=True)
     return OK
 
 
 def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, errors: Console) -> int:
-    for name in options.suites:
-        if name in (README, CHART):
-            raise ConfigError(f"{name} measures nothing, and stands alone: python -m benchmarks {name}.")
+    if PAGES in options.suites:
+        raise ConfigError(f"{PAGES} measures nothing, and stands alone: python -m benchmarks {PAGES}.")
     chosen: list[Suite] = _choose("suite", options.suites, SUITES, lambda suite: suite.name)
     if options.only is not None:
         chosen = _only(options.only.split(","), chosen)
@@ -146,9 +128,9 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
         )
     if not (math.isfinite(options.timeout) and options.timeout > 0):
         raise ConfigError(f"--timeout {options.timeout:g}: must be a number of seconds, more than 0.")
-    # Only a run of everything as it is replaces the committed reports, and the chart that is made of them.
+    # Only a run of all suites with the default settings replaces the committed reports, and what is made from them.
     is_full = not typed
-    folder = options.out or (readme_charts.RESULTS if is_full else Path("bench_results"))
+    folder = options.out or (pages.RESULTS if is_full else Path("bench_results"))
     output.check_folder(folder, [suite.name for suite in chosen])
     settings = Settings(
         options.photos, options.batch_size, options.workers, options.repeats, options.timeout, options.baseline
@@ -164,16 +146,14 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
                 lambda text: status.update(Text(f"{suite.name}, {text}")),  # noqa: B023 (called in this round only)
             )
         output.show(report, console)
-        for note in output.write(report, folder):
-            console.print(Text(note), soft_wrap=True)
+        output.write(report, folder)
         found.append(report)
     output.show_overview(found, console)
-    output.write_overview(found, folder)
     if is_full:
         try:
-            readme_charts.draw_charts({report.suite: report for report in found})
-        except ConfigError as error:  # Not everybody is there on every machine.
-            console.print(Text(f"The README's chart stays as it is. {error}"), soft_wrap=True)
+            _write_pages({report.suite: report for report in found}, console)
+        except ConfigError as error:  # Not every peer can be installed on every machine.
+            console.print(Text(f"README and docs stay as they are. {error}"), soft_wrap=True)
     console.print(Text(f"Reports are in {folder}."), soft_wrap=True)
     all_kept = all(target.kept for report in found for target in report.targets)
     return OK if all_kept or options.only is not None else MISSED
@@ -212,7 +192,7 @@ def _choose(kind: str, wanted: Sequence[str], there: Sequence[T], name_of: Calla
         if name not in names:
             raise ConfigError(
                 f"There is no {kind} {name!r}: choose from {', '.join(names)}."
-                f"{did_you_mean(name, [*names, README, CHART] if kind == 'suite' else names)}"
+                f"{did_you_mean(name, [*names, PAGES] if kind == 'suite' else names)}"
             )
     return [item for item in there if not wanted or name_of(item) in wanted]
 

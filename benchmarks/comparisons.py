@@ -24,13 +24,11 @@ from benchmarks.figures import (
 from benchmarks.index_costs import measure_building, measure_locality, measure_order
 from benchmarks.suite import Run
 from benchmarks.system import can_drop
-from benchmarks.tables import Column, Ratio, Table
+from benchmarks.tables import COMPETITORS, Column, Ratio, Table
 from benchmarks.task import EIGHT, EVAL, IMAGE_SHAPE, OURS, OURS_8, PLAIN, Peer
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.limits import num_cores
 
-COMPETITORS = "competitors"
-"""Name of the table of a suite that is one comparison."""
 PNGS_FOR_A_PHOTO = 5
 
 _HALF = {"split": "train[:50%]"}
@@ -41,8 +39,8 @@ _IMPORTED = "torch"
 _PEERS = "benchmarks.peers"
 
 
-def _competitors(*columns: Column, bars: tuple[str, ...]) -> Table:
-    return Table(COMPETITORS, "", "", "competitor", columns, bars)
+def _competitors(*columns: Column) -> Table:
+    return Table(COMPETITORS, "", "", "competitor", columns)
 
 
 _WHOLE_BATCHES = _competitors(
@@ -52,13 +50,12 @@ _WHOLE_BATCHES = _competitors(
     SPEED_WITHOUT_TAIL,
     *(replace(column, has_spread=False) for column in (FIRST_BATCH, TAIL, CPU)),
     NUM_EXAMPLES,
-    bars=(SPEED.key, FIRST_BATCH.key),
 )
 _TIMES = (START, VERY_FIRST_BATCH, FIRST_BATCH, TAIL, *MEMORY)
 _SMALL = {"image_shape": (3, 32, 32), "work": PLAIN}
 
-SAMPLE = Comparison(_competitors(SPEED, OURS_BY_IT, FIRST_BATCH, TAIL, NUM_EXAMPLES, bars=(SPEED.key,)), most_turns=1)
-STARTING = Comparison(_competitors(*_TIMES, bars=(START.key, FIRST_BATCH.key, "memory_mb")), is_fresh=True)
+SAMPLE = Comparison(_competitors(SPEED, OURS_BY_IT, FIRST_BATCH, TAIL, NUM_EXAMPLES), most_turns=1)
+STARTING = Comparison(_competitors(*_TIMES), is_fresh=True)
 JPEG = Comparison(_WHOLE_BATCHES)
 JPEG_EVAL = Comparison(_WHOLE_BATCHES, task={"work": EVAL}, most_turns=1)
 PNG32 = Comparison(_WHOLE_BATCHES, dataset="cifar10", num_for_a_photo=PNGS_FOR_A_PHOTO, task=_SMALL)
@@ -148,7 +145,7 @@ def _modes(
         for mode in modes
     ]
     return Comparison(
-        Table(name, title, note, "read mode", columns, bars=(SPEED.key,)),
+        Table(name, title, note, "read mode", columns),
         peers,
         dataset="cifar10" if is_png else "photos",
         num_for_a_photo=PNGS_FOR_A_PHOTO if is_png else 0.5,
@@ -195,7 +192,6 @@ def _notebook(mode: str) -> Comparison:
             Column("by_fresh", "x a fresh process, turn by turn", "{:.2f}", ratio=Ratio(SPEED.key, by=FRESH)),
             VERY_FIRST_BATCH,
         ],
-        bars=(SPEED.key,),
     )
     peers = (
         Peer(FRESH, "fresh", f"{_PEERS}.ours_fused:load"),
@@ -226,7 +222,6 @@ SCALE = Table(
         FIRST_BATCH,
         TAIL,
     ],
-    bars=(SPEED.key,),
 )
 
 

@@ -50,7 +50,6 @@ def _writing(mode: str) -> Table:
             Column("photos_per_s", "photographs/s"),
             Column("ours_by_it", "tfds_torch by it", "{:.2f}", ratio=Ratio("photos_per_s", of=OURS)),
         ],
-        bars=["photos_per_s"],
     )
 
 
@@ -66,7 +65,6 @@ def _pixels(work: str, title: str) -> Comparison:
         "what FFCV compiles is in it, and what is imported before is not.",
         "competitor",
         [*_COLUMNS[:3], *_MILLISECONDS],
-        bars=[SPEED.key],
     )
     peers = (
         Peer(OURS, "tfds_torch", f"{_PEERS}.small_pixels:load"),
@@ -87,7 +85,6 @@ CACHE = Comparison(
         "before the warm-up epoch, which is not counted. timm decodes in its workers.",
         "competitor",
         [*_COLUMNS[:3], *_MILLISECONDS],
-        bars=[SPEED.key],
     ),
     (
         Peer(OURS, "tfds_torch, decoded cache", f"{_PEERS}.decoded_cache:load"),

@@ -37,7 +37,6 @@ def _ready(name: str, title: str, shape: tuple[int, ...]) -> Table:
         "training process waited.",
         "loader",
         [Column("batch_us", "time of a batch, us"), Column("hand_over_us", "hand-over, us")],
-        bars=["batch_us"],
     )
 
 
@@ -50,7 +49,6 @@ FEED = Table(
     "fetch; one loop takes, and does nothing else.",
     "source",
     [Column("batch_us", "time of a batch, us")],
-    bars=["batch_us"],
 )
 CUT = Table(
     "cut",
@@ -75,7 +73,6 @@ def _turns(name: str, title: str, unit: str) -> Table:
             Column("per_s", unit),
             Column("ours_by_it", "MultiLoader by it", "{:.2f}", ratio=Ratio("per_s", of=SHARED)),
         ],
-        bars=["per_s"],
     )
 
 

@@ -1,14 +1,18 @@
-"""Report: what a suite found, as data that is written, read back and shown; pages and charts are made of it alone."""
+"""Report: the figures of a suite, as data that is written, read back and shown; pages and charts are made from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.tables import Column, Ratio, Row, Spread, Table
+from benchmarks.tables import COMPETITORS, Column, Ratio, Row, Spread, Table
 from benchmarks.targets import Verdict
+from benchmarks.task import OURS
 
-SCHEMA = 2
+SCHEMA = 3
 """Of the JSON form; `report.schema.json` describes it."""
+
+_SPEED_SUITES = ("sample", "jpeg", "jpeg_eval", "png32")
+_SPEED_TITLE = "examples a second into the training process, whole epochs"
 
 
 @dataclass(frozen=True)
@@ -84,23 +88,50 @@ class Report:
             f"how it is configured, and why: {self.configured}",
         ]
 
-    def markdown(self, chart: str | None) -> str:
-        """Returns the report as a page.
-
-        Args:
-            chart: the name of the chart's file, beside the page; None when there is no chart.
-        """
-        lines = [f"# {self.suite}: {self.title}", "", self.method, ""]
-        lines += [f"![{self.title}]({chart})", ""] if chart else []
+    def markdown(self) -> str:
+        """Returns the report as a section of a page."""
+        lines = [f"### {self.suite}: {self.title}", "", self.method, ""]
         for table in self.tables:
-            lines += [f"## {table.title[0].upper()}{table.title[1:]}", ""] if table.title else []
+            lines += [f"#### {table.title[0].upper()}{table.title[1:]}", ""] if table.title else []
             lines += [table.note, ""] if table.note else []
             lines += table_lines(*table.texts(), table.reasons())
         if self.targets:
             verdicts = [[one.name, one.wanted, one.found, "kept" if one.kept else "**MISSED**"] for one in self.targets]
-            lines += ["## Targets", "", *table_lines(["target", "wanted", "found", ""], verdicts, rule="---|")]
-        lines += ["## Where and how", "", *(f"- {fact}" for fact in self.facts())]
-        return "\n".join(lines) + "\n"
+            lines += table_lines(["target", "wanted", "found", ""], verdicts, rule="---|")
+        return "\n".join([*lines, *(f"- {fact}" for fact in self.facts()), ""])
+
+
+def overview(reports: Sequence[Report]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Returns title, headings and rows of the tables about all reports: speeds of whole epochs, and targets."""
+    speeds, targets = _speeds(reports), _targets(reports)
+    headings = ["competitor", *(report.suite for report in reports if report.suite in _SPEED_SUITES)]
+    tables = [
+        (_SPEED_TITLE, headings, [[cells.get(heading, "") for heading in headings] for cells in speeds]),
+        ("targets", ["suite", "targets kept", "missed"], targets),
+    ]
+    return [table for table in tables if table[2]]
+
+
+def _speeds(reports: Sequence[Report]) -> list[dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for report in reports:
+        for row in report.table(COMPETITORS).rows if report.suite in _SPEED_SUITES else ():
+            cells = found.setdefault(row.name, {"competitor": row.title})
+            speed, ratio = (row.figures.get(key) for key in ("examples_per_s", "ours_by_it"))
+            cells[report.suite] = f"{speed.median:,.0f}" if isinstance(speed, Spread) else "-"
+            if isinstance(ratio, Spread) and row.name != OURS:
+                cells[report.suite] += f" ({ratio.median:.2f} x)"
+    return list(found.values())
+
+
+def _targets(reports: Sequence[Report]) -> list[list[str]]:
+    rows = []
+    for report in reports:
+        missed = [target.name for target in report.targets if not target.kept]
+        if report.targets:
+            num_all = len(report.targets)
+            rows.append([report.suite, f"{num_all - len(missed)} of {num_all}", ", ".join(missed) or "-"])
+    return rows
 
 
 def table_lines(

@@ -62,7 +62,6 @@ RESUMING = Table(
         Column("batches_read", "batches read by index", "{:.1f}", has_spread=False),
         Column("read_mb", "MB read", "{:,.1f}", has_spread=False),
     ],
-    bars=["first_batch_s"],
 )
 
 

@@ -12,7 +12,7 @@ from benchmarks.comparison import measure_comparisons
 from benchmarks.figures import OURS_BY_IT
 from benchmarks.report import Report
 from benchmarks.suite import Run, Settings, Suite
-from benchmarks.tables import Table
+from benchmarks.tables import COMPETITORS, Table
 from benchmarks.targets import RELATIONS, Target, judge
 from benchmarks.task import PEERS, SINGLE_PEERS
 from benchmarks.turns import Say
@@ -41,7 +41,7 @@ _MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
     "cached": file_costs.measure_cached,
 }
 _SINGLE = ("sample", "start")
-_DEFAULTS = {"table": comparisons.COMPETITORS, "column": OURS_BY_IT.key}
+_DEFAULTS = {"table": COMPETITORS, "column": OURS_BY_IT.key}
 
 
 def _read() -> tuple[Suite, ...]:

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+COMPETITORS = "competitors"
+"""Name of the table of a suite that is one comparison."""
+
 Samples = Mapping[str, Mapping[str, Any]]
 """Row -> column's key -> what was measured: numbers in the order of the turns (None: not told), or a text."""
 
@@ -96,7 +99,6 @@ class Table:
         note: how it was measured, in a paragraph; "": as the suite says.
         heading: of the rows' titles.
         columns: all others.
-        bars: keys of the columns that the chart shows.
         rows: none before it was measured.
     """
 
@@ -105,7 +107,6 @@ class Table:
     note: str
     heading: str
     columns: Sequence[Column]
-    bars: Sequence[str] = ()
     rows: Sequence[Row] = ()
 
     def fill(

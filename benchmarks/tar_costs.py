@@ -56,7 +56,6 @@ def _writing(name: str, where: str, note: str) -> Table:
             Column("ours_by_it", "tfds_torch by it", "{:.2f}", ratio=Ratio("mb_per_s", of=OURS)),
             Column("cpu_s", "processor time, s", "{:.2f}"),
         ],
-        bars=["mb_per_s"],
     )
 
 
@@ -90,7 +89,6 @@ READING = Comparison(
         "WebDataset reads the same tar files, with its own shuffle and Pillow, as in that suite.",
         "competitor",
         [SPEED, OURS_BY_IT, CPU, FIRST_BATCH],
-        bars=[SPEED.key],
     ),
     (
         Peer(OURS, "tfds_torch, tar files", f"{_PEERS}.ours_fused:load_tars"),

@@ -53,19 +53,13 @@ def test_the_wheel_holds_the_package_its_types_its_data_and_its_licence(wheel: P
     assert all(name.startswith(("tfds_torch/", "tfds_torch-")) for name in names)
 
 
-def test_bench_is_in_the_source_distribution_without_its_results_and_not_in_the_wheel(
-    wheel: Path, source: Path
-) -> None:
+def test_bench_is_in_the_source_distribution_and_not_in_the_wheel(wheel: Path, source: Path) -> None:
     assert [name for name in zipfile.ZipFile(wheel).namelist() if "bench" in name] == []
     with tarfile.open(build(source, "--sdist", "*.tar.gz")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    kept = {
-        path.relative_to(source).as_posix()
-        for path in (source / "benchmarks").rglob("*")
-        if path.is_file() and path.parent.name != "results"
-    }
+    kept = {path.relative_to(source).as_posix() for path in (source / "benchmarks").rglob("*") if path.is_file()}
     assert {name for name in names if name.startswith("benchmarks/")} == kept
-    assert {"benchmarks/suites.toml", "benchmarks/__main__.py"} <= kept
+    assert {"benchmarks/suites.toml", "benchmarks/__main__.py", "benchmarks/results/jpeg.json"} <= kept
 
 
 IMPORTED = """

@@ -56,7 +56,7 @@ def table_of(outcomes: Sequence[Outcome], table: Table = JPEG.table) -> Table:
     return replace(filled, rows=[replace(row, epochs=own) for row, own in zip(filled.rows, epochs, strict=True)])
 
 
-def small_table(name: str = "speed", bars: Sequence[str] = ("speed",)) -> Table:
+def small_table(name: str = "speed") -> Table:
     """Two rows with figures, one without."""
     columns = [
         Column("speed", "examples/s"),
@@ -67,7 +67,7 @@ def small_table(name: str = "speed", bars: Sequence[str] = ("speed",)) -> Table:
         Row("examples", "examples", {"speed": Spread(900.0, 800.0, 950.0), "share": None}),
         Row("files", "files", {}, "it | broke"),
     ]
-    return Table(name, f"the {name} of it", "How it was done.", "read mode", columns, bars, rows)
+    return Table(name, f"the {name} of it", "How it was done.", "read mode", columns, rows)
 
 
 def report(suite_name: str, tables: Sequence[Table], **fields: object) -> Report:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of
 
-from benchmarks.readme_charts import read_reports, readme_block
+from benchmarks.pages import read_reports
 
 TESTS = Path(__file__).parents[1]
 SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")
@@ -67,7 +67,6 @@ def test_suites_run_and_report_and_a_missed_target_is_exit_code_1(run_bench: Run
     assert ours["epochs"][0]["num_examples"] == 8
     assert "the fails_at_once one is missing: KeyError" in done.stdout
     assert "MISSED" in done.stdout
-    assert (tmp_path / "out" / "sample.md").exists()
 
 
 @pytest.mark.slow
@@ -97,11 +96,8 @@ def test_waiting_competitors_use_no_processor_time(run_bench: Run, tmp_path: Pat
     ("arguments", "message"),
     [
         (["smaple"], f"There is no suite 'smaple': choose from {SUITE_NAMES}. Did you mean 'sample'?"),
-        (["chrat"], f"There is no suite 'chrat': choose from {SUITE_NAMES}. Did you mean 'chart'?"),
-        (["jpeg", "chart"], "chart measures nothing, and stands alone: python -m benchmarks chart."),
-        (["readme", "--reports", "nowhere"], "There are no reports in nowhere: run `python -m benchmarks` first"),
-        (["chart", "--reports", "nowhere"], "There are no reports in nowhere: run `python -m benchmarks` first"),
-        (["chart", "--out", "taken/deeper"], "The chart cannot be drawn in taken/deeper: "),
+        (["pgaes"], f"There is no suite 'pgaes': choose from {SUITE_NAMES}. Did you mean 'pages'?"),
+        (["jpeg", "pages"], "pages measures nothing, and stands alone: python -m benchmarks pages."),
         (
             ["sample", "jpeg", "--only", "limit"],
             "None of limit takes part in the suite sample: choose from ours, timm.",
@@ -144,49 +140,32 @@ def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return command.main
 
 
-def test_the_readme_prints_its_table_as_it_stands_there(capsys: pytest.CaptureFixture[str], in_process: Any) -> None:
-    assert in_process(["readme"]) == 0
-    assert f"{capsys.readouterr().out}" == readme_block(read_reports()) + "\n"
-
-
-def test_the_chart_is_drawn_where_it_is_wanted(tmp_path: Path, in_process: Any) -> None:
-    assert in_process(["chart", "--out", "drawn"]) == 0
-    assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["speed-dark.svg", "speed-light.svg"]
-
-
-def test_a_run_of_everything_replaces_the_committed_reports_and_draws_the_chart_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Any
+@pytest.mark.parametrize("num_rows", [None, 1])
+def test_a_run_of_everything_replaces_the_committed_reports_and_the_pages_unless_a_peer_is_missing(
+    num_rows: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_process: Any,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from benchmarks import command, readme_charts
+    from benchmarks import command, pages
 
     reports = read_reports()
-    folders = []
-    drawn: list[list[str]] = []
-    monkeypatch.setattr(readme_charts, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(command.suites, "run", lambda suite, *_: replace(reports["jpeg"], suite=suite.name))
-    monkeypatch.setattr(command.output, "write", lambda report, folder: folders.append(folder) or [])
-    monkeypatch.setattr(readme_charts, "draw_charts", lambda found: drawn.append(list(found)))
+    folders: list[Path] = []
+    jpeg = replace(reports["jpeg"], tables=[replace(one, rows=one.rows[:num_rows]) for one in reports["jpeg"].tables])
+    monkeypatch.setattr(pages, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(command.suites, "run", lambda suite, *_: {**reports, "jpeg": jpeg}[suite.name])
+    monkeypatch.setattr(command.output, "write", lambda report, folder: folders.append(folder))
+    written: list[list[str]] = []
+    if num_rows is None:
+        monkeypatch.setattr(pages, "write_pages", lambda found: written.append(list(found)) or [])
     assert in_process([]) == 1
-    assert (set(folders), drawn) == ({tmp_path / "results"}, [SUITE_NAMES.split(", ")])
-    folders.clear()
+    assert set(folders) == {tmp_path / "results"}
+    kept = "README and docs stay as they are. The report of the suite jpeg has no examples_per_s of ffcv: run it with"
+    assert (kept in capsys.readouterr().out) == (num_rows == 1)
     assert in_process(["jpeg"]) == 1
-    assert (set(folders), len(drawn)) == ({Path("bench_results")}, 1)
-
-
-def test_where_a_peer_of_the_chart_is_missing_it_stays_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from benchmarks import command, readme_charts
-
-    jpeg = read_reports()["jpeg"]
-    without_peers = replace(jpeg, tables=[replace(jpeg.tables[0], rows=jpeg.tables[0].rows[:1])])
-    monkeypatch.setattr(readme_charts, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(command.suites, "run", lambda suite, *_: replace(without_peers, suite=suite.name))
-    monkeypatch.setattr(command.output, "write", lambda report, folder: [])
-    assert in_process([]) == 1
-    assert (
-        "The README's chart stays as it is. The report of the suite jpeg has no figures of" in capsys.readouterr().out
-    )
+    assert folders[-1] == Path("bench_results")
+    assert written == ([SUITE_NAMES.split(", ")] if num_rows is None else [])
 
 
 def test_the_help_states_the_exit_codes(run_bench: Run) -> None:

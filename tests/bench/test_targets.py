@@ -19,7 +19,7 @@ def table_with(name: str, column: str, *figures: float | None, missing: str | No
         Row(f"row {number}", "", {column: None if figure is None else Spread(figure, figure, figure)}, missing)
         for number, figure in enumerate(figures)
     ]
-    return Table(name, "", "", "", [Column(column, "")], (), rows)
+    return Table(name, "", "", "", [Column(column, "")], rows)
 
 
 def judged(relation: Relation, *figures: float | None, missing: str | None = None) -> Verdict:
@@ -66,7 +66,7 @@ def test_a_ratio_needs_the_row_that_it_is_made_of() -> None:
     column = Column("c", "", ratio=Ratio("x", of="ours"))
     target = Target("a", "t", ["timm"], "c", "at_least", 1, " x timm's")
     rows = [Row("ours", "", {}, "it broke"), Row("timm", "", {"c": None})]
-    (verdict,) = judge([target], [Table("t", "", "", "", [column], (), rows)])
+    (verdict,) = judge([target], [Table("t", "", "", "", [column], rows)])
     assert verdict.found == "cannot be judged: ours is missing: it broke"
 
 
@@ -82,7 +82,7 @@ def test_every_target_is_kept_on_one_side_of_its_limit_only(suite: str, target: 
     def table(figure: float) -> Table:
         spread = Spread(0.0, 0.0, figure) if target.figure == "greatest" else Spread(figure, 0.0, 1e9)
         rows = [Row(row, row, {target.column: spread}) for row in target.rows]
-        return Table(target.table, "", "", "", [Column(target.column, "")], (), rows)
+        return Table(target.table, "", "", "", [Column(target.column, "")], rows)
 
     assert [judge([target], [table(figure)])[0].kept for figure in (inside, outside)] == [True, False]
 
