@@ -18,7 +18,8 @@ from PIL import Image
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import jpeg
-from tfds_torch.images.decoding import CHANNELS, MOST_PIXELS, ImageDecodeError, ImageDecoder
+from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
+from tfds_torch.images.headers import MOST_PIXELS
 
 JPEG, PNG = save(photograph(), "JPEG"), save(photograph(), "PNG")
 HEADER = ImageDecoder().read_header(JPEG)

@@ -14,7 +14,8 @@ import pytest
 from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.crops import CropParameters
-from tfds_torch.images.preprocess import MOST_PIXELS, height_and_width
+from tfds_torch.images.headers import MOST_PIXELS
+from tfds_torch.images.preprocess import height_and_width
 
 BOTH = (TrainPreprocess, EvalPreprocess)
 MANY = 4000

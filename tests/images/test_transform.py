@@ -16,8 +16,8 @@ from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.images import transform as transform_module
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.crops import Crops
+from tfds_torch.images.cutting import cut_alike
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
-from tfds_torch.images.masks import cut_alike
 from tfds_torch.images.preprocess import PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.storage.stored_pixels import StoredPixels

@@ -19,16 +19,10 @@ class BatchBuffer(Protocol):
 
     @property
     def images(self) -> Any:
-        """What is handed over: the memory as whoever made the buffer wants it."""
+        """The images in the form that the buffer's maker wants, such as a tensor."""
 
     def gather(self, memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
-        """Copies pieces of one length out of memory, in one call.
-
-        Args:
-            memory: uint8 [m].
-            starts: int64 [n], where each piece begins; the whole piece lies inside of memory.
-            out: uint8 [n, length], contiguous: rows, or memory for images that are then cut.
-        """
+        """Copies n pieces that begin at `starts` of memory, uint8 [m], to `out`, uint8 [n, length], in one call."""
 
     def resize(self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool) -> Pixels:
         """Returns an image resized with antialiasing, uint8 [*size, C], as Pillow does it.
@@ -42,15 +36,7 @@ class BatchBuffer(Protocol):
         """
 
     def fill_row(self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool) -> None:
-        """Resizes an image to the size of the rows, as `resize` does, and writes it into one of them.
-
-        Args:
-            row: which one.
-            pixels: uint8 [h, w, C].
-            steps: pixels of the image by pixel of the result.
-            bicubic: the filter; otherwise it is bilinear.
-            flip: whether the result is mirrored, left to right.
-        """
+        """Resizes an image to the size of the rows, as `resize` does, and writes it into one, perhaps mirrored."""
 
 
 class MakeBatchBuffer(Protocol):
@@ -61,11 +47,7 @@ class MakeBatchBuffer(Protocol):
 
 
 class ArrayBuffer:
-    """A batch buffer in numpy, for which Pillow resizes.
-
-    Args:
-        shape: [B, H, W, C].
-    """
+    """A batch buffer in numpy, for which Pillow resizes; made for a shape [B, H, W, C]."""
 
     gather = staticmethod(gather_with_numpy)
 
@@ -85,13 +67,9 @@ class ArrayBuffer:
     def fill_row(  # noqa: D102
         self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool
     ) -> None:
-        fill_with_pillow(self.pixels[row], pixels, steps, bicubic=bicubic, flip=flip)
-
-
-def fill_with_pillow(out: Pixels, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool) -> None:
-    """Writes an image, resized by Pillow, into a row uint8 [H, W, C]; see `BatchBuffer.fill_row`."""
-    resized = resize_with_pillow(pixels, (out.shape[0], out.shape[1]), steps, bicubic=bicubic)
-    out[:] = resized[:, ::-1] if flip else resized
+        out = self.pixels[row]
+        resized = self.resize(pixels, (out.shape[0], out.shape[1]), steps, bicubic=bicubic)
+        out[:] = resized[:, ::-1] if flip else resized
 
 
 def resize_with_pillow(pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool) -> Pixels:

@@ -1,7 +1,6 @@
 """Crops: which part of each image becomes the result; worked out from sizes alone, before a pixel is decoded.
 
-`Crops` is what a preprocess returns: boxes, in words that a user knows. `CropParameters` is what is made of them for
-decoding and resizing.
+A preprocess returns `Crops`: boxes. `CropParameters` are made from them: how the images are decoded and resized.
 """
 
 import math
@@ -12,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.plan.order import draw_uniforms
+from tfds_torch.plan.order import Int64Array, draw_uniforms
 
 BoolArray = NDArray[np.bool_]
-Int64Array = NDArray[np.int64]
 Float64Array = NDArray[np.float64]
 Boxes = NDArray[np.int64]
 """int64 [n, 4]: top, left, height, width, in pixels of the image."""
@@ -24,8 +22,8 @@ NUM_ATTEMPTS = 10
 NUM_DRAWS = 4 * NUM_ATTEMPTS
 """Random numbers that a box takes."""
 
-# A JPEG may be halved while it is decoded as long as at least this factor is left to the antialiased resize: what comes
-# out then differs from that of the whole image by less than a grey level (measured with bilinear and bicubic).
+# A JPEG may be halved while it is decoded as long as at least this factor is left to the antialiased resize: the result
+# then differs from that of the whole image by less than a grey level (measured with bilinear and bicubic).
 _LEAST_FACTOR_LEFT = 2.5
 _SHRINKS = (2, 4, 8)
 _WIDEST_SUPPORT = 2.0  # Of the bicubic filter, in pixels of the coarser grid.
@@ -34,9 +32,7 @@ _WIDEST_SUPPORT = 2.0  # Of the bicubic filter, in pixels of the coarser grid.
 class PreprocessError(Exception):
     """A preprocess failed for an example, or returned a box that cannot be cut out of its image.
 
-    Args:
-        position: of the example among those of the call.
-        reason: what happened, in a sentence.
+    `position` is that of the example among those of the call, `reason` a sentence.
     """
 
     def __init__(self, position: int, reason: str) -> None:
@@ -47,8 +43,7 @@ class PreprocessError(Exception):
 class ExampleRandom:
     """Random numbers of n examples, which depend on nothing but the seed, the pass and the example.
 
-    They are the same in whatever batch, rank, worker or thread an example is read, and after a resume. An instance
-    belongs to one thread.
+    They are the same in any batch, rank, worker or thread, and after a resume. An instance belongs to one thread.
 
     Args:
         keys: int64 [n], sample keys, see `plan.order`.
@@ -121,14 +116,10 @@ class Crops:
         return len(rows) if np.ndim(rows) else 0  # type: ignore[arg-type]
 
     def parameters(self, sizes: Int64Array, size: tuple[int, int], shrinkable: BoolArray) -> "CropParameters":
-        """Returns how the images are decoded and resized.
+        """Returns how images of `sizes`, int64 [n, 2], are decoded and resized to `size`.
 
-        Where decoding shrinks an image, its box is rounded to whole pixels of the shrunk one.
-
-        Args:
-            sizes: int64 [n, 2], heights and widths of the images.
-            size: height and width of the results.
-            shrinkable: bool [n], whether decoding can shrink it.
+        Where decoding shrinks an image, which `shrinkable`, bool [n], allows, its box is rounded to whole pixels of the
+        shrunk one.
 
         Raises:
             PreprocessError: a box has no pixel of its image, or reaches outside of it and is to be resized.
@@ -186,7 +177,7 @@ def _check_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array) -> None:
 def _cut_centers(resized: Int64Array, sizes: Int64Array, target: Int64Array, shrinkable: BoolArray) -> _Geometry:
     """Returns how whole images are resized, and their centres cut out or padded.
 
-    What lies below and to the right of the centre is not decoded, but for the pixels that its filter reaches.
+    Pixels below and to the right of the centre are not decoded, but for those that the filter reaches.
 
     Source: torchvision 0.28, `functional.center_crop`.
     """
@@ -217,8 +208,8 @@ class CropParameters:
     Attributes:
         windows: int64 [n, 4], the pixels that are decoded: top, left, height, width.
         shrinks: int64 [n], 1, 2, 4 or 8: by what decoding downsizes them.
-        resized: int64 [n, 2], height and width to which what was decoded is resized.
-        steps: float64 [n, 2], pixels of what was decoded by pixel of the resized image, downwards and to the right.
+        resized: int64 [n, 2], height and width to which the decoded pixels are resized.
+        steps: float64 [n, 2], decoded pixels by pixel of the resized image, downwards and to the right.
         offsets: int64 [n, 2], where in the resized image the result begins; negative where it is padded.
         flips: bool [n], whether the result is mirrored, left to right.
         bicubic: bool [n], the filter; otherwise it is bilinear.
@@ -229,8 +220,8 @@ class CropParameters:
     resized: Int64Array
     steps: Float64Array
     offsets: Int64Array
-    flips: NDArray[np.bool_]
-    bicubic: NDArray[np.bool_]
+    flips: BoolArray
+    bicubic: BoolArray
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -262,12 +253,9 @@ class CropParameters:
 
 
 def random_resized_crops(
-    sizes: NDArray[np.int64],
-    uniforms: NDArray[np.float64],
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
+    sizes: Int64Array, uniforms: Float64Array, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Boxes:
-    """Returns a random box for each of n images.
+    """Returns a random box for each of n images, int64 [n, 4].
 
     As in torchvision: ten times, an area is drawn uniformly among the fractions `scale` of the image's, and a ratio of
     width to height whose logarithm is uniform; the first box that fits is taken, at a uniform place. Where none fits,
@@ -278,9 +266,6 @@ def random_resized_crops(
         uniforms: float64 [n, NUM_DRAWS], in [0, 1).
         scale: least and greatest fraction of the area.
         ratio: least and greatest width by height.
-
-    Returns:
-        int64 [n, 4].
 
     Source: torchvision 0.28, `transforms.RandomResizedCrop.get_params`.
     """
@@ -298,11 +283,11 @@ def random_resized_crops(
     return np.where(fits.any(axis=1)[:, None], first, _central_boxes(sizes, ratio))
 
 
-def _between(uniforms: NDArray[np.float64], least: float, greatest: float) -> NDArray[np.float64]:
+def _between(uniforms: Float64Array, least: float, greatest: float) -> Float64Array:
     return least + uniforms * (greatest - least)
 
 
-def _central_boxes(sizes: NDArray[np.int64], ratio: tuple[float, float]) -> Boxes:
+def _central_boxes(sizes: Int64Array, ratio: tuple[float, float]) -> Boxes:
     heights, widths = sizes[:, 0], sizes[:, 1]
     found = widths / heights
     box_widths = np.where(found > ratio[1], np.round(heights * ratio[1]), widths)

@@ -1,20 +1,23 @@
-"""Windows of many small images of one size, cut out and mirrored all at once."""
+"""Cutting of decoded images: windows of many small images all at once, and masks like their images."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.images.decoding import Pixels
+from tfds_torch.images.crops import CropParameters
+from tfds_torch.images.decoding import BadImageError, Pixels
+from tfds_torch.plan.order import Int64Array
 
 
-def cut_windows_of(pixels: Pixels, starts: NDArray[np.int64], fill: Any, out: Pixels) -> None:
+def cut_windows_of(pixels: Pixels, starts: Int64Array, fill: Any, out: Pixels) -> None:
     """Cuts a window out of each of n images, padded where it reaches outside.
 
     Args:
         pixels: uint8 [n, h, w, C], contiguous.
         starts: int64 [n, 2], top and left of the windows; negative outside of the image.
-        fill: the grey level, or one for each channel, of what is padded.
+        fill: the grey level of the padding, or one for each channel.
         out: uint8 [n, H, W, C], contiguous.
     """
     num_images, height, width, num_channels = pixels.shape
@@ -50,3 +53,44 @@ def mirror(pixels: Pixels, flips: NDArray[np.bool_]) -> None:
     for channel in range(pixels.shape[-1]):
         after[..., channel] = before[:, :, ::-1, channel]
     pixels[which] = after
+
+
+def check_masks(masks: Mapping[str, Sequence[Pixels]], sizes: Int64Array) -> None:
+    """Raises BadImageError where a mask is of another size than its image, int64 [n, 2]."""
+    for name, values in masks.items():
+        for position, (mask, size) in enumerate(zip(values, sizes.tolist(), strict=True)):
+            if list(mask.shape[:2]) != size:
+                raise BadImageError(
+                    position,
+                    f"Its {name!r} has {mask.shape[0]} x {mask.shape[1]} pixels, and its image {size[0]} x {size[1]}: "
+                    f"what goes through the same crop must be of the same size.",
+                )
+
+
+def cut_alike(masks: Sequence[Pixels], parameters: CropParameters, size: tuple[int, int]) -> list[Pixels]:
+    """Returns masks, uint8 [h, w, C], cropped, resized and mirrored like their n images, by the nearest pixel.
+
+    The results are uint8 [H, W, C] of `size`, 0 where they are padded.
+
+    Source: Pillow, `Image.resize` with NEAREST.
+    """
+    cut = []
+    rows = zip(masks, parameters.rows(), parameters.windows.tolist(), parameters.shrinks.tolist(), strict=True)
+    for mask, (resized, steps, offset, flip, _), window, shrink in rows:
+        out = np.zeros((*size, mask.shape[-1]), mask.dtype)
+        lines, columns = (
+            _nearest(size[axis], resized[axis], offset[axis], steps[axis] * shrink, window[axis], mask.shape[axis])
+            for axis in (0, 1)
+        )
+        out[lines[0][:, None], columns[0]] = mask[lines[1][:, None], columns[1]]
+        cut.append(out[:, ::-1] if flip else out)
+    return cut
+
+
+def _nearest(
+    length: int, resized: int, offset: int, step: float, first: int, available: int
+) -> tuple[Int64Array, Int64Array]:
+    """Returns positions along a side of the result, and the pixels of the whole image that are nearest to them."""
+    positions = np.arange(max(-offset, 0), min(length, resized - offset))
+    pixels = first + np.floor((positions + offset + 0.5) * step).astype(np.int64)
+    return positions, np.minimum(pixels, available - 1)

@@ -11,7 +11,6 @@ from tfds_torch.images.headers import MOST_PIXELS, Header, ImageFormat, read_hea
 
 __all__ = [
     "CHANNELS",
-    "MOST_PIXELS",
     "BadImageError",
     "EncodedImage",
     "ImageDecodeError",
@@ -30,18 +29,13 @@ _DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
     ImageFormat.BMP: (pillow,),
     ImageFormat.WEBP: (pillow,),
 }
-"""Who decodes what; the first one that does not refuse. What is stored as pixels is converted by `raw`."""
+"""The decoders of each format: the first one that does not refuse decodes. `raw` converts stored pixels."""
 
 _STORED_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 
 class BadImageError(Exception):
-    """One of several images cannot be used.
-
-    Args:
-        position: which one.
-        reason: why, in a sentence.
-    """
+    """One of several images, the one at `position`, cannot be used; `reason` is a sentence."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(position, reason)
@@ -73,10 +67,7 @@ class ImageDecoder:
         self._max_pixels = max_pixels
 
     def read_header(self, image: EncodedImage) -> Header:
-        """Returns what an image says about itself, before anything of it is decoded.
-
-        Args:
-            image: encoded, or pixels as they are stored: uint8 [h, w, C].
+        """Returns the header of an image, encoded or stored as pixels uint8 [h, w, C], before it is decoded.
 
         Raises:
             ImageDecodeError: it is empty, not an image, has no pixels or more than `max_pixels`.
@@ -91,11 +82,7 @@ class ImageDecoder:
         return self._checked(header)
 
     def header_of_pixels(self, shape: tuple[int, ...]) -> Header:
-        """Returns what an image that is stored as pixels uint8 [h, w, C] would say about itself.
-
-        Raises:
-            ImageDecodeError: it has no pixels or more than `max_pixels`.
-        """
+        """Returns a header for an image that is stored as pixels uint8 [h, w, C]; errors as of `read_header`."""
         height, width, channels = shape
         return self._checked(Header(ImageFormat.PIXELS, height, width, channels, 8))
 
@@ -126,7 +113,7 @@ class ImageDecoder:
 
         Args:
             image: encoded.
-            header: its own, from `read_header`.
+            header: of the image, from `read_header`.
             window: top, left, height, width, in pixels of the shrunk image; None: all of it.
             shrink: by what it is downsized: 1, or 2, 4 or 8 where `shrinks` says so. Sizes are rounded up.
 
@@ -145,15 +132,10 @@ class ImageDecoder:
         return pixels[top : top + height, left : left + width]
 
     def decode_into(self, image: EncodedImage, header: Header, out: Pixels) -> None:
-        """Decodes a whole image into given memory, without a further copy where the decoder can do so.
-
-        Args:
-            image: encoded.
-            header: its own, from `read_header`.
-            out: uint8 [h, w, C], contiguous and writable.
+        """Decodes a whole image into `out`, uint8 [h, w, C], contiguous; without another copy where decoders can.
 
         Raises:
-            ImageDecodeError: it cannot be decoded, or is of another size than `out`; what is in `out` is undefined.
+            ImageDecodeError: it cannot be decoded, or is of another size than `out`, whose content is then undefined.
             ValueError: `out` is not contiguous.
         """
         mode = self._mode_of(header)

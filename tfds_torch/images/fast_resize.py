@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.images.batch_buffer import resize_with_pillow
+from tfds_torch.images.batch_buffer import ArrayBuffer, resize_with_pillow
 from tfds_torch.images.decoding import Pixels
-from tfds_torch.storage.stored_pixels import gather_with_numpy
 
 try:
     import cykooz_resizer as resizer
@@ -17,25 +16,18 @@ except ImportError:  # The extra `fast-resize` is not installed.
 _of_thread = threading.local()
 
 
-class FastArrayBuffer:
+class FastArrayBuffer(ArrayBuffer):
     """A batch buffer in numpy, whose pixels are within a grey level of Pillow's on average.
 
-    Images of three channels take a quarter of Pillow's time. All others are Pillow's own, and so are these where
+    Images of three channels take a quarter of Pillow's time. Pillow resizes all others, and these too where
     cykooz-resizer is not installed.
 
     Args:
         memory: uint8 [B, H, W, C], of any content.
     """
 
-    gather = staticmethod(gather_with_numpy)
-
     def __init__(self, memory: Pixels) -> None:
         self.pixels = memory
-
-    @property
-    def images(self) -> Pixels:
-        """The array."""
-        return self.pixels
 
     def resize(  # noqa: D102
         self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool
@@ -43,13 +35,6 @@ class FastArrayBuffer:
         if resizer is None or pixels.shape[-1] != 3:  # With an opacity, Pillow also weighs the colours by it.
             return resize_with_pillow(pixels, size, steps, bicubic=bicubic)
         return _resize(pixels, size, steps, bicubic)
-
-    def fill_row(  # noqa: D102
-        self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool
-    ) -> None:
-        out = self.pixels[row]
-        resized = self.resize(pixels, (out.shape[0], out.shape[1]), steps, bicubic=bicubic)
-        out[:] = resized[:, ::-1] if flip else resized
 
 
 def _resize(pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], bicubic: bool) -> Pixels:

@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 MOST_PIXELS = 178_956_970
-"""Of an image, unless a caller allows more: what Pillow refuses as a decompression bomb."""
+"""Of an image, unless a caller allows more: Pillow refuses larger ones as decompression bombs."""
 
 _unpack_png = struct.Struct(">IIBB").unpack_from  # Width, height, bit depth, colour type.
 _unpack_png_chunk = struct.Struct(">I4s").unpack_from  # Length, kind.
@@ -39,7 +39,7 @@ class ImageFormat(IntEnum):
 
 
 class Header(NamedTuple):
-    """What an image says about itself.
+    """The header of an image: its format and size.
 
     Attributes:
         format: how it is encoded.
@@ -61,11 +61,7 @@ class Header(NamedTuple):
 
 
 def read_header(image: bytes) -> Header | None:
-    """Returns what an image says about itself; None where these bytes are not the beginning of an image.
-
-    Args:
-        image: a JPEG, PNG, GIF, BMP or WebP file, or the beginning of it.
-    """
+    """Returns the header of a JPEG, PNG, GIF, BMP or WebP file, or of its beginning; None: it is not an image."""
     if image.startswith(b"\xff\xd8\xff"):
         return _read_jpeg(image)
     if image.startswith(b"\x89PNG\r\n\x1a\n"):

@@ -36,7 +36,6 @@ from tfds_torch.images.preprocess_arguments import (
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 
 __all__ = [
-    "MOST_PIXELS",
     "Crops",
     "EvalPreprocess",
     "ExampleRandom",
@@ -116,12 +115,12 @@ class Preprocess(ABC):
 
         Args:
             sizes: int64 [n, 2], heights and widths.
-            keys: int64 [n], sample keys, which random numbers are theirs.
+            keys: int64 [n], sample keys, which choose the random numbers.
             seed: of the random numbers.
             shrinkable: bool [n], whether decoding can shrink it.
 
         Raises:
-            PreprocessError: `crop` failed, or returned what cannot be.
+            PreprocessError: `crop` failed, or returned impossible crops.
         """
 
         def crop(some: slice) -> Crops:

@@ -4,14 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
 from tfds_torch.images.crops import CropParameters
-from tfds_torch.images.cutting import cut_windows_of, mirror
+from tfds_torch.images.cutting import check_masks, cut_alike, cut_windows_of, mirror
 from tfds_torch.images.decoding import (
     CHANNELS,
-    MOST_PIXELS,
     BadImageError,
     EncodedImage,
     ImageDecodeError,
@@ -19,17 +17,15 @@ from tfds_torch.images.decoding import (
     OtherSizeError,
     Pixels,
 )
-from tfds_torch.images.headers import Header
-from tfds_torch.images.masks import check_masks, cut_alike
+from tfds_torch.images.headers import MOST_PIXELS, Header
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, PreprocessError, height_and_width
+from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.stored_pixels import StoredPixels
-
-Int64Array = NDArray[np.int64]
 
 _MOST_SMALL_PIXELS = 128 * 128
 _BLOCK_BYTES = 3 << 17
-"""Pixels of small images that are cut at a time. More scratch memory is given back to the system, and faulted in again:
-blocks of twice the size take twice the time."""
+"""Pixels of small images that are cut at a time. More scratch memory would be given back to the system, and faulted in
+again: blocks of twice the size take twice the time."""
 
 MapImages = Callable[[Pixels, Int64Array], Pixels]
 """uint8 [n, H, W, C] and the sample keys int64 [n] -> uint8 [n, H, W, C]."""
@@ -45,13 +41,13 @@ class BufferRows:
 
 
 class ImageTransform:
-    """Decodes images, and crops, resizes and flips them as a preprocess says. Thread-safe.
+    """Decodes images, and crops, resizes and flips them by a preprocess; None: not at all. Thread-safe.
 
     Args:
         mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
-        preprocess: what is done to them; None: nothing.
+        preprocess: decides on the crops.
         seed: of the random numbers.
-        map_images: what is done to the results; None: nothing.
+        map_images: changes the results; None: nothing does.
     """
 
     def __init__(
@@ -70,14 +66,10 @@ class ImageTransform:
         self._decoder = ImageDecoder(mode, MOST_PIXELS if preprocess is None else preprocess.max_pixels)
 
     def row_shape(self, images: Sequence[EncodedImage], first: int = 0) -> tuple[int, int, int]:
-        """Returns [H, W, C] of the rows of a batch: as the preprocess says, else that of its first image.
-
-        Args:
-            images: encoded; not looked at where there is a preprocess.
-            first: which of them is the batch's first one.
+        """Returns [H, W, C] of the rows of a batch: that of the preprocess, else that of images[first].
 
         Raises:
-            BadImageError: it is not an image.
+            BadImageError: that is not an image.
         """
         if self.preprocess is not None:
             return (*height_and_width(self.preprocess.size), self._num_channels)
@@ -85,7 +77,7 @@ class ImageTransform:
         return header.height, header.width, self._decoder.num_channels(header)
 
     def only_copies(self, images: StoredPixels, keys: Int64Array) -> bool:
-        """Whether stored images become rows by being copied, or cut and flipped all at once, as those of `keys` do."""
+        """Whether stored images, those of `keys` for example, become rows by a copy, or are cut and flipped at once."""
         if self._map is not None or self._num_channels not in (0, images.shape[2]):
             return False
         if self.preprocess is None:
@@ -122,12 +114,12 @@ class ImageTransform:
         rows: Sequence[BufferRows],
         masks: Mapping[str, Sequence[Pixels]] | None = None,
     ) -> dict[str, list[Pixels]]:
-        """Decodes and transforms n images into rows of batch buffers.
+        """Decodes and transforms n images into n rows of batch buffers.
 
         Args:
             images: encoded.
             keys: int64 [n], their sample keys, whose random numbers they get.
-            rows: where they belong, n rows in all.
+            rows: of the results, n in all.
             masks: other images, name -> n images, that go through the same crop.
 
         Returns:
@@ -167,7 +159,6 @@ class ImageTransform:
         return cut_masks
 
     def _augment(self, preprocess: Preprocess, keys: Int64Array, rows: Sequence[BufferRows]) -> None:
-        """Lets the preprocess change finished rows, whose sample keys are int64 [n]."""
         first = 0
         for part in rows:
             last = first + part.stop - part.start
@@ -178,7 +169,7 @@ class ImageTransform:
             first = last
 
     def _copies(self, size: tuple[int, int]) -> bool:
-        """Whether nothing is ever done to images of this size."""
+        """Whether the preprocess leaves all images of this size as they are."""
         if self._kept_size == size:
             return True
         if self._map is not None or self.preprocess is None or type(self.preprocess).crop is not EvalPreprocess.crop:
@@ -189,11 +180,7 @@ class ImageTransform:
         return self._kept_size is not None
 
     def _as_stored(self, images: Sequence[EncodedImage]) -> Sequence[EncodedImage]:
-        """Returns images that can be copied as they are stored, or each by itself.
-
-        Raises:
-            BadImageError: they have too many pixels.
-        """
+        """Returns StoredPixels where they can be copied as they are stored, else a list of images."""
         if not isinstance(images, StoredPixels):
             return images
         (header,) = self._headers(images[:1])
@@ -283,7 +270,7 @@ class ImageTransform:
     ) -> list[Pixels]:
         """Returns the windows of n images, uint8 [h, w, C].
 
-        All of them, before the first one is resized: by turns, the two cost a tenth more.
+        All of them are decoded before the first one is resized: taking turns costs a tenth more.
         """
         shrinks = parameters.shrinks
         # Rounded up: a shrunk image has a pixel for what is left of its last ones.
@@ -304,7 +291,7 @@ class ImageTransform:
         parameters: CropParameters,
         resizer: BatchBuffer | None = None,
     ) -> None:
-        """Resizes decoded images into their rows; as another buffer resizes, where one is given."""
+        """Resizes decoded images into their rows, in the way of the buffer `resizer`, or of their own."""
         for (buffer, row), pixels, crop in zip(_single_rows(rows), decoded, parameters.rows(), strict=True):
             self._fill_row(buffer, row, pixels, *crop, resizer=resizer or buffer)
 
@@ -342,7 +329,6 @@ class ImageTransform:
 
 
 def _single_rows(rows: Sequence[BufferRows]) -> Iterator[tuple[BatchBuffer, int]]:
-    """Yields each row by itself."""
     for part in rows:
         for row in range(part.start, part.stop):
             yield part.buffer, row
@@ -360,11 +346,6 @@ def _blocks_of(rows: Sequence[BufferRows]) -> Iterator[tuple[BatchBuffer, int, i
 
 
 def _copy_stored(images: StoredPixels, rows: Sequence[BufferRows]) -> None:
-    """Copies n images into their n rows.
-
-    Raises:
-        OtherSizeError: they are of another size.
-    """
     start = 0
     for part in rows:
         out = part.buffer.pixels[part.start : part.stop]
@@ -377,7 +358,6 @@ def _copy_stored(images: StoredPixels, rows: Sequence[BufferRows]) -> None:
 
 
 def _write_rows(rows: Sequence[BufferRows], pixels: Pixels) -> None:
-    """Writes n images, uint8 [n, H, W, C], into their n rows."""
     start = 0
     for part in rows:
         stop = start + part.stop - part.start

@@ -14,7 +14,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tfds_torch.images.batch_buffer import fill_with_pillow, resize_with_pillow
+from tfds_torch.images.batch_buffer import resize_with_pillow
 from tfds_torch.images.decoding import Pixels
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.storage.stored_pixels import gather_with_numpy
@@ -68,7 +68,8 @@ class TensorBuffer:
         self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool
     ) -> None:
         if not _is_fast(pixels, self.pixels.shape[1:3], steps):
-            fill_with_pillow(self.pixels[row], pixels, steps, bicubic=bicubic, flip=flip)
+            resized = resize_with_pillow(pixels, self.pixels.shape[1:3], steps, bicubic=bicubic)
+            self.pixels[row] = resized[:, ::-1] if flip else resized
         elif flip:
             scratch = _scratch(self._images)
             _resize(pixels, scratch, steps, bicubic)

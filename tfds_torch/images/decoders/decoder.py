@@ -21,8 +21,14 @@ class ImageDecodeError(ValueError):
     """An image that cannot be decoded; the message is the reason, a sentence."""
 
 
+def describe_pillow_error(error: Exception) -> str:
+    """Returns the first line of an error of Pillow's, which raises a dozen types for broken files."""
+    first_line = (str(error) or type(error).__name__).splitlines()[0]
+    return f"Pillow says: {first_line.rstrip('.')}."
+
+
 class Decoder(Protocol):
-    """Decodes some images, in the thread that calls it. Thread-safe. A module with these functions is a decoder."""
+    """Decodes images, in the thread that calls it. Thread-safe. A module with these functions is a decoder."""
 
     def shrinks(self, header: Header) -> bool:
         """Whether an image with this header can be downsized while it is decoded."""
@@ -34,11 +40,11 @@ class Decoder(Protocol):
 
         Args:
             image: encoded.
-            header: its own.
+            header: of the image.
             mode: one of `NUM_CHANNELS`.
             shrink: 1, or 2, 4 or 8 for an image that it `shrinks`: both sides are divided by it and rounded up.
             out: uint8 [h, w, C], contiguous, where to decode to; None: into memory of its own.
-            num_rows: the first rows (of the shrunk image) that are needed: those below may be left out; None: all. With
+            num_rows: the first rows (of the shrunk image) that are needed, others may be left out; None: all. With
                 `out`, always None.
 
         Raises:

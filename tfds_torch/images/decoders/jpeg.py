@@ -36,21 +36,10 @@ def shrinks(header: Header) -> bool:
 def decode(
     image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None
 ) -> Pixels | None:
-    """Decodes a JPEG of 8 bits that is grey or coloured (not CMYK).
+    """Returns the pixels of a JPEG of 8 bits that is grey or coloured (not CMYK); None: Pillow has to decode it.
 
     Grey images of coloured ones are made as Pillow's `convert("L")` makes them. The Y channel would be faster by a
     third, and differs from that by up to 15 grey levels where colours are clipped.
-
-    Args:
-        image: encoded.
-        header: its own.
-        mode: `L`, `RGB` or `RGBA`.
-        shrink: 1, 2, 4 or 8.
-        out: uint8 [h, w, C], contiguous; None: into memory of its own.
-        num_rows: the first rows that are needed; None: all.
-
-    Returns:
-        uint8 [h, w, C]; None: Pillow has to decode it.
     """
     if not _takes(header):
         return None

@@ -14,7 +14,7 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels
+from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels, describe_pillow_error
 from tfds_torch.images.headers import Header, ImageFormat
 
 
@@ -38,29 +38,17 @@ def shrinks(header: Header) -> bool:
 
 
 def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None) -> Pixels:
-    """Decodes any image but a PNG; the first frame of animations.
-
-    Args:
-        image: encoded.
-        header: its own.
-        mode: `L`, `LA`, `RGB` or `RGBA`.
-        shrink: 1; 2, 4 or 8 for a JPEG, which libjpeg downsizes.
-        out: uint8 [h, w, C]; None: into memory of its own.
-        num_rows: not used: all rows are decoded.
-
-    Returns:
-        uint8 [h, w, C].
+    """Returns the pixels of any image but a PNG, all rows; of an animation the first frame.
 
     Raises:
-        ImageDecodeError: Pillow cannot decode it, or the header told another size.
+        ImageDecodeError: Pillow cannot decode it, or the header has another size.
     """
     try:
         decoded = _load(image, header, mode, shrink)
     except (ImageDecodeError, MemoryError):
         raise
-    except Exception as error:  # Of broken files Pillow raises a dozen types.
-        first_line = (str(error) or type(error).__name__).splitlines()[0]
-        raise ImageDecodeError(f"Pillow says: {first_line.rstrip('.')}.") from error
+    except Exception as error:
+        raise ImageDecodeError(describe_pillow_error(error)) from error
     pixels = decoded if decoded.ndim == 3 else decoded[..., None]
     if out is None:
         return pixels

@@ -8,7 +8,7 @@ try:
 except ImportError:  # There is no wheel of it for this platform.
     decode_png = None
 
-_MOST_PIXELS = 128 * 128
+_MOST_SMALL_PIXELS = 128 * 128
 """While kornia-rs decodes, no other thread's Python goes on (0.15 ms for so many); while `png_strips` decodes, it "
 "does."""
 
@@ -26,21 +26,9 @@ def shrinks(header: Header) -> bool:
 def decode(
     image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None
 ) -> Pixels | None:
-    """Decodes a small PNG of 8 bits whose channels are those of the mode.
-
-    Args:
-        image: encoded.
-        header: its own.
-        mode: of the pixels.
-        shrink: 1.
-        out: uint8 [h, w, C]; None: into memory of its own.
-        num_rows: not used: all rows are decoded.
-
-    Returns:
-        uint8 [h, w, C]; None: another decoder has to do it.
-    """
+    """Returns all rows of a small PNG of 8 bits whose channels are those of the mode; None for any other."""
     kind, name = _KINDS.get(mode, (None, ""))
-    if decode_png is None or image[24:26] != kind or header.height * header.width > _MOST_PIXELS:
+    if decode_png is None or image[24:26] != kind or header.height * header.width > _MOST_SMALL_PIXELS:
         return None
     if not image.endswith(_END):
         return None

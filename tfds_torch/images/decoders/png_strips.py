@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImagePalette
 from PIL.PngImagePlugin import PngImageFile
 
-from tfds_torch.images.decoders.decoder import NUM_CHANNELS, ImageDecodeError, Pixels
+from tfds_torch.images.decoders.decoder import NUM_CHANNELS, ImageDecodeError, Pixels, describe_pillow_error
 from tfds_torch.images.headers import Header
 
 _unpack_chunk = struct.Struct(">I4s").unpack_from
@@ -49,23 +49,12 @@ def shrinks(header: Header) -> bool:
 
 
 def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None) -> Pixels:
-    """Decodes any PNG; of an animation the image that other readers show.
+    """Returns the pixels of any PNG, all rows, so that damage is found whatever the window.
 
-    Of 16 bits the upper 8 are kept.
-
-    Args:
-        image: encoded.
-        header: its own.
-        mode: `L`, `LA`, `RGB` or `RGBA`.
-        shrink: 1.
-        out: uint8 [h, w, C]; None: into memory of its own.
-        num_rows: not used: all rows are decoded, so that damage is found whatever the window.
-
-    Returns:
-        uint8 [h, w, C].
+    Of an animation, it is the image that other readers show; of 16 bits, the upper 8 are kept.
 
     Raises:
-        ImageDecodeError: it is damaged, ends early, or the header told another size.
+        ImageDecodeError: it is damaged, ends early, or the header has another size.
     """
     pixels_at = check_chunks(image)
     width, height = _unpack_size(image, 16)
@@ -82,11 +71,7 @@ def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | N
 
 
 def decode_grey_16(image: bytes, header: Header) -> NDArray[np.uint16]:
-    """Returns uint16 [h, w, 1] of a grey PNG of 16 bits.
-
-    Raises:
-        ImageDecodeError: it is damaged, ends early, or is not such an image.
-    """
+    """Returns uint16 [h, w, 1] of a grey PNG of 16 bits; an ImageDecodeError for any other, or a damaged one."""
     pixels_at = check_chunks(image)
     if image[24:26] != b"\x10\0" or _unpack_size(image, 16) != (header.width, header.height):
         raise ImageDecodeError("It is not the grey PNG of 16 bits that its header says.")
@@ -140,7 +125,7 @@ def _pieces(image: bytes, position: int) -> Iterator[memoryview]:
 
 
 class _Inflated:
-    """Inflates what pieces hold, as much as is asked for."""
+    """The inflated bytes of pieces, as a stream."""
 
     def __init__(self, pieces: Iterator[memoryview]) -> None:
         self._pieces = pieces
@@ -148,11 +133,7 @@ class _Inflated:
         self._rest: Any = b""
 
     def read(self, num_bytes: int) -> bytes:
-        """Returns the next bytes.
-
-        Raises:
-            ImageDecodeError: there are fewer, or they cannot be inflated.
-        """
+        """Returns the next bytes; an ImageDecodeError: there are fewer, or they cannot be inflated."""
         parts, missing = [], num_bytes
         while missing:
             piece = self._rest or next(self._pieces, b"")
@@ -194,7 +175,7 @@ class _Layout:
 
     @classmethod
     def of(cls, image: bytes, mode: str) -> "_Layout":
-        """Returns the layout of a PNG whose pixels are wanted in a mode."""
+        """Returns the layout of a PNG whose pixels will be of a mode."""
         bit_depth, kind, filters = image[24], image[25], image[27]
         if bit_depth not in _BIT_DEPTHS[kind] or filters:
             raise ImageDecodeError(
@@ -228,16 +209,7 @@ class _Layout:
         return np.ascontiguousarray(lines[:, ::2]) if self.is_16 else lines
 
     def unfilter(self, kinds: Pixels, lines: Pixels, above: Pixels | None) -> Pixels:
-        """Undoes the filters of rows.
-
-        Args:
-            kinds: uint8 [n, 1], the filter of each row.
-            lines: uint8 [n, k], filtered.
-            above: uint8 [k], the row above the first one; None: there is none.
-
-        Returns:
-            uint8 [n, k].
-        """
+        """Returns uint8 [n, k] rows without their filters uint8 [n, 1]; above: uint8 [k], the row above them."""
         num_rows, num_bytes = lines.shape
         has_above = above is not None
         filtered = np.empty((num_rows + has_above, num_bytes + 1), np.uint8)
@@ -275,19 +247,12 @@ def _open(image: bytes) -> PngImageFile:
         return PngImageFile(io.BytesIO(image))
     except MemoryError:
         raise
-    except Exception as error:  # Of broken files Pillow raises a dozen types.
-        first_line = (str(error) or type(error).__name__).splitlines()[0]
-        raise ImageDecodeError(f"Pillow says: {first_line.rstrip('.')}.") from error
+    except Exception as error:
+        raise ImageDecodeError(describe_pillow_error(error)) from error
 
 
 def _decode_pass(rows: _Inflated, layout: _Layout, out: Pixels) -> None:
-    """Decodes the rows of a pass, a strip at a time.
-
-    Args:
-        rows: filtered, each after a byte that names its filter.
-        layout: of the image.
-        out: uint8 [h, w, C], where the pixels of the pass go.
-    """
+    """Decodes the rows of a pass, each after a byte that names its filter, into uint8 [h, w, C], a strip at a time."""
     height, width = out.shape[:2]
     num_bytes = (width * layout.bits + 7) // 8
     at_once = max(1, _STRIP_PIXELS // width)
@@ -307,20 +272,10 @@ def _decode_pass(rows: _Inflated, layout: _Layout, out: Pixels) -> None:
 def _decode_long_row(
     rows: _Inflated, layout: _Layout, above: Pixels | None, out: Pixels, *, is_last: bool
 ) -> Pixels | None:
-    """Decodes one row in parts.
+    """Decodes one row into uint8 [w, C] in parts, and returns its bytes uint8 [k] without the filter; None of the last.
 
     A part is decoded with the pixel before it. The decoder knows nothing to the left of that pixel, which is therefore
-    filtered anew, so that it decodes to what it is.
-
-    Args:
-        rows: at the beginning of the row.
-        layout: of the image.
-        above: uint8 [k], the bytes of the row above, without filters; None: there is none.
-        out: uint8 [w, C].
-        is_last: whether no row follows.
-
-    Returns:
-        uint8 [k], the bytes of this row without the filter; None: it is the last one.
+    filtered anew, so that its value stays. `above` has the bytes uint8 [k] of the row above, without filters.
     """
     kind, step, width = rows.read(1)[0], layout.step, len(out)
     lines = []

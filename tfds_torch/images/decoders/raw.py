@@ -9,16 +9,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def convert(pixels: Pixels, mode: str, out: Pixels | None) -> Pixels:
-    """Returns pixels in a mode, as Pillow converts them.
-
-    Args:
-        pixels: uint8 [h, w, C].
-        mode: `L`, `RGB` or `RGBA`.
-        out: uint8 [h, w, C] of the result; None: into memory of its own, which may be that of the image.
-
-    Raises:
-        ImageDecodeError: it has channels that no mode has.
-    """
+    """Returns pixels, uint8 [h, w, C], in a mode, as Pillow converts them; without `out` perhaps the same memory."""
     stored = _MODES.get(pixels.shape[-1])
     if stored is None:
         raise ImageDecodeError(f"It is stored as pixels of {pixels.shape[-1]} channels, and 1, 3 or 4 can be read.")
