@@ -27,11 +27,6 @@ class FeedBatches(Iterable[FedBatch]):
     A batch is a dictionary: name -> array. Each row comes once, to one of the iterations that are under way. Up to four
     batches are made ahead of all of them: an iteration that ends leaves none behind. Iterations may run in different
     threads.
-
-    Args:
-        source: its name.
-        names: of the arrays.
-        find_run: returns the source's current run; raises ConfigError where there is none.
     """
 
     def __init__(self, source: str, names: tuple[str, ...], find_run: Callable[[], FeedRun]) -> None:

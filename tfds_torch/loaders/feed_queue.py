@@ -133,11 +133,7 @@ class FeedQueue:
     # For training loops.
 
     def next_batch(self, is_closed: Callable[[], bool]) -> Any:
-        """Returns the next batch.
-
-        Args:
-            is_closed: whether the loop that asks has ended meanwhile; `wake` lets it be asked again.
-        """
+        """Returns the next batch; ends where `is_closed`, which is asked again after `wake`, says so."""
         asked_at = self._clock()
         while True:
             with self._lock:

@@ -93,11 +93,7 @@ class FeedRun:
         self.queue.end()
 
     def stop(self, deadline: float) -> bool:
-        """Ends the run and returns whether all of its threads have ended, and `shutdown` has not failed.
-
-        Args:
-            deadline: on the machine's monotonic clock, until which threads are waited for.
-        """
+        """Ends the run, and waits for its threads; returns whether all have ended, and `shutdown` has not failed."""
         self.end()
         with self._lock:
             threads, is_logged, self._is_last_logged = list(self._threads), self._is_last_logged, True

@@ -89,11 +89,7 @@ class MultiOptions:
 
 
 class PoolSetup:
-    """What the workers of a loader read, and how.
-
-    Raises:
-        ConfigError: the source cannot be read so, or the environment makes no sense.
-    """
+    """What the workers of a loader read, and how."""
 
     def __init__(self, source: Any, options: MultiOptions) -> None:
         self.options = options

@@ -19,12 +19,7 @@ _NO_ROWS = "fetched arrays without rows. Raise StopIteration where there is no m
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a fetcher returned.
-
-    Attributes:
-        arrays: one for each name; all have `num_rows` along their batch axis.
-        num_rows: >= 1.
-    """
+    """What a fetcher returned: arrays, one for each name, with `num_rows` >= 1 along their batch axis."""
 
     arrays: Arrays
     num_rows: int
@@ -35,9 +30,6 @@ class RowQueue:
 
     Appending takes constant time, and taking is linear in the chunks that are touched: what is left of a chunk stays
     where it is, as a chunk and a number.
-
-    Args:
-        axes: the batch axis of each array.
     """
 
     def __init__(self, axes: Sequence[int]) -> None:
@@ -110,12 +102,7 @@ class ChunkCheck:
         self._options = options
         self._first: dict[str, tuple[_Form, ...]] = {}  # One entry: what the first chunk looked like.
 
-    def __call__(self, fetched: Any) -> Chunk:
-        """Returns the chunk.
-
-        Raises:
-            WorkerError: what was fetched is not one array for each name, with the same number >= 1 of rows.
-        """
+    def __call__(self, fetched: Any) -> Chunk:  # noqa: D102
         arrays = self._find_arrays(fetched)
         options = self._options
         if not options.rebatch:

@@ -49,31 +49,17 @@ class Codec(Protocol):
     """Turns items into bytes and back, for a pipe between a worker and its parent. Picklable."""
 
     def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:
-        """Returns the bytes of a message's item, in pieces; larger parts of it are written into slots.
-
-        Raises:
-            ConfigError: the item cannot travel.
-        """
+        """Returns the bytes of a message's item, in pieces; larger parts of it are written into slots."""
 
     def decode(self, content: memoryview, slots: Mapping[int, NDArray[Any]]) -> Any:
-        """Returns the item.
-
-        Args:
-            content: the bytes, which the item may keep.
-            slots: number -> uint8 [slot_bytes] of the slots that the item lies in.
-        """
+        """Returns the item, which may keep the content, and lies in slots that are given by number."""
 
 
 class Sender(Protocol):
     """A worker's end of a transport. It travels to the worker's process."""
 
     def send(self, message: Message) -> None:
-        """Sends a message; returns when its arrays may change.
-
-        Raises:
-            ConfigError: the item cannot travel; nothing was sent.
-            BrokenPipeError: the receiver has gone.
-        """
+        """Sends a message; returns when its arrays may change. BrokenPipeError: the receiver has gone."""
 
     def close(self) -> None:
         """Closes this process's end; messages that were not received yet may be lost."""

@@ -47,12 +47,7 @@ def is_image(value: Any) -> bool:
 
 
 def take_image_apart(image: Image.Image, path: str) -> WireImage:
-    """Returns an image, which may not have been read yet, as it travels.
-
-    Raises:
-        ConfigError: it is of a mode that does not travel, or too large.
-        OSError: its file cannot be decoded.
-    """
+    """Returns an image, which may not have been read yet, as it travels."""
     if image.mode not in _BITS:
         raise ConfigError(
             f"{path} is a PIL image of mode {image.mode!r}: a MultiLoader carries the modes {', '.join(_BITS)}. "
@@ -75,11 +70,7 @@ def take_image_apart(image: Image.Image, path: str) -> WireImage:
 
 
 def put_image_together(description: Any, content: memoryview) -> tuple[Image.Image, memoryview]:
-    """Returns an image that was sent, and the content behind its pieces.
-
-    Raises:
-        ProtocolError: they do not fit each other, or are not an image.
-    """
+    """Returns an image that was sent, and the content behind its pieces."""
     mode, width, height, palette, sizes, transparency = _checked(description)
     pieces: list[memoryview | None] = []
     for size in sizes:

@@ -62,14 +62,7 @@ class WorkerSource(Protocol):
     def items(
         self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
     ) -> Iterator[WorkerBatch]:
-        """Begins an iteration.
-
-        Args:
-            world: the rank, and which of its workers this is.
-            start: where the iteration begins.
-            slots: in which arrays may be made, to be handed over without a copy; None: there are none.
-            metrics: what times are reported to: `fetch`, and the stages within it.
-        """
+        """Begins an iteration; `fetch` and the stages within it are reported to the metrics."""
 
 
 @dataclass(frozen=True)

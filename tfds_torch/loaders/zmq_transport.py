@@ -67,9 +67,6 @@ class ZmqTransport:
     than allowed is refused by ZeroMQ before it is received.
 
     The folder of the sockets is made in a given one, or in the system's for temporary files.
-
-    Raises:
-        ConfigError: pyzmq is not installed, or the folder cannot be used.
     """
 
     name = "zmq"

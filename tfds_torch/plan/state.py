@@ -98,9 +98,6 @@ class LoaderState:
         """Returns the state of a loader; 0 workers count as 1, the rank that reads by itself.
 
         The plan says of which rest of the epoch, where it has a `first_example`; all else is as the attributes.
-
-        Raises:
-            ConfigError: there is no such read mode, epoch or batch.
         """
         check_choice("read_mode", read_mode, READ_MODES)
         blocks = plan.blocks if plan.shuffle else None

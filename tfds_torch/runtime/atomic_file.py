@@ -60,12 +60,7 @@ class AtomicFile:
         self._discard = weakref.finalize(self, _discard, self.beside, self.descriptor, os.getpid())
 
     def write(self, content: bytes | bytearray | memoryview, offset: int) -> None:
-        """Writes all of content at an offset; several processes may do so at once.
-
-        Raises:
-            OSError: it cannot be written, for example because the disk is full.
-            ValueError: the file was put in its place, or given up.
-        """
+        """Writes all of content at an offset; several processes may do so at once."""
         if not self._discard.alive:  # The descriptor may be another file's by now.
             raise ValueError(f"{self.path} is complete, or was given up: nothing more can be written.")
         view = memoryview(content).cast("B") if len(content) else memoryview(b"")
@@ -79,9 +74,6 @@ class AtomicFile:
 
     def commit(self, *, syncs_folder: bool = True) -> None:
         """Puts the file in its place, for good: also if the power fails afterwards.
-
-        Args:
-            syncs_folder: whether its name is for good, too; False where a later file of the folder sees to that.
 
         Raises:
             OSError: it cannot be put there; what was there is still there.

@@ -278,14 +278,7 @@ def _stats_of(metrics: StageMetrics, worker: int) -> WorkerStats:
 
 @dataclass(frozen=True)
 class EpochTimes:
-    """Durations of one epoch of a loader, seconds.
-
-    Attributes:
-        first_batch_s: from asking for an iterator to its first batch; of an epoch without batches: to its end.
-        tail_s: from asking for one more batch than there is, to the end of the iteration with its iterator released.
-        whole_s: the whole epoch, with both of these and with the consumer's own time.
-        num_batches: how many batches came.
-    """
+    """Durations of one epoch of a loader, seconds: to its first batch, after its last one, and of all of it."""
 
     first_batch_s: float
     tail_s: float

@@ -39,14 +39,7 @@ class WorkerProcesses:
     def start(
         self, target: Callable[..., None], args: tuple[Any, ...], inputs: Mapping[str, Any], *, is_daemon: bool = True
     ) -> None:
-        """Starts the next worker.
-
-        Args:
-            target: what it runs.
-            args: of the target.
-            inputs: name -> what the user gave of the arguments, for the message where it cannot be pickled.
-            is_daemon: False: it may start processes itself.
-        """
+        """Starts the next worker; an input (name -> value) that cannot be pickled is named in the error."""
         name = f"tfds_torch worker {len(self._processes)}"
         worker = self.context.Process(target=target, args=args, name=name, daemon=is_daemon)  # type: ignore[attr-defined]
         try:
@@ -102,11 +95,7 @@ class WorkerProcesses:
 
 @contextmanager
 def interrupts_held(method: str) -> Iterator[None]:
-    """Lets Ctrl-C wait while workers are started, until they ignore it; they inherit that it is blocked.
-
-    Args:
-        method: how they start. A fork server would hand it on to others for ever, and so nothing is held there.
-    """
+    """Lets Ctrl-C wait while workers are started, until they ignore it; they inherit that it is blocked."""
     can_block = hasattr(signal, "pthread_sigmask") and threading.current_thread() is threading.main_thread()
     blocked = None
     if can_block and method != "forkserver":

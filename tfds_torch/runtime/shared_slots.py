@@ -24,15 +24,6 @@ class SharedSlots:
     It lies in a file without a name (memfd), not in /dev/shm, and goes with the last process that has it open. Pages
     are taken from the machine when they are first written: slots that are larger than the batches cost nothing, and of
     the free slots the first is taken. It is inherited by forked workers and travels to spawned ones.
-
-    Args:
-        num_workers: of the loader.
-        num_slots: of each worker.
-        slot_bytes: of a whole batch, at most.
-
-    Raises:
-        AttributeError: the system has no such files.
-        OSError: no memory for it.
     """
 
     def __init__(self, num_workers: int, num_slots: int, slot_bytes: int) -> None:

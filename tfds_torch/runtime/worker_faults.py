@@ -16,16 +16,7 @@ _STOPPED = "Tt"
 
 @dataclass(frozen=True)
 class ErrorContext:
-    """What messages tell of a loader.
-
-    Attributes:
-        dataset: its name and split, or its type.
-        next_step: what the user does after a fault.
-        find_id: returns the id of an example, `<shard>__<record>`; None: its examples have none.
-        start_argument: of the loader, by which one chooses how workers start.
-        find_cut: returns which file was cut while it was mapped, as a clause: its readers are killed by SIGBUS; or
-            None, where none was.
-    """
+    """What messages tell of a loader, beside its workers' own reports."""
 
     dataset: str
     next_step: str = "Begin the epoch again, with a new iteration."
