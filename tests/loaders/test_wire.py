@@ -156,6 +156,8 @@ def test_a_buffer_of_another_size_is_refused() -> None:
     "tree",
     [
         ["L", 0, 1],
+        ["L", 3, 1],
+        ["r", 4, 1],
         ["r", 0, 1],
         ["r", 2, 1],
         ["n", 1],
@@ -168,7 +170,7 @@ def test_a_buffer_of_another_size_is_refused() -> None:
     ],
 )
 def test_a_tree_that_does_not_fit_its_buffers_is_refused(tree: Any) -> None:
-    buffers = [np.array([3, -1]), np.zeros(4, np.uint8), np.full((2, 2), 7)]
+    buffers = [np.array([3, -1]), np.zeros(4, np.uint8), np.full((2, 2), 7), np.array([3]), np.array([[3]])]
     with pytest.raises(ProtocolError):
         ItemReader(buffers).read(tree)
 

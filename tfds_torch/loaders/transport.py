@@ -4,7 +4,8 @@ import math
 import os
 import select
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -43,6 +44,17 @@ class Message:
 
 class ProtocolError(Exception):
     """A message that breaks a rule of its transport; the text says which."""
+
+
+@contextmanager
+def refusing_malformed() -> Iterator[None]:
+    """Turns what fails while a message is read into a ProtocolError: no reader checks all that its sender has."""
+    try:
+        yield
+    except ProtocolError:
+        raise
+    except Exception as error:
+        raise ProtocolError(f"{type(error).__name__}: {error}") from None
 
 
 class Codec(Protocol):

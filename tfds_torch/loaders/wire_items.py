@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.transport import ProtocolError
+from tfds_torch.loaders.transport import ProtocolError, refusing_malformed
 from tfds_torch.loaders.wire_values import (
     is_image,
     is_tensor,
@@ -149,54 +149,52 @@ class ItemWriter:
 
 
 class ItemReader:
-    """Puts an item together, with the buffers that came with it."""
+    """Puts an item together, with the buffers that came with it; its arrays are views of them."""
 
     def __init__(self, buffers: Sequence[NDArray[Any]]) -> None:
         self._buffers = buffers
 
-    def read(self, node: Any, depth: int = 0) -> Any:
-        """Returns the value of a node; its arrays are views of the buffers."""
+    def read(self, node: Any) -> Any:
+        """Returns the value of a node; what is not a node is a ProtocolError."""
+        with refusing_malformed():
+            return self._read(node)
+
+    def _read(self, node: Any) -> Any:
         if node is None or type(node) in (bool, int, float, str):
             return node
-        if depth > _MOST_DEPTH + 1 or not isinstance(node, list) or not node or not isinstance(node[0], str):
-            raise ProtocolError("a value is no node")
-        tag, rest = node[0], node[1:]
-        if tag in _ENTRIES and len(rest) == 1 and isinstance(rest[0], list):
-            return self._read_entries(tag, rest[0], depth)
-        if tag == "T" and len(rest) == 1:
-            return tuple(self._read_column(rest[0]))
-        if tag in _LEAVES and len(rest) == 1:
-            return self._read_leaf(tag, self._buffer(rest[0]))
-        if tag == "i" and len(rest) == 2:
-            return self._read_images(rest[:1], rest[1])[0]
-        return self._read_column(node)
-
-    def _read_entries(self, tag: str, entries: list[Any], depth: int) -> Any:
-        if tag == "d":
-            if not all(isinstance(entry, list) and len(entry) == 2 for entry in entries):
-                raise ProtocolError("a dict has an entry that is not one")
-            if not all(entry[0] is None or type(entry[0]) in (str, int, bool) for entry in entries):
-                raise ProtocolError("a dict has a key that is not one")
-            return {key: self.read(one, depth + 1) for key, one in entries}
-        values = [self.read(one, depth + 1) for one in entries]
-        return values if tag == "l" else tuple(values)
-
-    def _read_leaf(self, tag: str, buffer: NDArray[Any]) -> Any:
-        if tag == "a":
-            return buffer
-        if tag == "s":
-            if buffer.ndim:
-                raise ProtocolError("a number is an array")
-            return buffer[()]
-        if buffer.dtype != _BYTES:
-            raise ProtocolError("text or bytes are of another dtype")
-        return buffer.tobytes() if tag == "b" else _decode_text(buffer.tobytes())
+        match node:
+            case ["a", number]:
+                return self._buffer(number)
+            case ["s", number]:
+                return self._buffer(number).reshape(())[()]
+            case ["b", number]:
+                return self._bytes(number)
+            case ["t", number]:
+                return _decode_text(self._bytes(number))
+            case ["d", entries]:
+                return {key: self._read(one) for key, one in entries}
+            case ["l", entries]:
+                return [self._read(one) for one in entries]
+            case ["u", entries]:
+                return tuple(self._read(one) for one in entries)
+            case ["T", column]:
+                return tuple(self._read(column))
+            case ["i", description, number]:
+                return self._read_images([description], number)[0]
+            case ["I", descriptions, number]:
+                return self._read_images(descriptions, number)
+            case ["n", number] if self._buffer(number).dtype.str in _KINDS_OF_NUMBERS.values():
+                return self._buffer(number).tolist()
+            case ["L", sizes, content]:
+                return [_decode_text(one) for one in self._read_pieces(sizes, content)]
+            case ["B", sizes, content]:
+                return self._read_pieces(sizes, content)
+            case ["r", shapes, content]:
+                return self._read_ragged(self._buffer(shapes), self._buffer(content))
+        raise ProtocolError("a value has an unknown tag")
 
     def _read_images(self, descriptions: Any, number: Any) -> list[Any]:
-        buffer = self._buffer(number)
-        if not isinstance(descriptions, list) or buffer.dtype != _BYTES or buffer.ndim != 1:
-            raise ProtocolError("images have no descriptions, or no bytes")
-        images, content = [], buffer.data
+        images, content = [], memoryview(self._bytes(number))
         for description in descriptions:
             image, content = put_image_together(description, content)
             images.append(image)
@@ -204,50 +202,28 @@ class ItemReader:
             raise ProtocolError("images have other content than their descriptions")
         return images
 
-    def _read_column(self, node: Any) -> list[Any]:
-        if isinstance(node, list) and len(node) == 3 and node[0] == "I":
-            return self._read_images(node[1], node[2])
-        if not isinstance(node, list) or not node or not all(type(number) is int for number in node[1:]):
-            raise ProtocolError("a column is none")
-        buffers = [self._buffer(number) for number in node[1:]]
-        if node[0] == "n" and len(buffers) == 1 and buffers[0].ndim == 1:
-            if buffers[0].dtype.str not in _KINDS_OF_NUMBERS.values():
-                raise ProtocolError("a list of numbers has none")
-            numbers: list[Any] = buffers[0].tolist()
-            return numbers
-        if node[0] not in ("L", "B", "r") or len(buffers) != 2:
-            raise ProtocolError("a value has an unknown tag")
-        sizes, content = buffers
-        if sizes.dtype.str != "<i8" or content.ndim != 1 or (sizes.size and int(sizes.min()) < 0):
-            raise ProtocolError("a column has sizes that are none")
-        return self._read_ragged(sizes, content) if node[0] == "r" else self._read_texts(node[0], sizes, content)
-
     def _read_ragged(self, shapes: NDArray[np.int64], content: NDArray[Any]) -> list[Any]:
-        if shapes.ndim != 2 or shapes.shape[1] > 32:
-            raise ProtocolError("the shapes of arrays are none")
+        _check_sizes(shapes.prod(axis=1), len(content))
         arrays, start = [], 0
         for shape in shapes.tolist():
-            size = math.prod(shape)
-            # Also of an array without elements, numpy refuses sizes that are huge together.
-            if start + size > len(content) or math.prod(length or 1 for length in shape) > MOST_BYTES:
-                raise ProtocolError("arrays reach beyond their column")
-            arrays.append(content[start : start + size].reshape(shape))
-            start += size
-        _check_used(start, content)
+            stop = start + math.prod(shape)
+            arrays.append(content[start:stop].reshape(shape))
+            start = stop
         return arrays
 
-    def _read_texts(self, tag: str, sizes: NDArray[np.int64], content: NDArray[Any]) -> list[Any]:
-        if content.dtype != _BYTES or sizes.ndim != 1:
-            raise ProtocolError("text or bytes are of another dtype")
-        values, start, encoded = [], 0, content.tobytes()
-        for size in sizes.tolist():
-            if start + size > len(encoded):
-                raise ProtocolError("text or bytes reach beyond their column")
-            one = encoded[start : start + size]
-            values.append(one if tag == "B" else _decode_text(one))
+    def _read_pieces(self, sizes: Any, number: Any) -> list[bytes]:
+        pieces, start, content = [], 0, self._bytes(number)
+        _check_sizes(self._buffer(sizes), len(content))
+        for size in self._buffer(sizes).tolist():
+            pieces.append(content[start : start + size])
             start += size
-        _check_used(start, content)
-        return values
+        return pieces
+
+    def _bytes(self, number: Any) -> bytes:
+        buffer = self._buffer(number)
+        if buffer.dtype != _BYTES or buffer.ndim != 1:
+            raise ProtocolError("text, bytes or images are of another dtype")
+        return buffer.tobytes()
 
     def _buffer(self, number: Any) -> NDArray[Any]:
         if type(number) is not int or not 0 <= number < len(self._buffers):
@@ -255,7 +231,9 @@ class ItemReader:
         return self._buffers[number]
 
 
-_ENTRIES, _LEAVES = ("d", "l", "u"), ("a", "s", "b", "t")
+def _check_sizes(sizes: NDArray[np.int64], length: int) -> None:
+    if sizes.min(initial=0) < 0 or sizes.sum() != length:
+        raise ProtocolError("a column has other content than its sizes say")
 
 
 def _encode_text(text: str) -> NDArray[np.uint8]:
@@ -263,15 +241,7 @@ def _encode_text(text: str) -> NDArray[np.uint8]:
 
 
 def _decode_text(encoded: bytes) -> str:
-    try:
-        return encoded.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        raise ProtocolError("text is no UTF-8") from None
-
-
-def _check_used(num_used: int, content: NDArray[Any]) -> None:
-    if num_used != len(content):
-        raise ProtocolError("a column has more content than sizes")
+    return encoded.decode("utf-8", "surrogatepass")
 
 
 def _remedy(value: Any) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.transport import ProtocolError
+from tfds_torch.loaders.transport import ProtocolError, refusing_malformed
 
 _BITS = {
     "1": 1,
@@ -71,45 +71,28 @@ def take_image_apart(image: Image.Image, path: str) -> WireImage:
 
 def put_image_together(description: Any, content: memoryview) -> tuple[Image.Image, memoryview]:
     """Returns an image that was sent, and the content behind its pieces."""
-    mode, width, height, palette, sizes, transparency = _checked(description)
-    pieces: list[memoryview | None] = []
-    for size in sizes:
-        if size > len(content):
-            raise ProtocolError("an image has less content than its pieces")
-        pieces.append(None if size < 0 else content[:size])
-        content = content[max(0, size) :]
-    pixels, colours, *info = pieces
-    if pixels is None or len(pixels) != height * -(-width * _BITS[mode] // 8):
-        raise ProtocolError("an image has other pixels than its size")
-    try:
+    with refusing_malformed():
+        mode, width, height, palette, sizes, transparency = description
+        if not _is_size(width, height) or not (transparency is None or _is_transparency(transparency)):
+            raise ProtocolError("an image has a size or a transparency that is not one")
+        pieces: list[Any] = []
+        for size in sizes:
+            if not -1 <= size <= len(content):
+                raise ProtocolError("an image has less content than its pieces")
+            pieces.append(None if size < 0 else content[:size])
+            content = content[max(0, size) :]
+        pixels, colours, *info = pieces
+        if len(pixels) != height * -(-width * _BITS[mode] // 8):
+            raise ProtocolError("an image has other pixels than its size")
         image = Image.frombytes(mode, (width, height), pixels)
         if palette is not None:
-            if mode not in ("P", "PA") or not colours or len(colours) > _MOST_COLOURS * _PALETTES[palette]:
+            if mode not in ("P", "PA") or not 0 < len(colours) <= _MOST_COLOURS * _PALETTES[palette]:
                 raise ProtocolError("an image has a palette that is not one")
             image.putpalette(bytes(colours), palette)
-    except (ValueError, OSError, SystemError, OverflowError) as error:
-        raise ProtocolError(f"an image is not one: {type(error).__name__}") from None
-    image.info = {name: bytes(one) for name, one in zip(_KEPT, info, strict=True) if one is not None}
+        image.info = {name: bytes(one) for name, one in zip(_KEPT, info, strict=True) if one is not None}
     if transparency is not None:
         image.info["transparency"] = tuple(transparency) if isinstance(transparency, list) else transparency
     return image, content
-
-
-def _checked(description: Any) -> list[Any]:
-    if not isinstance(description, list) or len(description) != 6:
-        raise ProtocolError("an image has no description")
-    mode, width, height, palette, sizes, transparency = description
-    if not isinstance(mode, str) or mode not in _BITS or not _is_size(width, height):
-        raise ProtocolError("an image has a mode or a size that is not one")
-    if palette is not None and (not isinstance(palette, str) or palette not in _PALETTES):
-        raise ProtocolError("an image has a palette of an unknown mode")
-    if not isinstance(sizes, list) or len(sizes) != 2 + len(_KEPT):
-        raise ProtocolError("an image has other pieces")
-    if not all(type(size) is int and size >= -1 for size in sizes):
-        raise ProtocolError("a piece of an image has a size that is not one")
-    if transparency is not None and not _is_transparency(transparency):
-        raise ProtocolError("an image has a transparency that is not one")
-    return description
 
 
 def _is_size(width: Any, height: Any) -> bool:

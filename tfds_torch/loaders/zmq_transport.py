@@ -123,7 +123,7 @@ class ZmqTransport:
                 continue
             try:
                 item = self._codec.read(header, buffers)
-            except (ProtocolError, TypeError, KeyError) as reason:
+            except ProtocolError as reason:
                 raise ProtocolError(f"an invalid item: {reason}") from None
             kind, iteration, number, num_examples, ready_at = _HEAD.unpack(numbers)
             return Message(kind, worker, iteration, number, num_examples, ready_at, item)
