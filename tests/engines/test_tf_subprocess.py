@@ -11,9 +11,8 @@ import pytest
 from tfds_fixtures import NUM_TRAIN, Datasets, shard_files
 
 from engines.test_record_stream import ranges_of
-from tfds_torch.engines import tf_subprocess
-from tfds_torch.engines.record_stream import RecordRange, RecordStream
-from tfds_torch.engines.tf_subprocess import stream_elsewhere
+from tfds_torch.engines import record_stream
+from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_elsewhere
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.tfrecord.framing import read_records
 
@@ -21,7 +20,7 @@ from tfds_torch.storage.tfrecord.framing import read_records
 @pytest.fixture(autouse=True, scope="module")
 def _end_of_process() -> Iterator[None]:
     yield
-    tf_subprocess._process.close()
+    record_stream._process.close()
 
 
 def stream_of(directory: Path, scheme: str = "") -> RecordStream:
@@ -36,8 +35,8 @@ def test_the_records_are_those_of_the_files_and_one_process_serves_every_epoch(d
         assert [key for keys, _ in chunks for key in keys.tolist()] == list(range(NUM_TRAIN))
         assert [record for _, records in chunks for record in records] == stored
         pids |= {child.pid for child in psutil.Process().children() if child.is_running()}
-    assert tf_subprocess._process._child is not None
-    assert tf_subprocess._process._child.process.pid in pids
+    assert record_stream._process._child is not None
+    assert record_stream._process._child.process.pid in pids
     assert "tensorflow" not in sys.modules
 
 

@@ -103,13 +103,13 @@ def decode_datasets(data_dir: str, names: Sequence[str]) -> dict[str, list[Any]]
 
 def _decode(features: Any, records: Sequence[bytes]) -> list[Any]:
     from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
-    from tfds_torch.parsers.tfds.features import StructuredField
+    from tfds_torch.parsers.tfds.features import structured_field
     from tfds_torch.storage.example import ExampleReader
 
     reader = ExampleReader(stored_specs(features))
     values = {}
     for name in sorted(features.keys()):
-        field = pickle.loads(pickle.dumps(StructuredField(plain_features(features), (name,))))
+        field = pickle.loads(pickle.dumps(structured_field(plain_features(features), (name,))))
         values[name] = field.decode(reader.read(records, field.keys))
     return [dict(zip(values, example, strict=True)) for example in zip(*values.values(), strict=True)]
 

@@ -16,9 +16,10 @@ from zygote import forked_instead_of_fresh, tensorflow_zygote
 from parsers import tensorflow_free
 from parsers.structured_examples import NUM, decode_datasets, differences, encode, write_and_decode, write_song
 from tfds_torch.demo import prepare_fake
+from tfds_torch.engines.fields import FieldDecoder
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
-from tfds_torch.parsers.tfds.features import StructuredField
+from tfds_torch.parsers.tfds.features import structured_field
 from tfds_torch.parsers.tfds.features_json import find_version_dir, read_features
 from tfds_torch.parsers.tfds.prepared import read_prepared
 from tfds_torch.storage.example import ExampleReader
@@ -71,9 +72,9 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return prepare_fake("speech_commands", num_examples=4, root=tmp_path_factory.mktemp("speech"), progress=False)
 
 
-def field_of(features: Any, path: Sequence[str]) -> StructuredField:
+def field_of(features: Any, path: Sequence[str]) -> FieldDecoder:
     """Returns how a feature is decoded where TFDS's own features are not there any more."""
-    field: StructuredField = pickle.loads(pickle.dumps(StructuredField(plain_features(features), path)))
+    field: FieldDecoder = pickle.loads(pickle.dumps(structured_field(plain_features(features), path)))
     return field
 
 

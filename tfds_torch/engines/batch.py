@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -100,14 +100,11 @@ class DecodedChunk:
         )
 
 
-class ReplaceDamaged(Protocol):
-    """Reads a chunk with an error once more, one example at a time, and lets whole ones take damaged ones' places."""
-
-    def __call__(self, start: int, stop: int, rows_of: "RowsOf") -> DecodedChunk:
-        """Returns the examples at positions start..stop-1; `rows_of` says where the images of a chunk belong."""
-
-
 RowsOf = Callable[[EncodedChunk], list[BufferRows]]
+"""Where the images of a chunk belong."""
+
+ReplaceDamaged = Callable[[int, int, RowsOf], DecodedChunk]
+"""Reads the examples at positions start..stop-1 once more, and lets whole ones take the places of damaged ones."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Encoded examples and how they are decoded: a class for each kind of field, and ChunkDecoder for whole chunks."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -38,15 +38,21 @@ class FieldDecoder(Protocol):
 
 
 @dataclass(frozen=True)
-class StoredField:
-    """A feature that is stored as it is: numbers, labels, texts."""
+class OneKeyField:
+    """A field that is made of one stored field."""
 
     key: str
-    is_text: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:  # noqa: D102
         return (self.key,)
+
+
+@dataclass(frozen=True)
+class StoredField(OneKeyField):
+    """A feature that is stored as it is: numbers, labels, texts."""
+
+    is_text: bool = False
 
     def decode(self, columns: Columns) -> Any:  # noqa: D102
         values = columns[self.key]
@@ -55,6 +61,16 @@ class StoredField:
         if isinstance(values, np.ndarray) and values.dtype != object:
             return values
         return list(values)
+
+
+@dataclass(frozen=True)
+class DecodedField(OneKeyField):
+    """Values that `decode_one` makes of the stored bytes, one by one; it raises ValueError."""
+
+    decode_one: Callable[[bytes], Any]
+
+    def decode(self, columns: Columns) -> list[Any]:  # noqa: D102
+        return [self.decode_one(value) for value in columns[self.key]]
 
 
 @dataclass(frozen=True)
@@ -104,15 +120,10 @@ class PositionsField:
 
 
 @dataclass(frozen=True)
-class ImageField:
+class ImageField(OneKeyField):
     """An encoded image: JPEG, PNG, GIF (its first frame), BMP or WebP."""
 
-    key: str
     mode: str | None = "RGB"
-
-    @property
-    def keys(self) -> tuple[str, ...]:  # noqa: D102
-        return (self.key,)
 
     def decode(self, columns: Columns) -> list[Any]:
         """Returns n images, uint8 [h, w, C]; raises BadImageError."""

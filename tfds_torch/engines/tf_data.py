@@ -14,10 +14,9 @@ from tfds_torch.engines.batch import Batch, BatchAssembler
 from tfds_torch.engines.direct import read_in_order
 from tfds_torch.engines.fields import ChunkDecoder, EncodedChunk
 from tfds_torch.engines.read_mode import assign
-from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_records
+from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_elsewhere, stream_records
 from tfds_torch.engines.request import ReadRequest
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
-from tfds_torch.engines.tf_subprocess import stream_elsewhere
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.assignment import Assignment, ShardRange
 from tfds_torch.plan.epoch import Remainder

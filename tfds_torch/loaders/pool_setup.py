@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import height_and_width
 from tfds_torch.loaders.pool import WorkerPool, find_start_method
 from tfds_torch.loaders.transport import PipeTransport, Transport
 from tfds_torch.loaders.wire import ItemCodec
 from tfds_torch.loaders.worker import PoolContext
 from tfds_torch.loaders.worker_sources import ParserSource, source_of
 from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
-from tfds_torch.parsers.batch_bytes import image_bytes_of_batch
 from tfds_torch.parsers.error_context import names_of
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
@@ -25,10 +25,12 @@ from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
+from tfds_torch.storage.source import FieldSpec
 
 _MOST_WORKERS = _MOST_PREFETCHED = 1024
 _LARGEST_ITEM_BYTES = 1 << 27  # Of address space, not of memory; larger ones go through the pipe.
 _REST_BYTES = 1 << 20  # What comes with the images.
+_MOST_CHANNELS = 4
 _OTHER_SLOTS = 6  # Of items that are on their way, and of some that the loop holds.
 
 _logger = logging.getLogger(__name__)
@@ -157,6 +159,18 @@ class PoolSetup:
 
 def make_slots(num_workers: int, prefetch_batches: int, parser: Parser | None) -> SharedSlots:
     """Returns shared memory for the batches of a pool; a parser's whole batches fit into a slot."""
-    image_bytes = None if parser is None else image_bytes_of_batch(parser)
-    slot_bytes = max(_LARGEST_ITEM_BYTES, (image_bytes or 0) + _REST_BYTES)
+    image_bytes = 0 if parser is None else _image_bytes_of_batch(parser)
+    slot_bytes = max(_LARGEST_ITEM_BYTES, image_bytes + _REST_BYTES)
     return SharedSlots(num_workers, prefetch_batches + _OTHER_SLOTS, slot_bytes)
+
+
+def _image_bytes_of_batch(parser: Parser) -> int:
+    """Returns how many bytes the images of a whole batch take at most; 0: it is only known when they are read."""
+    spec = parser.element_spec.fields.get("image")
+    if parser.preprocess is not None:
+        height, width = height_and_width(parser.preprocess.size)
+    elif isinstance(spec, FieldSpec) and len(spec.shape) == 3:
+        height, width = spec.shape[0] or 0, spec.shape[1] or 0
+    else:
+        return 0
+    return (parser.batch_size or 0) * height * width * _MOST_CHANNELS

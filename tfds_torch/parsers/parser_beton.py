@@ -3,13 +3,12 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from tfds_torch.engines.fields import ClassLabelField, EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.fields import ClassLabelField, DecodedField, EncodedField, FieldDecoder, ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
@@ -23,24 +22,10 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, BetonInt, BetonJson
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
-from tfds_torch.storage.source import Columns, FieldSpec, Source, source_type
+from tfds_torch.storage.source import FieldSpec, Source, source_type
 
 SPLIT = "all"
 """The split of a `.beton` file, for messages and states: it holds one."""
-
-
-@dataclass(frozen=True)
-class JsonField:
-    """Values that are stored as JSON."""
-
-    key: str
-
-    @property
-    def keys(self) -> tuple[str, ...]:  # noqa: D102
-        return (self.key,)
-
-    def decode(self, columns: Columns) -> list[Any]:  # noqa: D102
-        return [json.loads(text) for text in columns[self.key]]
 
 
 class ParserBeton(ParserBase):
@@ -157,7 +142,7 @@ class ParserBeton(ParserBase):
             )
         if isinstance(field, BetonImage):
             return ImageField(key, self.image_mode)
-        decoder: FieldDecoder = JsonField(key) if isinstance(field, BetonJson) else StoredField(key)
+        decoder: FieldDecoder = DecodedField(key, json.loads) if isinstance(field, BetonJson) else StoredField(key)
         class_names = self._file.class_names.get(key)
         return ClassLabelField(decoder, len(class_names)) if class_names else decoder
 

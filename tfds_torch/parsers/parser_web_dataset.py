@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from tfds_torch.engines.fields import ClassLabelField, EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.fields import ClassLabelField, DecodedField, EncodedField, FieldDecoder, ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
@@ -15,7 +15,6 @@ from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
 from tfds_torch.parsers.web_dataset_fields import (
     DEFAULT_EXTENSIONS,
     SPECS,
-    DecodedField,
     Kind,
     LabelField,
     decode_array,

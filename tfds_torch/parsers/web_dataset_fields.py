@@ -4,14 +4,14 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.engines.fields import OneKeyField
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.runtime.printable import quoted
@@ -87,15 +87,8 @@ def show_extensions(extensions: Sequence[str]) -> str:
     return f"{shown}, ... ({len(extensions):,} of them)" if len(extensions) > _MOST_SHOWN else shown
 
 
-@dataclass(frozen=True)
-class LabelField:
+class LabelField(OneKeyField):
     """Integers that are stored as text."""
-
-    key: str
-
-    @property
-    def keys(self) -> tuple[str, ...]:  # noqa: D102
-        return (self.key,)
 
     def decode(self, columns: Columns) -> NDArray[np.int64]:
         """Returns int64 [n]; raises ValueError."""
@@ -106,22 +99,6 @@ class LabelField:
         if label is None or not -(2**63) <= label < 2**63:
             raise ValueError(f"{_shown(text)} is not an integer of 64 bits.")
         return label
-
-
-@dataclass(frozen=True)
-class DecodedField:
-    """Values that are decoded one by one."""
-
-    key: str
-    decode_one: Callable[[bytes], Any]
-
-    @property
-    def keys(self) -> tuple[str, ...]:  # noqa: D102
-        return (self.key,)
-
-    def decode(self, columns: Columns) -> list[Any]:
-        """Returns n values; raises ValueError."""
-        return [self.decode_one(value) for value in columns[self.key]]
 
 
 def decode_text(stored: bytes) -> str:

@@ -45,9 +45,9 @@ class CacheProgress(AbstractContextManager["CacheProgress"]):
 
     def _begin_bar(self, what: str, num_examples: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        from tfds_torch.runtime.terminal import make_progress
+
+        self._bar = make_progress(Console(stderr=True))
         self._bar.start()
-        self._task = self._bar.add_task(self._words(what), total=num_examples)
+        self._task = self._bar.add_task(self._words(what), total=num_examples, rate="")

@@ -4,11 +4,10 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import get_type_hints
 
 from tfds_torch.runtime.own_files import read_own, write_own
 
@@ -68,28 +67,9 @@ def note_damage(path: Path, reason: str) -> None:
 
 
 def read_status(path: Path) -> CacheStatus | None:
-    """Returns what a builder said; None: nothing that makes sense, or that another user may have written."""
-    try:
+    """Returns what a builder reported; None: nothing that makes sense, or that another user may have written."""
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         values = json.loads(read_own(path))
-        return CacheStatus(**{one.name: _checked(values, one.name) for one in fields(CacheStatus)})
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "dataset": (str, type(None)),
-    "split": (str, type(None)),
-    "max_resolution": (int, type(None)),
-    "num_done": (int,),
-    "num_examples": (int,),
-    "beat": (int,),
-    "silence_s": (int, float),
-    "pid": (int,),
-}
-
-
-def _checked(values: Any, name: str) -> Any:
-    value = values[name]
-    if not isinstance(value, _TYPES.get(name, (str,))):
-        raise TypeError(name)
-    return value
+        if all(isinstance(values[name], kind) for name, kind in get_type_hints(CacheStatus).items()):
+            return CacheStatus(**values)
+    return None

@@ -15,7 +15,7 @@ from tfds_torch.engines.fields import (
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import stored_key
 from tfds_torch.parsers.tfds.feature_tree import Feature, FoundFeature, Leaf, Repeated, describe_missing, find_feature
-from tfds_torch.parsers.tfds.features import StructuredField, num_classes
+from tfds_torch.parsers.tfds.features import num_classes, structured_field
 from tfds_torch.parsers.tfds.targets import find_binary_fields, suggest_targets
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec
@@ -67,7 +67,7 @@ class DatasetFields:
             return ImageField("/".join(found.path), image_mode)
         if _is_stored_as_it_is(found.feature) and not self._is_repeated(found):
             return _stored_field(found)
-        return StructuredField(self.features, found.path)
+        return structured_field(self.features, found.path)
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored."""

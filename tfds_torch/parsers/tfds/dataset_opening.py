@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from tfds_torch.parsers.tfds.dataset import TfdsDataset
 from tfds_torch.parsers.tfds.dataset_names import describe_not_found, describe_too_deep, nearest_names, root_above
 from tfds_torch.parsers.tfds.features_json import find_version_dir
 from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
-from tfds_torch.parsers.tfds.remote_roots import check_url
 from tfds_torch.parsers.tfds.targets import check_class_names
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.atomic_folder import settle_folder
@@ -25,6 +25,21 @@ from tfds_torch.runtime.printable import QUOTED, quoted, shortened
 from tfds_torch.storage.source import is_local, source_type
 
 _logger = logging.getLogger(__name__)
+
+_READ_SCHEME = "gs"
+"""Google Cloud Storage, which tensorflow reads by itself."""
+
+_scheme_of = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://").match
+_COPY_COMMANDS = {
+    "s3": "aws s3 sync {url} <a local folder>",
+    "az": "az storage blob download-batch --source <container> --destination <a local folder>",
+    "abfs": "az storage blob download-batch --source <container> --destination <a local folder>",
+    "hf": "hf download <repository> --repo-type dataset --local-dir <a local folder>",
+    "hdfs": "hdfs dfs -get {url} <a local folder>",
+    "http": "wget --recursive --no-parent --no-host-directories {url}",
+    "https": "wget --recursive --no-parent --no-host-directories {url}",
+}
+"""Scheme -> the usual command that copies a folder from there."""
 
 
 def open_dataset(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], *, download: bool) -> TfdsDataset:
@@ -36,9 +51,9 @@ def open_dataset(root: str | os.PathLike[str] | None, name: str | os.PathLike[st
     """
     if not isinstance(name, str | os.PathLike):
         raise ConfigError(f"name={quoted(name)} must be a dataset's name, or the path of a version directory.")
-    check_url("name", os.fspath(name))
+    _check_url("name", os.fspath(name))
     if root is not None:
-        check_url("root", os.fspath(root))
+        _check_url("root", os.fspath(root))
     if _is_version_directory(name):
         return _dataset_in(name, name)
     try:
@@ -169,3 +184,23 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 def _is_version_directory(path: str | os.PathLike[str]) -> bool:
     settle_folder(path)  # An export may have been killed while it replaced the folder.
     return os.path.isfile(os.path.join(path, "dataset_info.json"))  # Unlike Path's, quiet where one may not look.
+
+
+def _check_url(argument: str, path: str) -> None:
+    """Raises ConfigError for a URL that no dataset is opened from, before anything asks a network."""
+    found = _scheme_of(path)
+    if found is None or found[1] == _READ_SCHEME:
+        return
+    scheme, given = found[1].lower(), f"{argument}={quoted(path)}"
+    if scheme == "file":
+        raise ConfigError(f"{given} is a URL of a local folder: give its path, without 'file://'.")
+    if scheme == _READ_SCHEME:
+        raise ConfigError(f"{given}: write {_READ_SCHEME}:// in small letters.")
+    command = _COPY_COMMANDS.get(scheme)
+    url = quoted(path)[1:-1]
+    how = f", for example with: {command.format(url=url)}" if command else ""
+    raise ConfigError(
+        f"{given}: a dataset is read from local folders and from {_READ_SCHEME}:// URLs, and not from {scheme}:// ones. "
+        f"Copy it to this machine{how}; or mount it as a local folder. Then give the local path. See "
+        f"docs/remote-files.md."
+    )

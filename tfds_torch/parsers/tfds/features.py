@@ -8,12 +8,12 @@ import pickle
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import ClassLabelField
+from tfds_torch.engines.fields import ClassLabelField, FieldDecoder, OneKeyField
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.parsers.tfds.audio_files import decode_audio
 from tfds_torch.parsers.tfds.feature_tree import Dictionary, Feature, Leaf, Repeated, features_by_key
@@ -23,55 +23,33 @@ from tfds_torch.storage.source import Columns, FieldSpec
 Array = NDArray[Any]
 
 
-class StructuredField:
-    """A feature that is decoded in Python, example by example.
+def structured_field(features: Feature, path: Sequence[str]) -> FieldDecoder:
+    """Returns what decodes a feature in Python, example by example.
 
     A dictionary becomes a `dict`. A sequence becomes an array with one dimension more, or a list where its elements
     have different sizes; a sequence of sequences a list of arrays; a sequence of dictionaries a dictionary of
     sequences. A nested dataset (`tfds.features.Dataset`) becomes a list of its steps. Texts are bytes.
 
-    Thread-safe; can be pickled where the dataset's own connectors can.
+    It is thread-safe, and can be pickled where the dataset's own connectors can.
+
+    Args:
+        features: those of the dataset.
+        path: keys from the top level down, through sequences and nested datasets.
+
+    Raises:
+        ConfigError: only tensorflow can decode a feature.
     """
-
-    keys: tuple[str, ...]
-    """The stored fields that `decode` needs."""
-
-    def __init__(self, features: Feature, path: Sequence[str]) -> None:
-        feature, depth = features, 0
-        for part in path:
-            while isinstance(feature, Repeated):
-                feature, depth = feature.feature, depth + 1
-            feature = features_by_key(feature)[part]
-        self._values = _values_of(feature, "/".join(path), depth)
-        self.keys = self._values.keys
-
-    def decode(self, columns: Columns) -> list[Any]:
-        """Returns the values of n examples.
-
-        Raises:
-            ValueError: a value cannot be decoded; the message is a sentence about the example.
-        """
-        return self._values.decode(columns)
-
-
-class _Values(Protocol):
-    """The values of one node of the tree of features."""
-
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-
-    def decode(self, columns: Columns) -> list[Any]: ...
+    feature, depth = features, 0
+    for part in path:
+        while isinstance(feature, Repeated):
+            feature, depth = feature.feature, depth + 1
+        feature = features_by_key(feature)[part]
+    return _values_of(feature, "/".join(path), depth)
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _Stored(OneKeyField):
     """Values that are stored as they are."""
-
-    key: str
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.key,)
 
     def decode(self, columns: Columns) -> list[Any]:
         return list(columns[self.key])
@@ -108,7 +86,7 @@ class _Decoded:
 class _Fields:
     """A nested dictionary of features."""
 
-    values: dict[str, _Values]
+    values: dict[str, FieldDecoder]
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -124,7 +102,7 @@ class _Steps:
     """A nested dataset."""
 
     name: str
-    values: _Values
+    values: FieldDecoder
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -142,7 +120,7 @@ class _Steps:
         return [_step(value, i) for i in range(max(lengths, default=0))]
 
 
-def _values_of(feature: Feature, key: str, depth: int) -> _Values:
+def _values_of(feature: Feature, key: str, depth: int) -> FieldDecoder:
     """Returns the node for a feature inside `depth` sequences."""
     if isinstance(feature, Dictionary):
         return _Fields({k: _values_of(inner, f"{key}/{k}", depth) for k, inner in sorted(feature.features.items())})
@@ -157,7 +135,7 @@ def _values_of(feature: Feature, key: str, depth: int) -> _Values:
     return _leaf_of(feature, key, depth)
 
 
-def _leaf_of(leaf: Leaf, key: str, depth: int) -> _Values:
+def _leaf_of(leaf: Leaf, key: str, depth: int) -> FieldDecoder:
     """Returns the node for a feature that holds no others, inside `depth` sequences."""
     if leaf.only_tensorflow is not None:
         raise ConfigError(

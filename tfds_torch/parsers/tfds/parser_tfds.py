@@ -98,8 +98,8 @@ class ParserTfds(ParserBase):
             shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, class_map, read
         )
         # They import TFDS, which workers do without: they get the parser pickled.
+        from tfds_torch.parsers.tfds.dataset import split_expression
         from tfds_torch.parsers.tfds.dataset_opening import open_dataset
-        from tfds_torch.parsers.tfds.split_expression import split_expression
 
         dataset = open_dataset(root, name, download=download)
         split = split_expression(split, dataset.splits, dataset.name)
