@@ -20,7 +20,12 @@ from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
 _NO_SPACE = "No space left on device"
 _ALIGNMENT = 16
 _SIZE = struct.Struct("<Q")
-_MOST_INLINE_BYTES = 1 << 16  # Of a tensor; larger ones lie in a slot.
+_MOST_INLINE_BYTES = 1 << 16
+"""The size of the largest tensor that travels in the message; larger ones lie in a slot.
+
+A loop that keeps labels therefore does not keep the slot of the images. torch's way, a file descriptor for each tensor,
+takes three times as long for 786 kB.
+"""
 
 
 class TensorCodec:

@@ -3,7 +3,8 @@
 What simplejpeg warns about goes to Pillow, which knows a harmless flaw from a file that is cut: of a cut file,
 libjpeg-turbo would return half an image.
 
-Where the last rows are not needed, the image is made to say that it is less high, and libjpeg-turbo leaves them out.
+Where the last rows are not needed, the image is made to say that it is less high, and libjpeg-turbo leaves them out
+(768 us instead of 863 for a photograph of 385 x 513 pixels).
 There is no such way to leave out the first ones: every block is encoded as a difference from the one before.
 """
 
