@@ -200,7 +200,7 @@ def _check_url(argument: str, path: str) -> None:
     url = quoted(path)[1:-1]
     how = f", for example with: {command.format(url=url)}" if command else ""
     raise ConfigError(
-        f"{given}: a dataset is read from local folders and from {_READ_SCHEME}:// URLs, and not from {scheme}:// ones. "
+        f"{given}: a dataset is read from local folders and from {_READ_SCHEME}:// URLs, not from {scheme}:// ones. "
         f"Copy it to this machine{how}; or mount it as a local folder. Then give the local path. See "
         f"docs/remote-files.md."
     )
