@@ -21,7 +21,7 @@ from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, orde
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.source import FileInstruction
-from tfds_torch.storage.tfrecord.reader import RecordIndex
+from tfds_torch.storage.tfrecord.index import RecordIndex
 
 SLICE = 4096
 """Positions of a slice of the order."""

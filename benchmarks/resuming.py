@@ -152,7 +152,7 @@ def _dataset_of(dataset: Any) -> Any:
 @contextmanager
 def _counted_reads() -> Iterator[list[int]]:
     """Notes how many examples every read by index asks for meanwhile."""
-    from tfds_torch.storage.tfrecord.reader import TfrecordReader
+    from tfds_torch.storage.tfrecord.source import TfrecordReader
 
     read, counts = TfrecordReader.read, list[int]()
 

@@ -32,7 +32,7 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ShardError, StateMismatchError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.storage.tfrecord.reader import TfrecordReader
+from tfds_torch.storage.tfrecord.source import TfrecordReader
 from tfds_torch.torch_data.image_dataset import ImageDataset
 
 BATCHES = ParserTfds.batches

@@ -17,7 +17,7 @@ from tfds_torch.errors import ShardError
 from tfds_torch.storage.open_files import stamp_of
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.source import FileInstruction
-from tfds_torch.storage.tfrecord.reader import RecordIndex
+from tfds_torch.storage.tfrecord.index import RecordIndex
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
 from tfds_torch.storage.webdataset.tar_index import open_index
 

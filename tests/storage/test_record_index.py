@@ -21,9 +21,8 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage import index_cache
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.source import FileInstruction
-from tfds_torch.storage.tfrecord import index_file
-from tfds_torch.storage.tfrecord.index_file import find_records
-from tfds_torch.storage.tfrecord.reader import RecordIndex
+from tfds_torch.storage.tfrecord import index as record_index
+from tfds_torch.storage.tfrecord.index import RecordIndex, find_records
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(str(arguments[-1]))
         return find_records(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(index_file, "find_records", build)
+    monkeypatch.setattr(record_index, "find_records", build)
     return names
 
 
@@ -170,13 +169,13 @@ RACE = """
 import os, signal
 import numpy as np
 from tfds_torch.storage.index_cache import IndexCache
-from tfds_torch.storage.tfrecord import index_file
-from tfds_torch.storage.tfrecord.reader import RecordIndex
+from tfds_torch.storage.tfrecord import index as record_index
+from tfds_torch.storage.tfrecord.index import RecordIndex
 from tfds_torch.storage.source import FileInstruction
 from tfds_torch.storage.record_source import InstructionTable
 
 instructions = [FileInstruction(*item) for item in {instructions!r}]
-build, load = index_file.find_records, IndexCache._load
+build, load = record_index.find_records, IndexCache._load
 
 def find_records(*arguments):
     os.write(log, b"built\\n")
@@ -184,12 +183,12 @@ def find_records(*arguments):
         os.read(tried, 1)
     return build(*arguments)
 
-def load_and_tell(cache, *, say):
-    if say:
+def load_and_tell(cache, *, warns):
+    if warns:
         os.write(tell, b"x")
-    return load(cache, say=say)
+    return load(cache, warns=warns)
 
-index_file.find_records, IndexCache._load = find_records, load_and_tell
+record_index.find_records, IndexCache._load = find_records, load_and_tell
 log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 tried, tell = os.pipe()
 children = []
@@ -226,7 +225,7 @@ def test_a_builder_killed_while_it_writes_leaves_nothing_in_the_way(
     ]
     code = f"""
     import os, signal
-    from tfds_torch.storage.tfrecord.reader import RecordIndex
+    from tfds_torch.storage.tfrecord.index import RecordIndex
     from tfds_torch.storage.source import FileInstruction
     from tfds_torch.storage.record_source import InstructionTable
     os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
@@ -278,9 +277,9 @@ def test_a_file_written_to_without_a_change_of_size_rebuilds_it(split: MadeSplit
     ("damage", "problem"),
     [
         (lambda content: content[:-9], "it does not have its checksum: it was cut or changed"),
-        (lambda content: b"", "it is no index file"),
+        (lambda content: b"", "it is not an index file"),
         (lambda content: content[:-1] + bytes([content[-1] ^ 4]), "it does not have its checksum"),
-        (lambda content: b"something else " * 100, "it is no index file"),
+        (lambda content: b"something else " * 100, "it is not an index file"),
         (lambda content: content[:8] + b"\x02" + content[9:], "its format version is 2, ours is 1"),
     ],
 )
@@ -441,7 +440,7 @@ def test_on_a_full_disk_the_index_stays_in_memory_and_the_numbers_are_said(
     code = f"""
     import logging, resource
     import numpy as np
-    from tfds_torch.storage.tfrecord.reader import RecordIndex
+    from tfds_torch.storage.tfrecord.index import RecordIndex
     from tfds_torch.storage.source import FileInstruction
     from tfds_torch.storage.record_source import InstructionTable
     logging.basicConfig(format="%(levelname)s %(message)s")

@@ -12,8 +12,9 @@ from storage.made_shards import DATASET, write_shards
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.tfrecord.framing import count_records, read_records
-from tfds_torch.storage.tfrecord.reader import RecordIndex, TfrecordReader
+from tfds_torch.storage.tfrecord.index import RecordIndex
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
+from tfds_torch.storage.tfrecord.source import TfrecordReader
 
 
 def make_socket(path: Path) -> None:

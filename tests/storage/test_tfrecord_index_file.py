@@ -14,9 +14,9 @@ from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage import shard_scans
 from tfds_torch.storage.open_files import Stamp, stamp_of
-from tfds_torch.storage.tfrecord import index_file
+from tfds_torch.storage.tfrecord import index as record_index
 from tfds_torch.storage.tfrecord.framing import scan_offsets
-from tfds_torch.storage.tfrecord.index_file import find_records
+from tfds_torch.storage.tfrecord.index import find_records
 
 
 class Terminal(io.StringIO):
@@ -69,7 +69,7 @@ def test_of_several_bad_shards_the_first_is_named(tmp_path: Path, monkeypatch: p
             started.wait()  # Both have begun before one fails.
         return scan_offsets(path, advance, stamp)
 
-    monkeypatch.setattr(index_file, "scan_offsets", scan)
+    monkeypatch.setattr(record_index, "scan_offsets", scan)
     for path in paths[1:]:
         Path(path).write_bytes(b"nonsense" * 10)
     stamps = [stamp_of(Path(path).stat()) for path in paths]
@@ -101,7 +101,7 @@ def test_an_error_in_one_shard_ends_the_scans_of_the_others(tmp_path: Path, monk
         while True:
             advance(1)
 
-    monkeypatch.setattr(index_file, "scan_offsets", scan)
+    monkeypatch.setattr(record_index, "scan_offsets", scan)
     with pytest.raises(ShardError, match="the second is bad"):
         find_records(paths, stamps, counts, dataset)
 
@@ -119,7 +119,7 @@ def test_ctrl_c_ends_all_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(index_file, "scan_offsets", scan)
+    monkeypatch.setattr(record_index, "scan_offsets", scan)
     monkeypatch.setattr(shard_scans, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         find_records(*arguments(tmp_path, [1, 1]))
@@ -137,7 +137,7 @@ def test_a_scan_that_takes_long_shows_how_far_it_is(tmp_path: Path, monkeypatch:
         assert terminal.written.wait(10)
         return offsets
 
-    monkeypatch.setattr(index_file, "scan_offsets", scan)
+    monkeypatch.setattr(record_index, "scan_offsets", scan)
     monkeypatch.setattr(shard_scans, "_BAR_AFTER_S", 0.0)
     find_records(*arguments(tmp_path, [50, 50]))
     assert f"indexing {DATASET}" in terminal.getvalue()
@@ -151,7 +151,7 @@ def test_a_shard_found_bad_behind_the_bar_is_an_error(tmp_path: Path, monkeypatc
         assert terminal.written.wait(10)
         raise ShardError("bad")
 
-    monkeypatch.setattr(index_file, "scan_offsets", scan)
+    monkeypatch.setattr(record_index, "scan_offsets", scan)
     monkeypatch.setattr(shard_scans, "_BAR_AFTER_S", 0.0)
     with pytest.raises(ShardError, match="bad"):
         find_records(*arguments(tmp_path, [50, 50]))

@@ -5,6 +5,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ from storage.tfrecord_writer import FOOTER_SIZE, HEADER_SIZE, boundaries, write
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage import open_files
-from tfds_torch.storage.tfrecord import index_file
-from tfds_torch.storage.tfrecord import reader as tfrecord_reader
+from tfds_torch.storage.tfrecord import index as record_index
 from tfds_torch.storage.tfrecord.framing import read_records, scan_offsets
-from tfds_torch.storage.tfrecord.reader import RecordIndex, TfrecordReader
+from tfds_torch.storage.tfrecord.index import RecordIndex
+from tfds_torch.storage.tfrecord.source import TfrecordReader
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def reader(split: MadeSplit) -> Iterator[TfrecordReader]:
 @pytest.fixture
 def as_large_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets readers that are opened in the test take these files for ones that are too large to be read as wholes."""
-    monkeypatch.setattr(tfrecord_reader, "_READ_AS_WHOLE_BYTES", 0)
+    monkeypatch.setattr(open_files, "_READ_AS_WHOLE_BYTES", 0)
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_any_examples_come_in_the_order_asked(
     ]
     index = data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=40)) if expected else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tfrecord_reader, "_RANGE_BYTES", most)
+        patch.setattr(open_files, "_RANGE_BYTES", most)
         with TfrecordReader(RecordIndex.open(split.table)) as reader:
             assert reader.read(np.array(index, np.int64)) == [expected[number] for number in index]
 
@@ -242,11 +243,12 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are looked at again, as they are."""
     paths: list[str] = []
 
-    def scan(path: str) -> Int64Array:
-        paths.append(path)
-        return scan_offsets(path)
+    def scan(path: str, *rest: Any) -> Int64Array:
+        if not rest:
+            paths.append(path)
+        return scan_offsets(path, *rest)
 
-    monkeypatch.setattr(tfrecord_reader, "scan_offsets", scan)
+    monkeypatch.setattr(record_index, "scan_offsets", scan)
     return paths
 
 
@@ -278,7 +280,7 @@ def test_a_reader_with_the_stale_index_takes_what_another_process_built_again(
     exchange(path, split.records[path][::-1])
     for index, may_build in zip(stale, (True, False), strict=True):
         if not may_build:
-            monkeypatch.delattr(index_file, "find_records")
+            monkeypatch.delattr(record_index, "find_records")
         with TfrecordReader(index) as reader:
             assert reader.read(np.arange(6, 15)) == split.records[path][::-1]
 
@@ -384,10 +386,10 @@ def test_forked_processes_read_on_with_the_files_of_their_parent(split: MadeSpli
     code = f"""
     import os, signal
     import numpy as np
-    from tfds_torch.storage.tfrecord.reader import RecordIndex
+    from tfds_torch.storage.tfrecord.index import RecordIndex
     from tfds_torch.storage.source import FileInstruction
     from tfds_torch.storage.record_source import InstructionTable
-    from tfds_torch.storage.tfrecord.reader import TfrecordReader
+    from tfds_torch.storage.tfrecord.source import TfrecordReader
 
     instructions = [FileInstruction(*item) for item in {instructions!r}]
     reader = TfrecordReader(RecordIndex.open(InstructionTable(instructions, {DATASET!r})))

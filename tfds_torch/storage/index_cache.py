@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import google_crc32c
 import platformdirs
@@ -57,20 +57,20 @@ class IndexCache(Generic[_Index]):
     Attributes:
         path: of its file.
         dataset: what it is about, for messages.
-        load: opens the file; raises FileNotFoundError, UnusableIndexError or OSError.
+        table: text that names the shards with their sizes and times; a file with another one is built again.
         build: makes the index from the shards.
-        store: writes the file, whole or not at all; raises OSError.
-        num_bytes: size of the file of an index.
+        encode: index -> the content of its file, in pieces.
+        decode: mapped file, and where its content begins -> index; raises DamagedIndexError.
     """
 
     path: Path
     dataset: str
-    load: Callable[[Path], _Index]
+    table: bytes
     build: Callable[[], _Index]
-    store: Callable[[Path, _Index], None]
-    num_bytes: Callable[[_Index], int]
+    encode: Callable[[_Index], Iterable[bytes]]
+    decode: Callable[[mmap.mmap, int], _Index]
 
-    def open(self, is_right: Callable[[_Index], bool] | None = None) -> _Index:
+    def open(self, is_right: Callable[[_Index], bool] = lambda _: True) -> _Index:
         """Returns the index from its file, which is built where there is none that can be used.
 
         Args:
@@ -79,8 +79,8 @@ class IndexCache(Generic[_Index]):
         try:
             # This package makes the folder, so it may close it: that of a user with umask 002 is open to a group.
             own_folder(self.path.parent, closes=True)
-            stored = self._load(say=True)
-            if stored is not None and (is_right is None or is_right(stored)):
+            stored = self._load(warns=True)
+            if stored is not None and is_right(stored):
                 return stored
             lock = self._wait_for_lock()
         except (OSError, NotImplementedError, Timeout) as error:
@@ -94,16 +94,71 @@ class IndexCache(Generic[_Index]):
             return self.build()
         try:
             # Another process may have built it while this one waited.
-            stored = self._load(say=False)
-            if stored is not None and (is_right is None or is_right(stored)):
-                return stored
-            return self._store(self.build())
+            stored = self._load(warns=False)
+            return stored if stored is not None and is_right(stored) else self._store(self.build())
         finally:
             lock.release()
 
-    def _load(self, *, say: bool) -> _Index | None:
+    def load(self) -> _Index:
+        """Opens the file read-only, in memory that all processes share.
+
+        Raises:
+            FileNotFoundError: there is none.
+            UnusableIndexError: it is about other shards, or these have changed.
+            DamagedIndexError: it is damaged, or not an index file of this version.
+            ForeignFileError: it is not this user's own.
+            OSError: it cannot be read.
+        """
+        # Nothing in the file is believed before its checksum, and nothing is allocated by what it says.
+        with open(open_own(self.path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            crc = _check_head(file.read(_HEAD.size))
+            if size < _TABLE_START:
+                raise DamagedIndexError("it was cut")
+            content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        if crc != _checksum(content):
+            raise DamagedIndexError("it does not have its checksum: it was cut or changed")
+        (table_bytes,) = _TABLE_SIZE.unpack_from(content, _HEAD.size)
+        if table_bytes != len(self.table) or content[_TABLE_START : _TABLE_START + table_bytes] != self.table:
+            raise UnusableIndexError("the shards have changed, or are others")
+        return self.decode(content, _HEAD.size + len(self._front()))
+
+    def store(self, index: _Index) -> None:
+        """Writes the file; readers see all of it or what was there before. Only one process may write at a time.
+
+        Raises:
+            OSError: it cannot be written; nothing is left behind.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in self.path.parent.glob(f"{self.path.name}.*.tmp"):  # Of killed writers.
+            leftover.unlink(missing_ok=True)
+        file = NamedTemporaryFile(  # noqa: SIM115
+            dir=self.path.parent, prefix=f"{self.path.name}.", suffix=".tmp", delete=False
+        )
         try:
-            return self.load(self.path)
+            with file:
+                file.write(bytes(_HEAD.size))
+                crc = 0
+                for piece in itertools.chain([self._front()], self.encode(index)):
+                    crc = google_crc32c.extend(crc, piece)
+                    file.write(piece)
+                file.seek(0)
+                file.write(_HEAD.pack(_MAGIC, _VERSION, crc))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(file.name, self.path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+    def _front(self) -> bytes:
+        """Returns what lies between the head and the content: the table, up to a multiple of 8."""
+        size = _TABLE_START + len(self.table)
+        return (_TABLE_SIZE.pack(len(self.table)) + self.table).ljust(size + -size % 8 - _HEAD.size, b"\0")
+
+    def _load(self, *, warns: bool) -> _Index | None:
+        try:
+            return self.load()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except DamagedIndexError as error:
@@ -114,7 +169,7 @@ class IndexCache(Generic[_Index]):
             level, problem = logging.WARNING, f"it is not this user's own: {error.strerror}"
         except OSError as error:
             level, problem = logging.WARNING, f"it cannot be read: {error.strerror}"
-        if say:
+        if warns:
             _logger.log(level, "The index %s of %s is built again: %s.", self.path, self.dataset, problem)
         return None
 
@@ -135,7 +190,7 @@ class IndexCache(Generic[_Index]):
     def _store(self, index: _Index) -> _Index:
         """Returns the index from the file it was written to, or as it is if it could not be written."""
         try:
-            self.store(self.path, index)
+            self.store(index)
         except OSError as error:
             _logger.warning(
                 "The index of %s stays in this process's memory, and others build it again: writing %s failed (%s). It "
@@ -143,101 +198,18 @@ class IndexCache(Generic[_Index]):
                 self.dataset,
                 self.path,
                 error.strerror,
-                self.num_bytes(index),
+                _HEAD.size + len(self._front()) + sum(map(len, self.encode(index))),
                 shutil.disk_usage(self.path.parent).free,
             )
             return index
-        stored = self._load(say=True)
+        stored = self._load(warns=True)
         return index if stored is None else stored
-
-
-def map_index(path: Path, table: bytes) -> tuple[mmap.mmap, int]:
-    """Opens an index file read-only, in memory that all processes share.
-
-    Args:
-        path: of the file.
-        table: what it must be about.
-
-    Returns:
-        The file, and where its content begins.
-
-    Raises:
-        FileNotFoundError: there is none.
-        UnusableIndexError: it is about other shards, or these have changed.
-        DamagedIndexError: it is damaged, or no index file of this version.
-        ForeignFileError: it is not this user's own.
-        OSError: it cannot be read.
-    """
-    # Nothing in the file is believed before its checksum, and nothing is allocated by what it says.
-    with open(open_own(path), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        crc = _check_head(file.read(_HEAD.size))
-        if size < _TABLE_START:
-            raise DamagedIndexError("it was cut")
-        content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    if crc != _checksum(content):
-        raise DamagedIndexError("it does not have its checksum: it was cut or changed")
-    (table_bytes,) = _TABLE_SIZE.unpack_from(content, _HEAD.size)
-    if table_bytes != len(table) or content[_TABLE_START : _TABLE_START + table_bytes] != table:
-        raise UnusableIndexError("the shards have changed, or are others")
-    start = front_bytes(table)
-    if size < start:
-        raise DamagedIndexError("it was cut")
-    return content, start
-
-
-def store_index(path: Path, table: bytes, content: Iterable[bytes]) -> None:
-    """Writes an index file; readers see all of it or what was there before.
-
-    Args:
-        path: of the file.
-        table: what it is about.
-        content: in pieces.
-
-    Raises:
-        OSError: it cannot be written; nothing is left behind.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
-    file = NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp", delete=False)  # noqa: SIM115
-    try:
-        with file:
-            _write(file, table, content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, path)
-    except BaseException:
-        Path(file.name).unlink(missing_ok=True)
-        raise
-
-
-def front_bytes(table: bytes) -> int:
-    """Returns the size of all that lies before the content of an index file."""
-    size = _TABLE_START + len(table)
-    return size + -size % 8
-
-
-def remove_leftovers(path: Path) -> None:
-    """Removes what killed writers left beside an index file; to be called by the only writer."""
-    for leftover in path.parent.glob(f"{path.name}.*.tmp"):
-        leftover.unlink(missing_ok=True)
-
-
-def _write(file: IO[bytes], table: bytes, content: Iterable[bytes]) -> None:
-    front = (_TABLE_SIZE.pack(len(table)) + table).ljust(front_bytes(table) - _HEAD.size, b"\0")
-    file.write(bytes(_HEAD.size))
-    crc = 0
-    for piece in itertools.chain([front], content):
-        crc = google_crc32c.extend(crc, piece)
-        file.write(piece)
-    file.seek(0)
-    file.write(_HEAD.pack(_MAGIC, _VERSION, crc))
 
 
 def _check_head(head: bytes) -> int:
     """Returns the checksum that everything behind the head must have."""
     if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-        raise DamagedIndexError("it is no index file")
+        raise DamagedIndexError("it is not an index file")
     _, version, crc = _HEAD.unpack(head)
     if version != _VERSION:
         raise DamagedIndexError(f"its format version is {version}, ours is {_VERSION}")

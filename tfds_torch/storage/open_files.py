@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ FileState = tuple[int, ...]
 changes the last one, even where the modification time is restored."""
 
 _MANY_FILES = 512  # Where the system does not say how many may be open.
+_READ_AS_WHOLE_BYTES = 256 << 20
+_RANGE_BYTES = 4 << 20  # Neighbours are read together up to here: a batch of them is not held twice.
 
 
 class ProcessLock:
@@ -57,6 +59,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_all)
 
 
+class ReadRanges:
+    """Pieces of files in the order of the disk, in ranges of neighbours that are read at once.
+
+    Args:
+        file: int64 [n], position of each piece's file.
+        start: int64 [n], where each piece begins, in bytes.
+        end: int64 [n], where each piece ends, in bytes.
+        gap: bytes between neighbours that are read as well.
+
+    Attributes:
+        bounds: first piece of each range, and the one after its last.
+    """
+
+    def __init__(self, file: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64], gap: int = 0) -> None:
+        apart = (np.diff(file) != 0) | (start[1:] - end[:-1] > gap) | (np.diff(start // _RANGE_BYTES) != 0)
+        starts = [0, *(np.flatnonzero(apart) + 1).tolist()]
+        self.file: list[int] = file.tolist()
+        self.start: list[int] = start.tolist()
+        self.end: list[int] = end.tolist()
+        self.bounds = list(zip(starts, [*starts[1:], len(file)], strict=True)) if len(file) else []
+
+
 class OpenFiles:
     """Reads of any part of any of these files; they are opened when first needed, the least used are closed again.
 
@@ -77,6 +101,7 @@ class OpenFiles:
         self._most = most or most_open_files()
         self._descriptors: OrderedDict[int, int] = OrderedDict()  # File -> descriptor, the last used at the end.
         self._lock = ProcessLock()
+        self._is_advised = False
         self._finalizer = weakref.finalize(self, _close, self._descriptors)
 
     def read(self, file: int, offset: int, size: int) -> bytes:
@@ -99,11 +124,30 @@ class OpenFiles:
         Raises:
             ShardError: the file is missing, changed, or cannot be opened.
         """
+        if not hasattr(os, "posix_fadvise"):
+            return
         with self._lock:
             descriptor = self._descriptor(file)
             # Only a wish: a file system may refuse it.
             with contextlib.suppress(OSError):
                 os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
+        """Asks the system to read ranges ahead; small files as wholes, once, since a request costs more than it gains.
+
+        Raises:
+            ShardError: a file is missing, changed, or cannot be opened.
+        """
+        if sum(size for size, _ in self._stamps) <= _READ_AS_WHOLE_BYTES:
+            if not self._is_advised:
+                self._is_advised = True
+                for file, (size, _) in enumerate(self._stamps):
+                    self.advise(file, 0, size)
+            return
+        ranges = find()
+        for first, stop in ranges.bounds:
+            begin = ranges.start[first]
+            self.advise(ranges.file[first], begin, ranges.end[stop - 1] - begin)
 
     def changed(self, file: int) -> str | None:
         """Says how a file differs from its stamp, or returns None."""

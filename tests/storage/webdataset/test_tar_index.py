@@ -346,10 +346,6 @@ HOSTILE: dict[str, Callable[[bytearray, int], object]] = {
     "counts of one tar": head(counts=[9]),
     "no extensions": head(extensions=[]),
     "no counts": head(counts=None),
-    "other skipped": head(num_skipped=[0]),
-    "negative skipped": head(num_skipped=[0, -1]),
-    "skipped of a text": head(num_skipped="ab"),
-    "skipped names that are numbers": head(skipped=[1]),
     "nothing": lambda content, at: content.__delitem__(slice(at, None)),
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ import pytest
 from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.storage import open_files
 from tfds_torch.storage.open_files import OpenFiles
 from tfds_torch.storage.source import source_type
 from tfds_torch.storage.webdataset import reader
@@ -96,7 +97,7 @@ def test_a_field_alone_does_not_bring_the_others(
 def test_large_ranges_are_read_in_parts(
     source: WebDatasetSource, tars: list[Path], reads: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "_RANGE_BYTES", 10_000)
+    monkeypatch.setattr(open_files, "_RANGE_BYTES", 10_000)
     assert columns(source, range(NUM_SAMPLES)) == expected(tars)
     assert len(reads) > 6
 
@@ -172,7 +173,7 @@ def test_announcing_asks_for_what_was_read_last(source: WebDatasetSource, monkey
     source.announce(np.arange(3))
     source.announce(np.arange(3))
     assert [tar for tar, *_ in asked] == [0, 1, 2]  # Small tars as wholes, once.
-    monkeypatch.setattr(reader, "_READ_AS_WHOLE_BYTES", 0)
+    monkeypatch.setattr(open_files, "_READ_AS_WHOLE_BYTES", 0)
     source.close()
     asked.clear()
     source.announce(np.array([25, 3]))

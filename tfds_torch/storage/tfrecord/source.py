@@ -1,11 +1,26 @@
-"""TfrecordSource: a split that TFDS stored as TFRecord files."""
+"""TfrecordSource: a split that TFDS stored as TFRecord files, and the reader of its records.
+
+One read for each range of neighbours; every record is held against its checksums.
+"""
 
 from collections.abc import Collection, Mapping
 
+import numpy as np
+
+from tfds_torch.errors import CorruptRecordError, ShardError
+from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.storage.open_files import OpenFiles, ProcessLock, ReadRanges, Stamp
 from tfds_torch.storage.record_source import RecordReader, RecordSource
 from tfds_torch.storage.source import is_local
-from tfds_torch.storage.tfrecord.framing import count_records
-from tfds_torch.storage.tfrecord.reader import RecordIndex, TfrecordReader
+from tfds_torch.storage.tfrecord.framing import (
+    FOOTER_SIZE,
+    FRAME_SIZE,
+    HEADER_SIZE,
+    checksum,
+    count_records,
+    record_header,
+)
+from tfds_torch.storage.tfrecord.index import Located, RecordIndex
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
 
 
@@ -23,3 +38,148 @@ class TfrecordSource(RecordSource):
     def _check_streamed(self, num_in_file: Mapping[str, int], streamed: Collection[str]) -> None:
         """Counts records without building an index, which is of use only where examples are read by number."""
         check_shards({path: n for path, n in num_in_file.items() if is_local(path) and path in streamed}, self.name)
+
+
+class TfrecordReader:
+    """Reads examples by index with `pread`, sorted by file and offset, each record once per call.
+
+    A record that is not what the index says may mean that the index is stale: a file was exchanged for one of the same
+    size and time. Its file is then scanned, once, before it is called corrupt.
+
+    Processes and threads: may be used by several threads (single reads take turns) and after a fork.
+
+    Args:
+        index: of the split.
+        verify_checksums: whether the data is held against its CRC32C; the length always is.
+
+    Attributes:
+        index: of the split.
+        num_read: records whose bytes were read so far.
+    """
+
+    def __init__(self, index: RecordIndex, *, verify_checksums: bool = True) -> None:
+        self.index = index
+        self.num_read = 0
+        self._verify = verify_checksums
+        self._files = OpenFiles(index.files, index.stamps)
+        self._lock = ProcessLock()
+        self._scanned: set[int] = set()  # Files that were looked at again.
+
+    @property
+    def stamps(self) -> tuple[Stamp, ...]:
+        """Size in bytes and modification time in ns of each file, when it was indexed."""
+        return self.index.stamps
+
+    def read(self, index: Int64Array) -> list[bytes]:
+        """Returns encoded examples in the order asked.
+
+        Args:
+            index: int64 [n], of examples; the same may be asked for twice.
+
+        Raises:
+            ExampleNotFoundError: an index outside the split.
+            ShardError: a file is missing, cannot be opened or read, or has changed since it was indexed.
+            CorruptRecordError: a record is not what was written.
+            ConfigError: the reader is closed.
+        """
+        index = np.asarray(index, np.int64)
+        while True:
+            used = self.index
+            try:
+                return self._read(used, index)
+            except _BadRecordError as error:
+                if not self._renew_index(used, error.file):
+                    raise self._corrupt(used, error) from None
+
+    def advise(self, index: Int64Array) -> None:
+        """Asks the system to read examples, int64 [n], ahead; returns at once."""
+
+        def find() -> ReadRanges:
+            located = self.index.locate(index)
+            return _ranges_of(located, unique(located.place)[1])
+
+        self._files.advise_ranges(find)
+
+    def close(self) -> None:
+        """Closes the files; may be called twice."""
+        self._files.close()
+
+    def __enter__(self) -> "TfrecordReader":
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def _read(self, used: RecordIndex, index: Int64Array) -> list[bytes]:
+        located = used.locate(index)
+        _, first, back = unique(located.place)
+        found: list[bytes] = []
+        ranges = _ranges_of(located, first)
+        for start, stop in ranges.bounds:
+            file, begin = ranges.file[start], ranges.start[start]
+            try:
+                content = self._files.read(file, begin, ranges.end[stop - 1] - begin)
+            except ShardError as error:
+                raise type(error)(f"{self._name(int(index[first[len(found)]]))}: {error}") from error
+            self.num_read += stop - start
+            for number in range(start, stop):
+                data, problem = self._take(content, ranges.start[number] - begin, ranges.end[number] - begin)
+                if problem:
+                    raise _BadRecordError(int(index[first[number]]), file, problem)
+                found.append(data)
+        return [found[place] for place in back.tolist()]
+
+    def _take(self, content: bytes, start: int, end: int) -> tuple[bytes, str]:
+        """Returns the data of the record that fills content[start:end], and what is wrong with it, or nothing."""
+        if end > len(content):
+            return b"", "the file ends inside it: it was cut"
+        length = end - start - FRAME_SIZE
+        if content[start : start + HEADER_SIZE] != record_header(length):
+            return b"", "its header is not the one that was indexed: the file is corrupt"
+        data = content[start + HEADER_SIZE : end - FOOTER_SIZE]
+        if self._verify and content[end - FOOTER_SIZE : end] != checksum(data):
+            return b"", f"its {length} bytes do not have their checksum: the file is corrupt"
+        return data, ""
+
+    def _renew_index(self, used: RecordIndex, file: int) -> bool:
+        """Looks again at a file with a bad record; returns whether there is another index now than the used one."""
+        with self._lock:
+            if self.index is not used:  # Another thread was here first.
+                return True
+            if file in self._scanned or self._files.changed(file):
+                return False
+            self._scanned.add(file)
+            try:
+                renewed = used.look_again(file)
+            except CorruptRecordError:  # The bad record's own message tells more.
+                return False
+            if renewed is None:
+                return False
+            self.index = renewed
+            return True
+
+    def _name(self, example: int) -> str:
+        return f"example {example} of {self.index.dataset}"
+
+    def _corrupt(self, used: RecordIndex, bad: "_BadRecordError") -> CorruptRecordError:
+        located = used.locate(np.array([bad.example], np.int64))
+        changed = self._files.changed(bad.file)
+        since = f" The file changed since it was indexed: {changed}." if changed else ""
+        return CorruptRecordError(
+            f"{self._name(bad.example)}: {used.files[bad.file]}: record {located.record[0]} at offset "
+            f"{located.offset[0]}: {bad.problem}.{since} Prepare the dataset again."
+        )
+
+
+def _ranges_of(located: Located, first: Int64Array) -> ReadRanges:
+    """Returns distinct records of which the first ones are at these positions."""
+    offset = located.offset[first]
+    return ReadRanges(located.file[first], offset, offset + located.length[first] + FRAME_SIZE)
+
+
+class _BadRecordError(Exception):
+    """An example whose record is not what was indexed; `file` is its position in the index's files."""
+
+    def __init__(self, example: int, file: int, problem: str) -> None:
+        super().__init__(problem)
+        self.example, self.file, self.problem = example, file, problem

@@ -17,35 +17,9 @@ from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds
 from tfds_torch.storage.webdataset.reader import TarReader
 from tfds_torch.storage.webdataset.shard_paths import look_at, shard_paths
-from tfds_torch.storage.webdataset.tar_index import TarIndex, bytes_of, open_index, text_of
+from tfds_torch.storage.webdataset.tar_index import TarIndex, open_index, text_of
 
 _logger = logging.getLogger(__name__)
-
-
-def report_skipped(index: TarIndex, name: str) -> None:
-    """Logs how many files belong to no sample, where there are such files.
-
-    Args:
-        index: of the tars.
-        name: of them all.
-
-    Raises:
-        ShardError: all files are of no sample.
-    """
-    number = sum(index.num_skipped)
-    if not number:
-        return
-    such_as = ", ".join(index.skipped)
-    if not len(index):
-        raise ShardError(
-            f"{name} has no samples: the names of all its files ({number}, such as {such_as}) lack an extension or "
-            f"begin with a dot. Names are <key>.<extension>, such as '0017.jpg' and '0017.cls': write the tars again "
-            f"with such names."
-        )
-    _logger.warning(
-        "%s: files that belong to no sample are skipped: %d, such as %s. Names are <key>.<extension>.",
-        *(name, number, such_as),
-    )
 
 
 class WebDatasetSource:
@@ -79,7 +53,7 @@ class WebDatasetSource:
         self._read_last: tuple[str, ...] = ()
         self._lock = ProcessLock()
         self._digest = self.index.digest
-        report_skipped(self.index, self.name)
+        self._report_skipped()
         for name in fields:
             self.check_field(name)
 
@@ -209,8 +183,10 @@ class WebDatasetSource:
             rest = [(tar, id.removeprefix(f"{name}/")) for tar, name in enumerate(self._tar_names)]
             places = [(self._starts[tar], self._starts[tar + 1], key) for tar, key in rest if key != id]
         for start, stop, key in places:
-            stored = bytes_of(key)
-            found = self.index.find_key(stored, start, stop) if stored else None
+            try:
+                found = self.index.find_key(key.encode("utf-8", "surrogateescape"), start, stop) if key else None
+            except UnicodeEncodeError:  # A lone surrogate, which no key has.
+                found = None
             if found is not None:
                 return found
         such_as = f", such as {quoted(self.ids(np.zeros(1, np.int64))[0])}" if len(self) else ""
@@ -282,6 +258,22 @@ class WebDatasetSource:
             f"other samples have; it has {has}. {len(without)} of {len(rows)} samples lack it. Where the field goes by "
             f"another extension as well, name its extension in fields={{{quoted(name)}: '{known};...'}}; otherwise "
             f"leave the field out of fields=, or write the tars again with it."
+        )
+
+    def _report_skipped(self) -> None:
+        """Logs how many files belong to no sample; raises ShardError where no file belongs to one."""
+        if not self.num_skipped:
+            return
+        such_as = ", ".join(self.index.skipped)
+        if not len(self):
+            raise ShardError(
+                f"{self.name} has no samples: the names of all its files ({self.num_skipped}, such as {such_as}) lack "
+                f"an extension or begin with a dot. Names are <key>.<extension>, such as '0017.jpg' and '0017.cls': "
+                f"write the tars again with such names."
+            )
+        _logger.warning(
+            "%s: files that belong to no sample are skipped: %d, such as %s. Names are <key>.<extension>.",
+            *(self.name, self.num_skipped, such_as),
         )
 
     def _checked(self, index: Int64Array) -> Int64Array:

@@ -1,4 +1,8 @@
-"""Where the samples of tars lie, and what their members are called."""
+"""The index of tars: where samples lie and what their members are called; built from headers once, kept in a file.
+
+The table of the index file is JSON: path, size and modification time of every tar. Its content is a head in JSON, and
+the arrays of a `TarIndex`, one behind the other.
+"""
 
 import hashlib
 import itertools
@@ -9,7 +13,6 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,21 +21,29 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.index_cache import (
-    DamagedIndexError,
-    IndexCache,
-    front_bytes,
-    index_path,
-    map_index,
-    store_index,
-)
+from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, index_path
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES, find_members
 
-_OF_THE_TAR = re.compile(rb"__[^/]*__($|/)")
+_OF_THE_TAR = re.compile(rb"__[^/]*__($|/)")  # Such as `__index__`, which belongs to no sample.
 _OF_A_TOOL = re.compile(rb"(.*/)?__MACOSX/")
-_SHOWN = 100
+_LONGEST_SHOWN = 100
+_MOST_EXTENSIONS = 2**16
+_KEYS_AT_ONCE = 2**16
+_MOST_SHOWN = 3
+_HEAD_SIZE = struct.Struct("<Q")
+_FORMAT = "webdataset 2"
+_ARRAYS = {
+    "first": "<i8",
+    "key_stops": "<i8",
+    "offset": "<i8",
+    "size": "<i8",
+    "header_crc": "<u4",
+    "extension": "<u2",
+    "keys": "u1",
+}
+"""The arrays of an index in the order of their file, the widest first, so that each lies at a multiple of its width."""
 
 
 @dataclass(frozen=True)
@@ -98,65 +109,40 @@ class TarIndex:
         return rows
 
 
-def is_metadata(name: bytes) -> bool:
-    """Whether a member tells of the tar itself, `__index__`, and belongs to no sample."""
-    return _OF_THE_TAR.match(name) is not None
-
-
-def split_name(name: bytes) -> tuple[bytes, bytes] | None:
-    """Returns key and extension of a member: up to the first dot of its last part, and behind it, in lower case.
+def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str) -> TarIndex:
+    """Maps the index of these tars, or builds it; of processes that start together one builds.
 
     Args:
-        name: of the member, such as `train/0017.seg.png`: key `train/0017`, extension `seg.png`.
+        paths: absolute, of the tars.
+        stamps: size and modification time of each.
+        name: of them all, for messages.
 
-    Returns:
-        None: it belongs to no sample: its name has no extension (`README`) or nothing in front of it (`.DS_Store`,
-        macOS's `._0017.png`), or lies in macOS's `__MACOSX`. WebDataset skips those outside of folders.
+    Raises:
+        ShardError: a tar is missing, compressed, not the one of its stamp, or holds what cannot be read by number;
+            see `find_members`.
+        CorruptRecordError: a tar was cut, or is not a tar.
     """
-    folder, slash, base = name.rpartition(b"/")
-    stem, _, extension = base.partition(b".")
-    if not stem or not extension or (b"__MACOSX/" in name and _OF_A_TOOL.match(name)):
-        return None
-    # As text: bytes know the lower case of ASCII alone.
-    lower = extension.lower() if extension.isascii() else text_of(extension).lower().encode("utf-8", "surrogateescape")
-    return folder + slash + stem, lower
+    shards = [[path, *stamp] for path, stamp in zip(paths, stamps, strict=True)]
+    sizes = [size for size, _ in stamps]
 
+    def scan(place: int, advance: Advance) -> TarIndex:
+        return scan_tar(paths[place], advance, stamps[place])
 
-def show_name(name: bytes) -> str:
-    """Returns a member's name for messages, cut where it is long."""
-    text = repr(text_of(name))
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def text_of(name: bytes) -> str:
-    """Returns a key or an extension as text; bytes that are not UTF-8 come back as they were by `bytes_of`."""
-    return name.decode("utf-8", "surrogateescape")
-
-
-def bytes_of(text: str) -> bytes | None:
-    """Returns the bytes of a key or an extension; None: no bytes come back as this text."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # A lone surrogate, as only a caller has it.
-        return None
-
-
-_MOST_EXTENSIONS = 2**16
-_KEYS_AT_ONCE = 2**16
-_MOST_SHOWN = 3
+    return IndexCache(
+        index_path(_FORMAT, paths),
+        name,
+        table=json.dumps({"format": _FORMAT, "shards": shards}).encode(),
+        build=lambda: join_indexes(scan_shards(scan, sizes, name), paths),
+        encode=_encode,
+        decode=lambda content, start: _decode(content, start, sizes),
+    ).open()
 
 
 def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = None) -> TarIndex:
-    """Returns the index of one tar.
-
-    Args:
-        path: of the tar.
-        advance: as `find_members` takes it.
-        stamp: as `open_shard` takes it.
+    """Returns the index of one tar; see `find_members` for the arguments and errors.
 
     Raises:
-        ShardError: its members are not samples, or cannot be read by number; see `find_members`.
-        CorruptRecordError: it was cut, or is not a tar.
+        ShardError: also where its members are not samples.
     """
     first, stops, offsets, sizes = array("q"), array("q"), array("q"), array("q")
     crcs, extensions, keys = array("I"), array("H"), bytearray()
@@ -164,13 +150,14 @@ def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = No
     current, held = b"", set[int]()
     num_skipped, skipped = 0, list[str]()
     for member in find_members(path, advance, stamp):
-        if is_metadata(member.name):
+        if _OF_THE_TAR.match(member.name):
             continue
-        found = split_name(member.name)
+        found = _split_name(member.name)
         if found is None:
             num_skipped += 1
             if len(skipped) < _MOST_SHOWN:
-                skipped.append(show_name(member.name))
+                shown = repr(text_of(member.name))
+                skipped.append(shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}...")
             continue
         key, extension = found
         number = numbers.setdefault(extension, len(numbers))
@@ -214,6 +201,27 @@ def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = No
     return index
 
 
+def _split_name(name: bytes) -> tuple[bytes, bytes] | None:
+    """Returns key and extension of a member: `train/0017` and `seg.png` of `train/0017.seg.PNG`.
+
+    Returns:
+        None: the member belongs to no sample: its name has no extension (`README`) or nothing in front of it
+        (`.DS_Store`, macOS's `._0017.png`), or lies in macOS's `__MACOSX`. WebDataset skips those outside of folders.
+    """
+    folder, slash, base = name.rpartition(b"/")
+    stem, _, extension = base.partition(b".")
+    if not stem or not extension or (b"__MACOSX/" in name and _OF_A_TOOL.match(name)):
+        return None
+    # As text: bytes know the lower case of ASCII alone.
+    lower = extension.lower() if extension.isascii() else text_of(extension).lower().encode("utf-8", "surrogateescape")
+    return folder + slash + stem, lower
+
+
+def text_of(name: bytes) -> str:
+    """Returns a key or an extension as text; bytes that are not UTF-8 come back when it is encoded the same way."""
+    return name.decode("utf-8", "surrogateescape")
+
+
 def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
     """Returns one index of several tars, in their order.
 
@@ -241,18 +249,13 @@ def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
     counts = tuple(tar.counts[0] for tar in tars)
     num_skipped = tuple(tar.num_skipped[0] for tar in tars)
     skipped = tuple(name for tar in tars for name in tar.skipped)[:_MOST_SHOWN]
-    digest = _digest(counts, extensions, joined)
-    index = TarIndex(counts, extensions, True, num_skipped, skipped, digest, **joined)
+    digest = hashlib.blake2b(json.dumps([counts, extensions]).encode(), digest_size=16)
+    for name in ("first", "key_stops", "size", "extension", "keys"):
+        digest.update(memoryview(joined[name]).cast("B"))
+    index = TarIndex(counts, extensions, True, num_skipped, skipped, digest.hexdigest(), **joined)
     _check_borders(index, paths)
     # Those of one tar were found to be distinct when it was scanned.
     return index if len(tars) == 1 else replace(index, has_distinct_keys=_find_repeated_key(index) is None)
-
-
-def _digest(counts: Sequence[int], extensions: Sequence[str], arrays: dict[str, Any]) -> str:
-    digest = hashlib.blake2b(json.dumps([counts, extensions]).encode(), digest_size=16)
-    for name in ("first", "key_stops", "size", "extension", "keys"):
-        digest.update(memoryview(arrays[name]).cast("B"))
-    return digest.hexdigest()
 
 
 def _check_not_split(index: TarIndex, path: str) -> None:
@@ -312,65 +315,12 @@ def _check_borders(index: TarIndex, paths: Sequence[str]) -> None:
             )
 
 
-_HEAD_SIZE = struct.Struct("<Q")
-_FORMAT = "webdataset 2"
-_ARRAYS = {
-    "first": "<i8",
-    "key_stops": "<i8",
-    "offset": "<i8",
-    "size": "<i8",
-    "header_crc": "<u4",
-    "extension": "<u2",
-    "keys": "u1",
-}
-"""The arrays of an index in the order of their file, the widest first, so that each lies at a multiple of its width."""
-
-
-def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str) -> TarIndex:
-    """Maps the index of these tars, or builds it; of processes that start together one builds.
-
-    Args:
-        paths: absolute, of the tars.
-        stamps: size and modification time of each.
-        name: of them all, for messages.
-
-    Raises:
-        ShardError: a tar is missing, compressed, not the one of its stamp, or holds what cannot be read by number;
-            see `find_members`.
-        CorruptRecordError: a tar was cut, or is not a tar.
-    """
-    shards = [[path, *stamp] for path, stamp in zip(paths, stamps, strict=True)]
-    table = json.dumps({"format": _FORMAT, "shards": shards}).encode()
-    sizes = [size for size, _ in stamps]
-
-    def scan(place: int, advance: Advance) -> TarIndex:
-        return scan_tar(paths[place], advance, stamps[place])
-
-    return IndexCache(
-        index_path(_FORMAT, paths),
-        name,
-        load=lambda path: _load(path, table, sizes),
-        build=lambda: join_indexes(scan_shards(scan, sizes, name), paths),
-        store=lambda path, index: store_index(path, table, _pieces(index)),
-        num_bytes=lambda index: front_bytes(table) + sum(map(len, _pieces(index))),
-    ).open()
-
-
-def _pieces(index: TarIndex) -> Iterator[bytes]:
+def _encode(index: TarIndex) -> Iterator[bytes]:
     """Yields the content of the index file: size of a head in JSON, the head, zeros up to a multiple of 8, arrays."""
-    head = json.dumps(
-        {
-            "counts": index.counts,
-            "extensions": index.extensions,
-            "has_distinct_keys": index.has_distinct_keys,
-            "num_skipped": index.num_skipped,
-            "skipped": index.skipped,
-            "digest": index.digest,
-            "num_members": len(index.offset),
-            "num_key_bytes": len(index.keys),
-        }
-    ).encode()
-    yield (_HEAD_SIZE.pack(len(head)) + head).ljust(_array_start(len(head)), b"\0")
+    head = {name: getattr(index, name) for name in ("counts", "extensions", "has_distinct_keys", "num_skipped")}
+    head |= {"skipped": index.skipped, "digest": index.digest}
+    text = json.dumps(head | {"num_members": len(index.offset), "num_key_bytes": len(index.keys)}).encode()
+    yield (_HEAD_SIZE.pack(len(text)) + text).ljust(_array_start(len(text)), b"\0")
     for name, dtype in _ARRAYS.items():
         yield getattr(index, name).astype(dtype, copy=False).tobytes()
 
@@ -380,49 +330,41 @@ def _array_start(head_bytes: int) -> int:
     return size + -size % 8
 
 
-def _load(path: Path, table: bytes, tar_sizes: Sequence[int]) -> TarIndex:
-    content, start = map_index(path, table)
+def _decode(content: mmap.mmap, start: int, tar_sizes: Sequence[int]) -> TarIndex:
     try:
-        index = _parse(content, start)
-    except (ValueError, KeyError, TypeError, struct.error, OverflowError) as error:
+        (head_bytes,) = _HEAD_SIZE.unpack_from(content, start)
+        head = json.loads(content[start + _HEAD_SIZE.size : start + _HEAD_SIZE.size + head_bytes])
+        counts, members, at = tuple(head["counts"]), head["num_members"], start + _array_start(head_bytes)
+        lengths = {"first": sum(counts) + 1, "key_stops": sum(counts), "keys": head["num_key_bytes"]}
+        arrays: dict[str, Any] = {}
+        for name, dtype in _ARRAYS.items():
+            length = lengths.get(name, members)
+            arrays[name] = np.frombuffer(content, dtype, length, at) if length else np.empty(0, dtype)
+            at += arrays[name].nbytes
+        skipped = tuple(head["num_skipped"]), tuple(head["skipped"])
+        index = TarIndex(
+            counts, tuple(head["extensions"]), head["has_distinct_keys"], *skipped, head["digest"], **arrays
+        )
+        is_sound = at == len(content) and _is_inside(index, tar_sizes)
+    except (ValueError, KeyError, TypeError, struct.error, OverflowError, MemoryError) as error:
         raise DamagedIndexError("it does not hold the index of tars") from error
-    if not _is_sound(index, tar_sizes):
+    if not is_sound:
         raise DamagedIndexError("it cannot be that of these tars")
     return index
 
 
-def _parse(content: mmap.mmap, start: int) -> TarIndex:
-    (head_bytes,) = _HEAD_SIZE.unpack_from(content, start)
-    if head_bytes > len(content) - start:
-        raise ValueError
-    head = json.loads(content[start + _HEAD_SIZE.size : start + _HEAD_SIZE.size + head_bytes])
-    counts, members, at = tuple(head["counts"]), head["num_members"], start + _array_start(head_bytes)
-    num_samples = sum(counts)
-    lengths = {"first": num_samples + 1, "key_stops": num_samples, "keys": head["num_key_bytes"]}
-    arrays: dict[str, Any] = {}
-    for name, dtype in _ARRAYS.items():
-        length = lengths.get(name, members)
-        arrays[name] = np.frombuffer(content, dtype, length, at) if length else np.empty(0, dtype)
-        at += arrays[name].nbytes
-    if at != len(content):
-        raise ValueError
-    skipped = tuple(head["num_skipped"]), tuple(head["skipped"])
-    return TarIndex(counts, tuple(head["extensions"]), head["has_distinct_keys"], *skipped, head["digest"], **arrays)
-
-
-def _is_sound(index: TarIndex, tar_sizes: Sequence[int]) -> bool:
-    """Whether all positions lie inside of what they point into."""
-    if len(index.counts) != len(tar_sizes) or int(index.first[0]) != 0 or int(index.first[-1]) != len(index.offset):
-        return False
-    if len(index.num_skipped) != len(tar_sizes) or not all(type(one) is int and one >= 0 for one in index.num_skipped):
-        return False
-    if not all(isinstance(name, str) for name in index.skipped):
-        return False
-    rising = bool((np.diff(index.first) > 0).all() and (np.diff(index.key_stops, prepend=0) > 0).all())
-    if not rising or (len(index) and int(index.key_stops[-1]) != len(index.keys)):
-        return False
-    ends = np.repeat(np.repeat(tar_sizes, index.counts), np.diff(index.first))
-    inside = (
-        (index.offset >= BLOCK_BYTES) & (index.size >= 0) & (index.size <= ends) & (index.offset <= ends - index.size)
+def _is_inside(index: TarIndex, tar_sizes: Sequence[int]) -> bool:
+    """Whether all positions lie inside of what they point into, so that a forged index reads nothing else."""
+    first, stops = np.diff(index.first, prepend=-1), np.diff(index.key_stops, prepend=0)
+    ends = np.repeat(np.repeat(tar_sizes, index.counts), first[1:])
+    return bool(
+        first[0] == 1
+        and (first > 0).all()
+        and (stops > 0).all()
+        and index.first[-1] == len(index.offset)
+        and stops.sum() == len(index.keys)
+        and (index.offset >= BLOCK_BYTES).all()
+        and (index.size >= 0).all()
+        and (index.offset <= ends - index.size).all()
+        and (index.extension < max(1, len(index.extensions))).all()
     )
-    return bool(inside.all() and (index.extension < max(1, len(index.extensions))).all())

@@ -1,15 +1,14 @@
-"""The files in a tar, found from its headers: content is passed over, not read.
+"""The plain files of a tar, found from its headers alone; a damaged tar, or one with anything else in it, is refused.
 
-A member is a header of 512 bytes and its content, filled up to a multiple of 512; two blocks of zeros end the tar.
-Headers of ustar, GNU (long names) and PAX (`path`, `size`) are understood. What is not a plain file with a name that
-stays below its folder is refused.
+The standard library's tarfile reads each header. What it passes over (a cut file, bytes behind the end, numbers with a
+sign, a damaged extended header) is an error here. The forms `v7`, `ustar`, GNU and PAX are read.
 Source: POSIX.1-2017, pax; GNU tar's manual, "Basic Tar Format".
 """
 
 import os
 import re
+import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from io import FileIO
 from typing import NamedTuple, NoReturn
 
@@ -20,139 +19,8 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_scans import Advance, open_shard
 
-BLOCK_BYTES = 512
+BLOCK_BYTES = tarfile.BLOCKSIZE
 TAR_REMEDY = "Give the path of a tar that is there, or make or copy it again."
-
-_NAME, _SIZE, _CHECKSUM, _KIND, _MAGIC, _PREFIX = (
-    slice(0, 100),
-    slice(124, 136),
-    slice(148, 156),
-    slice(156, 157),
-    slice(257, 263),
-    slice(345, 500),
-)
-_CHECKSUM_SPACES = 8 * ord(" ")  # The checksum's own field counts as spaces.
-_FILE_KINDS = (b"0", b"\0", b"7")
-_COMPRESSIONS = {
-    b"\x1f\x8b": ("gzip", "gunzip --keep"),
-    b"BZh": ("bzip2", "bunzip2 --keep"),
-    b"\xfd7zXZ\0": ("xz", "unxz --keep"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd --keep"),
-    b"\x04\x22\x4d\x18": ("lz4", "unlz4 --keep"),
-    b"\x1f\x9d": ("compress", "uncompress --keep"),
-}
-_PAX_LENGTH = re.compile(rb"([1-9][0-9]{0,7}) ")
-
-
-class BadHeaderError(Exception):
-    """Bytes that are not a header, or a part of one; the message is a clause. Never leaves this room."""
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a header tells.
-
-    Attributes:
-        name: of the member, prefix included.
-        size: of its content, in bytes.
-        kind: the type flag, one byte.
-        offset: of the header in the tar.
-        crc: CRC32C of the header.
-    """
-
-    name: bytes
-    size: int
-    kind: bytes
-    offset: int
-    crc: int
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder; an old tar only marks them by a slash."""
-        return self.kind == b"5" or (self.kind == b"\0" and self.name.endswith(b"/"))
-
-    @property
-    def is_file(self) -> bool:
-        """Whether it is a plain file."""
-        return self.kind in _FILE_KINDS and not self.is_folder
-
-
-def read_header(block: bytes, offset: int, crc: int) -> Header:
-    """Returns what a header tells, once its checksum was verified.
-
-    Args:
-        block: 512 bytes.
-        offset: of them in the tar.
-        crc: their CRC32C.
-
-    Raises:
-        BadHeaderError: it does not have its checksum, or its size is not a number.
-    """
-    stored = _number(block[_CHECKSUM], "checksum")
-    own = block[_CHECKSUM]
-    unsigned = sum(block) - sum(own) + _CHECKSUM_SPACES
-    if stored != unsigned and stored != unsigned - 256 * sum(byte >= 128 for byte in block[:148] + block[156:]):
-        raise BadHeaderError("its checksum is wrong")  # The second one is that of old tars, which added signed bytes.
-    name = block[_NAME].partition(b"\0")[0]
-    if block[_MAGIC] == b"ustar\0":  # GNU tar, with "ustar ", has times there.
-        prefix = block[_PREFIX].partition(b"\0")[0]
-        name = prefix + b"/" + name if prefix else name
-    return Header(name, _number(block[_SIZE], "size"), block[_KIND], offset, crc)
-
-
-def long_name(content: bytes) -> bytes:
-    """Returns the name in the content of GNU's extended header `L`."""
-    return content.partition(b"\0")[0]
-
-
-def pax_records(content: bytes) -> dict[bytes, bytes]:
-    r"""Returns the records of a PAX header: each is `<length> <key>=<value>\n`; a later one replaces an earlier one.
-
-    Raises:
-        BadHeaderError: a record is not of this form.
-    """
-    records: dict[bytes, bytes] = {}
-    at = 0
-    while at < len(content) and content[at]:
-        match = _PAX_LENGTH.match(content, at)
-        end = at + int(match[1]) if match else at
-        record = content[match.end() : end] if match else b""
-        key, equals, value = record.partition(b"=")
-        if end > len(content) or not record.endswith(b"\n") or not key or not equals:
-            raise BadHeaderError("an extended header has a record that is not '<length> <key>=<value>'")
-        records[key] = value[:-1]
-        at = end
-    return records
-
-
-def check_name(name: bytes) -> str | None:
-    """Returns what is wrong with a member's name, as a clause; None: nothing."""
-    if not name:
-        return "is empty"
-    if name.startswith(b"/"):
-        return "is absolute"
-    if b".." in name and b".." in name.split(b"/"):
-        return "leaves its folder ('..')"
-    return "holds a null character" if b"\0" in name else None
-
-
-def compression_of(start: bytes) -> tuple[str, str] | None:
-    """Returns by what a file is compressed that begins like this, and the command that unpacks it; None: by nothing."""
-    return next((known for magic, known in _COMPRESSIONS.items() if start.startswith(magic)), None)
-
-
-def _number(field: bytes, what: str) -> int:
-    """Returns a number: octal digits with spaces or zero bytes around, or GNU's binary form for large ones."""
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:], "big")
-    digits = field.partition(b"\0")[0].strip(b" ")
-    try:
-        if digits and not digits.isdigit():
-            raise ValueError
-        return int(digits or b"0", 8)
-    except ValueError:
-        raise BadHeaderError(f"its {what} {quoted(field)} is not a number") from None
-
 
 # As for TFRecord files: small members are found in large windows; of large ones only what lies between contents is
 # read, which in a page of the file are the header, the label behind an image, and the next header.
@@ -162,19 +30,32 @@ _MOST_EXTENDED_BYTES = 1 << 20  # Of a long name, or of PAX records.
 _ZEROS_AT_ONCE = 1 << 20
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 
-_EXTENDED_KINDS = (b"L", b"x", b"X", b"g")
+# Octal digits with spaces or zero bytes around, or GNU's binary form for large numbers. tarfile also takes `1_0`, `-1`.
+_SIZE = re.compile(rb" *[0-7]*(?: *| *\0.*)|\x80.{11}", re.DOTALL)
+_PAX_LENGTH = re.compile(rb"([1-9][0-9]{0,7}) ")
+_DECIMAL = re.compile(rb"[0-9]{1,19}")
+_COMPRESSIONS = {
+    b"\x1f\x8b": ("gzip", "gunzip --keep"),
+    b"BZh": ("bzip2", "bunzip2 --keep"),
+    b"\xfd7zXZ\0": ("xz", "unxz --keep"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd --keep"),
+    b"\x04\x22\x4d\x18": ("lz4", "unlz4 --keep"),
+    b"\x1f\x9d": ("compress", "uncompress --keep"),
+}
+
+_EXTENDED_KINDS = (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE)
 _AS_FILES = "Write the tar again with the files that links stand for (tar --dereference --hard-dereference)"
 _AS_ONE = "Write the tar again as one file"
 _WITHOUT_IT = "Write the tar again without it (tar --exclude)"
 _SPARSE = ("a sparse file", "Write the tar again without --sparse")
 _REFUSED_KINDS = {
-    b"1": ("a hard link", _AS_FILES),
-    b"2": ("a symbolic link", _AS_FILES),
-    b"3": ("a character device", _WITHOUT_IT),
-    b"4": ("a block device", _WITHOUT_IT),
-    b"6": ("a FIFO", _WITHOUT_IT),
-    b"K": ("a link with a long name", _AS_FILES),
-    b"S": _SPARSE,
+    tarfile.LNKTYPE: ("a hard link", _AS_FILES),
+    tarfile.SYMTYPE: ("a symbolic link", _AS_FILES),
+    tarfile.CHRTYPE: ("a character device", _WITHOUT_IT),
+    tarfile.BLKTYPE: ("a block device", _WITHOUT_IT),
+    tarfile.FIFOTYPE: ("a FIFO", _WITHOUT_IT),
+    tarfile.GNUTYPE_LONGLINK: ("a link with a long name", _AS_FILES),
+    tarfile.GNUTYPE_SPARSE: _SPARSE,
     b"M": ("the rest of a file of another volume", f"{_AS_ONE}, without --multi-volume"),
     b"V": ("the label of a volume", f"{_AS_ONE}, without --label"),
     b"D": ("a list of files of an incremental backup", f"{_AS_ONE}, without --listed-incremental"),
@@ -231,72 +112,68 @@ class _Scan:
     def members(self) -> Iterator[Member]:
         offset = 0
         while (block := self._block(offset)) != _ZERO_BLOCK:
-            start, header, name, size = offset, *self._own_header(offset, block)
-            offset = header.offset + BLOCK_BYTES
-            if header.is_folder:
-                if size:
-                    self._corrupt(f"the folder {quoted(name)} has content", header.offset)
+            start = offset
+            offset, block, header, name = self._own_header(offset, block)
+            offset += BLOCK_BYTES
+            if header.isdir():
+                if header.size:
+                    self._corrupt(f"the folder {quoted(name)} has content", offset - BLOCK_BYTES)
             else:
-                end = self._end_of(offset, size, repr(name), start)  # Before anyone is told a size that cannot be.
-                yield Member(name, offset, size, header.crc)
+                # Checked before the member is yielded: nobody gets a size that lies outside of the file.
+                end = self._end_of(offset, header.size, repr(name), start)
+                yield Member(name, offset, header.size, google_crc32c.value(block))
                 offset = end
             self._member_bytes += (offset - start - self._member_bytes) // 4
         self._check_end(offset)
 
-    def _own_header(self, offset: int, block: bytes) -> tuple[Header, bytes, int]:
-        """Returns the header of a member, its name and its size; long names and PAX records before it are read."""
+    def _own_header(self, offset: int, block: bytes) -> tuple[int, bytes, tarfile.TarInfo, bytes]:
+        """Returns a member's own header (offset, bytes, meaning) and its name, after its long name and PAX records."""
         start, name = offset, None
         records: dict[bytes, bytes] = {}
-        while True:
-            header = self._header(offset, block)
-            kind = header.kind
-            if kind not in _EXTENDED_KINDS:
-                break
+        while (header := self._header(offset, block)).type in _EXTENDED_KINDS:
             after = self._end_of(offset + BLOCK_BYTES, header.size, "an extended header", offset)
             if header.size > _MOST_EXTENDED_BYTES:
                 self._corrupt(f"an extended header is said to have {header.size} bytes", offset)
-            extended = self._read(offset + BLOCK_BYTES, header.size)
-            try:
-                if kind == b"L":
-                    if name is not None:
-                        raise BadHeaderError("two long names follow each other")
-                    name = long_name(extended)
-                elif kind == b"g":
-                    self._check_global(pax_records(extended), offset)
-                else:
-                    if records:
-                        raise BadHeaderError("two extended headers follow each other")
-                    records = pax_records(extended)
-            except BadHeaderError as error:
-                self._corrupt(str(error), offset)
+            self._file.seek(offset + BLOCK_BYTES)
+            extended = self._file.read(header.size)
+            if header.type == tarfile.GNUTYPE_LONGNAME:
+                if name is not None:
+                    self._corrupt("two long names follow each other", offset)
+                name = extended.partition(b"\0")[0]
+            elif header.type == tarfile.XGLTYPE:
+                self._check_global(self._pax_records(extended, offset), offset)
+            else:
+                if records:
+                    self._corrupt("two extended headers follow each other", offset)
+                records = self._pax_records(extended, offset)
             offset = after
             if (block := self._block(offset)) == _ZERO_BLOCK:
                 self._corrupt("an extended header has no member behind it", start)
-        name = records.get(b"path", header.name if name is None else name)
-        self._check(name, header, records)
-        try:
-            size = header.size if b"size" not in records else _decimal(records[b"size"])
-        except BadHeaderError as error:
-            self._corrupt(f"member {quoted(name)}: {error}", offset)
-        return header, name, size
+        name = records.get(b"path", _name_of(header, block) if name is None else name)
+        self._check(name, header, offset, records)
+        if (size := records.get(b"size")) is not None:
+            if not _DECIMAL.fullmatch(size):
+                self._corrupt(f"member {quoted(name)}: its size {size[:40]!r} is not a number", offset)
+            header.size = int(size)
+        return offset, block, header, name
 
-    def _check(self, name: bytes, header: Header, records: dict[bytes, bytes]) -> None:
+    def _check(self, name: bytes, header: tarfile.TarInfo, offset: int, records: dict[bytes, bytes]) -> None:
         """Raises ShardError for a member that cannot be read as a plain file below its folder."""
         is_sparse = any(key.startswith(_SPARSE_PREFIX) for key in records)
-        refused = _SPARSE if is_sparse else _REFUSED_KINDS.get(header.kind)
-        if refused is None and not header.is_folder and not header.is_file:
-            refused = (f"of the unknown type {quoted(header.kind)}", _WITHOUT_IT)
+        refused = _SPARSE if is_sparse else _REFUSED_KINDS.get(header.type)
+        if refused is None and not header.isdir() and not header.isreg():
+            refused = (f"of the unknown type {quoted(header.type)}", _WITHOUT_IT)
         if refused is not None:
             what, remedy = refused
             raise ShardError(
-                f"{self._path}: the member {quoted(name)} at offset {header.offset} is {what}, and only plain files "
-                f"are read. {remedy}."
+                f"{self._path}: the member {quoted(name)} at offset {offset} is {what}, and only plain files are read. "
+                f"{remedy}."
             )
-        problem = check_name(name)
+        problem = _problem_of(name)
         if problem is not None:
             raise ShardError(
-                f"{self._path}: the name of the member {quoted(name)} at offset {header.offset} {problem}. Write the "
-                f"tar again with names below one folder."
+                f"{self._path}: the name of the member {quoted(name)} at offset {offset} {problem}. Write the tar "
+                f"again with names below one folder."
             )
 
     def _check_global(self, records: dict[bytes, bytes], offset: int) -> None:
@@ -307,23 +184,40 @@ class _Scan:
                 f"all members behind it, which is not supported. Write the tar again."
             )
 
-    def _header(self, offset: int, block: bytes) -> Header:
+    def _pax_records(self, content: bytes, offset: int) -> dict[bytes, bytes]:
+        r"""Returns the records of a PAX header, `<length> <key>=<value>\n` each; the last of a key counts."""
+        records: dict[bytes, bytes] = {}
+        at = 0
+        while at < len(content) and content[at]:
+            match = _PAX_LENGTH.match(content, at)
+            end = at + int(match[1]) if match else at
+            record = content[match.end() : end] if match else b""
+            key, equals, value = record.partition(b"=")
+            if end > len(content) or not record.endswith(b"\n") or not key or not equals:
+                self._corrupt("an extended header has a record that is not '<length> <key>=<value>'", offset)
+            records[key] = value[:-1]
+            at = end
+        return records
+
+    def _header(self, offset: int, block: bytes) -> tarfile.TarInfo:
         try:
-            return read_header(block, offset, google_crc32c.value(block))
-        except BadHeaderError as error:
+            header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+            if not _SIZE.fullmatch(block[124:136]):
+                raise tarfile.HeaderError(f"its size {quoted(block[124:136])} is not a number")
+        except tarfile.HeaderError as error:
             if offset == 0:
                 self._refuse_compressed(block)
             self._corrupt(f"there is no header of a tar's member: {error}", offset)
+        return header
 
     def _refuse_compressed(self, start: bytes) -> None:
-        """Raises ShardError for a file that is no tar, and begins as compressed ones do."""
-        compression = compression_of(start)
-        if compression is not None:
-            name, command = compression
-            raise ShardError(
-                f"{self._path} is compressed ({name}), and a compressed tar cannot be read by number. Unpack it once: "
-                f"{command} {quoted(self._path)}; images are compressed themselves, it hardly grows."
-            ) from None
+        """Raises ShardError for a file that begins as compressed ones do."""
+        for magic, (name, command) in _COMPRESSIONS.items():
+            if start.startswith(magic):
+                raise ShardError(
+                    f"{self._path} is compressed ({name}), and a compressed tar cannot be read by number. Unpack it "
+                    f"once: {command} {quoted(self._path)}; images are compressed themselves, it hardly grows."
+                ) from None
 
     def _block(self, offset: int) -> bytes:
         at = offset - self._window_at
@@ -342,10 +236,6 @@ class _Scan:
                     f"being written. Make or copy it again."
                 )
         return self._window[at : at + BLOCK_BYTES]
-
-    def _read(self, offset: int, size: int) -> bytes:
-        self._file.seek(offset)
-        return self._file.read(size)
 
     def _end_of(self, offset: int, size: int, what: str, start: int) -> int:
         """Returns where the next header begins, behind a content of this size."""
@@ -379,7 +269,18 @@ class _Scan:
         ) from None
 
 
-def _decimal(digits: bytes) -> int:
-    if not digits.isdigit() or len(digits) > len(str(2**63)):
-        raise BadHeaderError(f"its size {digits[:40]!r} is not a number")
-    return int(digits)
+def _name_of(header: tarfile.TarInfo, block: bytes) -> bytes:
+    """Returns the name in a header, with its prefix only in the form `ustar`: GNU's tar has times there."""
+    name = header.name.encode("utf-8", "surrogateescape")
+    return name if block[257:263] == tarfile.POSIX_MAGIC[:6] else block[:100].partition(b"\0")[0]
+
+
+def _problem_of(name: bytes) -> str | None:
+    """Returns what is wrong with a member's name, as a clause; None: nothing."""
+    if not name:
+        return "is empty"
+    if name.startswith(b"/"):
+        return "is absolute"
+    if b".." in name and b".." in name.split(b"/"):
+        return "leaves its folder ('..')"
+    return "holds a null character" if b"\0" in name else None

@@ -1,0 +1,185 @@
+"""Where the records of TFRecord files lie: found from their headers once, and kept in a file that all processes map.
+
+The table of the index file is JSON: dataset, and path, size, modification time and number of records of every shard.
+Its content is int64 offsets: for each shard those of its records and the shard's size, 8 bytes per example.
+"""
+
+import json
+import logging
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, index_path
+from tfds_torch.storage.open_files import Stamp, stamp_of
+from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.shard_errors import shard_status, wrong_count
+from tfds_torch.storage.shard_scans import Advance, scan_shards
+from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
+
+_OFFSETS_AT_ONCE = 1 << 17  # Of those that are written: memory stays small.
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where examples lie; every field is int64 [n].
+
+    Attributes:
+        file: position in `RecordIndex.files`.
+        record: number in its file.
+        offset: of the record's header, in bytes.
+        length: of the data, in bytes.
+        place: of the record among all records of the index; records that lie directly one after the other have
+            consecutive places, and records of different files never have.
+    """
+
+    file: Int64Array
+    record: Int64Array
+    offset: Int64Array
+    length: Int64Array
+    place: Int64Array
+
+
+class RecordIndex:
+    """File, offset and length of every example of a split by global index; read-only, and shared by all processes.
+
+    Args:
+        table: instructions of one split expression; local files.
+        stamps: size in bytes and modification time in ns of each file, when the index was opened.
+        offsets: int64, as `find_records` returns them.
+    """
+
+    def __init__(self, table: InstructionTable, stamps: tuple[Stamp, ...], offsets: Int64Array) -> None:
+        self.files, self.stamps, self.dataset = table.files, stamps, table.dataset
+        self._table, self._offsets = table, offsets
+        # In the offsets every file has one entry more than records: its size.
+        counts = np.array(table.num_in_file, np.int64)
+        self._first_place = np.cumsum(counts + 1) - (counts + 1)
+
+    @classmethod
+    def open(cls, table: InstructionTable) -> "RecordIndex":
+        """Maps the index of a table's files, or builds it; of processes that start together one builds.
+
+        Raises:
+            ConfigError: a file of another machine.
+            ShardError: a file is missing, cannot be read, or does not hold what `dataset_info.json` promises.
+            CorruptRecordError: a file ends inside a record, or a length does not have its checksum.
+        """
+        table.check_local()
+        stamps = tuple(stamp_of(shard_status(path)) for path in table.files)
+        paths = list(map(os.path.abspath, table.files))
+        cache = offsets_cache(table.dataset, paths, stamps, table.num_in_file)
+        return cls(table, stamps, cache.open() if paths else np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        """Number of examples of the split."""
+        return len(self._table)
+
+    def locate(self, index: Int64Array) -> Located:
+        """Returns where examples, int64 [n], lie, in the order asked.
+
+        Raises:
+            ExampleNotFoundError: an index outside 0..len-1.
+        """
+        file, record = self._table.find(index)
+        place = self._first_place[file] + record
+        offset = self._offsets[place]
+        return Located(file, record, offset, self._offsets[place + 1] - offset - FRAME_SIZE, place)
+
+    def look_again(self, file: int) -> "RecordIndex | None":
+        """Scans a file in which a record was not what the index says, though its size and time are.
+
+        Args:
+            file: position in `files`.
+
+        Returns:
+            An index that was built again; None where this one is right, so that the file is damaged.
+
+        Raises:
+            ShardError: the file, or another one that is then scanned as well, does not hold what is promised of it.
+            CorruptRecordError: a length does not have its checksum.
+        """
+        count = self._table.num_in_file[file]
+        found = scan_offsets(self.files[file])
+        if len(found) - 1 != count:
+            raise wrong_count(self.files[file], len(found) - 1, count, self.dataset)
+        first = int(self._first_place[file])
+        place = slice(first, first + count + 1)
+        if np.array_equal(found, self._offsets[place]):
+            return None
+        _logger.warning(
+            "The index of %s is built again: %s was exchanged for a file of the same size and time.",
+            self.dataset,
+            self.files[file],
+        )
+        paths = list(map(os.path.abspath, self.files))
+        cache = offsets_cache(self.dataset, paths, self.stamps, self._table.num_in_file)
+        # Another process may have built it again meanwhile.
+        offsets = cache.open(lambda stored: np.array_equal(found, stored[place]))
+        return RecordIndex(self._table, self.stamps, offsets)
+
+
+def offsets_cache(
+    dataset: str, paths: Sequence[str], stamps: Sequence[Stamp], counts: Sequence[int]
+) -> IndexCache[Int64Array]:
+    """Returns the index file of shards; see `find_records` for the arguments."""
+    shards = [[path, *stamp, count] for path, stamp, count in zip(paths, stamps, counts, strict=True)]
+    return IndexCache(
+        index_path(dataset, paths),
+        dataset,
+        table=json.dumps({"dataset": dataset, "shards": shards}).encode(),
+        build=lambda: find_records(paths, stamps, counts, dataset),
+        encode=_encode,
+        decode=lambda content, start: _decode(content, start, stamps, counts),
+    )
+
+
+def find_records(paths: Sequence[str], stamps: Sequence[Stamp], counts: Sequence[int], dataset: str) -> Int64Array:
+    """Reads the headers of every shard.
+
+    Args:
+        paths: local TFRecord files.
+        stamps: size in bytes and modification time in ns that each file must have.
+        counts: number of records that each file must hold.
+        dataset: what the files belong to, for messages.
+
+    Returns:
+        int64 [sum of (count + 1)]: for each shard the offsets of its records, and its size.
+
+    Raises:
+        ShardError: a file is missing, cannot be read, is not the one of its stamp, or holds another number of records.
+        CorruptRecordError: a file ends inside a record, or a length does not have its checksum.
+    """
+
+    def scan(place: int, advance: Advance) -> Int64Array:
+        offsets = scan_offsets(paths[place], advance, stamps[place])
+        if len(offsets) - 1 != counts[place]:
+            raise wrong_count(paths[place], len(offsets) - 1, counts[place], dataset)
+        return offsets
+
+    found = scan_shards(scan, [size for size, _ in stamps], dataset)
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _encode(offsets: Int64Array) -> Iterator[bytes]:
+    for at in range(0, len(offsets), _OFFSETS_AT_ONCE):
+        yield offsets[at : at + _OFFSETS_AT_ONCE].astype("<i8", copy=False).tobytes()
+
+
+def _decode(content: mmap.mmap, start: int, stamps: Sequence[Stamp], counts: Sequence[int]) -> Int64Array:
+    if len(content) - start != 8 * sum(count + 1 for count in counts):
+        raise DamagedIndexError("it does not have the size that belongs to these shards")
+    offsets = np.frombuffer(content, "<i8", offset=start)
+    first = 0
+    for (size, _), count in zip(stamps, counts, strict=True):
+        own = offsets[first : first + count + 1]
+        # A forged index must not make a reader take memory, or read outside of the file.
+        if own[0] != 0 or own[-1] != size or (np.diff(own) < FRAME_SIZE).any():
+            raise DamagedIndexError("its offsets cannot be those of these shards")
+        first += count + 1
+    return offsets
