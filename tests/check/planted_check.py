@@ -27,7 +27,7 @@ import psutil
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from tfds_torch.check import command, reader, reading, tfds_sample
+from tfds_torch.check import command, reader, reading, reference
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ShardError, StateMismatchError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -36,7 +36,7 @@ from tfds_torch.storage.tfrecord.source import TfrecordReader
 from tfds_torch.torch_data.image_dataset import ImageDataset
 
 BATCHES = ParserTfds.batches
-ASK_TFDS = tfds_sample.ask_tfds
+ASK_TFDS = reference.ask_tfds
 LOAD_STATE = ImageDataset.load_state_dict
 READ = TfrecordReader.read
 MAKE_LOADER = reader.make_plain_loader
@@ -206,7 +206,7 @@ def run(fault: str, arguments: Sequence[str], width: int, encoding: str, is_term
         mock.patch.object(ParserTfds, "batches", FAULTS.get(fault, BATCHES)),
         mock.patch.object(ImageDataset, "load_state_dict", STATE_FAULTS.get(fault, LOAD_STATE)),
         mock.patch.object(TfrecordReader, "read", READER_FAULTS.get(fault, READ)),
-        mock.patch.object(tfds_sample, "ask_tfds", REFERENCE_FAULTS.get(fault, ASK_TFDS)),
+        mock.patch.object(reference, "ask_tfds", REFERENCE_FAULTS.get(fault, ASK_TFDS)),
         mock.patch.object(reader, "make_plain_loader", LOADER_FAULTS.get(fault, MAKE_LOADER)),
         mock.patch.object(reading, "stream_rank", RANK_FAULTS.get(fault, reading.stream_rank)),
         mock.patch.object(reading, "_STALL_TIMEOUT_S", STALL_TIMEOUT_S),

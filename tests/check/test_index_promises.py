@@ -16,9 +16,9 @@ from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.ledger import Ledger
 from tfds_torch.check.promises import judge
 from tfds_torch.check.reading import NUM_AT_BEGIN, OtherReading, kept_batches
+from tfds_torch.check.reference import ComparedExample, judge_sample
 from tfds_torch.check.resume import Point, Resumed, batches_after, choose_points
 from tfds_torch.check.tfds_reader import ReferenceExample
-from tfds_torch.check.tfds_sample import ComparedExample, judge_sample
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import Promise
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan

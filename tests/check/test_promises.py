@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -119,8 +118,8 @@ def listed_ids() -> Iterator[None]:
     """The ids are those of a case, and not those of files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "tfds_torch.check.expectation.reference_of",
-            lambda parser: SimpleNamespace(ids=lambda: ListedIds(parser.case.ids)),
+            "tfds_torch.check.expectation.ids_of",
+            lambda parser: ListedIds(parser.case.ids),
         )
         yield
 

@@ -39,10 +39,16 @@ from tfds_torch.check.reading import (
     read_rank,
     read_ranks,
 )
-from tfds_torch.check.reference import CheckedParser, reference_of
+from tfds_torch.check.reference import (
+    CheckedParser,
+    ComparedExample,
+    choose_examples,
+    judge_tfds,
+    place_of,
+    read_sample,
+)
 from tfds_torch.check.resume import choose_points
 from tfds_torch.check.settings import Settings, check_reports, resolve
-from tfds_torch.check.tfds_sample import ComparedExample, choose_examples
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
@@ -121,7 +127,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     num_workers, num_replicas = settings.config.num_workers, settings.num_replicas
     findings.parser, findings.num_workers = parser, num_workers
     findings.is_torchrun = settings.is_torchrun
-    findings.is_fake = demo.is_fake(reference_of(parser).place)
+    findings.is_fake = demo.is_fake(place_of(parser))
     expected = findings.expected = expect(parser, num_replicas, num_workers, settings.num_epochs)
     report.print_card(console, parser, findings.is_fake)
     findings.pipelines = count_pipelines(parser, expected)
@@ -208,14 +214,14 @@ def _read_sample(
     """Returns the sample of examples that other promises are judged by; empty where there is nothing to judge."""
     if not (is_index or parser.has_field("image")):
         return []
-    return reference_of(parser).sample(expected.ids, indices, by_index=is_index)
+    return read_sample(parser, expected.ids, indices, by_index=is_index)
 
 
 def _judge_sample(findings: Findings, ledger: Ledger, parser: CheckedParser, sample: Sequence[ComparedExample]) -> None:
     """Adds what a sample of examples tells: of the index, and of pixels."""
     expected, judged = ledger.expected, list[Promise | NotJudged]()
     if expected.mode == "index":
-        judged.append(reference_of(parser).judge_index(expected.ids, sample))
+        judged.append(judge_tfds(parser, expected.ids, sample))
     if not parser.has_field("image"):
         judged.append(NotJudged(PIXELS_PROMISE, "the dataset has no image"))
     else:

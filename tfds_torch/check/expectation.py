@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.check.expected_ids import ExpectedIds
-from tfds_torch.check.reference import CheckedParser, reference_of
+from tfds_torch.check.reference import CheckedParser, ids_of
 from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder, pipeline_counts
 from tfds_torch.plan.world import World
 
@@ -91,7 +91,7 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
     """
     here = World(0, num_replicas, 0, max(1, num_workers))
     plan, mode = parser.plan(here), parser.read_mode(here)
-    ids = reference_of(parser).ids()
+    ids = ids_of(parser)
     if mode == "index":
         return Expectation(
             *(plan, mode, ids, num_epochs),

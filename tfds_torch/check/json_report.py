@@ -52,7 +52,7 @@ import tfds_torch
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
-from tfds_torch.check.reference import CheckedParser, num_skipped_files, reference_of
+from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_of
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.runtime.limits import num_cores
 from tfds_torch.storage.source import FieldSpec
@@ -113,7 +113,7 @@ def _dataset(findings: Findings, parser: CheckedParser) -> dict[str, Any]:
     return {
         "name": parser.dataset_name,
         "split": parser.split,
-        "data_dir": str(reference_of(parser).place),
+        "data_dir": str(place_of(parser)),
         "is_fake": findings.is_fake,
         "num_examples": parser.num_examples,
         "num_shards": parser.num_shards,

@@ -18,7 +18,7 @@ from tfds_torch.check.metadata import Metadata, read_metadata
 from tfds_torch.check.page_order import show_order
 from tfds_torch.check.page_plan import show_plan
 from tfds_torch.check.promises import allow
-from tfds_torch.check.reference import CheckedParser, reference_of
+from tfds_torch.check.reference import CheckedParser, place_of, promised_by
 from tfds_torch.check.svg import draw_bar, draw_dots, draw_profile
 from tfds_torch.plan.epoch import Remainder
 
@@ -102,14 +102,14 @@ def _facts(findings: Findings) -> list[tuple[str, str, str]]:
 
 
 def _dataset(parser: CheckedParser) -> dict[str, Any]:
-    reference = reference_of(parser)
-    metadata = Metadata() if reference.place.is_file() else read_metadata(reference.place)
+    place = place_of(parser)
+    metadata = Metadata() if place.is_file() else read_metadata(place)
     return {
         "metadata": metadata,
-        "place": "file" if reference.place.is_file() else "folder",
+        "place": "file" if place.is_file() else "folder",
         "shards": plural(parser.num_shards, "shard" if parser.source.has_shards else "file"),
         "features": printed.describe_features(parser),
-        "promised_by": reference.promised_by,
+        "promised_by": promised_by(parser),
         "urls": [(url, url.startswith(("https://", "http://"))) for url in metadata.urls],
     }
 

@@ -1,82 +1,79 @@
-"""What a dataset must yield, by another way than the one that is checked: one `Reference` for each kind of dataset."""
+"""What a dataset must yield, by another way than the one that is checked: TFDS's own reader where it reads the format.
 
+A `.beton` file, tars and an image folder have no second reader here: their pixels are held against Pillow's.
+"""
+
+import io
+import os
 from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
+from PIL import Image
 
-from tfds_torch.check import beton_reader, tar_reader
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, is_image_folder
-from tfds_torch.check.tfds_reader import ReferenceExample
-from tfds_torch.check.tfds_sample import (
-    TFDS_PROMISE,
-    ComparedExample,
-    judge_sample,
-    read_own_sample,
-    read_sample,
-    tfds_can_read,
-)
-from tfds_torch.check.verdict import NotJudged, Promise
-from tfds_torch.errors import ShardError
+from tfds_torch.check.tfds_reader import ReferenceExample, ask_tfds, digest, find_image_key
+from tfds_torch.check.verdict import CappedList, NotJudged, Promise
+from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.storage.source import is_local
-from tfds_torch.storage.stored_pixels import StoredPixels
+from tfds_torch.storage.array_record.source import ArrayRecordSource
+from tfds_torch.storage.record_source import RecordSource
+from tfds_torch.storage.source import FileInstruction, is_local
 
-BETON_PROMISE = "the index is the file's"
-
-TAR_PROMISE = "the index is the tars'"
+TFDS_PROMISE = "the index is TFDS's own reader"
+_MOST_RUNS, _NUM_RANDOM = 16, 16
+_MOST_BYTES = 256 << 20  # TFDS's reader passes over what lies before an example in its shard.
 
 CheckedParser = ParserTfds | ParserBeton | ParserWebDataset
 """What can be checked."""
 
 
-class Reference(Protocol):
-    """The examples of a split, found by another way than the one that is checked."""
+@dataclass(frozen=True)
+class ComparedExample:
+    """One example, read in both ways.
 
-    @property
-    def place(self) -> Path:
-        """The folder or file in which they lie."""
+    Attributes:
+        index: its position in the split.
+        digest: of the bytes that are read at this index; None where they are not compared.
+        theirs: what the other reader finds at this position.
+    """
 
-    @property
-    def promised_by(self) -> str:
-        """What tells how many examples there are, as the subject of a sentence."""
-
-    def ids(self) -> ExpectedIds:
-        """Returns the ids of the split.
-
-        Raises:
-            ShardError: what tells them does not fit the split.
-        """
-
-    def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
-        """Returns some examples as the other way finds them; none where there is no other way.
-
-        Args:
-            ids: of the split.
-            indices: which ones.
-            by_index: whether they are also read by index, to be compared.
-
-        Raises:
-            ShardError: a file cannot be read.
-            CorruptRecordError: a record is damaged.
-            WorkerError: the process that read them died.
-        """
-
-    def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
-        """Returns whether the examples that are read by index are those that the other way finds."""
+    index: int
+    digest: str | None
+    theirs: ReferenceExample
 
 
-def reference_of(parser: CheckedParser) -> Reference:
-    """Returns the reference of what a parser reads."""
+def place_of(parser: CheckedParser) -> Path:
+    """Returns the folder or file in which the examples lie."""
     if isinstance(parser, ParserBeton):
-        return _BetonReference(parser)
+        return parser.path
     if isinstance(parser, ParserWebDataset):
-        return _TarReference(parser)
-    return _FolderReference(parser) if is_image_folder(parser.data_dir) else _TfdsReference(parser)
+        return parser.paths[0] if len(parser.paths) == 1 else parser.paths[0].parent
+    return parser.data_dir
+
+
+def promised_by(parser: CheckedParser) -> str:
+    """Returns what records how many examples there are, as the subject of a sentence."""
+    if isinstance(parser, ParserBeton):
+        return f"the head of {parser.path.name}"
+    if isinstance(parser, ParserWebDataset):
+        return "the index of the tars"
+    return "the image folder" if is_image_folder(parser.data_dir) else "dataset_info.json"
+
+
+def ids_of(parser: CheckedParser) -> ExpectedIds:
+    """Returns the ids of the split.
+
+    Raises:
+        ShardError: `dataset_info.json` does not fit the split.
+    """
+    if isinstance(parser, ParserTfds):
+        return expected_ids(parser.data_dir, parser.split, parser.files)
+    names = list(parser.ids(np.arange(parser.num_examples)))
+    return ExpectedIds([IdRun(parser.dataset_name, 0, len(names), names)])
 
 
 def num_skipped_files(parser: CheckedParser) -> int | None:
@@ -84,98 +81,113 @@ def num_skipped_files(parser: CheckedParser) -> int | None:
     return parser.num_skipped if isinstance(parser, ParserWebDataset) else None
 
 
-class _TfdsReference:
-    promised_by = "dataset_info.json"
+def choose_examples(runs: Sequence[FileInstruction], mean_example_bytes: int, seed: int) -> list[int]:
+    """Returns indices of a split in ascending order: the first and last of its runs, and random ones.
 
-    def __init__(self, parser: ParserTfds) -> None:
-        self._parser = parser
-        self._tfds_can_read = tfds_can_read(parser)
-
-    @property
-    def place(self) -> Path:
-        return self._parser.data_dir
-
-    def ids(self) -> ExpectedIds:
-        return expected_ids(self._parser.data_dir, self._parser.split, self._parser.files)
-
-    def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
-        if not all(is_local(run.path) for run in self._parser.files):
-            return []
-        if not self._tfds_can_read:
-            return read_own_sample(self._parser, indices) if by_index else []
-        return read_sample(self._parser, indices, by_index=by_index)
-
-    def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
-        if not self._tfds_can_read:
-            return NotJudged(TFDS_PROMISE, "TFDS's own reader needs tensorflow, which is not installed")
-        return judge_sample(ids, sample)
-
-
-class _FolderReference(_TfdsReference):
-    promised_by = "the image folder"
-
-    def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
-        found = [(index, (self.place / ids[index]).read_bytes()) for index in indices]
-        return [ComparedExample(index, None, ReferenceExample(None, "", image)) for index, image in found]
-
-    def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
-        return NotJudged(TFDS_PROMISE, "an image folder has no records, and so no index of them")
+    Returns:
+        At most 48 indices, and no more than TFDS's reader finds in 256 MiB of its files; of a split that holds any
+        examples at least one.
+    """
+    if not runs:
+        return []
+    numbers = np.linspace(0, len(runs) - 1, min(len(runs), _MOST_RUNS)).round().astype(int).tolist()
+    firsts = [runs[number].first_index for number in numbers]
+    lasts = [runs[number].first_index + runs[number].take - 1 for number in numbers]
+    num_examples = runs[-1].first_index + runs[-1].take
+    wanted = firsts + lasts + np.random.default_rng(seed).integers(num_examples, size=_NUM_RANDOM).tolist()
+    starts = np.array([run.first_index for run in runs])
+    chosen: set[int] = set()
+    num_bytes = 0
+    for index in wanted:
+        run = runs[int(np.searchsorted(starts, index, side="right")) - 1]
+        cost = (run.skip + index - run.first_index + 1) * mean_example_bytes
+        if index not in chosen and (not chosen or num_bytes + cost <= _MOST_BYTES):
+            chosen.add(index)
+            num_bytes += cost
+    return sorted(chosen)
 
 
-class _BetonReference:
-    def __init__(self, parser: ParserBeton) -> None:
-        self._parser = parser
-        self.place = parser.path
-        self.promised_by = f"the head of {parser.path.name}"
+def read_sample(
+    parser: CheckedParser, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool
+) -> list[ComparedExample]:
+    """Returns examples as TFDS finds them; where it cannot be asked, their images alone.
 
-    def ids(self) -> ExpectedIds:
-        names = self._parser.ids(np.arange(self._parser.num_examples))
-        return ExpectedIds([IdRun(self.place.name, 0, len(names), list(names))])
+    Args:
+        parser: of the split.
+        ids: of the split.
+        indices: which examples.
+        by_index: whether they are also read by index.
 
-    def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
-        if not self._parser.has_field("image"):
-            return []
-        key = str(self._parser.image_key)
-        theirs = beton_reader.read_images(self.place, key, indices)
-        ours = self._parser.source.read(np.array(indices), [key])[key]
-        if isinstance(ours, StoredPixels):
-            ours = ours.copy()
-        stored = [image if isinstance(image, bytes) else image.tobytes() for image in ours]
-        digests = [beton_reader.digest(image) for image in stored]
-        return [ComparedExample(*row) for row in zip(indices, digests, theirs, strict=True)]
-
-    def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
-        if not self._parser.has_field("image"):
-            return NotJudged(BETON_PROMISE, "the file has no image")
-        return judge_sample(ids, sample, BETON_PROMISE, "a plain reader of the file")
+    Raises:
+        ShardError: a file cannot be read, here or by TFDS.
+        CorruptRecordError: a record is damaged.
+        WorkerError: the process that asked TFDS died.
+    """
+    if _why_not_compared(parser) is None:
+        return _ask_tfds(parser, indices, by_index) if indices and isinstance(parser, ParserTfds) else []
+    if isinstance(parser, ParserTfds) and is_image_folder(parser.data_dir):
+        images = {index: (parser.data_dir / ids[index]).read_bytes() for index in indices}
+    else:
+        images = _read_images(parser, indices) if by_index else {}
+    return [ComparedExample(index, None, ReferenceExample(None, "", image)) for index, image in images.items()]
 
 
-class _TarReference:
-    promised_by = "Python's tarfile"
+def judge_tfds(parser: CheckedParser, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
+    """Returns whether the examples that are read by index are those that TFDS's own reader finds."""
+    reason = _why_not_compared(parser)
+    return judge_sample(ids, sample) if reason is None else NotJudged(TFDS_PROMISE, reason)
 
-    def __init__(self, parser: ParserWebDataset) -> None:
-        self._parser = parser
-        self.place = parser.paths[0] if len(parser.paths) == 1 else parser.paths[0].parent
 
-    @cached_property
-    def _samples(self) -> list[tar_reader.TarSample]:
-        return tar_reader.list_samples(self._parser.paths)
+def judge_sample(ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise:
+    """Returns whether both ways found the same ids and bytes."""
+    wrong = CappedList()
+    for example in sample:
+        id, theirs = ids[example.index], example.theirs
+        if theirs.id not in (None, id):
+            wrong.add(f"index {example.index}: {id} is expected, and TFDS has {theirs.id}")
+        if theirs.digest != example.digest:
+            wrong.add(f"index {example.index}: {id} has other bytes than TFDS reads")
+    what = "the same bytes" if any(example.theirs.id is None for example in sample) else "the same ids and bytes"
+    return Promise(TFDS_PROMISE, not wrong, str(wrong) or f"{len(sample)} examples: {what}")
 
-    def ids(self) -> ExpectedIds:
-        names = tar_reader.ids_of(self._samples, self._parser.paths)
-        if len(names) != self._parser.num_examples:
-            raise ShardError(
-                f"{self.place}: {self.promised_by} finds {len(names)} samples, and the index has "
-                f"{self._parser.num_examples}."
-            )
-        return ExpectedIds([IdRun(self._parser.dataset_name, 0, len(names), names)])
 
-    def sample(self, ids: ExpectedIds, indices: Sequence[int], *, by_index: bool) -> list[ComparedExample]:
-        extensions = self._parser.extensions
-        theirs = [tar_reader.read_sample(self._samples, index, extensions, ids[index]) for index in indices]
-        ours = self._parser.source.read(np.array(indices, np.int64), list(extensions))
-        digests = [tar_reader.digest([ours[name][at] for name in extensions]) for at in range(len(indices))]
-        return [ComparedExample(*row) for row in zip(indices, digests, theirs, strict=True)]
+def _why_not_compared(parser: CheckedParser) -> str | None:
+    """Returns why TFDS's own reader is not asked; None: it is."""
+    if isinstance(parser, ParserBeton):
+        return "TFDS does not read .beton files"
+    if isinstance(parser, ParserWebDataset):
+        return "TFDS does not read these tars"
+    if is_image_folder(parser.data_dir):
+        return "an image folder has no records, and so no index of them"
+    if not is_tensorflow_installed() and not isinstance(parser.source, ArrayRecordSource):
+        return "TFDS's own reader needs tensorflow, which is not installed"
+    return None
 
-    def judge_index(self, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
-        return judge_sample(ids, sample, TAR_PROMISE, self.promised_by)
+
+def _ask_tfds(parser: ParserTfds, indices: Sequence[int], by_index: bool) -> list[ComparedExample]:
+    if not all(is_local(run.path) for run in parser.files):
+        return []
+    data_dir = os.fspath(parser.data_dir)
+    compared_key = find_image_key(data_dir, parser.image_key)
+    theirs = ask_tfds(data_dir, parser.split, indices, compared_key, parser.image_key)
+    ours: list[str | None] = [None] * len(indices)
+    if by_index and isinstance(parser.source, RecordSource):
+        ours = [digest(record, compared_key) for record in parser.source.records(np.array(indices))]
+    return [ComparedExample(*row) for row in zip(indices, ours, theirs, strict=True)]
+
+
+def _read_images(parser: CheckedParser, indices: Sequence[int]) -> dict[int, bytes]:
+    """Returns the images of some examples as files: those that are stored as pixels as PNG."""
+    key = parser.image_key
+    if key is None or not parser.has_field("image"):
+        return {}
+    images = parser.source.read(np.array(indices, np.int64), [key])[key]
+    return {index: _as_file(image) for index, image in zip(indices, images, strict=True)}
+
+
+def _as_file(image: object) -> bytes:
+    if isinstance(image, bytes):
+        return image
+    pixels, file = np.asarray(image), io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG", compress_level=0)
+    return file.getvalue()

@@ -14,7 +14,7 @@ from tfds_torch.check.expectation import Expectation, PipelineCounts
 from tfds_torch.check.figures import plural
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
-from tfds_torch.check.reference import CheckedParser, num_skipped_files, reference_of
+from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_of, promised_by
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import Promise
 from tfds_torch.parsers.parser import METADATA_FIELDS
@@ -38,7 +38,7 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
         table.add_row("content", Text("made up: its form is the dataset's, its images and labels mean nothing"))
     shards = plural(parser.num_shards, "shard" if parser.source.has_shards else "file")
     table.add_row("split", plain(f"{parser.split}: {plural(parser.num_examples, 'example')} in {shards}"))
-    place = reference_of(parser).place
+    place = place_of(parser)
     table.add_row("file" if place.is_file() else "directory", plain(str(place)))
     skipped = num_skipped_files(parser)
     if skipped:
@@ -91,7 +91,7 @@ def print_findings(console: Console, findings: Findings) -> None:
     """Prints everything that was found out by reading."""
     num_expected = len(findings.expected.ids) if findings.expected else 0
     if findings.parser is not None:
-        source = reference_of(findings.parser).promised_by
+        source = promised_by(findings.parser)
         console.print("Ledger:", plain(f"{source} promises {plural(num_expected, 'example')} per pass"))
     console.print(_ledger(findings.counts))
     console.print(_promises(findings.promises))

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tfds_fixtures import Datasets, cache_home, datasets, replace_bytes_feature, shard_files
 
+from tfds_torch.check.reference import choose_examples, ids_of, read_sample
 from tfds_torch.check.tfds_reader import ask_tfds, digest, find_image_key
-from tfds_torch.check.tfds_sample import choose_examples, read_sample
 from tfds_torch.errors import ShardError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime import subprocess_call
@@ -72,7 +72,7 @@ def read_samples(reads: Sequence[tuple[str, str, str, str | None]], damaged: str
     for root, name, split, image_key in reads:
         parser = ParserTfds(root, name, split, image_key=image_key)
         indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
-        sample = read_sample(parser, indices, by_index=True)
+        sample = read_sample(parser, ids_of(parser), indices, by_index=True)
         ids = parser.ids(np.array(indices, np.int64))
         same_bytes = all(example.digest == example.theirs.digest for example in sample)
         same_ids = ids == [example.theirs.id for example in sample]
