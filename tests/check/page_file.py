@@ -7,8 +7,8 @@ from pathlib import Path
 
 VOID = {"meta", "link", "img"}
 ALLOWED_TAGS = """
-html head meta title link style body main header footer section nav div span p h1 h2 h3 b strong small bdi code a
-svg circle path rect dl dt dd ul li table thead tbody tr th td details summary figure figcaption img
+html head meta title link style body main header footer section nav div p h1 h2 h3 b strong bdi code a
+svg path ul li table thead tbody tr th td details summary figure figcaption img
 """
 
 
@@ -20,6 +20,7 @@ class Page(HTMLParser):
         texts: id -> the words inside that element, one space between them.
         rows: id -> the rows of its tables, heading -> cell.
         tags: how often each tag occurs.
+        paths: id -> what is drawn inside that element.
         images: attributes of the images.
         addresses: what it refers to, by link or source.
         title: of the page.
@@ -28,6 +29,7 @@ class Page(HTMLParser):
     texts: dict[str, str] = field(default_factory=dict)
     rows: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
+    paths: dict[str, list[str]] = field(default_factory=dict)
     images: list[dict[str, str]] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
     title: str = ""
@@ -45,6 +47,9 @@ class Page(HTMLParser):
         self.tags[tag] = self.tags.get(tag, 0) + 1
         if tag == "img":
             self.images.append(found)
+        if tag == "path":
+            for id in self._ids():
+                self.paths.setdefault(id, []).append(found["d"])
         if tag == "tr":
             for id in self._ids():
                 self.rows.setdefault(id, []).append({})
@@ -71,6 +76,10 @@ class Page(HTMLParser):
                 for id in self._ids():
                     row = self.rows[id][-1]
                     row[found["data-of"]] = row.get(found["data-of"], "") + data
+
+    def table(self, id: str) -> list[dict[str, str]]:
+        """Returns the rows of a part's table, without its head."""
+        return [row for row in self.rows[id] if row]
 
     def _ids(self) -> list[str]:
         return [found["id"] for _, found in self._open if "id" in found]

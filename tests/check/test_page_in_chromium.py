@@ -8,7 +8,7 @@ from PIL import Image
 from check import chromium
 from check.chromium import start_chromium
 from check.machine import Machine
-from check.test_html_report import HOSTILE, write_hostile
+from check.test_page import HOSTILE, write_hostile
 
 pytestmark = [
     pytest.mark.slow,

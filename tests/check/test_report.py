@@ -12,6 +12,7 @@ from rich.console import Console
 from check.machine import Checked, no_control_characters
 from tfds_torch.check.content import ImageSizes, LabelCount
 from tfds_torch.check.delivery import Delivery
+from tfds_torch.check.figures import show_seconds
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts, Ledger
 from tfds_torch.check.report import plain, print_findings, print_verdict
@@ -236,3 +237,19 @@ def test_findings_are_kept_only_if_every_promise_was_judged_and_kept(
     promises: list[Promise], error: Exception | None, is_kept: bool
 ) -> None:
     assert Findings(promises=promises, error=error).is_kept is is_kept
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0.0 ms"),
+        (0.0004, "0.4 ms"),
+        (0.3399, "340 ms"),
+        (0.9996, "1 s"),
+        (1.234, "1.23 s"),
+        (12.34, "12.3 s"),
+        (2500, "2,500 s"),
+    ],
+)
+def test_a_duration_has_three_digits_at_most(seconds: float, shown: str) -> None:
+    assert show_seconds(seconds) == shown

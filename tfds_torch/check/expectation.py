@@ -1,6 +1,6 @@
 """What must come of a reading: by the ids that were promised, and by the plan of every rank."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,16 +126,6 @@ def _count(parser: CheckedParser, world: World, mode: str) -> PipelineCounts:
     return PipelineCounts(
         world.rank, world.worker, num_batches, assignment.num_valid, assignment.num_fill, assignment.num_available
     )
-
-
-def pipeline_shares(parser: CheckedParser, expected: Expectation) -> Iterator[Share]:
-    """Yields what each pipeline is to read in epoch 0, in the order of `count_pipelines`."""
-    world = expected.plan.world
-    for one in World.grid(world.num_replicas, world.num_workers):
-        if expected.mode == "index":
-            yield _share_of_order(parser.plan(one), 0)
-        else:
-            yield _share_of_files(parser, expected.plan, one, 0)
 
 
 def _share_of_order(plan: EpochPlan, epoch: int) -> Share:

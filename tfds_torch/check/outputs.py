@@ -43,7 +43,7 @@ def save_output(flag: str, path: Path, findings: Findings, report: dict[str, Any
         ConfigError: the file cannot be written.
     """
     if flag == "--html":
-        from tfds_torch.check.html_report import render_page  # Only now: no other output takes Jinja.
+        from tfds_torch.check.page import render_page  # Only now: no other output takes Jinja.
 
         name, content = "page", render_page(findings, report)
     else:

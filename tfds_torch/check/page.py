@@ -1,28 +1,36 @@
-"""What the page shows, from the findings and the JSON report: plain values and drawings, by the template's names."""
+"""The check's findings as one HTML page for people: tables, and pictures of labels, images and the shuffle.
+
+The page holds all that it shows, and asks nothing of any network.
+"""
 
 import base64
 import io
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from tfds_torch.check import report as printed
 from tfds_torch.check.contact_sheet import Picture
-from tfds_torch.check.content import LabelCount, choose_shown
+from tfds_torch.check.content import choose_shown
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.figures import plural, show_bytes, show_seconds
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.metadata import Metadata, read_metadata
-from tfds_torch.check.page_order import show_order
-from tfds_torch.check.page_plan import show_plan
+from tfds_torch.check.order_sample import BUFFER, OrderSample, shuffle_by_buffer
 from tfds_torch.check.promises import allow
 from tfds_torch.check.reference import CheckedParser, place_of, promised_by
-from tfds_torch.check.svg import draw_bar, draw_dots, draw_profile
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.runtime.printable import printable
 
-_MOST_ROWS = 24
+_MOST_ROWS, _MOST_CLASSES, _MOST_URLS = 24, 10, 3
+_MOST_CHARACTERS, _MOST_OF_NAME = 4_000, 80
+_FEWEST_TO_CORRELATE = 3
 _STAGES = {
     "read": "reading encoded examples",
     "decode": "decoding and resizing their images",
@@ -31,192 +39,320 @@ _STAGES = {
     "hand_over": "batches on their way from the workers while the loop waited",
     "waiting": "the training loop waited for a batch",
 }
+_SVG = Markup(
+    '<svg class="{}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}"><path d="{}"/></svg>'
+)
 
 
-def fill_page(findings: Findings, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of the template; what a check did not get to know is None or empty."""
-    parser, expected = findings.parser, findings.expected
-    plan = None
-    if parser is not None and expected is not None and findings.pipelines:  # Ctrl-C may come before they are counted.
-        plan = show_plan(parser, expected, findings)
-    return {
-        "report": report,
-        "verdict": _verdict(findings),
-        "facts": _facts(findings),
-        "dataset": None if parser is None else _dataset(parser),
-        "ledger": None if expected is None else _ledger(findings, expected),
-        "plan": plan,
-        "reading": "" if findings.delivery is None else str(findings.delivery),
-        "ranks": printed.describe_ranks(findings) if findings.readings else "",
-        "stages": _stages(findings),
-        "memory": _memory(findings),
-        "labels": _labels(findings.labels),
-        "sizes": _sizes(findings),
-        "pictures": [_picture(one) for one in findings.pictures],
-        "order": show_order(findings),
-        "show_seconds": show_seconds,
-        "most_rows": _MOST_ROWS,
-    }
+@dataclass(frozen=True)
+class Part:
+    """A part of the page; what is empty is left out.
+
+    Attributes:
+        id: of its element, for links.
+        title: its heading.
+        note: a sentence below it.
+        headings: of a table.
+        rows: of the table; a cell that is Markup was made here.
+        drawings: (title, SVG, caption) each.
+        images: (URI, whether it is enlarged, caption) each.
+        details: (summary, ids) each, folded.
+        sentences: a list.
+    """
+
+    id: str
+    title: str
+    note: str = ""
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = ()
+    drawings: Sequence[tuple[str, Markup, str]] = ()
+    images: Sequence[tuple[Markup, bool, str]] = ()
+    details: Sequence[tuple[str, Sequence[str]]] = ()
+    sentences: Sequence[str] = ()
 
 
-def _verdict(findings: Findings) -> dict[str, str]:
-    """Returns in one line how the check ended: kind `good`, `bad` or `unknown`, headline and detail."""
-    num, broken = len(findings.promises), sum(not promise.kept for promise in findings.promises)
+def render_page(findings: Findings, report: Mapping[str, Any]) -> str:
+    """Returns the page of what is known and its JSON report."""
+    environment = Environment(
+        loader=PackageLoader("tfds_torch.check", ""),
+        autoescape=True,
+        finalize=_make_harmless,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    template = environment.get_template("page.html.jinja")
+    kind, headline, detail = _verdict(findings)
+    return template.render(
+        report=report,
+        kind=kind,
+        headline=headline,
+        detail=detail,
+        parts=list(_parts(findings, report)),
+        most_rows=_MOST_ROWS,
+        duration=show_seconds(report["duration_s"]),
+    )
+
+
+def _make_harmless(value: Any) -> Any:
+    """Returns a text of anybody's as it can be shown, and cut; Jinja escapes it afterwards. Markup was made here."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return printable(value if len(value) <= _MOST_CHARACTERS else f"{value[:_MOST_CHARACTERS]}…")
+
+
+def _verdict(findings: Findings) -> tuple[str, str, str]:
+    """Returns how the check ended: `good`, `bad` or `unknown`, a headline, and details."""
+    num, broken = len(findings.promises), [promise.name for promise in findings.promises if not promise.kept]
     if broken:
-        names = [promise.name for promise in findings.promises if not promise.kept]
-        detail = "; ".join([*names, *([str(findings.error)] if findings.error else [])])
-        return {"kind": "bad", "headline": f"{broken} of {plural(num, 'promise')} broken", "detail": detail}
+        detail = "; ".join(broken + ([str(findings.error)] if findings.error else []))
+        return "bad", f"{len(broken)} of {plural(num, 'promise')} broken", detail
     if findings.error is not None:
-        headline = f"The check ended with a {type(findings.error).__name__}"
-        return {"kind": "bad", "headline": headline, "detail": str(findings.error)}
+        return "bad", f"The check ended with a {type(findings.error).__name__}", str(findings.error)
     if findings.is_interrupted:
-        detail = printed.summarize_interrupted(findings) or "Nothing had been read."
-        return {"kind": "unknown", "headline": "Interrupted", "detail": detail}
+        return "unknown", "Interrupted", printed.summarize_interrupted(findings) or "Nothing had been read."
     if not num:
-        return {"kind": "unknown", "headline": "No promise was judged", "detail": ""}
+        return "unknown", "No promise was judged", ""
     detail = f"{plural(findings.num_batches, 'batch')} read in {plural(len(findings.counts), 'epoch')}."
-    return {"kind": "good", "headline": f"All {num} promises kept", "detail": detail}
+    return "good", f"All {num} promises kept", detail
 
 
-def _facts(findings: Findings) -> list[tuple[str, str, str]]:
-    """Returns (what, figure, note) of the few figures that matter most."""
-    parser, expected = findings.parser, findings.expected
-    facts = []
-    if parser is not None:
-        total = parser.mean_example_bytes * parser.num_examples
-        facts.append(("Examples", f"{parser.num_examples:,}", parser.split))
-        kind = "Shards" if parser.source.has_shards else "Files"
-        facts.append((kind, f"{parser.num_shards:,}", "of this split"))
-        facts.append(("Size", show_bytes(total), f"{show_bytes(parser.mean_example_bytes)} an example"))
-        if parser.class_names:
-            facts.append(("Classes", f"{len(parser.class_names):,}", ""))
-    if expected is not None:
-        workers = f"{plural(findings.num_workers, 'worker')} each" if findings.num_workers else "each reads by itself"
-        facts.append(("Ranks", f"{expected.num_replicas:,}", workers))
-    if findings.is_torchrun and len(findings.readings) > 1:
-        speed = sum(rank.examples_per_s for rank in findings.readings)
-        facts.append(("Examples/s", f"{speed:,.0f}", "all ranks together"))
-    elif findings.readings:
-        facts.append(("Examples/s", f"{findings.readings[0].examples_per_s:,.0f}", "rank 0, alone on this machine"))
-    return facts
+def _parts(findings: Findings, report: Mapping[str, Any]) -> Iterator[Part]:
+    """Yields what a check came to know, part by part."""
+    if findings.promises or findings.not_judged:
+        rows = [(_mark(one.kept), one.name, one.detail) for one in findings.promises]
+        rows += [(Markup('<b class="unknown">not judged</b>'), one.name, one.reason) for one in findings.not_judged]
+        yield Part("promises", "Promises", headings=("verdict", "promise", "detail"), rows=rows)
+    if findings.parser is not None:
+        facts = [fact for fact in _dataset(findings, findings.parser) if fact[1]]
+        yield Part("dataset", "Dataset", headings=("what", "content"), rows=facts)
+        if findings.expected is not None and findings.counts:
+            yield _ledger(findings, findings.expected, promised_by(findings.parser))
+    if findings.expected is not None and findings.pipelines:  # Ctrl-C may come before they are counted.
+        yield _plan(findings, findings.expected)
+    if findings.readings:
+        yield from _readings(findings)
+    if findings.labels:
+        yield _labels(findings)
+    if findings.pictures:
+        note = f"The first {len(findings.pictures)} images of epoch 0, as they are decoded, before they are cropped."
+        yield Part("sheet", "Contact sheet", note, images=[_image(one) for one in findings.pictures])
+    if findings.order is not None and findings.expected is not None and len(findings.order.came[0]):
+        yield _order(findings.order, findings.expected)
+    if report["advice"]:
+        yield Part("advice", "Advice", sentences=report["advice"])
 
 
-def _dataset(parser: CheckedParser) -> dict[str, Any]:
-    place = place_of(parser)
-    metadata = Metadata() if place.is_file() else read_metadata(place)
-    return {
-        "metadata": metadata,
-        "place": "file" if place.is_file() else "folder",
-        "shards": plural(parser.num_shards, "shard" if parser.source.has_shards else "file"),
-        "features": printed.describe_features(parser),
-        "promised_by": promised_by(parser),
-        "urls": [(url, url.startswith(("https://", "http://"))) for url in metadata.urls],
-    }
+def _mark(is_kept: bool) -> Markup:
+    return Markup('<b class="good">kept</b>') if is_kept else Markup('<b class="bad">BROKEN</b>')
 
 
-def _ledger(findings: Findings, expected: Expectation) -> dict[str, Any]:
-    """Returns what was planned of every epoch, beside which the report's figures stand."""
+def _dataset(findings: Findings, parser: CheckedParser) -> Iterator[tuple[str, object]]:
+    place, info = place_of(parser), _read_info(place_of(parser))
+    shards = plural(parser.num_shards, "shard" if parser.source.has_shards else "file")
+    yield "split", f"{parser.split}: {plural(parser.num_examples, 'example')} in {shards}"
+    size = parser.mean_example_bytes
+    yield "size", f"{show_bytes(size * parser.num_examples)}, {show_bytes(size)} an example"
+    yield "file" if place.is_file() else "folder", str(place)
+    yield "features", "\n".join(f"{key} {form}" for key, form in printed.describe_features(parser))
+    if parser.class_names:
+        more = ", …" if len(parser.class_names) > _MOST_CLASSES else ""
+        names = ", ".join(_cut(name) for name in parser.class_names[:_MOST_CLASSES])
+        yield "classes", f"{names}{more} ({len(parser.class_names):,})"
+    if findings.image_sizes is not None:
+        yield "images", printed.describe_sizes(findings.image_sizes).removeprefix("Images: ")
+    descriptions = (info.get("description"), info.get("configDescription"))
+    terms = info.get("redistributionInfo") or {}
+    yield "description", "\n\n".join(text.strip() for text in descriptions if text)
+    yield "credits", (info.get("citation") or "").strip()
+    yield "license", (terms.get("license") or "").strip()
+    urls = ((info.get("location") or {}).get("urls") or [])[:_MOST_URLS]
+    yield "home page", Markup(" ").join(_link(_make_harmless(url)) for url in urls)
+    yield "fingerprint", parser.fingerprint
+
+
+def _read_info(place: Path) -> dict[str, Any]:
+    """Returns `dataset_info.json`, where the texts of TFDS's catalogue are; nothing where there is none."""
+    try:
+        info: dict[str, Any] = json.loads((place / "dataset_info.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # What reads the examples reports it.
+        return {}
+    return info
+
+
+def _link(url: str) -> Markup | str:
+    is_link = url.startswith(("https://", "http://"))
+    return Markup('<a href="{0}" rel="noopener noreferrer">{0}</a>').format(url) if is_link else url
+
+
+def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
+    """Returns what came of every epoch, beside what was planned."""
     plan, allowed = expected.plan, allow(expected)
-    num_slots = plan.num_batches * plan.global_batch_size
-    delivered = plan.num_valid if plan.remainder is Remainder.KEEP else num_slots
-    return {
-        "planned": {
-            "num_batches": plan.num_batches,
-            "num_delivered": delivered,
-            "num_valid": delivered - allowed.num_padded,
-            "num_padded": allowed.num_padded,
-            "num_missing": allowed.num_missing,
-            "num_twice": allowed.num_twice,
-        },
-        # Uneven files: of so many no more is known.
-        "is_at_most": expected.mode == "files",
-        "num_promised": len(expected.ids),
-        "num_passes": plan.num_passes,
-        "is_dropping": plan.remainder is Remainder.DROP,
-    }
+    delivered = plan.num_valid if plan.remainder is Remainder.KEEP else plan.num_batches * plan.global_batch_size
+    at_most = "up to " if expected.mode == "files" else ""  # Of uneven files no more is known.
+    missing = "left out" if plan.remainder is Remainder.DROP else "missing"
+    planned = [delivered, delivered - allowed.num_padded, allowed.num_padded]
+    rows: list[Sequence[object]] = [
+        (
+            "planned",
+            printed.describe_batches([plan.num_batches] * expected.num_replicas),
+            *(f"{number:,}" for number in planned),
+            *(f"{at_most if number else ''}{number:,}" for number in (allowed.num_missing, allowed.num_twice)),
+            "0",
+        )
+    ]
+    details = []
+    for epoch, counts in sorted(findings.counts.items()):
+        ids = {missing: counts.missing, "twice": counts.twice, "unknown": counts.unknown}
+        numbers = [counts.num_valid + counts.num_padded, counts.num_valid, counts.num_padded]
+        is_wrong = [False, False, counts.num_padded != allowed.num_padded]
+        numbers += [found.number for found in ids.values()]
+        is_wrong += [counts.missing.number > allowed.num_missing, counts.twice.number > allowed.num_twice]
+        is_wrong += [counts.unknown.number > 0]
+        cells = [
+            Markup('<b class="bad">{}</b>').format(f"{number:,}") if wrong else f"{number:,}"
+            for number, wrong in zip(numbers, is_wrong, strict=True)
+        ]
+        rows.append((epoch, printed.describe_batches(counts.batches), *cells))
+        for name, found in ids.items():
+            if found and len(rows) <= _MOST_ROWS + 1:
+                first = f", the first {len(found.first)}" if found.number > len(found.first) else ""
+                details.append((f"Epoch {epoch}: {found.number:,} {name}{first}", found.first))
+    passes = f", and an epoch has {plan.num_passes} passes" if plan.num_passes > 1 else ""
+    note = f"{source[0].upper() if source.startswith('the ') else source[0]}{source[1:]} promises "
+    note += f"{plural(len(expected.ids), 'example')} per pass{passes}. Counted by the examples' ids, over all ranks."
+    headings = ("epoch", "batches", "delivered", "valid", "padded", missing, "twice", "unknown")
+    return Part("ledger", "Ledger", note, headings, rows, details=details)
 
 
-def _stages(findings: Findings) -> dict[str, Any] | None:
-    """Returns what the loop of rank 0 waited for."""
-    if not findings.readings or not findings.readings[0].stages:
-        return None
-    rank = findings.readings[0]
-    most = max(rank.stages.values()) or 1.0
-    return {
-        "rows": [
-            (name.replace("_", "-"), show_seconds(seconds), draw_bar(seconds / most), _STAGES[name])
-            for name, seconds in rank.stages.items()
-        ],
-        "num_batches": plural(rank.num_batches, "batch"),
-        "time": show_seconds(rank.timed_s),
-    }
+def _plan(findings: Findings, expected: Expectation) -> Part:
+    is_by_file = expected.mode == "files"
+    reading = f". Read by {findings.delivery}" if findings.delivery is not None else ""
+    rows = [
+        (
+            one.rank,
+            one.worker if findings.num_workers else "-",
+            *(f"{number:,}" for number in (one.num_batches, one.num_examples, one.num_fill)),
+            *([f"{one.num_available:,}"] if is_by_file else []),
+        )
+        for one in findings.pipelines
+    ]
+    headings = ("rank", "worker", "batches", "examples", "fill", *(["in its files"] if is_by_file else []))
+    return Part("plan", "Plan", f"{printed.describe_plan(expected)}{reading}.", headings, rows)
 
 
-def _memory(findings: Findings) -> dict[str, Any] | None:
-    """Returns what the processes of the rank held that took most."""
-    if not findings.readings:
-        return None
-    heaviest = printed.find_heaviest(findings.readings)
-    if not heaviest.memory:
-        return None
-    (main, held), *children = heaviest.memory.items()
-    rows = [(f"rank {heaviest.rank}, process {main}", held)]
-    rows += [(f"its child {pid}", size) for pid, size in sorted(children, key=lambda child: -child[1])]
-    most = max(size for _, size in rows) or 1
-    total = sum(sum(rank.memory.values()) for rank in findings.readings) if findings.is_torchrun else None
-    return {
-        "rows": [(name, show_bytes(size), draw_bar(size / most)) for name, size in rows[:_MOST_ROWS]],
-        "num_more": max(0, len(rows) - _MOST_ROWS),
-        "sum": show_bytes(sum(heaviest.memory.values())),
-        "all_ranks": None if total is None or len(findings.readings) == 1 else show_bytes(total),
-    }
+def _readings(findings: Findings) -> Iterator[Part]:
+    """Yields speed, stages and memory."""
+    readings, first = findings.readings, findings.readings[0]
+    kind = "examples per second are the median of the epochs after the first" if first.times[1:] else "there was one"
+    note = (
+        f"Measured with {printed.describe_ranks(findings)}. An epoch is timed from asking for its first batch to the "
+    )
+    note += f"end of the loop; {kind}."
+    if findings.is_torchrun and len(readings) > 1:
+        note += f" All ranks together: {sum(rank.examples_per_s for rank in readings):,.0f} examples/s."
+    rows = [
+        (
+            rank.rank,
+            show_seconds(rank.first_batch_s),
+            "-" if rank.later_first_batch_s is None else show_seconds(rank.later_first_batch_s),
+            f"{rank.examples_per_s:,.0f}",
+            show_seconds(rank.tail_s),
+        )
+        for rank in readings
+    ]
+    yield Part("speed", "Speed", note, ("rank", "first batch", "later first batch", "examples/s", "tail"), rows)
+    if first.stages:
+        note = (
+            f"{plural(first.num_batches, 'batch')} of rank 0 in {show_seconds(first.timed_s)}. The time of all workers "
+        )
+        note += "and threads together: it may exceed that."
+        stages = [(name.replace("_", "-"), show_seconds(s), _STAGES[name]) for name, s in first.stages.items()]
+        yield Part("stages", "Stages", note, ("stage", "time", "meaning"), stages)
+    heaviest = printed.find_heaviest(readings)
+    if heaviest.memory:
+        (main, held), *children = heaviest.memory.items()
+        sizes = [(f"rank {heaviest.rank}, process {main}", held)]
+        sizes += [(f"its child {pid}", size) for pid, size in sorted(children, key=lambda child: -child[1])]
+        note = f"{show_bytes(sum(heaviest.memory.values()))} in the middle of epoch 0; what processes share is divided "
+        note += "among them (PSS)."
+        if findings.is_torchrun and len(readings) > 1:
+            note += f" All ranks: {show_bytes(sum(sum(rank.memory.values()) for rank in readings))}."
+        memory = [(name, show_bytes(size)) for name, size in sizes]
+        yield Part("memory", "Memory", note, ("process", "size"), memory)
 
 
-def _labels(labels: Sequence[LabelCount]) -> dict[str, Any] | None:
-    if not labels:
-        return None
-    shown, note = choose_shown(labels)
-    most = max(count.num_examples for count in labels) or 1
-    numbers = [count.num_examples for count in labels]
-    return {
-        "rows": [(one.name, one.num_examples, draw_bar(one.num_examples / most)) for one in shown],
-        "note": note,
-        "profile": draw_profile(numbers, f"examples of each of {len(labels)} labels, in their order") if note else None,
-        "num_labels": len(labels),
-        "most": most,
-        "total": sum(numbers),
-    }
+def _labels(findings: Findings) -> Part:
+    """Returns a bar for each label; of many labels also a column for each."""
+    shown, rest = choose_shown(findings.labels)
+    numbers = [count.num_examples for count in findings.labels]
+    most = max(numbers) or 1
+    rows = [
+        (_cut(one.name), f"{one.num_examples:,}", _draw_columns([one.num_examples], most, "bar", _cut(one.name)))
+        for one in shown
+    ]
+    note = f"{sum(numbers):,} examples of epoch 0, each counted once{f'; below, {rest}' if rest else ''}."
+    caption = f"Examples of each of the {len(numbers):,} labels, in their order; the highest has {most:,}."
+    drawings = [("", _draw_columns(numbers, most, "profile", caption), caption)] if rest else []
+    return Part("labels", "Labels", note, ("label", "examples", "share of the most frequent"), rows, drawings)
 
 
-def _sizes(findings: Findings) -> dict[str, Any] | None:
-    found = findings.image_sizes
-    if found is None:
-        return None
-    top = _round_up(max(max(size) for size in findings.sizes))
-    x, y = (np.array(findings.sizes)[:, side] / top for side in (0, 1))
-    drawing = draw_dots(x, y, f"width and height of {plural(found.num_images, 'image')}")
-    line = printed.describe_sizes(found).removeprefix("Images: ")
-    # A single dot tells no more than the line.
-    return {"line": line, "plot": drawing if found.smallest != found.largest else None, "top": top}
+def _cut(name: str) -> str:
+    return name if len(name) <= _MOST_OF_NAME else f"{name[:_MOST_OF_NAME]}…"
 
 
-def _round_up(number: int) -> int:
-    """Returns the next number that is easy to read on an axis."""
-    steps: Iterator[int] = (step * 10**power for power in range(12) for step in (1, 2, 4, 5, 6, 8))
-    return next((step for step in steps if step >= number), number)
+def _draw_columns(values: Sequence[int], most: int, kind: str, label: str) -> Markup:
+    """Returns a column for each value, `most` as high as the drawing; a `bar` lies on its side."""
+    shares = [max(3, round(1000 * value / most)) if value else 0 for value in values]
+    if kind == "bar":
+        return _SVG.format(kind, 1000, 1, _make_harmless(label), f"M0 0H{shares[0]}V1H0z")
+    path = "".join(f"V{1000 - share}h1" for share in shares)
+    return _SVG.format(kind, len(values), 1000, label, f"M0 1000{path}V1000z")
 
 
-def _picture(picture: Picture) -> dict[str, Any]:
-    """Returns a picture as a URI that holds it: small ones exactly, others as JPEG."""
-    file = io.BytesIO()
-    is_small = picture.factor > 1
+def _image(picture: Picture) -> tuple[Markup, bool, str]:
+    """Returns a picture as a URI that holds it: a small one exactly, another one as JPEG."""
+    file, is_small = io.BytesIO(), picture.factor > 1
     kind = "png" if is_small else "jpeg"
     picture.image.save(file, kind, **({"optimize": True} if is_small else {"quality": 85}))
-    return {
-        # Markup, which is put into the page as it is, however long.
-        "uri": Markup("data:image/{};base64,{}").format(kind, base64.b64encode(file.getvalue()).decode()),
-        "width": picture.image.width * picture.factor,
-        "height": picture.image.height * picture.factor,
-        "is_small": is_small,
-        "caption": picture.caption,
-    }
+    # Markup, which is put into the page as it is, however long.
+    uri = Markup("data:image/{};base64,{}").format(kind, base64.b64encode(file.getvalue()).decode())
+    return uri, is_small, _cut(picture.caption)
+
+
+def _order(order: OrderSample, expected: Expectation) -> Part:
+    """Returns the order that came and, where it is shuffled, that of a shuffle buffer at the same positions."""
+    positions, indices = order.came
+    plan, num_positions = expected.plan, order.num_positions
+    ranks = ", batch after batch of all ranks" if expected.num_replicas > 1 else ""
+    number = "all" if len(positions) == plan.num_examples else f"{len(positions):,} of"
+    note = f"Where the examples of the dataset came in epoch 0{ranks}: {number} {plan.num_examples:,} examples"
+    note += ", at random positions." if len(positions) < num_positions else "."
+    note += " To the right: position in the epoch. Upwards: index in the dataset."
+    came = _draw_dots(positions / num_positions, indices / plan.num_examples, "the order of this run")
+    caption = f"What was delivered, in read mode {expected.mode}.{_correlation(positions, indices)}"
+    if not plan.shuffle:
+        return Part("order", "Order", note, drawings=[("This run", came, caption)])
+    buffered = shuffle_by_buffer(plan.num_examples, positions, plan.seed)
+    other = _draw_dots(positions / num_positions, buffered / plan.num_examples, "the order of a shuffle buffer")
+    whole = " All of this split fits into the buffer." if plan.num_examples <= BUFFER else ""
+    simulated = f"Simulated: read from the first example to the last through tf.data's shuffle({BUFFER})."
+    simulated += whole + _correlation(positions, buffered)
+    drawings = [("This run", came, caption), (f"A shuffle buffer of {BUFFER:,}", other, simulated)]
+    return Part("order", "Shuffle", f"{note} In a perfect shuffle no pattern can be seen.", drawings=drawings)
+
+
+def _draw_dots(x: NDArray[np.float64], y: NDArray[np.float64], label: str) -> Markup:
+    """Returns a dot for each point, 0..1 to the right and upwards."""
+    places = np.stack([x * 1000, 1000 - y * 1000], axis=1).round().astype(int).tolist()
+    # A line of no length with round ends is a dot.
+    path = "".join(f"M{left} {down}h0" for left, down in places)
+    return _SVG.format("dots", 1000, 1000, f"position in the epoch and index in the dataset: {label}", path)
+
+
+def _correlation(positions: NDArray[np.int64], indices: NDArray[np.int64]) -> str:
+    """Returns a sentence about the correlation; nothing where there are too few points for one."""
+    if len(positions) < _FEWEST_TO_CORRELATE or not np.ptp(indices):
+        return ""
+    return f" Correlation of position and index: {np.corrcoef(positions, indices)[0, 1]:.2f}."

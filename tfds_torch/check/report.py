@@ -140,7 +140,7 @@ def _ledger(epochs: Mapping[int, EpochCounts]) -> Table:
     for number, counts in shown[:_MOST_ROWS]:
         lengths = [ids.number for ids in (counts.missing, counts.twice, counts.unknown)]
         numbers = (counts.num_valid, counts.num_padded, *lengths)
-        table.add_row(str(number), _per_rank(counts.batches), *(f"{figure:,}" for figure in numbers))
+        table.add_row(str(number), describe_batches(counts.batches), *(f"{figure:,}" for figure in numbers))
     if len(shown) > _MOST_ROWS:
         table.caption = f"and {len(shown) - _MOST_ROWS} more epochs"
     return table
@@ -251,7 +251,8 @@ def _grid(num_columns: int) -> Table:
     return table
 
 
-def _per_rank(batches: Sequence[int]) -> str:
+def describe_batches(batches: Sequence[int]) -> str:
+    """Returns how many batches each rank had: `45`, `23 on each of 2`, `23 22`."""
     if len(set(batches)) == 1:
         return f"{batches[0]} on each of {len(batches)}" if len(batches) > 1 else str(batches[0])
     return " ".join(map(str, batches))

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import os
 import shutil
 import time
@@ -14,13 +15,15 @@ import pytest
 from image_folder_fixtures import NUM_TRAIN, write_image_folder
 from PIL import Image
 from storage.beton.made_files import write_images
+from tensorflow_datasets.core.proto import dataset_info_pb2
 
 from check import report_file
 from check.machine import PLANTED_CHECK, Checker, Machine, cut
 from check.page_file import Page, load
 from tfds_torch import ParserTfds
-from tfds_torch.check import command, html_report
+from tfds_torch.check import command, page
 from tfds_torch.check.arguments import parse_arguments
+from tfds_torch.check.content import LabelCount
 from tfds_torch.check.expectation import expect
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.json_report import make_report
@@ -80,9 +83,9 @@ def test_the_verdict_and_every_promise_are_those_of_the_run(both: tuple[Page, di
     assert page.title == "digits:1.0.0: All 11 promises kept"
     promises = report["promises"]
     assert len(promises) == 11
-    assert page.texts["promises"] == " ".join(
-        ["Promises", *(f"kept{promise['name']}{promise['detail']}" for promise in promises)]
-    )
+    assert page.table("promises") == [
+        {"verdict": "kept", "promise": promise["name"], "detail": promise["detail"]} for promise in promises
+    ]
 
 
 def test_the_card_says_what_the_dataset_says_of_itself(both: tuple[Page, dict[str, Any]]) -> None:
@@ -95,23 +98,54 @@ def test_the_card_says_what_the_dataset_says_of_itself(both: tuple[Page, dict[st
     assert "1,797 handwritten digits" in card
     assert "E. Alpaydin and C. Kaynak" in card
     assert "https://archive.ics.uci.edu/dataset/80" in page.addresses
-    facts = page.texts["facts"]
-    assert facts.startswith("Examples1,437train Shards1of this split Size227 kB158 bytes an example Classes10 Ranks2")
-    assert f"Examples/s{report['throughput'][0]['examples_per_s']:,.0f}rank 0, alone" in facts
+    assert "227 kB, 158 bytes an example" in card
+
+
+@pytest.mark.parametrize("content", [None, "{}", "{bad", '{"location": {}, "citation": ""}'])
+def test_a_dataset_that_says_nothing_of_itself_has_a_page(
+    own_digits: Path, tmp_path: Path, content: str | None
+) -> None:
+    parser = ParserTfds(own_digits.parents[1], "digits", is_training=True, batch_size=32)
+    info = own_digits / "dataset_info.json"
+    info.unlink() if content is None else info.write_text(content)
+    card = save(tmp_path / "r.html", Findings(parser=parser)).texts["dataset"]
+    assert "1,437 examples" in card
+    assert not any(word in card for word in ("description", "credits", "license", "home page"))
+
+
+def test_all_that_dataset_info_records_is_on_the_card(own_digits: Path, tmp_path: Path) -> None:
+    info = own_digits / "dataset_info.json"
+    texts = {
+        "description": " What it is.\n",
+        "configDescription": "This part of it.",
+        "citation": "@misc{x}\n",
+        "redistributionInfo": {"license": "CC BY 4.0"},
+        "location": {"urls": ["https://a", "https://b", "https://c", "https://d"]},
+    }
+    info.write_text(json.dumps(json.loads(info.read_text()) | texts))
+    parser = ParserTfds(own_digits.parents[1], "digits", is_training=True, batch_size=32)
+    page = save(tmp_path / "r.html", Findings(parser=parser))
+    card = {row["what"]: row["content"] for row in page.table("dataset")}
+    assert card["description"] == "What it is. This part of it."
+    assert (card["credits"], card["license"]) == ("@misc{x}", "CC BY 4.0")
+    assert card["home page"] == "https://a https://b https://c"
+    fields = dataset_info_pb2.DatasetInfo.DESCRIPTOR.fields
+    messages = {field.json_name: field.message_type for field in fields}
+    assert texts.keys() <= messages.keys()  # The keys are those that TFDS writes.
+    assert "license" in messages["redistributionInfo"].fields_by_name
+    assert "urls" in messages["location"].fields_by_name
 
 
 def test_the_ledger_stands_beside_what_was_planned(both: tuple[Page, dict[str, Any]]) -> None:
     page, _ = both
     figures = {"batches": "23 on each of 2", "delivered": "1,472", "valid": "1,472", "padded": "0", "missing": "0"}
     figures |= {"twice": "35", "unknown": "0"}
-    rows = [row for row in page.rows["ledger"] if row]
-    assert rows == [{"epoch": epoch, **figures} for epoch in ("planned", "0", "1")]
+    assert page.table("ledger") == [{"epoch": epoch, **figures} for epoch in ("planned", "0", "1")]
 
 
-def test_the_plan_has_a_row_for_every_pipeline_and_every_shard(both: tuple[Page, dict[str, Any]]) -> None:
+def test_the_plan_has_a_row_for_every_pipeline(both: tuple[Page, dict[str, Any]]) -> None:
     page, report = both
-    rows = [row for row in page.rows["plan"] if "rank" in row]
-    assert rows == [
+    assert page.table("plan") == [
         {
             "rank": str(pipeline["rank"]),
             "worker": "-",
@@ -121,42 +155,52 @@ def test_the_plan_has_a_row_for_every_pipeline_and_every_shard(both: tuple[Page,
         }
         for pipeline in report["plan"]["pipelines"]
     ]
-    (shard,) = [row for row in page.rows["plan"] if "file" in row]
-    assert shard["file"] == "digits-train.tfrecord-00000-of-00001"
-    assert shard["examples"] == "1,437"
-    own, filled = ([pipeline[key] for pipeline in report["plan"]["pipelines"]] for key in ("num_examples", "num_fill"))
-    assert shard["read by"] == f"rank 0: {own[0] + filled[0]}, rank 1: {own[1] + filled[1]}"
 
 
 def test_stages_memory_and_speed_are_those_of_the_report(both: tuple[Page, dict[str, Any]]) -> None:
     page, report = both
-    assert [row["examples/s"] for row in page.rows["speed"] if row] == [
+    assert [row["examples/s"] for row in page.table("speed")] == [
         f"{rank['examples_per_s']:,.0f}" for rank in report["throughput"]
     ]
-    for stage in report["throughput"][0]["stages"]:
-        assert stage.replace("_", "-") in page.texts["stages"]
+    stages = report["throughput"][0]["stages"]
+    assert [row["stage"] for row in page.table("stages")] == [stage.replace("_", "-") for stage in stages]
     heaviest = max(report["throughput"], key=lambda rank: sum(one["pss_bytes"] for one in rank["processes"]))
-    assert f"rank {heaviest['rank']}, process {heaviest['processes'][0]['pid']}" in page.texts["memory"]
+    first = f"rank {heaviest['rank']}, process {heaviest['processes'][0]['pid']}"
+    assert page.table("memory")[0]["process"] == first
+    assert len(page.table("memory")) == len(heaviest["processes"])
     assert page.texts["advice"] == " ".join(["Advice", *report["advice"]])
 
 
 def test_labels_and_pictures_are_those_of_the_dataset(both: tuple[Page, dict[str, Any]]) -> None:
     page, report = both
-    assert page.texts["labels"].endswith(
-        " ".join(f"{count['name']}{count['num_examples']}" for count in report["labels"])
-    )
+    assert [(row["label"], row["examples"]) for row in page.table("labels")] == [
+        (count["name"], str(count["num_examples"])) for count in report["labels"]
+    ]
+    most = max(count["num_examples"] for count in report["labels"])
+    assert page.paths["labels"] == [f"M0 0H{round(1000 * c['num_examples'] / most)}V1H0z" for c in report["labels"]]
     assert len(page.images) == 40
     for image in page.images:
-        assert (image["width"], image["height"], image["alt"] in "0123456789") == ("144", "144", True)
+        assert (image["class"], image["alt"] in "0123456789") == ("small", True)
         with Image.open(io.BytesIO(base64.b64decode(image["src"].removeprefix("data:image/png;base64,")))) as picture:
             assert picture.size == (8, 8)
+
+
+def test_of_many_labels_each_has_a_column(tmp_path: Path) -> None:
+    findings = Findings(ledger=mock.Mock(counts={}, num_batches=1))
+    findings.ledger.labels.counts.return_value = [LabelCount(n, f'"><b>{n}', n) for n in range(100)]
+    page = save(tmp_path / "r.html", findings)
+    columns = "".join(f"V{1000 - max(3, round(1000 * n / 99)) if n else 1000}h1" for n in range(100))
+    assert page.paths["labels"][0] == f"M0 1000{columns}V1000z"
+    assert [row["label"] for row in page.table("labels")] == [f'"><b>{n}' for n in (99, 98, 97, 96, 95, 4, 3, 2, 1, 0)]
+    assert page.paths["labels"][-1] == "M0 0H0V1H0z"
 
 
 def test_the_shuffle_is_drawn_of_all_that_came(both: tuple[Page, dict[str, Any]]) -> None:
     page, _ = both
     assert "batch after batch of all ranks: all 1,437 examples" in page.texts["order"]
-    assert "This run, read mode index" in page.texts["order"]
+    assert "in read mode index" in page.texts["order"]
     assert "All of this split fits into the buffer" in page.texts["order"]
+    assert [path.count("h0") for path in page.paths["order"]] == [1437, 1437]
 
 
 def test_an_order_that_is_not_shuffled_is_compared_with_nothing(checker: Checker, tmp_path: Path) -> None:
@@ -188,7 +232,7 @@ def check_beton(checker: Checker, tmp_path: Path) -> Page:
     ("check", "words", "num_promises"),
     [
         (check_image_folder, f"train: {NUM_TRAIN} examples in {NUM_TRAIN} files", 10),
-        (check_beton, "40 examples in 1 shard", 11),
+        (check_beton, "40 examples in 1 shard", 10),
     ],
     ids=["image folder", "beton"],
 )
@@ -268,9 +312,9 @@ def test_a_broken_promise_is_on_the_page(checker: Checker, tmp_path: Path) -> No
     broken = len(checked.broken)
     assert page.texts["verdict"].startswith(f"{broken} of {len(checked.promises)} promises broken")
     assert page.texts["promises"].count("BROKEN") == broken
-    (row,) = [row for row in page.rows["ledger"] if row.get("epoch") == "0"]
+    (row,) = [row for row in page.table("ledger") if row["epoch"] == "0"]
     assert (row["missing"], row["twice"]) == ("1", "1")
-    assert "Epoch 0: 1 missing digits-test.tfrecord-00000-of-00001__1" in page.texts["ledger"]
+    assert "Epoch 0: 1 missingdigits-test.tfrecord-00000-of-00001__1" in page.texts["ledger"]
 
 
 def test_a_damaged_shard_is_on_the_page_with_what_was_known(checker: Checker, own_digits: Path, tmp_path: Path) -> None:
@@ -282,7 +326,7 @@ def test_a_damaged_shard_is_on_the_page_with_what_was_known(checker: Checker, ow
     assert page.texts["verdict"].startswith("The check ended with a ShardError")
     assert str(shard) in page.texts["verdict"]
     assert "360 examples" in page.texts["dataset"]
-    assert [row["batches"] for row in page.rows["plan"] if "rank" in row] == ["12"]
+    assert [row["batches"] for row in page.table("plan")] == ["12"]
     assert {"promises", "ledger", "speed", "labels", "sheet", "order"} & page.texts.keys() == set()
 
 
@@ -308,7 +352,7 @@ def test_ctrl_c_leaves_a_page_of_what_was_known(machine: Machine, digits: Path, 
     page = load(path)
     words = "Interrupted 30 of 1,200 batches had come, 2 whole epochs; no promise broken until then."
     assert page.texts["verdict"] == words
-    assert len([row for row in page.rows["ledger"] if row]) == 3
+    assert len(page.table("ledger")) == 3
 
 
 def test_ctrl_c_before_anything_was_looked_at(tmp_path: Path) -> None:
@@ -336,7 +380,7 @@ def test_a_page_that_is_not_finished_leaves_the_old_one(
     """Ctrl-C while it is put together."""
     path = tmp_path / "r.html"
     path.write_text("old")
-    monkeypatch.setattr(html_report, "render_page", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(page, "render_page", mock.Mock(side_effect=KeyboardInterrupt))
     flags = parse_arguments(["--html", str(path), "--workers", "-1"])
     assert command.run(flags, []) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "Interrupted."
