@@ -1,6 +1,6 @@
 """A parser's pipelines as a training reads them, begun anywhere. What loads tensorflow runs in a fresh process."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
@@ -21,12 +21,12 @@ Grid = tuple[int, int]
 class ParserLoader:
     """All pipelines of a grid in one process: a step is a global batch, one worker's batch of every rank.
 
-    Its state is the epoch and the rank's batches that came, as `ParserTfds.batches` takes them.
+    Its state is the epoch and the rank's batches that came, as `Parser.batches` takes them.
     """
 
-    def __init__(self, arguments: dict[str, Any], grid: Grid, global_batch: int) -> None:
+    def __init__(self, make_parser: Callable[..., Any], grid: Grid, global_batch: int) -> None:
         self.num_replicas, self.num_workers = grid
-        self.parser = ParserTfds(**arguments, batch_size=global_batch // self.num_replicas)
+        self.parser = make_parser(batch_size=global_batch // self.num_replicas)
         self.epoch, self.start, self.is_begun = 0, 0, False
 
     def __iter__(self) -> Iterator[Step]:
@@ -93,7 +93,8 @@ def check_all(cases: dict[str, Resumes]) -> dict[str, int | str]:
 
 def _check(case: Resumes) -> int | str:
     make, make_other = (
-        partial(ParserLoader, case.arguments, grid, case.global_batch) for grid in (case.grid, case.other)
+        partial(ParserLoader, partial(ParserTfds, **case.arguments), grid, case.global_batch)
+        for grid in (case.grid, case.other)
     )
     try:
         return check_resumes(make, make_other, num_epochs=case.num_epochs)
@@ -127,7 +128,7 @@ def follow(courses: Sequence[Course]) -> list[Outcome]:
 
 def _follow(course: Course) -> Iterator[Outcome]:
     def begin(grid: Grid, start: int) -> Iterator[Step]:
-        loader = ParserLoader(course.arguments, grid, course.global_batch)
+        loader = ParserLoader(partial(ParserTfds, **course.arguments), grid, course.global_batch)
         loader.load([course.epoch, start])
         return iter(loader)
 

@@ -291,7 +291,7 @@ def test_states_go_on_with_a_cache_and_without_one(small: Path, folder: Path) ->
 @pytest.mark.parametrize("grids", [((1, 1), (2, 2)), ((2, 1), (1, 2))])
 def test_a_parser_with_a_cache_resumes_at_every_step(grids: Any, small: Path, folder: Path) -> None:
     arguments = {"root": small, "name": NAME, "is_training": True, "cache": DecodedCache(folder)}
-    make, make_other = (partial(ParserLoader, arguments, grid, 16) for grid in grids)
+    make, make_other = (partial(ParserLoader, partial(ParserTfds, **arguments), grid, 16) for grid in grids)
     assert check_resumes(make, make_other) > 0
 
 

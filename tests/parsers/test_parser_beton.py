@@ -1,28 +1,18 @@
 """ParserBeton: a `.beton` file as batches, with every promise of read mode `index`. No tensorflow, no FFCV."""
 
 import io
-import pickle
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from conformance import Step, check_resumes
-from conftest import ROOT
 from PIL import Image
 from storage.beton.made_files import FIELDS, PAGE, sample_of, unpack, without_manifest, write_images, write_samples
 
-from parsers.resuming import ParserLoader
 from tfds_torch import (
     EvalPreprocess,
     ImageDataset,
-    IndexedImageDataset,
     ParserBeton,
     ReadOptions,
     TrainPreprocess,
@@ -31,7 +21,7 @@ from tfds_torch import (
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.parsers.parser import Parser
-from tfds_torch.storage.beton.fields import BetonField, BetonInt
+from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.beton.writer import BetonWriter
@@ -86,23 +76,6 @@ def test_it_is_a_parser(path: Path) -> None:
     assert parser.class_names is None
     assert {"image", "label", "valid", "index", "id"} == set(parser.element_spec.fields)
     assert parser.element_spec.fields["image"].shape == (None, None, 3)
-
-
-@pytest.mark.parametrize("batch_size", [7, 50, 4])
-def test_whole_batches_have_the_stored_pixels(batch_size: int, path: Path, pixels: Any) -> None:
-    batches = list(ParserBeton(path, True, batch_size=batch_size, preprocess=WHOLE).batches())
-    seen = np.concatenate([batch.index for batch in batches])
-    assert sorted(seen.tolist()) == list(range(NUM_EXAMPLES))
-    for batch in batches:
-        assert (batch.image == pixels[batch.index]).all()
-        assert (batch.label == batch.index % 10).all()
-        assert list(batch.id) == [f"images.beton__{number}" for number in batch.index]
-
-
-def test_without_a_preprocess_images_are_arrays_of_their_own(path: Path, pixels: Any) -> None:
-    (batch,) = ParserBeton(path, batch_size=NUM_EXAMPLES).batches()
-    assert isinstance(batch.image, list)
-    assert all((image == one).all() for image, one in zip(batch.image, pixels, strict=True))
 
 
 @pytest.mark.parametrize("preprocess", [
@@ -240,123 +213,7 @@ def test_files_of_ffcv_are_read(tmp_path: Path) -> None:
     assert [image.shape for image in batches[0].features["raw"]] == [(20 + 3 * n, 31 + 2 * n, 3) for n in range(5)]
 
 
-def test_a_class_map_gives_new_labels(path: Path) -> None:
-    parser = ParserBeton(path, batch_size=10, class_map={label: 9 - label for label in range(10)})
-    (batch, *_) = parser.batches(fields=("label",))
-    assert batch.label.tolist() == [9 - label for label in range(10)]
-
-
-def test_masks_go_through_the_same_crop(folder: Path, pixels: Any) -> None:
-    fields: dict[str, BetonField] = {"image": BetonImage("raw"), "mask": BetonImage("raw")}
-    with BetonWriter(folder / "masks.beton", fields, 20, page_size=PAGE) as writer:
-        for number in range(20):
-            writer.add((pixels[number], pixels[number]))
-    preprocess = TrainPreprocess(size=SIDE, crop_padding=2, also=("mask",))
-    parser = ParserBeton(folder / "masks.beton", True, True, 10, preprocess=preprocess)
-    for batch in parser.batches(fields=("image", "mask")):
-        assert (batch.image == np.stack(batch.features["mask"])).all()
-    dataset = IndexedImageDataset(parser, fields=("image", "mask"))
-    for number in range(20):
-        image, mask = dataset[number]
-        assert image.shape == mask.shape == (3, SIDE, SIDE)
-        assert torch.equal(image, mask)
-
-
 # Promises
-
-
-def test_every_example_comes_once_on_every_grid(path: Path) -> None:
-    for num_replicas, num_workers in ((1, 1), (2, 3), (3, 2)):
-        parser = ParserBeton(path, True, batch_size=4, remainder="pad", preprocess=WHOLE)
-        batches = [
-            batch
-            for rank in range(num_replicas)
-            for worker in range(num_workers)
-            for batch in parser.batches(World(rank, num_replicas, worker, num_workers), epoch=1)
-        ]
-        seen = Counter(int(number) for batch in batches for number in batch.index[batch.valid])
-        assert seen == dict.fromkeys(range(NUM_EXAMPLES), 1)
-
-
-def test_global_batches_do_not_depend_on_the_number_of_ranks(path: Path) -> None:
-    def read(num_replicas: int) -> list[Any]:
-        parser = ParserBeton(path, is_training=True, batch_size=12 // num_replicas)
-        ranks = [list(parser.batches(World(rank, num_replicas), 2, fields=())) for rank in range(num_replicas)]
-        return [np.concatenate([batch.index for batch in batches]).tolist() for batches in zip(*ranks, strict=True)]
-
-    assert read(1) == read(2) == read(3)
-
-
-class BetonLoader(ParserLoader):
-    """All pipelines of a grid over a `.beton` file."""
-
-    def __init__(self, path: Path, num_replicas: int, num_workers: int) -> None:
-        self.num_replicas, self.num_workers = num_replicas, num_workers
-        self.parser: Any = ParserBeton(path, is_training=True, batch_size=12 // num_replicas)
-        self.epoch, self.start, self.is_begun = 0, 0, False
-
-
-def test_a_parser_restored_at_every_step_gives_the_uninterrupted_tail(path: Path) -> None:
-    num_tails = check_resumes(partial(BetonLoader, path, 2, 2), partial(BetonLoader, path, 1, 3))
-    assert num_tails == 2 * (1 + 2 * (5 + 1))
-
-
-class TrainingLoader:
-    """A Loader as training uses it."""
-
-    def __init__(self, path: Path, num_workers: int) -> None:
-        parser = ParserBeton(path, is_training=True, batch_size=12, preprocess=TrainPreprocess(SIDE, crop_padding=1))
-        self.dataset = ImageDataset(parser, fields=("image", "label", "index", "valid"))
-        self.loader = create_loader(self.dataset, num_workers)
-
-    def __iter__(self) -> Iterator[Step]:
-        first = self.loader.state_dict()
-        for images, labels, index, valid in self.loader:
-            assert images.shape == (12, 3, SIDE, SIDE)
-            assert (labels == index % 10).all()
-            state = self.loader.state_dict()
-            assert state["epoch"] >= first["epoch"]
-            yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index.tolist()), tuple(valid.tolist()))
-
-    def state(self, num_steps: int) -> Any:
-        return self.loader.state_dict()
-
-    def load(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.close()
-
-
-def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(path: Path) -> None:
-    assert check_resumes(partial(TrainingLoader, path, 0), num_epochs=1) == 2 * (1 + 5 + 1)
-
-
-@pytest.mark.slow
-def test_a_loader_with_workers_goes_on_exactly(path: Path) -> None:
-    check_resumes(partial(TrainingLoader, path, 2), partial(TrainingLoader, path, 1), num_epochs=1)
-
-
-def test_a_loader_with_workers_delivers_what_is_stored(path: Path, pixels: Any) -> None:
-    parser = ParserBeton(path, is_training=True, batch_size=10, preprocess=WHOLE)
-    with create_loader(ImageDataset(parser, fields=("image", "index")), 2) as loader:
-        for images, index in loader:
-            assert (images.permute(0, 2, 3, 1) == torch.from_numpy(pixels)[index]).all()
-
-
-def test_single_examples_are_pillow_images(path: Path, pixels: Any) -> None:
-    (image, label) = next(iter(ImageDataset(ParserBeton(path, batch_size=4))))
-    assert (np.asarray(image) == pixels[0]).all()
-    assert label == 0
-    assert (np.asarray(IndexedImageDataset(ParserBeton(path))[7][0]) == pixels[7]).all()
-
-
-def test_it_goes_to_other_processes(path: Path) -> None:
-    parser = ParserBeton(path, batch_size=4, preprocess=WHOLE)
-    next(iter(parser.batches()))
-    other = pickle.loads(pickle.dumps(parser))
-    assert other.fingerprint == parser.fingerprint
-    assert [batch.index.tolist() for batch in other.batches()] == [batch.index.tolist() for batch in parser.batches()]
 
 
 def test_the_fingerprint_is_that_of_the_content(path: Path, folder: Path) -> None:
@@ -365,16 +222,6 @@ def test_the_fingerprint_is_that_of_the_content(path: Path, folder: Path) -> Non
     write_images(folder / "again" / "other.beton", NUM_EXAMPLES - 1, SIDE)
     assert ParserBeton(folder / "again" / "images.beton").fingerprint == ParserBeton(path).fingerprint
     assert ParserBeton(folder / "again" / "other.beton").fingerprint != ParserBeton(path).fingerprint
-
-
-def test_neither_tensorflow_nor_torch_nor_ffcv_is_imported(path: Path) -> None:
-    code = (
-        "import sys; from tfds_torch import ParserBeton, EvalPreprocess\n"
-        f"(batch,) = ParserBeton({str(path)!r}, batch_size=50, preprocess=EvalPreprocess(8)).batches()\n"
-        "print(len(batch), sorted({'tensorflow', 'tensorflow_datasets', 'torch', 'ffcv'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "50 []\n", done.stderr
 
 
 def test_a_damaged_image_is_named_or_replaced(folder: Path, pixels: Any) -> None:
@@ -420,12 +267,8 @@ def without_checksums(path: Path) -> BetonSource:
         ),
         ({"target_key": "labl"}, r"has no field 'labl' \(target_key\)"),
         ({"image_key": "label"}, r"the image field 'label' is BetonInt\(\), not an image. Use image_key= with one of"),
-        ({"is_training": True}, "Training needs batch_size"),
-        ({"preprocess": WHOLE}, "A preprocess needs batch_size"),
         ({"batch_size": 2, "preprocess": TrainPreprocess(8, also=("label",))}, "which is not an image but BetonInt"),
-        ({"read": ReadOptions(mode="files"), "is_training": True, "batch_size": 2}, "only read by index"),
         ({"class_map": {0: 1}, "target_key": None}, r"there is no field 'label' of integers"),
-        ({"image_mode": "BGR"}, "Unknown image_mode 'BGR'"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused_at_once(arguments: dict[str, Any], message: str, path: Path) -> None:
@@ -444,13 +287,6 @@ def test_fields_that_are_not_there_are_refused(path: Path) -> None:
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ShardError, match="is missing"):
         ParserBeton(tmp_path / "none.beton")
-
-
-def test_an_empty_file_has_no_batches_and_cannot_be_trained_on(tmp_path: Path) -> None:
-    BetonWriter(tmp_path / "empty.beton", {"label": BetonInt()}, 0).close()
-    assert list(ParserBeton(tmp_path / "empty.beton").batches(fields=("label",))) == []
-    with pytest.raises(ConfigError, match=r"empty\.beton"):
-        ParserBeton(tmp_path / "empty.beton", is_training=True, batch_size=2)
 
 
 @pytest.mark.parametrize("preprocess", [WHOLE, TrainPreprocess(size=SIDE, crop_padding=2)])

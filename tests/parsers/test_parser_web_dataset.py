@@ -1,74 +1,30 @@
 """ParserWebDataset: WebDataset's tars as batches, with every promise of read mode `index`. No tensorflow."""
 
 import io
-import json
-import pickle
 import tarfile
-from collections import Counter
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conformance import Step, check_resumes
-from conftest import RunPython
 from encoded_images import photograph
-from PIL import Image
 from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 
-from parsers.resuming import ParserLoader
+from parsers.tar_samples import CLASSES, FIELDS, pixels_of, png, sample_of
 from tfds_torch import (
     EvalPreprocess,
     ImageDataset,
-    MultiLoader,
     ParserBeton,
     ParserTfds,
     ParserWebDataset,
-    ReadOptions,
     TrainPreprocess,
     World,
-    create_loader,
     export_dataset,
 )
-from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.parsers.parser import Parser
 
-NUM_EXAMPLES, NUM_TARS, SIDE = 36, 3, 8
-FIELDS = {
-    "image": "jpg;png",
-    "label": "cls",
-    "text": "txt",
-    "facts": "json",
-    "vector": "npy",
-    "mask": "seg.png",
-    "raw": "bin",
-}
-CLASSES = [f"class {number}" for number in range(5)]
-
-
-def pixels_of(number: int) -> Any:
-    return np.random.default_rng(number).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-
-
-def png(pixels: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
-def sample_of(number: int) -> dict[str, Any]:
-    return {
-        "__key__": f"part/{number:04d}",
-        "png": png(pixels_of(number)),
-        "cls": b"%d\n" % (number % 5),
-        "txt": f"text {number} ä".encode(),
-        "json": json.dumps({"number": number}).encode(),
-        "npy": np.arange(number % 4, dtype=np.float32),
-        "seg.png": png(pixels_of(number)),
-        "bin": bytes([number]),
-    }
+NUM_EXAMPLES, NUM_TARS = 36, 3
 
 
 @pytest.fixture(scope="module")
@@ -115,17 +71,6 @@ def test_every_kind_of_member_comes_as_what_it_is(urls: str) -> None:
     assert parser.class_to_idx == {name: label for label, name in enumerate(CLASSES)}
 
 
-def test_single_examples_are_found_by_number_and_by_id(urls: str) -> None:
-    parser = ParserWebDataset(urls)
-    assert parser["part/0004"].index == 4
-    assert (parser[-1].image == pixels_of(NUM_EXAMPLES - 1)).all()
-    assert [example.label for example in parser[3:6]] == [3, 4, 0]
-    assert parser.filenames(basename=True)[:2] == ["0000", "0001"]
-    assert parser.filenames(absolute=True)[0] == str(parser.paths[0].parent / "part/0000")
-    with pytest.raises(ExampleNotFoundError, match="there is no example 36"):
-        parser[NUM_EXAMPLES]
-
-
 @pytest.mark.parametrize("preprocess", [TrainPreprocess(size=32), EvalPreprocess(size=(40, 56))])
 def test_pixels_are_those_of_parser_tfds_on_the_same_photographs(preprocess: Any, tmp_path: Path) -> None:
     for number in range(12):
@@ -144,37 +89,6 @@ def test_pixels_are_those_of_parser_tfds_on_the_same_photographs(preprocess: Any
         assert (batch.image == other.image).all()
 
 
-def test_masks_go_through_the_same_crop(urls: str) -> None:
-    preprocess = TrainPreprocess(size=SIDE, crop_padding=2, also=("mask",))
-    parser = ParserWebDataset(urls, FIELDS, is_training=True, batch_size=12, preprocess=preprocess)
-    for batch in parser.batches(fields=("image", "mask")):
-        assert (batch.image == np.stack(batch.features["mask"])).all()
-
-
-def test_a_class_map_gives_new_labels(urls: str) -> None:
-    parser = ParserWebDataset(urls, batch_size=NUM_EXAMPLES, class_map={label: 4 - label for label in range(5)})
-    (batch,) = parser.batches(fields=("label",))
-    assert batch.label.tolist() == [4 - number % 5 for number in range(NUM_EXAMPLES)]
-
-
-def test_a_pickled_parser_reads_the_same(urls: str) -> None:
-    parser = ParserWebDataset(urls, FIELDS, batch_size=5)
-    again = pickle.loads(pickle.dumps(parser))
-    assert again.fingerprint == parser.fingerprint
-    assert [batch.label.tolist() for batch in again.batches()] == [batch.label.tolist() for batch in parser.batches()]
-
-
-def test_tensorflow_and_webdataset_are_not_imported(urls: str, run_python: RunPython) -> None:
-    code = f"""
-import sys
-from tfds_torch import ParserWebDataset
-assert len(list(ParserWebDataset({urls!r}, batch_size=6).batches())) == 6
-print(sorted({{"tensorflow", "torch", "webdataset", "tarfile"}} & set(sys.modules)))
-"""
-    done = run_python("-c", code)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
 def test_tars_are_exported_as_beton(urls: str, tmp_path: Path) -> None:
     parser = ParserWebDataset(
         urls, {name: FIELDS[name] for name in ("image", "label", "text", "facts", "raw")}, CLASSES
@@ -191,19 +105,6 @@ def test_tars_are_exported_as_beton(urls: str, tmp_path: Path) -> None:
 # Promises
 
 
-def test_every_example_comes_once_on_every_grid(urls: str) -> None:
-    for num_replicas, num_workers in ((1, 1), (2, 3), (3, 2)):
-        parser = ParserWebDataset(urls, shuffle=True, batch_size=5, remainder="pad")
-        batches = [
-            batch
-            for rank in range(num_replicas)
-            for worker in range(num_workers)
-            for batch in parser.batches(World(rank, num_replicas, worker, num_workers), epoch=1)
-        ]
-        seen = Counter(int(number) for batch in batches for number in batch.index[batch.valid])
-        assert seen == dict.fromkeys(range(NUM_EXAMPLES), 1)
-
-
 def test_the_order_is_a_global_shuffle_that_does_not_depend_on_the_tars(urls: str, tmp_path: Path) -> None:
     one = write_samples(tmp_path / "one.tar", map(sample_of, range(NUM_EXAMPLES)))
 
@@ -213,64 +114,6 @@ def test_the_order_is_a_global_shuffle_that_does_not_depend_on_the_tars(urls: st
 
     assert read(urls, 0) == read(one, 0) != read(urls, 1)
     assert read(urls, 0) != sorted(read(urls, 0))
-
-
-class TarLoader(ParserLoader):
-    """All pipelines of a grid over tars."""
-
-    def __init__(self, urls: str, num_replicas: int, num_workers: int) -> None:
-        self.num_replicas, self.num_workers = num_replicas, num_workers
-        self.parser: Any = ParserWebDataset(urls, is_training=True, batch_size=12 // num_replicas)
-        self.epoch, self.start, self.is_begun = 0, 0, False
-
-
-def test_a_parser_restored_at_every_step_gives_the_uninterrupted_tail(urls: str) -> None:
-    assert check_resumes(partial(TarLoader, urls, 2, 2), partial(TarLoader, urls, 1, 3)) == 2 * (1 + 2 * (3 + 1))
-
-
-class TrainingLoader:
-    """A Loader as training uses it."""
-
-    def __init__(self, urls: str, num_workers: int) -> None:
-        preprocess = TrainPreprocess(SIDE, crop_padding=1)
-        parser = ParserWebDataset(urls, is_training=True, batch_size=12, preprocess=preprocess)
-        self.loader = create_loader(ImageDataset(parser, fields=("image", "label", "index", "valid")), num_workers)
-
-    def __iter__(self) -> Iterator[Step]:
-        for images, labels, index, valid in self.loader:
-            assert images.shape == (12, 3, SIDE, SIDE)
-            assert (labels == index % 5).all()
-            state = self.loader.state_dict()
-            yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index.tolist()), tuple(valid.tolist()))
-
-    def state(self, num_steps: int) -> Any:
-        return self.loader.state_dict()
-
-    def load(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.close()
-
-
-def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(urls: str) -> None:
-    assert check_resumes(partial(TrainingLoader, urls, 0), num_epochs=1) == 2 * (1 + 3 + 1)
-
-
-@pytest.mark.slow
-def test_a_loader_with_workers_goes_on_exactly(urls: str) -> None:
-    check_resumes(partial(TrainingLoader, urls, 2), partial(TrainingLoader, urls, 1), num_epochs=1)
-
-
-def test_processes_without_torch_deliver_the_same(urls: str) -> None:
-    # Not enlarged: a process with torch and one without may then differ by a grey level.
-    preprocess = EvalPreprocess(size=SIDE, crop_pct=1.0)
-    parser = ParserWebDataset(urls, is_training=True, batch_size=12, preprocess=preprocess)
-    own = [(batch.index.tolist(), np.array(batch.image)) for batch in parser.batches()]
-    with MultiLoader(parser, num_workers=2) as loader:
-        came = [(batch.index.tolist(), np.array(batch.image)) for batch in loader]
-    assert [index for index, _ in came] == [index for index, _ in own]
-    assert all((image == other).all() for (_, image), (_, other) in zip(came, own, strict=True))
 
 
 # What cannot work
@@ -292,11 +135,6 @@ def test_processes_without_torch_deliver_the_same(urls: str) -> None:
         ({"class_names": "cat"}, r"class_names='cat' must be a sequence of different texts"),
         ({"class_names": ["a", "a"]}, r"must be a sequence of different texts"),
         ({"class_names": []}, r"must be a sequence of different texts"),
-        ({"is_training": True}, r"Training needs batch_size"),
-        ({"image_mode": "CMYK"}, r"Unknown image_mode 'CMYK'"),
-        ({"read": ReadOptions(mode="files")}, r"is stored in a format that is only read by index"),
-        ({"shuffle": 3}, r"shuffle=3 must be True, False or None"),
-        ({"preprocess": EvalPreprocess(size=8)}, r"A preprocess needs batch_size"),
         ({"preprocess": EvalPreprocess(size=8), "batch_size": 2, "fields": {"label": "cls"}}, r"no field 'image'"),
         (
             {"preprocess": TrainPreprocess(size=8, also=("text",)), "batch_size": 2, "fields": FIELDS},
@@ -403,13 +241,6 @@ def test_a_sample_without_its_label_is_named_before_training_begins(tmp_path: Pa
     path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), ("1.cls", b"1"), ("2.jpg", b"x")])
     with pytest.raises(ShardError, match=r"a\.tar: sample '2' has no member \.cls for the field 'label', as 1 other"):
         ParserWebDataset(path)
-
-
-def test_empty_tars_are_an_error_in_training_and_no_batches_in_evaluation(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", [])
-    assert list(ParserWebDataset(path, batch_size=4).batches(fields=())) == []
-    with pytest.raises(ConfigError, match=r"a\.tar, split 'all': "):
-        ParserWebDataset(path, is_training=True, batch_size=4)
 
 
 NPY = io.BytesIO()

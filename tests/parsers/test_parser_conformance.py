@@ -1,0 +1,291 @@
+"""What every parser of files that are only read by number promises: `.beton` files and tars alike."""
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conformance import Step, check_resumes
+from conftest import RunPython
+from storage.beton.made_files import PAGE
+from storage.webdataset.made_tars import write_samples, write_tar
+
+from parsers.resuming import ParserLoader
+from parsers.tar_samples import NUM_CLASSES, SIDE, pixels_of, sample_of
+from tfds_torch import (
+    EvalPreprocess,
+    ImageDataset,
+    IndexedImageDataset,
+    MultiLoader,
+    ParserBeton,
+    ParserWebDataset,
+    ReadOptions,
+    TrainPreprocess,
+    World,
+    create_loader,
+)
+from tfds_torch.errors import ConfigError, ExampleNotFoundError
+from tfds_torch.parsers.parser import Parser
+from tfds_torch.storage.beton.fields import BetonField, BetonInt
+from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.writer import BetonWriter
+
+NUM_EXAMPLES, NUM_TARS = 36, 3
+LABELS = [number % NUM_CLASSES for number in range(NUM_EXAMPLES)]
+IDS = [f"part/{number:04d}" for number in range(NUM_EXAMPLES)]
+PIXELS = np.stack([pixels_of(number) for number in range(NUM_EXAMPLES)])
+WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Parsers over the 36 examples.
+
+    Attributes:
+        make: the parser, of the arguments that all parsers take.
+        make_masked: the same with a field `mask`, which holds the image once more.
+        make_empty: a parser without examples.
+        code: the parser's expression, for another process.
+        folder: what absolute file names begin with.
+    """
+
+    make: Callable[..., Any]
+    make_masked: Callable[..., Any]
+    make_empty: Callable[..., Any]
+    code: str
+    folder: Path
+
+
+def beton_case(folder: Path) -> Case:
+    fields: dict[str, BetonField] = {"image": BetonImage("raw"), "label": BetonInt(), "mask": BetonImage("raw")}
+    path, empty = folder / "all.beton", folder / "empty.beton"
+    with BetonWriter(path, fields, NUM_EXAMPLES, page_size=PAGE) as writer:
+        for number, pixels in enumerate(PIXELS):
+            writer.add((pixels, LABELS[number], pixels), id=IDS[number])
+    BetonWriter(empty, {"label": BetonInt()}, 0).close()
+    make = partial(ParserBeton, path)
+    return Case(make, make, partial(ParserBeton, empty), f"ParserBeton({str(path)!r}, batch_size=36)", folder)
+
+
+def tar_case(folder: Path) -> Case:
+    for tar, numbers in enumerate(np.array_split(np.arange(NUM_EXAMPLES), NUM_TARS)):
+        write_samples(folder / f"a-{tar:02d}.tar", map(sample_of, numbers.tolist()))
+    urls, empty = str(folder / "a-{00..02}.tar"), write_tar(folder / "empty.tar", [])
+    return Case(
+        partial(ParserWebDataset, urls),
+        partial(ParserWebDataset, urls, {"image": "png", "label": "cls", "mask": "seg.png"}),
+        partial(ParserWebDataset, empty),
+        f"ParserWebDataset({urls!r}, batch_size=36)",
+        folder,
+    )
+
+
+@pytest.fixture(scope="module", params=[beton_case, tar_case], ids=["beton", "tars"])
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    made: Case = request.param(tmp_path_factory.mktemp("files"))
+    return made
+
+
+# What comes
+
+
+def test_it_is_a_parser_of_one_split_that_is_read_by_number(case: Case) -> None:
+    parser = case.make()
+    assert isinstance(parser, Parser)
+    assert (parser.num_examples, len(parser), parser.split) == (NUM_EXAMPLES, NUM_EXAMPLES, "all")
+    assert parser.read_mode(World()) == "index"
+    assert parser.class_names is None
+    assert {"image", "label", "valid", "index", "id"} <= set(parser.element_spec.fields)
+    assert parser.element_spec.fields["image"].shape == (None, None, 3)
+
+
+@pytest.mark.parametrize("preprocess", [None, WHOLE])
+@pytest.mark.parametrize("batch_size", [7, 36, 4])
+def test_every_example_is_the_one_that_was_stored(case: Case, batch_size: int, preprocess: Any) -> None:
+    batches = list(case.make(shuffle=True, batch_size=batch_size, preprocess=preprocess).batches())
+    assert sorted(np.concatenate([batch.index for batch in batches])) == list(range(NUM_EXAMPLES))
+    for batch in batches:
+        assert (np.stack(batch.image) == PIXELS[batch.index]).all()
+        assert batch.label.tolist() == [LABELS[number] for number in batch.index]
+        assert list(batch.id) == [IDS[number] for number in batch.index]
+
+
+def test_single_examples_are_found_by_number_and_by_id(case: Case) -> None:
+    parser = case.make()
+    assert parser[IDS[4]].index == 4
+    assert (parser[-1].image == PIXELS[-1]).all()
+    assert parser[-NUM_EXAMPLES].id == IDS[0]
+    assert [example.label for example in parser[3:6]] == LABELS[3:6]
+    for number in (NUM_EXAMPLES, -NUM_EXAMPLES - 1):
+        with pytest.raises(ExampleNotFoundError, match=f"there is no example {number}"):
+            parser[number]
+
+
+def test_single_examples_are_pillow_images(case: Case) -> None:
+    image, label = next(iter(ImageDataset(case.make(batch_size=4))))
+    assert (np.asarray(image) == PIXELS[0]).all()
+    assert label == 0
+    assert (np.asarray(IndexedImageDataset(case.make())[7][0]) == PIXELS[7]).all()
+
+
+def test_file_names_are_the_ids(case: Case) -> None:
+    parser = case.make()
+    assert parser.filenames() == IDS
+    assert parser.filenames(basename=True)[:2] == ["0000", "0001"]
+    assert parser.filenames(absolute=True)[0] == str(case.folder / IDS[0])
+
+
+def test_a_class_map_gives_new_labels(case: Case) -> None:
+    class_map = {label: NUM_CLASSES - 1 - label for label in range(NUM_CLASSES)}
+    (batch,) = case.make(batch_size=NUM_EXAMPLES, class_map=class_map).batches(fields=("label",))
+    assert batch.label.tolist() == [class_map[label] for label in LABELS]
+
+
+def test_masks_go_through_the_same_crop(case: Case) -> None:
+    preprocess = TrainPreprocess(size=SIDE, crop_padding=2, also=("mask",))
+    parser = case.make_masked(is_training=True, batch_size=12, preprocess=preprocess)
+    for batch in parser.batches(fields=("image", "mask")):
+        assert (batch.image == np.stack(batch.features["mask"])).all()
+    dataset = IndexedImageDataset(parser, fields=("image", "mask"))
+    for number in range(NUM_EXAMPLES):
+        image, mask = dataset[number]
+        assert image.shape == mask.shape == (3, SIDE, SIDE)
+        assert torch.equal(image, mask)
+
+
+def test_a_pickled_parser_reads_the_same(case: Case) -> None:
+    parser = case.make(batch_size=5, preprocess=WHOLE)
+    next(iter(parser.batches()))
+    again = pickle.loads(pickle.dumps(parser))
+    assert again.fingerprint == parser.fingerprint
+    assert [batch.label.tolist() for batch in again.batches()] == [batch.label.tolist() for batch in parser.batches()]
+
+
+def test_no_other_package_is_imported(case: Case, run_python: RunPython) -> None:
+    code = f"""
+import sys
+from tfds_torch import ParserBeton, ParserWebDataset
+(batch,) = {case.code}.batches()
+others = {{"tensorflow", "tensorflow_datasets", "torch", "ffcv", "webdataset", "tarfile"}}
+print(len(batch), sorted(others & set(sys.modules)))
+"""
+    done = run_python("-c", code)
+    assert (done.stdout, done.stderr) == ("36 []\n", "")
+
+
+# Promises
+
+
+def test_every_example_comes_once_on_every_grid(case: Case) -> None:
+    for num_replicas, num_workers in ((1, 1), (2, 3), (3, 2)):
+        parser = case.make(shuffle=True, batch_size=5, remainder="pad")
+        batches = [
+            batch
+            for rank in range(num_replicas)
+            for worker in range(num_workers)
+            for batch in parser.batches(World(rank, num_replicas, worker, num_workers), epoch=1)
+        ]
+        seen = Counter(int(number) for batch in batches for number in batch.index[batch.valid])
+        assert seen == dict.fromkeys(range(NUM_EXAMPLES), 1)
+
+
+def test_global_batches_do_not_depend_on_the_number_of_ranks(case: Case) -> None:
+    def read(num_replicas: int) -> list[Any]:
+        parser = case.make(is_training=True, batch_size=12 // num_replicas)
+        ranks = [list(parser.batches(World(rank, num_replicas), 2, fields=())) for rank in range(num_replicas)]
+        return [np.concatenate([batch.index for batch in batches]).tolist() for batches in zip(*ranks, strict=True)]
+
+    assert read(1) == read(2) == read(3)
+
+
+def test_a_parser_restored_at_every_step_gives_the_uninterrupted_tail(case: Case) -> None:
+    make = partial(ParserLoader, partial(case.make, is_training=True))
+    assert check_resumes(partial(make, (2, 2), 12), partial(make, (1, 3), 12)) == 2 * (1 + 2 * (3 + 1))
+
+
+class TrainingLoader:
+    """A Loader as training uses it."""
+
+    def __init__(self, case: Case, num_workers: int) -> None:
+        parser = case.make(is_training=True, batch_size=12, preprocess=TrainPreprocess(SIDE, crop_padding=1))
+        self.loader = create_loader(ImageDataset(parser, fields=("image", "label", "index", "valid")), num_workers)
+
+    def __iter__(self) -> Iterator[Step]:
+        for images, labels, index, valid in self.loader:
+            assert images.shape == (12, 3, SIDE, SIDE)
+            assert (labels == index % NUM_CLASSES).all()
+            state = self.loader.state_dict()
+            yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index.tolist()), tuple(valid.tolist()))
+
+    def state(self, num_steps: int) -> Any:
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(case: Case) -> None:
+    assert check_resumes(partial(TrainingLoader, case, 0), num_epochs=1) == 2 * (1 + 3 + 1)
+
+
+@pytest.mark.slow
+def test_a_loader_with_workers_goes_on_exactly(case: Case) -> None:
+    check_resumes(partial(TrainingLoader, case, 2), partial(TrainingLoader, case, 1), num_epochs=1)
+
+
+def test_a_loader_with_workers_delivers_what_is_stored(case: Case) -> None:
+    parser = case.make(is_training=True, batch_size=12, preprocess=WHOLE)
+    with create_loader(ImageDataset(parser, fields=("image", "index")), 2) as loader:
+        for images, index in loader:
+            assert (images.permute(0, 2, 3, 1) == torch.from_numpy(PIXELS)[index]).all()
+
+
+def test_processes_without_torch_deliver_what_is_stored(case: Case) -> None:
+    parser = case.make(is_training=True, batch_size=12, preprocess=WHOLE)
+    with MultiLoader(parser, num_workers=2) as loader:
+        came = [(batch.index.tolist(), np.array(batch.image)) for batch in loader]
+    assert [index for index, _ in came] == [batch.index.tolist() for batch in parser.batches(fields=())]
+    assert all((images == PIXELS[index]).all() for index, images in came)
+
+
+# What cannot work
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"is_training": True}, r"Training needs batch_size"),
+        ({"shuffle": 3}, r"shuffle=3 must be True, False or None"),
+        ({"image_mode": "CMYK"}, r"Unknown image_mode 'CMYK'"),
+        ({"read": 3}, r"read=3 must be ReadOptions"),
+        ({"read": ReadOptions(mode="files"), "is_training": True, "batch_size": 2}, r"only read by index"),
+        ({"preprocess": WHOLE}, r"A preprocess needs batch_size"),
+        (
+            {"preprocess": TrainPreprocess(size=8, also=("label",)), "batch_size": 2},
+            r"also=\('label',\) names 'label', which is not an image but",
+        ),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], message: str, case: Case) -> None:
+    with pytest.raises(ConfigError, match=message):
+        case.make(**arguments)
+
+
+def test_a_way_of_reading_that_cannot_work_is_refused(case: Case) -> None:
+    with pytest.raises(ConfigError, match="only read by index"):
+        case.make(is_training=True, batch_size=2).with_read(ReadOptions(mode="files"))
+
+
+def test_empty_files_are_an_error_in_training_and_no_batches_in_evaluation(case: Case) -> None:
+    assert list(case.make_empty(batch_size=4).batches(fields=())) == []
+    with pytest.raises(ConfigError, match=r"empty\.(beton|tar), split 'all': "):
+        case.make_empty(is_training=True, batch_size=4)
