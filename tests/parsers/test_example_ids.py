@@ -92,10 +92,14 @@ def test_an_empty_split_has_no_example(datasets: Datasets) -> None:
     ("split", "key", "reason"),
     [
         ("train", "", f"ids have the form '<shard file>__<record>', such as '{shard(0)}__0'."),
-        ("train", f"{shard(7)}__0", "no such shard. Did you mean 'shapes-train.tfrecord-0000"),
-        ("test", f"{shard(0)}__0", "the shard is there, but the split has no example of it."),
-        ("train[:43]", f"{shard(2)}__0", "the shard is there, but the split has no example of it."),
-        ("train[:42]", f"{shard(1)}__2", "there, but outside the split, which has the shard's records 0 to 1."),
+        (
+            "train",
+            f"{shard(7)}__0",
+            "no example of a shard with this name. Did you mean 'shapes-train.tfrecord-0000",
+        ),
+        ("test", f"{shard(0)}__0", "the split has no example of a shard with this name."),
+        ("train[:43]", f"{shard(2)}__0", "the split has no example of a shard with this name."),
+        ("train[:42]", f"{shard(1)}__2", "the split has the records 0 to 1 of this shard."),
     ],
 )
 def test_an_id_that_does_not_exist_says_why_and_names_the_split(

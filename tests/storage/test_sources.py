@@ -201,11 +201,11 @@ def test_ids_count_the_records_of_the_shard_in_a_slice(made: Made) -> None:
         ("{0}__²", "ids have the form"),
         ("{0}__", "ids have the form"),
         ("{0}__" + "9" * 5000, "ids have the form"),
-        ("{0}__6", "the shard has the records 0 to 5."),
-        ("{1}__0", "the shard is there, but the split has no example of it."),
-        ("{2}__8", "the record is there, but outside the split, which has the shard's records 0 to 1, 4 to 4."),
-        ("nothing like it__0", "no such shard."),
-        ("{0}x__0", "no such shard. Did you mean '{0}'?"),
+        ("{0}__6", "the split has the records 0 to 5 of this shard."),
+        ("{1}__0", "the split has no example of a shard with this name."),
+        ("{2}__8", "the split has the records 0 to 1, 4 to 4 of this shard."),
+        ("nothing like it__0", "the split has no example of a shard with this name."),
+        ("{0}x__0", "the split has no example of a shard with this name. Did you mean '{0}'?"),
     ],
 )
 def test_an_id_that_there_is_not_says_why(made: Made, id: str, reason: str) -> None:

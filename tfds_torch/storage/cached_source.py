@@ -21,13 +21,7 @@ from tfds_torch.storage.stored_pixels import Gather, Pixels, StoredPixels, gathe
 
 
 class CachedPixels(StoredPixels):
-    """Images out of a cache; where it was cut since they were asked for, they come from the original files.
-
-    Args:
-        stored: n images.
-        index: int64 [n], of their examples.
-        decode_original: yields images of examples, and is given the error for the file.
-    """
+    """Images out of a cache; where it was cut since they were asked for, they come from the original files."""
 
     __slots__ = ("_decode_original", "_index", "_stored")
 
@@ -56,11 +50,7 @@ class CachedPixels(StoredPixels):
         return one
 
     def copy_into(self, out: Pixels, gather: Gather = gather_with_numpy) -> None:
-        """See StoredPixels.
-
-        Raises:
-            ShardError: the cache was cut, and the original files cannot be read either.
-        """
+        """See StoredPixels."""
         try:
             self._stored.copy_into(out, gather)
         except ShardError as error:
@@ -96,11 +86,7 @@ class CachedRows:
         return ~np.isin(index, self.left_out)
 
     def leave_out_damaged(self, index: Int64Array) -> bool:
-        """Leaves examples, int64 [n], to the original files whose images do not have their checksum.
-
-        Returns:
-            Whether there are any.
-        """
+        """Leaves examples, int64 [n], to the original files whose images do not have their checksum."""
         is_damaged = np.array([self._is_damaged(one) for one in index[:, None]], np.bool_)
         self.left_out = np.union1d(self.left_out, index[is_damaged])
         return bool(is_damaged.any())
@@ -120,10 +106,6 @@ def read_rows(file: BetonSource, names: Mapping[str, str], dtypes: Mapping[str, 
         file: of the cache.
         names: stored field of a number -> its field in the file.
         dtypes: stored field -> the type of its values.
-
-    Raises:
-        ShardError: another user may have written the file, it changed, or cannot be read.
-        CorruptRecordError: its rows do not have their checksum.
     """
     _check_own(Path(file.head.path))
     reader = file.reader

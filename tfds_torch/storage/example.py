@@ -32,12 +32,7 @@ _BLOCK = 64  # Records parsed at a time: their messages, as large as they are, a
 
 
 class BadExampleError(Exception):
-    """A record that is not an example, or whose field does not hold what it should; never leaves this room.
-
-    Args:
-        position: of the example among those that were to be read.
-        reason: a sentence.
-    """
+    """A record that is not an example, or whose field does not hold what it should; never leaves this room."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(position, reason)
@@ -45,11 +40,7 @@ class BadExampleError(Exception):
 
 
 class ExampleReader:
-    """Reads fields of serialized `tf.train.Example`s. Picklable; threads may share one.
-
-    Args:
-        specs: key of a feature -> what it holds.
-    """
+    """Reads fields of serialized `tf.train.Example`s. Picklable; threads may share one."""
 
     def __init__(self, specs: Mapping[str, FieldSpec]) -> None:
         self.specs = specs
@@ -93,12 +84,7 @@ class ExampleReader:
 
 
 class _Field(ABC):
-    """One field.
-
-    Args:
-        key: of the feature.
-        spec: what it holds.
-    """
+    """One field."""
 
     def __init__(self, key: str, spec: FieldSpec) -> None:
         self.key, self.shape, self.default = key, spec.shape, spec.default
@@ -110,11 +96,7 @@ class _Field(ABC):
 
     @abstractmethod
     def read(self, examples: Sequence[Features]) -> Any:
-        """Returns the column.
-
-        Raises:
-            BadExampleError: an example does not hold what it should.
-        """
+        """Returns the column."""
 
     def lists(self, examples: Sequence[Features]) -> list[Sequence[Any]]:
         """Returns the values that each example has, as protobuf's lists."""
@@ -162,9 +144,6 @@ class _Field(ABC):
         Returns:
             The values [number, *inner shape], and for every k the lengths int64 [rows]; None where there is no such
             feature.
-
-        Raises:
-            BadExampleError: its parts contradict each other.
         """
         name = f"{self.key}/ragged_flat_values"
         if name not in example:

@@ -119,11 +119,7 @@ class OpenFiles:
                 raise unreadable(self._paths[file], error, self._remedy) from error
 
     def advise(self, file: int, offset: int, size: int) -> None:
-        """Asks the system to read these bytes ahead, and does not wait for them.
-
-        Raises:
-            ShardError: the file is missing, changed, or cannot be opened.
-        """
+        """Asks the system to read these bytes ahead, and does not wait for them."""
         if not hasattr(os, "posix_fadvise"):
             return
         with self._lock:
@@ -133,11 +129,7 @@ class OpenFiles:
                 os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
     def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
-        """Asks the system to read ranges ahead; small files as wholes, once, since a request costs more than it gains.
-
-        Raises:
-            ShardError: a file is missing, changed, or cannot be opened.
-        """
+        """Asks the system to read ranges ahead; small files as wholes, once: requests cost more than they gain."""
         if sum(size for size, _ in self._stamps) <= _READ_AS_WHOLE_BYTES:
             if not self._is_advised:
                 self._is_advised = True
@@ -212,9 +204,6 @@ class MappedFile:
 
     Attributes:
         memory: uint8 [size], the whole file; it keeps the mapping alive.
-
-    Raises:
-        ShardError: the file is missing, changed, or cannot be mapped.
     """
 
     def __init__(self, path: str, stamp: Stamp) -> None:
@@ -247,11 +236,7 @@ class MappedFile:
         return state
 
     def read(self, start: int, size: int) -> bytes:
-        """Returns bytes of the file, fewer where it was cut: no signal ends the process.
-
-        Raises:
-            ShardError: they cannot be read.
-        """
+        """Returns bytes of the file, fewer where it was cut: no signal ends the process."""
         try:
             data = os.pread(self._descriptor, size, start)
             return data if len(data) == size else read_on(self._descriptor, data, start, size)

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +14,12 @@ import numpy as np
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.open_files import ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
-from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, is_local
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, is_local, not_found, such_as
 
-_LONGEST_NUMBER = 18  # Digits of a record's number.
+_ID = re.compile(r"(.*)__(0|[1-9][0-9]{0,17})", re.DOTALL)
 
 
 class InstructionTable:
@@ -32,9 +32,6 @@ class InstructionTable:
     Attributes:
         files: distinct files, in order of first use.
         num_in_file: records that each file holds by `dataset_info.json`.
-
-    Raises:
-        ConfigError: instructions that contradict each other.
     """
 
     def __init__(self, instructions: Sequence[FileInstruction], dataset: str) -> None:
@@ -110,7 +107,7 @@ class RecordReader(Protocol):
 
 
 class RecordSource(ABC):
-    """A `Source` of shard files. Where they lie on another machine, all works that reads no example by number.
+    """A `Source` of shard files; examples of remote files can only be streamed.
 
     Args:
         name: `name/config:version`.
@@ -118,10 +115,7 @@ class RecordSource(ABC):
         specs: key of a feature -> what it holds.
         mean_example_bytes: size of an encoded example.
         empty_files: shards of the split that hold no example by `dataset_info.json`.
-        verify_checksums: whether the data of records is held against its checksum, where that costs extra.
-
-    Raises:
-        ConfigError: instructions that contradict each other.
+        verify_checksums: whether the data of records is compared with its checksum, where that costs extra.
     """
 
     has_shards = True
@@ -150,7 +144,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def _open(self) -> RecordReader:
-        """Opens the files for reading by number, and holds them against what was promised of them."""
+        """Opens the files for reading by number, and compares them with what the dataset promises."""
 
     @abstractmethod
     def _count_records(self, path: str) -> int:
@@ -158,7 +152,7 @@ class RecordSource(ABC):
 
     @property
     def _trusts_checksums(self) -> bool:
-        """Whether the checksum of every record was held against its data before it is parsed."""
+        """Whether the checksum of every record was verified before it is parsed."""
         return self.verify_checksums
 
     def __len__(self) -> int:
@@ -193,7 +187,7 @@ class RecordSource(ABC):
         return None if remote is None else f"{remote} is remote"
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Holds local files against what was promised of them; see `Source`."""
+        """Compares local files with what the dataset promises; see `Source`."""
         for path in filter(is_local, self.empty_files):
             self._check_empty(path)
         if streamed is not None:
@@ -207,7 +201,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def _check_streamed(self, num_in_file: Mapping[str, int], streamed: Collection[str]) -> None:
-        """Holds those files against their numbers of records that will be streamed; where `streams` is "records"."""
+        """Compares the files that will be streamed with their numbers of records; where `streams` is "records"."""
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns encoded values of examples in the order asked; see `Source`."""
@@ -215,13 +209,7 @@ class RecordSource(ABC):
         return self.parse(self.records(index), index, fields)
 
     def records(self, index: Int64Array) -> list[bytes]:
-        """Returns whole encoded examples in the order asked, for who holds them against another reader's.
-
-        Raises:
-            ExampleNotFoundError: an index outside the split.
-            ShardError: a file is missing, changed, or cannot be read.
-            CorruptRecordError: a record is damaged.
-        """
+        """Returns whole encoded examples in the order asked, for comparison with another reader."""
         return self._opened().read(np.asarray(index, np.int64))
 
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
@@ -232,7 +220,7 @@ class RecordSource(ABC):
             raise self.undecodable(int(index[error.position]), error.reason) from None
 
     def announce(self, index: Int64Array) -> None:
-        """Tells that examples will be read soon; what is wrong with a file is said when it is read."""
+        """Asks the system to read examples ahead; errors are left to reading."""
         try:
             self._opened().advise(np.asarray(index, np.int64))
         except ShardError:
@@ -244,25 +232,19 @@ class RecordSource(ABC):
 
     def find(self, id: str) -> int:
         """Returns the number of the example that has an id; the first one, where a split has it twice."""
-        shard, separator, digits = id.rpartition("__")
-        is_number = digits.isascii() and digits.isdigit() and str(int(digits[:_LONGEST_NUMBER])) == digits
-        if not separator or not is_number:
-            such_as = f", such as {quoted(self.ids(np.zeros(1, np.int64))[0])}" if len(self) else ""
-            raise self._not_found(id, f"ids have the form '<shard file>__<record>'{such_as}.")
-        record = int(digits)
+        match = _ID.fullmatch(id)
+        if match is None:
+            raise not_found(self, id, f"ids have the form '<shard file>__<record>'{such_as(self)}.")
+        shard, record = match[1], int(match[2])
         of_shard = self._instructions_of.get(shard, [])
         for item in of_shard:
             if item.skip <= record < item.skip + item.take:
                 return item.first_index + record - item.skip
         if not of_shard:
-            folders = {os.path.dirname(path) for path in (*self.table.files, *self.empty_files) if is_local(path)}
-            if any(os.path.isfile(os.path.join(folder, shard)) for folder in folders):
-                raise self._not_found(id, "the shard is there, but the split has no example of it.")
-            raise self._not_found(id, f"no such shard.{did_you_mean(shard, self._instructions_of)}")
-        if record >= of_shard[0].num_in_shard:
-            raise self._not_found(id, f"the shard has the records 0 to {of_shard[0].num_in_shard - 1}.")
+            hint = did_you_mean(shard, self._instructions_of)
+            raise not_found(self, id, f"the split has no example of a shard with this name.{hint}")
         parts = ", ".join(f"{item.skip} to {item.skip + item.take - 1}" for item in of_shard)
-        raise self._not_found(id, f"the record is there, but outside the split, which has the shard's records {parts}.")
+        raise not_found(self, id, f"the split has the records {parts} of this shard.")
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
         """Returns the error for an example whose content cannot be decoded; see `Source`."""
@@ -317,9 +299,6 @@ class RecordSource(ABC):
         for item in self.instructions:
             found.setdefault(os.path.basename(item.path), []).append(item)
         return found
-
-    def _not_found(self, id: str, reason: str) -> ExampleNotFoundError:
-        return ExampleNotFoundError(f"{self.name}: there is no example {quoted(id)}: {reason}")
 
 
 def _with_absolute_path(item: FileInstruction) -> FileInstruction:

@@ -39,11 +39,7 @@ def unreadable(path: str | os.PathLike[str], error: OSError, remedy: str = PREPA
 
 
 def shard_status(path: str | os.PathLike[str], remedy: str = PREPARE_AGAIN) -> os.stat_result:
-    """Returns what the system says of a shard. Must come before it is opened: opening a FIFO waits for ever.
-
-    Raises:
-        ShardError: it is missing, or is not a regular file.
-    """
+    """Returns what the system says of a shard. Must come before it is opened: opening a FIFO waits for ever."""
     try:
         status = os.stat(path)
     except OSError as error:

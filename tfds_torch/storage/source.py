@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.errors import ConfigError, CorruptRecordError
+from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError
 from tfds_torch.runtime.printable import quoted
 
 
@@ -117,7 +117,7 @@ class Source(Protocol):
 
     @property
     def identity(self) -> object:
-        """A value whose `repr` is equal where number n means the same example; tells no path and no time."""
+        """A value whose `repr` is equal where number n means the same example; it holds no path and no time."""
 
     @property
     def stamps(self) -> object:
@@ -151,7 +151,7 @@ class Source(Protocol):
         """Number of examples."""
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Holds local files against what was promised of them; those that were checked before only by their stamps.
+        """Compares local files with what the dataset promises; those that were checked before only by their stamps.
 
         Args:
             streamed: paths of `instructions` whose records will be streamed, where `streams` is "records"; None: any
@@ -166,7 +166,7 @@ class Source(Protocol):
         """Returns encoded values of examples in the order asked.
 
         Args:
-            index: int64 [n], of examples; the same may be asked for twice, and none (n = 0) tells only the kind.
+            index: int64 [n], of examples; one may be asked for twice. With n = 0 the result has no rows.
             fields: which of `specs`.
 
         Raises:
@@ -188,7 +188,7 @@ class Source(Protocol):
         """
 
     def announce(self, index: Int64Array) -> None:
-        """Tells that examples, int64 [n], will be read soon; returns at once."""
+        """Takes examples, int64 [n], that will be read soon; returns at once."""
 
     def ids(self, index: Int64Array) -> Sequence[str]:
         """Returns the ids of examples, int64 [n]: a list, or LazyIds."""
@@ -212,6 +212,28 @@ class Source(Protocol):
         """Closes the files; the next read opens them again."""
 
 
+def not_found(source: Source, id: str, reason: str) -> ExampleNotFoundError:
+    """Returns the error for an id that no example of a source has; `reason` is a clause."""
+    return ExampleNotFoundError(f"{source.name}: there is no example {quoted(id)}: {reason}")
+
+
+def such_as(source: Source) -> str:
+    """Returns how an id of a source looks, for messages; "" where it has no examples."""
+    return f", such as {quoted(source.ids(np.zeros(1, np.int64))[0])}" if len(source) else ""
+
+
+class ReadByNumber:
+    """The part of `Source` that is the same for formats whose examples are read by number only."""
+
+    has_shards = True
+    streams: Literal["records", "numbers"] | None = None
+    obstacle: str | None = None
+
+    def parse(self: Source, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Raises ConfigError: there are no records that could be read elsewhere."""
+        raise ConfigError(f"{self.name} has no records: its examples are read by number only.")
+
+
 _FORMATS = {
     "tfrecord": "tfds_torch.storage.tfrecord.source:TfrecordSource",
     "array_record": "tfds_torch.storage.array_record.source:ArrayRecordSource",
@@ -233,11 +255,7 @@ _REFUSED = {
 
 
 def source_type(file_format: str) -> Any:
-    """Returns the class of a format's Source.
-
-    Raises:
-        ConfigError: there is no such format, or it is not read.
-    """
+    """Returns the class of a format's Source; raises ConfigError for a format that is not read."""
     if file_format not in _FORMATS:
         readable = " and ".join(map(repr, sorted(set(_FORMATS) - _NOT_OF_TFDS, reverse=True)))
         why = _REFUSED.get(

@@ -77,9 +77,6 @@ class StoredPixels(Sequence[Pixels]):
         Args:
             out: uint8 [n, H, W, C], of which every row is contiguous.
             gather: copies them.
-
-        Raises:
-            ShardError: the file was cut.
         """
         self._check_file()
         gather(self._memory, self._starts, out.reshape(len(self), math.prod(self.shape)))

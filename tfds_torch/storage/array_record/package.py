@@ -34,14 +34,7 @@ class FileReader(Protocol):
 
 
 def find_opener(dataset: str) -> Callable[[str], FileReader]:
-    """Returns what opens a local file here.
-
-    Args:
-        dataset: "name/config:version", for messages.
-
-    Raises:
-        ConfigError: the package is not installed.
-    """
+    """Returns what opens a local file here."""
     if _is_inherited:
         return _FileElsewhere
     try:
@@ -102,11 +95,7 @@ _closed: deque[int] = deque()  # Told with the next request: garbage collection 
 
 
 class _FileElsewhere:
-    """A file that a fresh process reads.
-
-    Raises:
-        WorkerError: that process died; the next request starts another one.
-    """
+    """A file that a fresh process reads."""
 
     def __init__(self, path: str) -> None:
         self._path, self._number = path, next(_numbers)

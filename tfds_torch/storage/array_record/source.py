@@ -31,11 +31,6 @@ class ArrayRecordFilesReader:
     Attributes:
         stamps: size in bytes and modification time in ns of each file.
         num_read: records whose bytes were read so far.
-
-    Raises:
-        ConfigError: the package is not installed, a file of another machine, or instructions that contradict each
-            other.
-        ShardError: a file is missing.
     """
 
     def __init__(self, instructions: Sequence[FileInstruction], dataset: str) -> None:
@@ -52,11 +47,7 @@ class ArrayRecordFilesReader:
         _alive.add(self)
 
     def check(self) -> None:
-        """Opens every file, once per process, and holds it against its promise.
-
-        Raises:
-            ShardError: a file is missing, or does not hold as many records as `dataset_info.json` promises.
-        """
+        """Opens every file, once per process, and holds it against its promise."""
         with self._lock:
             self._check()
 
@@ -65,12 +56,6 @@ class ArrayRecordFilesReader:
 
         Args:
             index: int64 [n], of examples; the same may be asked for twice.
-
-        Raises:
-            ExampleNotFoundError: an index outside the split.
-            ShardError: a file is missing, or does not hold as many records as `dataset_info.json` promises.
-            CorruptRecordError: a record is not what was written.
-            ConfigError: the reader is closed.
         """
         if self._closed:
             raise ConfigError(f"The reader of {self._table.dataset} was closed: open another one to read on.")
@@ -166,12 +151,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def count_records(path: str, dataset: str) -> int:
-    """Returns the number of records of a local ArrayRecord file; one with a damaged footer has none.
-
-    Raises:
-        ConfigError: the package is not installed.
-        ShardError: the file is missing, or cannot be opened.
-    """
+    """Returns the number of records of a local ArrayRecord file; one with a damaged footer has none."""
     _check_there(path)
     reader = find_opener(dataset)(path)
     return reader.num_records() if reader.ok() else 0

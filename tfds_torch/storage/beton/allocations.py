@@ -132,11 +132,7 @@ def _slices_of(head: Head, table: NDArray[np.void]) -> Iterator[_Allocations]:
 
 
 class _Order:
-    """Whether payloads overlap.
-
-    Args:
-        head: of the file.
-    """
+    """Whether payloads overlap."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
@@ -144,11 +140,7 @@ class _Order:
         self.end = 0  # Of all payloads so far.
 
     def note(self, allocations: _Allocations) -> None:
-        """Goes on with further rows of the table; those in the order of their pointers are checked at once.
-
-        Raises:
-            CorruptRecordError: two of them overlap.
-        """
+        """Goes on with further rows of the table; those in the order of their pointers are checked at once."""
         starts = allocations.pointers.astype(np.int64)
         if not len(starts):
             return
@@ -159,11 +151,7 @@ class _Order:
         self._last_start, self.end = int(starts[-1]), max(self.end, int(ends.max()))
 
     def check(self, table: NDArray[np.void]) -> None:
-        """Checks all rows of a table that is not in the order of its pointers.
-
-        Raises:
-            CorruptRecordError: two of them overlap.
-        """
+        """Checks all rows of a table that is not in the order of its pointers."""
         if self._is_ascending:
             return
         starts = table["pointer"][table["size"] > 0].astype(np.int64)
@@ -178,17 +166,7 @@ class _Order:
 
 
 class _Payloads:
-    """The payloads of a field, which rows of the table are claimed for.
-
-    Args:
-        head: of the file.
-        name: of the field.
-        field: its type, with a pointer.
-        column: [n] of its row_type.
-
-    Raises:
-        CorruptRecordError: a sample's row makes no sense.
-    """
+    """The payloads of a field, which rows of the table are claimed for."""
 
     def __init__(self, head: Head, name: str, field: BetonField, column: NDArray[Any]) -> None:
         self.name, self.pointers = name, _pointers(column, field)
@@ -218,11 +196,7 @@ class _Payloads:
         return is_own
 
     def sizes(self) -> NDArray[Any] | int:
-        """Returns the sizes of the payloads, [n], or one for all, when all of the table has been gone through.
-
-        Raises:
-            CorruptRecordError: a sample's pointer was in no row of the table.
-        """
+        """Returns the sizes of the payloads, [n], or one for all, when all of the table has been gone through."""
         for start in range(0, 0 if isinstance(self._field, BetonCustom) else len(self._column), _SLICE):
             others = start + np.flatnonzero(~self._is_claimed[start : start + _SLICE])
             others = others[self._stored_sizes(others) != 0]

@@ -267,15 +267,7 @@ class BetonCustom(ABC):
 
 
 def field_of(type_id: int, arguments: bytes) -> BetonField | None:
-    """Returns the field of a descriptor, but for images and custom ones; None: there is no such type.
-
-    Args:
-        type_id: FFCV's number.
-        arguments: 1,024 bytes.
-
-    Raises:
-        ValueError: the arguments make no sense.
-    """
+    """Returns the field of a descriptor, but for images and custom ones; None: there is no such type."""
     plain: dict[int, type[BetonInt | BetonFloat | BetonBytes | BetonJson]] = {
         INT_ID: BetonInt,
         FLOAT_ID: BetonFloat,

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -32,16 +33,7 @@ from tfds_torch.storage.shard_errors import shard_status, unreadable
 
 @dataclass(frozen=True)
 class Head:
-    """What the head of a file says.
-
-    Attributes:
-        path: of the file.
-        stamp: its size in bytes and modification time in ns.
-        fields: name -> type, in order.
-        layout: where its parts lie.
-        table_at: where the allocation table lies, to the end of the file.
-        manifest: None: there is none, as in the files of FFCV itself.
-    """
+    """What the head of a file says."""
 
     path: str
     stamp: Stamp
@@ -49,11 +41,6 @@ class Head:
     layout: Layout
     table_at: int
     manifest: Manifest | None
-
-    @property
-    def payload_fields(self) -> tuple[str, ...]:
-        """The fields whose values lie in the pages, in order."""
-        return payload_fields(self.fields)
 
     @property
     def num_allocations(self) -> int:
@@ -98,10 +85,6 @@ def encode_head(fields: Mapping[str, BetonField], layout: Layout, table_at: int)
 def read_head(path: str, handlers: Mapping[str, BetonField] | None = None) -> Head:
     """Returns what the head of a file says; of a hostile one no more than its own size is read.
 
-    Args:
-        path: of the file.
-        handlers: field -> its type, for those of type 255.
-
     Raises:
         ShardError: it is missing, or cannot be read.
         CorruptRecordError: it is not a `.beton` file of version 2, or is damaged.
@@ -109,8 +92,8 @@ def read_head(path: str, handlers: Mapping[str, BetonField] | None = None) -> He
     """
     shard_status(path)
     try:
-        with open(path, "rb", buffering=0) as file:
-            return _HeadReader(path, file.fileno(), dict(handlers or {})).read()
+        with open(path, "rb") as file:
+            return _HeadReader(path, file, dict(handlers or {})).read()
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -121,9 +104,9 @@ def damaged(path: str, what: str) -> CorruptRecordError:
 
 
 class _HeadReader:
-    def __init__(self, path: str, descriptor: int, handlers: dict[str, BetonField]) -> None:
-        self._path, self._descriptor, self._handlers = path, descriptor, handlers
-        self._stamp = stamp_of(os.fstat(descriptor))
+    def __init__(self, path: str, file: BinaryIO, handlers: dict[str, BetonField]) -> None:
+        self._path, self._file, self._handlers = path, file, handlers
+        self._stamp = stamp_of(os.fstat(file.fileno()))
 
     def read(self) -> Head:
         head = self._bytes(0, HEADER.itemsize, "its header")
@@ -224,14 +207,11 @@ class _HeadReader:
     def _bytes(self, offset: int, size: int, what: str) -> bytes:
         if offset < 0 or size < 0 or offset + size > self._stamp[0]:
             raise self._damaged(f"it ends at {self._stamp[0]} bytes, inside {what}")
-        parts, wanted = [], size
-        while wanted:
-            data = os.pread(self._descriptor, wanted, offset + size - wanted)
-            if not data:
-                raise self._damaged(f"it ends inside {what}")
-            parts.append(data)
-            wanted -= len(data)
-        return b"".join(parts)
+        self._file.seek(offset)
+        data = self._file.read(size)
+        if len(data) < size:
+            raise self._damaged(f"it ends inside {what}")
+        return data
 
     def _damaged(self, what: str) -> CorruptRecordError:
         return damaged(self._path, what)

@@ -14,15 +14,7 @@ _LONGEST_NUMBER = 18  # Digits.
 
 
 class BetonIds:
-    """Ids by number, and numbers by id. They stay in the file: a text for each would take many times their memory.
-
-    Args:
-        head: of the file.
-
-    Raises:
-        ShardError: the file is missing, changed, or cannot be read.
-        CorruptRecordError: they do not have their checksum, or where they end makes no sense.
-    """
+    """Ids by number, and numbers by id. They stay in the file: a text for each would take many times their memory."""
 
     def __init__(self, head: Head) -> None:
         self._num_samples = head.layout.num_samples
@@ -56,12 +48,7 @@ class BetonIds:
                 raise damaged(self._head.path, "its ids do not have their checksum")
 
     def names(self, index: Int64Array) -> list[str]:
-        """Returns the ids of samples, int64 [n].
-
-        Raises:
-            ShardError: the file was cut.
-            CorruptRecordError: the ids were written to.
-        """
+        """Returns the ids of samples, int64 [n]."""
         if self._stops is None:
             return [f"{self._prefix}{number}" for number in index.tolist()]
         self._check()

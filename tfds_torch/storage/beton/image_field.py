@@ -24,11 +24,7 @@ _LARGEST_JPEG_SIDE = 65_500  # Of libjpeg.
 
 
 def decode_with_pillow(image: bytes) -> Pixels:
-    """Returns the pixels of an encoded image, uint8 [h, w, 3]; of 16 bits the upper 8.
-
-    Raises:
-        ConfigError: it cannot be decoded.
-    """
+    """Returns the pixels of an encoded image, uint8 [h, w, 3]; of 16 bits the upper 8."""
     try:
         with Image.open(io.BytesIO(image)) as opened:
             opened.load()

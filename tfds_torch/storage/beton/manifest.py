@@ -68,13 +68,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that was found.
-
-    Attributes:
-        facts: what it says.
-        at: where it begins.
-        version: PAGES or PAYLOADS.
-    """
+    """A manifest that was found."""
 
     facts: Facts = field(repr=False)
     at: int
@@ -142,11 +136,7 @@ def encode_tail(tail: Tail) -> bytes:
 
 
 def read_tail(tail: bytes) -> Tail | None:
-    """Returns the tail that the bytes before the table are; None: they are none.
-
-    Raises:
-        ValueError: it is damaged, or of a later version.
-    """
+    """Returns the tail that the bytes before the table are; None: they are none."""
     if len(tail) < TAIL_BYTES or not tail.startswith(TAIL_MAGIC):
         return None
     *numbers, crc = _TAIL.unpack(tail)
@@ -164,15 +154,7 @@ def read_tail(tail: bytes) -> Tail | None:
 
 
 def read_facts(text: bytes, tail: Tail) -> Facts:
-    """Returns the facts of a manifest.
-
-    Args:
-        text: as they are written.
-        tail: of the manifest.
-
-    Raises:
-        ValueError: they are damaged.
-    """
+    """Returns the facts of a manifest."""
     if google_crc32c.value(text) != tail.text_crc:
         raise ValueError("the manifest's facts do not have their checksum")
     try:

@@ -47,14 +47,7 @@ class WrittenPart:
 
 
 class PageWriter:
-    """Puts samples into pages. One process and thread at a time.
-
-    Args:
-        fields: of a sample, by name, in order.
-        layout: of the file.
-        write: writes a page.
-        take_page: returns the number of the file's next page, which nobody else gets.
-    """
+    """Puts samples into pages. One process and thread at a time."""
 
     def __init__(
         self, fields: Mapping[str, BetonField], layout: Layout, write: WriteAt, take_page: Callable[[], int]
@@ -75,17 +68,7 @@ class PageWriter:
         self._page_number, self._page_fill = 0, -1  # Bytes in it; -1: no page was begun.
 
     def add(self, values: Sequence[Any], number: int, id: str | None = None) -> None:
-        """Encodes a sample and puts it into a page; a page that is full is written.
-
-        Args:
-            values: of the fields, in order.
-            number: of the sample; that it is free is for the caller to know.
-            id: of the sample.
-
-        Raises:
-            ConfigError: a value cannot be stored, or the sample is larger than a page; nothing of it is written.
-            OSError: a page cannot be written.
-        """
+        """Encodes a sample and puts it into a page; a page that is full is written."""
         encoded = [self._encode(name, value, number) for name, value in zip(self._fields, values, strict=True)]
         # A payload of no bytes takes one, so that its pointer is like no other.
         num_bytes = sum(max(1, len(one.payload)) for one in encoded if one.payload is not None)

@@ -2,7 +2,6 @@
 
 import mmap
 from collections.abc import Sequence
-from typing import Protocol
 
 import google_crc32c
 import numpy as np
@@ -12,6 +11,7 @@ from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.allocations import PayloadSizes
+from tfds_torch.storage.beton.fields import payload_fields
 from tfds_torch.storage.beton.head import Head
 from tfds_torch.storage.beton.ids import BetonIds
 from tfds_torch.storage.beton.manifest import PAGES, checksum_of_array
@@ -24,13 +24,9 @@ class Compared:
     The memory is shared with processes that are forked later, so that the workers of all epochs compare a payload once.
     Memory of what was never compared is not taken. Where it is unpickled, nothing was compared.
 
-    Args:
-        number: n, of payloads or pages.
-        state: of the file; what was compared in another one does not count.
-
     Attributes:
-        flags: bool [n].
-        state: of the file.
+        flags: bool [n], of payloads or pages.
+        state: of the file; what was compared in another one does not count.
     """
 
     def __init__(self, number: int, state: FileState) -> None:
@@ -42,12 +38,15 @@ class Compared:
 
     @classmethod
     def nothing(cls, head: Head, state: FileState) -> "Compared":
-        """Returns that nothing of a file in a state of it was compared."""
+        """Returns flags none of which is set, for a file in this state."""
         return cls(0 if head.manifest is None else head.manifest.facts.checksums[0] // 4, state)
 
 
-class PayloadChecks(Protocol):
-    """Compares payloads of one file. Threads and forked processes may share it."""
+class PayloadChecks:
+    """Compares payloads of one file with their checksums. Threads and forked processes may share it.
+
+    This class compares nothing: for files without checksums, and where they are not to be compared.
+    """
 
     def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:
         """Compares payloads that were read, every time.
@@ -62,65 +61,35 @@ class PayloadChecks(Protocol):
         """
 
     def compare_mapped(self, name: str, index: Int64Array) -> None:
-        """Compares payloads where they lie in mapped memory, those that were not compared before.
-
-        Args:
-            name: of a field.
-            index: int64 [n], of samples.
+        """Compares payloads in mapped memory that were not compared before; index as `compare_read`.
 
         Raises:
             CorruptRecordError: one does not have its checksum.
         """
 
 
-class NoChecks:
-    """For files without checksums, and where they are not to be compared."""
-
-    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:
-        """Compares nothing."""
-
-    def compare_mapped(self, name: str, index: Int64Array) -> None:
-        """Compares nothing."""
-
-
 def payload_checks(head: Head, mapped: MappedFile, sizes: PayloadSizes, compared: Compared) -> PayloadChecks:
-    """Returns what compares the payloads of a file.
-
-    Args:
-        head: of the file.
-        mapped: the file.
-        sizes: where the payloads lie.
-        compared: what was compared before.
-    """
+    """Returns the checks that the file's manifest allows; see `Compared` for what is not compared again."""
     if head.manifest is None:
-        return NoChecks()
+        return PayloadChecks()
     return (PageChecksums if head.manifest.version == PAGES else OwnChecksums)(head, mapped, sizes, compared)
 
 
-class OwnChecksums:
-    """Each payload has a checksum of its own: manifests of version 2.
-
-    Args:
-        head: of the file.
-        mapped: the file.
-        sizes: where the payloads lie.
-        compared: those that were compared before.
-    """
+class OwnChecksums(PayloadChecks):
+    """Each payload has a checksum of its own: manifests of version 2."""
 
     def __init__(self, head: Head, mapped: MappedFile, sizes: PayloadSizes, compared: Compared) -> None:
         self._head, self._mapped, self._sizes = head, mapped, sizes
-        num_samples, names = head.layout.num_samples, head.payload_fields
+        num_samples, names = head.layout.num_samples, payload_fields(head.fields)
         expected = checksums_of(head, mapped.memory).reshape(len(names), num_samples)
         flags = compared.flags.reshape(len(names), num_samples)
         self._expected = dict(zip(names, expected, strict=True))
         self._is_compared = dict(zip(names, flags, strict=True))
 
-    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:
-        """See PayloadChecks."""
+    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:  # noqa: D102
         self._refuse(name, index, np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(index)))
 
-    def compare_mapped(self, name: str, index: Int64Array) -> None:
-        """See PayloadChecks."""
+    def compare_mapped(self, name: str, index: Int64Array) -> None:  # noqa: D102
         is_compared = self._is_compared[name]
         new = index[~is_compared[index]]
         if not len(new):
@@ -141,40 +110,30 @@ class OwnChecksums:
             raise _damaged_payload(self._head, self._sizes, name, sample, "do not have their checksum")
 
 
-class PageChecksums:
-    """Each page has a checksum, which is compared when a value of the page is first read: manifests of version 1.
-
-    Args:
-        head: of the file.
-        mapped: the file.
-        sizes: where the payloads lie.
-        compared: the pages that were compared before.
-    """
+class PageChecksums(PayloadChecks):
+    """Each page has a checksum, which is compared when a value of the page is first read: manifests of version 1."""
 
     def __init__(self, head: Head, mapped: MappedFile, sizes: PayloadSizes, compared: Compared) -> None:
         self._head, self._mapped, self._sizes = head, mapped, sizes
         self._expected, self._is_compared = checksums_of(head, mapped.memory), compared.flags
 
-    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:
-        """See PayloadChecks; here they are compared as `compare_mapped` does."""
+    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:  # noqa: D102
         self.compare_mapped(name, index)
 
-    def compare_mapped(self, name: str, index: Int64Array) -> None:
-        """See PayloadChecks."""
+    def compare_mapped(self, name: str, index: Int64Array) -> None:  # noqa: D102
         layout = self._head.layout
         # A payload of no bytes may lie behind the last page.
         pages = (self._sizes.pointers(name, index) - layout.pages_at) // layout.page_size
         has_bytes = self._sizes.sizes(name, index) > 0
         for page in np.unique(pages[has_bytes]).tolist():
-            if not self._is_compared[page]:
-                self._compare_page(name, index[has_bytes & (pages == page)], page)
-                self._is_compared[page] = True
-
-    def _compare_page(self, name: str, index: Int64Array, page: int) -> None:
-        start = self._head.layout.pages_at + page * self._head.layout.page_size
-        if checksum_of_array(self._mapped.memory[start : start + self._head.layout.page_size]) != self._expected[page]:
-            what = f"lie on page {page}, at {start}, which does not have its checksum"
-            raise _damaged_payload(self._head, self._sizes, name, index[:1], what)
+            if self._is_compared[page]:
+                continue
+            start = layout.pages_at + page * layout.page_size
+            if checksum_of_array(self._mapped.memory[start : start + layout.page_size]) != self._expected[page]:
+                sample = index[has_bytes & (pages == page)][:1]
+                what = f"lie on page {page}, at {start}, which does not have its checksum"
+                raise _damaged_payload(self._head, self._sizes, name, sample, what)
+            self._is_compared[page] = True
 
 
 def checksums_of(head: Head, memory: NDArray[np.uint8]) -> NDArray[np.uint32]:

@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ExampleNotFoundError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.beton.allocations import PayloadSizes, check_allocations
+from tfds_torch.storage.beton.allocations import check_allocations
 from tfds_torch.storage.beton.fields import BetonArray, BetonCustom, BetonField, BetonJson
 from tfds_torch.storage.beton.format import JPEG, RAW
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.manifest import is_whole
-from tfds_torch.storage.beton.payload_checks import Compared, NoChecks, PayloadChecks, checksums_of, payload_checks
+from tfds_torch.storage.beton.payload_checks import Compared, PayloadChecks, checksums_of, payload_checks
 from tfds_torch.storage.open_files import FileState, MappedFile, OpenFiles
 from tfds_torch.storage.stored_pixels import StoredPixels
 
@@ -39,7 +39,7 @@ class BetonReader:
     def __init__(self, head: Head, *, verify_checksums: bool = True, compared: Compared | None = None) -> None:
         self.head = head
         self._files = OpenFiles([head.path], [head.stamp])
-        self._files.read(0, 0, 1)  # Says whether it is still the file whose head was read.
+        self._files.read(0, 0, 1)  # Raises where it is not the file whose head was read.
         self._mapped = MappedFile(head.path, head.stamp)
         self.memory: NDArray[np.uint8] = self._mapped.memory
         self._verify = verify_checksums
@@ -60,13 +60,11 @@ class BetonReader:
                 if not is_whole(part, content):
                     raise damaged(head.path, f"its {what} does not have its checksum")
         self.rows: NDArray[np.void] = rows.view(layout.row_type)
-        self._sizes: PayloadSizes = check_allocations(head, self.rows, self.memory)
+        self._sizes = check_allocations(head, self.rows, self.memory)
         self._raw_shapes = {name: self._raw_shape(name) for name in head.fields}
         if compared is None or compared.state != state:
             compared = Compared.nothing(head, state)
-        self._checks: PayloadChecks = (
-            payload_checks(head, self._mapped, self._sizes, compared) if self._verify else NoChecks()
-        )
+        self._checks = payload_checks(head, self._mapped, self._sizes, compared) if self._verify else PayloadChecks()
         self._state = state
         self._mapped.give_back()
 
@@ -124,7 +122,7 @@ class BetonReader:
         field = self.head.fields[name]
         if field.pointer_at is None or self._raw_shapes[name] is not None:
             return
-        pointers, sizes = self._places(name, index)
+        pointers, sizes = self._sizes.pointers(name, index), self._sizes.sizes(name, index)
         for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True):
             self._files.advise(0, pointer, size)
 
@@ -134,12 +132,7 @@ class BetonReader:
         return rows
 
     def copy_rows(self) -> NDArray[np.void]:
-        """Returns the rows of all samples, [n] of the layout's row_type, in memory that no write to the file changes.
-
-        Raises:
-            ShardError: the file was cut.
-            CorruptRecordError: they do not have their checksum.
-        """
+        """Returns a copy of the rows of all samples, [n] of the layout's row_type, held against their checksum."""
         self._check_file()
         layout, manifest = self.head.layout, self.head.manifest
         content = self.memory[layout.metadata_at : layout.metadata_end].copy()  # With what lies between its members.
@@ -152,21 +145,14 @@ class BetonReader:
         """Whether an image of a field is stored as JPEG."""
         return bool((self.rows_of(name)["mode"] == JPEG).any())
 
-    def changed(self) -> str | None:
-        """Says how the file differs from what was opened, or returns None."""
-        return self._files.changed(0)
-
     def close(self) -> None:
         """Closes the file; may be called twice. Mapped memory goes with what refers to it."""
         self._files.close()
 
-    def _places(self, name: str, index: Int64Array) -> tuple[Int64Array, Int64Array]:
-        return self._sizes.pointers(name, index), self._sizes.sizes(name, index)
-
     def _payloads(self, name: str, field: BetonField, index: Int64Array) -> list[bytes] | None:
         if field.pointer_at is None:
             return None
-        pointers, sizes = self._places(name, index)
+        pointers, sizes = self._sizes.pointers(name, index), self._sizes.sizes(name, index)
         payloads = [
             self._files.read(0, pointer, size) if size else b""
             for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True)

@@ -5,11 +5,11 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonArray, BetonField, BetonFloat, BetonInt
@@ -19,10 +19,10 @@ from tfds_torch.storage.beton.payload_checks import Compared
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.open_files import FileState, ProcessLock, stamp_of, state_of
 from tfds_torch.storage.shard_errors import shard_status
-from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found, such_as
 
 
-class BetonSource:
+class BetonSource(ReadByNumber):
     """A `Source` of one `.beton` file. Building it reads the file's head; opening it checks all pointers.
 
     Values are as they are stored: images are JPEG (bytes) or pixels (uint8 [h, w, 3]; `StoredPixels` where all are of
@@ -38,10 +38,6 @@ class BetonSource:
         CorruptRecordError: it is not a `.beton` file of version 2, or is damaged.
         ConfigError: a custom field has no handler.
     """
-
-    has_shards = True
-    streams: Literal["records", "numbers"] | None = None
-    obstacle: str | None = None
 
     def __init__(
         self,
@@ -66,13 +62,13 @@ class BetonSource:
 
     @property
     def name(self) -> str:
-        """That of the dataset, if the file tells it; else the file's."""
+        """Name of the dataset, if the file has it; else the file's."""
         found = "" if self.head.manifest is None else self.head.manifest.facts.name
         return found or os.path.basename(self._path)
 
     @cached_property
     def identity(self) -> object:
-        """What the samples were made from and their ids, if the file tells both; else what their rows hold."""
+        """The data that the samples were made from and their ids, if the file has both; else the samples' rows."""
         manifest, fields = self.head.manifest, list(self.head.fields)
         if manifest is None:
             digest = hashlib.blake2b(self._opened().rows.tobytes(), digest_size=16).hexdigest()
@@ -94,7 +90,7 @@ class BetonSource:
 
     @property
     def class_names(self) -> Mapping[str, Sequence[str]]:
-        """Field -> names of its labels, where the file tells them."""
+        """Field -> names of its labels, where the file has them."""
         return {} if self.head.manifest is None else self.head.manifest.facts.class_names
 
     @property
@@ -133,14 +129,6 @@ class BetonSource:
         self._read_last = tuple(fields)
         return {name: reader.read(name, index) for name in fields}
 
-    def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Is not asked for: there are no records to be read elsewhere.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(f"{self.name} has no records: its samples are read by number only.")
-
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read payloads ahead, of the fields that were read last; errors are left to reading."""
         try:
@@ -158,10 +146,7 @@ class BetonSource:
         """Returns the number of the sample that has an id; the first one, where several have it."""
         found = self._ids.find(id)
         if found is None:
-            such_as = f", such as {quoted(self.ids(np.zeros(1, np.int64))[0])}" if len(self) else ""
-            raise ExampleNotFoundError(
-                f"{self.name}: there is no example {quoted(id)}: the file has {len(self)}{such_as}."
-            )
+            raise not_found(self, id, f"the file has {len(self)}{such_as(self)}.")
         return found
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:

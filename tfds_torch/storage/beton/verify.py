@@ -1,4 +1,4 @@
-"""Re-reads a whole `.beton` file, and says what of it could not be checked."""
+"""Reads a whole `.beton` file again, and reports what of it could not be checked."""
 
 import io
 import json
@@ -10,7 +10,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.beton.fields import BetonField, BetonJson
+from tfds_torch.storage.beton.fields import BetonField, BetonJson, payload_fields
 from tfds_torch.storage.beton.format import ALLOCATION, JPEG
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.ids import BetonIds
@@ -43,7 +43,7 @@ class BetonReport:
 
 
 def verify(path: str | os.PathLike[str], handlers: dict[str, BetonField] | None = None) -> BetonReport:
-    """Reads all of a file, and holds everything against what it says about itself.
+    """Reads all of a file, and compares everything with its checksums, pointers and counts.
 
     Args:
         path: of the file.
@@ -91,7 +91,7 @@ def _check_pages(head: Head, reader: BetonReader) -> None:
 def _check_payloads(head: Head, reader: BetonReader) -> None:
     """Compares every payload, and what lies between them: manifests of version 2."""
     assert head.manifest is not None  # noqa: S101 (the caller asked)
-    for name in head.payload_fields:
+    for name in payload_fields(head.fields):
         for start in range(0, head.layout.num_samples, _SAMPLES_AT_A_TIME):
             reader.compare(name, np.arange(start, min(start + _SAMPLES_AT_A_TIME, head.layout.num_samples)))
     table = reader.memory[head.table_at :].view(ALLOCATION)

@@ -151,11 +151,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         return PageWriter(self.fields, self.layout, self._file.write, self._take_page)
 
     def include(self, part: WrittenPart) -> None:
-        """Takes over what a page writer of another process has written.
-
-        Raises:
-            ConfigError: a sample was written twice, or does not exist.
-        """
+        """Takes over what a page writer of another process has written."""
         outside = (part.numbers < 0) | (part.numbers >= self.layout.num_samples)
         if outside.any():
             raise ConfigError(f"There is no sample {part.numbers[outside][0]}: num_samples={self.layout.num_samples}.")
@@ -271,13 +267,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
             raise self.cannot_write(error, int(self._is_written.sum()), num_pages) from error
 
     def cannot_write(self, error: OSError, num_done: int, num_pages: int) -> ExportError:
-        """Gives up, and returns the error for what the system refused to write, be it to another process's page writer.
-
-        Args:
-            error: the system's.
-            num_done: samples that were written until then.
-            num_pages: pages that were written.
-        """
+        """Gives up, and returns the error for a refused write; num_done samples and num_pages pages were written."""
         if hasattr(self, "_file"):
             self.discard()  # What it took is free again.
         return ExportError(f"{self._describe(error, num_done, num_pages)} What was there before is untouched.")

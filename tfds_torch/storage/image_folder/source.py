@@ -3,19 +3,19 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.image_folder.listing import FolderListing, ListedSplit
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import other_kind
-from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found, such_as
 
 IMAGE, LABEL, FILENAME = "image", "label", "image/filename"
 """The features of an image folder, as TFDS calls them."""
@@ -23,21 +23,17 @@ IMAGE, LABEL, FILENAME = "image", "label", "image/filename"
 _SPECS = {IMAGE: FieldSpec((), object), LABEL: FieldSpec((), np.int64), FILENAME: FieldSpec((), object)}
 
 
-class ImageFolderSource:
+class ImageFolderSource(ReadByNumber):
     """A `Source` of image files. A file is opened only where its image is read; none stays open.
 
     Args:
         name: `name:version`.
         instructions: of one split expression; a split is one file, its folder, whose records are the images.
         listing: of the whole folder.
-
-    Raises:
-        ConfigError: instructions that contradict each other.
     """
 
     has_shards = False
-    streams: Literal["records", "numbers"] | None = "numbers"
-    obstacle: str | None = None
+    streams = "numbers"
 
     def __init__(self, name: str, instructions: Sequence[FileInstruction], listing: FolderListing) -> None:
         self.name, self.instructions, self.listing = name, tuple(instructions), listing
@@ -73,7 +69,7 @@ class ImageFolderSource:
         return len(self.table)
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Does nothing: asking for millions of files takes long, and each is only known to be whole when decoded."""
+        """Does nothing: a look at millions of files takes long, and only decoding shows that a file is whole."""
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns encoded values of examples in the order asked; see `Source`."""
@@ -92,20 +88,12 @@ class ImageFolderSource:
                 raise ConfigError(f"An example has no field {quoted(name)}: its fields are {', '.join(_SPECS)}.")
         return columns
 
-    def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Is not asked for: there are no records to be read elsewhere.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(f"{self.name} has no records: its images are files of their own.")
-
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read the images ahead, where it can."""
         if not hasattr(os, "posix_fadvise"):
             return
         for path in self._paths(*self.table.find(index)):
-            try:  # What is wrong with a file is said when it is read.
+            try:  # Reading reports what is wrong with a file.
                 if other_kind(os.stat(path)) is None:
                     _advise(path)
             except OSError:
@@ -128,12 +116,11 @@ class ImageFolderSource:
             if record >= 0 and os.path.basename(item.path) == split and item.skip <= record < item.skip + item.take:
                 return item.first_index + record - item.skip
         if record >= 0:
-            raise self._not_found(id, "the image is there, but outside the split.")
+            raise not_found(self, id, "the image is there, but outside the split.")
         hint = did_you_mean(split, self.listing.splits) if listed is None else ""
         if listed is not None and label not in class_names:
             hint = did_you_mean(label, class_names)
-        such_as = f", such as {quoted(self.ids(np.zeros(1, np.int64))[0])}" if len(self) else ""
-        raise self._not_found(id, f"ids are paths below {self.listing.root}, with '/'{such_as}.{hint}")
+        raise not_found(self, id, f"ids are paths below {self.listing.root}, with '/'{such_as(self)}.{hint}")
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
         """Returns the error for an image that cannot be decoded; see `Source`."""
@@ -194,9 +181,6 @@ class ImageFolderSource:
     @property
     def _splits(self) -> list[ListedSplit]:
         return [self.listing.splits[os.path.basename(folder)] for folder in self.table.files]
-
-    def _not_found(self, id: str, reason: str) -> ExampleNotFoundError:
-        return ExampleNotFoundError(f"{self.name}: there is no example {quoted(id)}: {reason}")
 
 
 def _advise(path: str) -> None:

@@ -24,11 +24,7 @@ from tfds_torch.storage.shard_scans import Advance, open_shard
 
 
 class TfrecordWriter:
-    """Writes records of a TFRecord file, one after the other.
-
-    Args:
-        write: takes the next bytes of the file.
-    """
+    """Writes records of a TFRecord file, one after the other."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
@@ -57,15 +53,7 @@ _LARGE_RECORD_BYTES = 32 * 1024
 
 
 def count_records(path: str | os.PathLike[str]) -> int:
-    """Returns the number of records in a file, from their headers alone.
-
-    Args:
-        path: a local TFRecord file.
-
-    Raises:
-        ShardError: there is no such file, it is not a regular one, or it cannot be read.
-        CorruptRecordError: the file ends inside a record, or a length does not have its checksum.
-    """
+    """Returns the number of records in a file, from their headers alone."""
     return len(scan_offsets(path)) - 1
 
 
@@ -92,12 +80,7 @@ def scan_offsets(
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Yields the data of every record of a local file, with both checksums verified.
-
-    Raises:
-        ShardError: there is no such file, it is not a regular one, or it cannot be read.
-        CorruptRecordError: the file ends inside a record, or a length or data does not have its checksum.
-    """
+    """Yields the data of every record of a local file, with both checksums verified."""
     path = Path(path)
     shard_status(path)
     try:

@@ -81,11 +81,7 @@ class RecordIndex:
         return len(self._table)
 
     def locate(self, index: Int64Array) -> Located:
-        """Returns where examples, int64 [n], lie, in the order asked.
-
-        Raises:
-            ExampleNotFoundError: an index outside 0..len-1.
-        """
+        """Returns where examples, int64 [n], lie, in the order asked."""
         file, record = self._table.find(index)
         place = self._first_place[file] + record
         offset = self._offsets[place]
@@ -99,10 +95,6 @@ class RecordIndex:
 
         Returns:
             An index that was built again; None where this one is right, so that the file is damaged.
-
-        Raises:
-            ShardError: the file, or another one that is then scanned as well, does not hold what is promised of it.
-            CorruptRecordError: a length does not have its checksum.
         """
         count = self._table.num_in_file[file]
         found = scan_offsets(self.files[file])

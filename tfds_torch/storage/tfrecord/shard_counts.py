@@ -36,10 +36,6 @@ _Counts = dict[str, list[int]]  # path -> [size in bytes, mtime in ns, number of
 def check_shards(num_expected: Mapping[str, int], dataset: str) -> None:
     """Raises unless every file exists, is whole, and holds the expected number of records.
 
-    Args:
-        num_expected: local TFRecord file -> number of records.
-        dataset: what the files belong to, for the message.
-
     Raises:
         ShardError: a file is missing, or holds another number of records.
         CorruptRecordError: a file ends inside a record, or a header is damaged.

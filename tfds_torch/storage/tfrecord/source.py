@@ -73,9 +73,6 @@ class TfrecordReader:
     def read(self, index: Int64Array) -> list[bytes]:
         """Returns encoded examples in the order asked.
 
-        Args:
-            index: int64 [n], of examples; the same may be asked for twice.
-
         Raises:
             ExampleNotFoundError: an index outside the split.
             ShardError: a file is missing, cannot be opened or read, or has changed since it was indexed.

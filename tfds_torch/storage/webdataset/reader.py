@@ -21,11 +21,6 @@ class TarReader:
     exchanged for one of the same size and time is found.
 
     Processes and threads: may be used by several threads (single reads take turns) and after a fork.
-
-    Args:
-        index: of the tars.
-        paths: of the tars.
-        stamps: size in bytes and modification time in ns of each, when they were indexed.
     """
 
     def __init__(self, index: TarIndex, paths: Sequence[str], stamps: Sequence[Stamp]) -> None:
@@ -35,12 +30,7 @@ class TarReader:
         self._first_member = index.first[np.cumsum([0, *index.counts])[:-1]]
 
     def read(self, members: Int64Array) -> list[bytes]:
-        """Returns the contents of members, int64 [n], in the order asked.
-
-        Raises:
-            ShardError: a tar is missing, cannot be opened or read, or has changed since it was indexed.
-            CorruptRecordError: a header is not the one that was indexed.
-        """
+        """Returns the contents of members, int64 [n], in the order asked."""
         distinct, _, back = unique(members)
         ranges, header_crc = self._ranges_of(distinct), self._index.header_crc[distinct].tolist()
         found = list[bytes]()
@@ -56,11 +46,7 @@ class TarReader:
         return [found[place] for place in back.tolist()]
 
     def advise(self, members: Int64Array) -> None:
-        """Asks the system to read members, int64 [n], ahead; returns at once.
-
-        Raises:
-            ShardError: a tar is missing, cannot be opened, or has changed since it was indexed.
-        """
+        """Asks the system to read members, int64 [n], ahead; returns at once."""
         self._files.advise_ranges(lambda: self._ranges_of(unique(members).values))
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundEr
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.open_files import ProcessLock
-from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found, such_as
 from tfds_torch.storage.webdataset.reader import TarReader
 from tfds_torch.storage.webdataset.shard_paths import look_at, shard_paths
 from tfds_torch.storage.webdataset.tar_index import TarIndex, open_index, text_of
@@ -22,7 +22,7 @@ from tfds_torch.storage.webdataset.tar_index import TarIndex, open_index, text_o
 _logger = logging.getLogger(__name__)
 
 
-class WebDatasetSource:
+class WebDatasetSource(ReadByNumber):
     """A `Source` of tars. Building it maps their index, which is built where there is none; see `open_index`.
 
     Values are the bytes of members. An extension that is of no field can be read by its own name. A sample's id is its
@@ -38,10 +38,6 @@ class WebDatasetSource:
         ShardError: a tar is missing, or holds what cannot be read by number; a sample lacks a field that others have.
         CorruptRecordError: a tar was cut, or is none.
     """
-
-    has_shards = True
-    streams: Literal["records", "numbers"] | None = None
-    obstacle: str | None = None
 
     def __init__(self, urls: object, fields: Mapping[str, str]) -> None:
         self.paths = shard_paths(urls)
@@ -117,7 +113,7 @@ class WebDatasetSource:
         return sum(self.index.num_skipped)
 
     def alternatives_of(self, name: str) -> tuple[str, ...]:
-        """Returns the extensions of a field: those that it was given, else itself where it is one; empty: neither."""
+        """Returns the extensions of a field: those given for it, else its name where that is one; empty: neither."""
         return self.alternatives.get(name) or ((name,) if name in self.index.extensions else ())
 
     def has(self, name: str) -> bool:
@@ -125,7 +121,7 @@ class WebDatasetSource:
         return bool(len(self)) and bool(self._members_of(name)[0] >= 0)
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Holds the tars against their sizes and times, and opens them; see `Source`."""
+        """Compares the tars with their sizes and times, and opens them; see `Source`."""
         stamps = look_at(self.paths)
         if stamps != self._stamps:
             was, self._stamps = self._stamps, stamps
@@ -154,14 +150,6 @@ class WebDatasetSource:
         found = self._opened().read(np.concatenate([np.empty(0, np.int64), *members]))
         return {name: found[at * len(index) : (at + 1) * len(index)] for at, name in enumerate(fields)}
 
-    def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Is not asked for: there are no records to be read elsewhere.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(f"{self.name} has no records: its samples are read by number only.")
-
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read members ahead, of the fields that were read last; errors are left to reading."""
         try:
@@ -189,10 +177,7 @@ class WebDatasetSource:
                 found = None
             if found is not None:
                 return found
-        such_as = f", such as {quoted(self.ids(np.zeros(1, np.int64))[0])}" if len(self) else ""
-        raise ExampleNotFoundError(
-            f"{self.name}: there is no example {quoted(id)}: it has {len(self)} samples{such_as}."
-        )
+        raise not_found(self, id, f"it has {len(self)} samples{such_as(self)}.")
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
         """Returns the error for a sample whose content cannot be decoded; see `Source`."""
@@ -254,10 +239,10 @@ class WebDatasetSource:
         has = ", ".join(repr(self.index.extensions[one]) for one in self.index.extension[held].tolist())
         raise ShardError(
             f"{self.describe(index)} has no member {wanted} for the field {quoted(name)}, as "
-            f"{len(rows) - len(without)} "
-            f"other samples have; it has {has}. {len(without)} of {len(rows)} samples lack it. Where the field goes by "
-            f"another extension as well, name its extension in fields={{{quoted(name)}: '{known};...'}}; otherwise "
-            f"leave the field out of fields=, or write the tars again with it."
+            f"{len(rows) - len(without)} other samples have; it has {has}. {len(without)} of {len(rows)} samples lack "
+            f"it. Where the field goes by another extension as well, name its extension in "
+            f"fields={{{quoted(name)}: '{known};...'}}; otherwise leave the field out of fields=, or write the tars "
+            f"again with it."
         )
 
     def _report_skipped(self) -> None:

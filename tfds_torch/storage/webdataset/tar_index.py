@@ -139,11 +139,7 @@ def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str) -> TarI
 
 
 def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = None) -> TarIndex:
-    """Returns the index of one tar; see `find_members` for the arguments and errors.
-
-    Raises:
-        ShardError: also where its members are not samples.
-    """
+    """Returns the index of one tar; see `find_members` for the arguments and errors."""
     first, stops, offsets, sizes = array("q"), array("q"), array("q"), array("q")
     crcs, extensions, keys = array("I"), array("H"), bytearray()
     numbers: dict[bytes, int] = {}
@@ -223,11 +219,7 @@ def text_of(name: bytes) -> str:
 
 
 def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
-    """Returns one index of several tars, in their order.
-
-    Raises:
-        ShardError: a sample begins in one tar and ends in the next one.
-    """
+    """Returns one index of several tars, in their order."""
     extensions = tuple(sorted({name for tar in tars for name in tar.extensions}))
     if len(extensions) >= _MOST_EXTENSIONS:
         raise ShardError(f"{paths[0]} and the other tars have more than {_MOST_EXTENSIONS - 1:,} extensions.")

@@ -22,11 +22,7 @@ _SUM_OF_REST = sum(_MODE_TO_GROUP) + sum(_TIME) + 8 * ord(" ") + sum(_AFTER_CHEC
 
 
 class TarWriter:
-    """Writes members of a tar file, one after the other.
-
-    Args:
-        write: takes the next bytes of the file.
-    """
+    """Writes members of a tar file, one after the other."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write, self._num_bytes = write, 0
@@ -37,9 +33,6 @@ class TarWriter:
         Args:
             name: `<key>.<extension>`, ASCII.
             content: of the file.
-
-        Raises:
-            ConfigError: ustar has no room for the name or the content.
         """
         self._write(member_header(name, len(content)))
         self._write(content)
