@@ -145,11 +145,8 @@ EITHER = "Crops takes either boxes, or resized for the centres of whole images"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "Crops takes either boxes, or resized for the centres of whole images"),
-        (
-            {"boxes": BOX, "resized": rows((4, 4))},
-            "Crops takes either boxes, or resized for the centres of whole images",
-        ),
+        ({}, EITHER),
+        ({"boxes": BOX, "resized": rows((4, 4))}, EITHER),
         ({"boxes": [(0, 0, 4, 4)]}, "Crops: boxes must be a numpy array int64 [1, 4], not [(0, 0, 4, 4)]"),
         ({"boxes": BOX[0]}, "Crops: boxes must be a numpy array int64 [4, 4], not int64 [4]"),
         ({"boxes": BOX[:, :2]}, "Crops: boxes must be a numpy array int64 [1, 4], not int64 [1, 2]"),

@@ -69,62 +69,50 @@ def test_values_that_cannot_be_are_refused(kind: type, arguments: dict[str, Any]
         kind(**{"size": 224} | arguments)
 
 
-@pytest.mark.parametrize("name", ["scale", "ratio"])
-@pytest.mark.parametrize(
-    "value", [0.5, (0.5,), (0.1, 0.5, 1.0), (0.0, 1.0), (-0.1, 1.0), (0.9, 0.1), ("a", "b"), (0.1, math.nan), None]
-)
-def test_ranges_that_cannot_be_are_refused(name: str, value: Any) -> None:
-    limit = " <= 1" if name == "scale" else ""
-    message = f"TrainPreprocess: {name}={value!r} must be two numbers with 0 < least <= greatest{limit}."
-    with pytest.raises(ConfigError, match=re.escape(message) + "$"):
-        TrainPreprocess(size=224, **{name: value})
+NO_RANGES = [0.5, (0.5,), (0.1, 0.5, 1.0), (0.0, 1.0), (-0.1, 1.0), (0.9, 0.1), ("a", "b"), (0.1, math.nan), None]
+REFUSED: list[tuple[type, dict[str, Any], str]] = [
+    *(
+        (TrainPreprocess, {name: value}, f"{name}={value!r} must be two numbers with 0 < least <= greatest{limit}.")
+        for name, limit, values in (("scale", " <= 1", [*NO_RANGES, (0.08, 1.5)]), ("ratio", "", NO_RANGES))
+        for value in values
+    ),
+    *(
+        (TrainPreprocess, {"hflip": value}, f"hflip={value!r} must be a probability, 0 to 1.")
+        for value in (-0.1, 1.1, None, "0.5", True, math.nan, math.inf)
+    ),
+    *(
+        (TrainPreprocess, {"crop_padding": value}, f"crop_padding={value} must be an integer >= 0.")
+        for value in (-1, 1.5, True)
+    ),
+    *(
+        (
+            TrainPreprocess,
+            {"size": size, "crop_padding": padding},
+            f"crop_padding={padding} must be less than size={size}: there would be results of nothing but padding.",
+        )
+        for size, padding in ((32, 32), (32, 40), ((64, 16), 16))
+    ),
+    *(
+        (EvalPreprocess, {"crop_pct": value}, f"crop_pct={value!r} must be a fraction, above 0 and at most 1.")
+        for value in (0, -0.5, 1.01, None, True, math.nan)
+    ),
+    (
+        EvalPreprocess,
+        {"crop_mode": "centre"},
+        "unknown crop_mode 'centre': choose one of 'center', 'squash', 'border'. Did you mean 'center'?",
+    ),
+    (
+        EvalPreprocess,
+        {"interpolation": "random"},
+        "interpolation='random' is for training: choose 'bilinear' or 'bicubic'.",
+    ),
+]
 
 
-def test_a_scale_above_the_whole_image_is_refused() -> None:
-    message = r"TrainPreprocess: scale=\(0.08, 1.5\) must be two numbers with 0 < least <= greatest <= 1\."
-    with pytest.raises(ConfigError, match=message):
-        TrainPreprocess(size=224, scale=(0.08, 1.5))
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.1, None, "0.5", True, math.nan, math.inf])
-def test_a_flip_that_is_no_probability_is_refused(value: Any) -> None:
-    message = f"TrainPreprocess: hflip={value!r} must be a probability, 0 to 1."
-    with pytest.raises(ConfigError, match=re.escape(message) + "$"):
-        TrainPreprocess(size=224, hflip=value)
-
-
-@pytest.mark.parametrize("value", [-1, 1.5, True])
-def test_a_padding_that_is_no_number_of_pixels_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"TrainPreprocess: crop_padding={value} must be an integer >= 0."):
-        TrainPreprocess(size=32, crop_padding=value)
-
-
-@pytest.mark.parametrize(("size", "padding"), [(32, 32), (32, 40), ((64, 16), 16)])
-def test_a_padding_as_large_as_the_result_is_refused(size: Any, padding: int) -> None:
-    message = (
-        f"TrainPreprocess: crop_padding={padding} must be less than size={size}: there would be results of nothing but "
-        f"padding."
-    )
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        TrainPreprocess(size=size, crop_padding=padding)
-
-
-@pytest.mark.parametrize("value", [0, -0.5, 1.01, None, True, math.nan])
-def test_a_crop_that_is_no_fraction_is_refused(value: Any) -> None:
-    message = f"EvalPreprocess: crop_pct={value!r} must be a fraction, above 0 and at most 1."
-    with pytest.raises(ConfigError, match=re.escape(message) + "$"):
-        EvalPreprocess(size=224, crop_pct=value)
-
-
-def test_an_unknown_crop_mode_is_refused_with_the_nearest_one() -> None:
-    message = "unknown crop_mode 'centre': choose one of 'center', 'squash', 'border'. Did you mean 'center'?"
-    with pytest.raises(ConfigError, match=re.escape(f"EvalPreprocess: {message}")):
-        EvalPreprocess(size=224, crop_mode="centre")
-
-
-def test_evaluation_leaves_no_interpolation_to_chance() -> None:
-    with pytest.raises(ConfigError, match="interpolation='random' is for training: choose 'bilinear' or 'bicubic'"):
-        EvalPreprocess(size=224, interpolation="random")
+@pytest.mark.parametrize(("kind", "arguments", "message"), REFUSED)
+def test_values_of_one_kind_that_cannot_be_are_refused(kind: type, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{kind.__name__}: {message}") + "$"):
+        kind(**{"size": 224} | arguments)
 
 
 # What is taken

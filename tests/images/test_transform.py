@@ -16,7 +16,7 @@ from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.images import transform as transform_module
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.crops import Crops
-from tfds_torch.images.cutting import cut_alike
+from tfds_torch.images.cutting import cut_alike, cut_windows_of, mirror
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.preprocess import PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
@@ -242,3 +242,32 @@ def test_a_failure_has_the_position_among_all_images_whatever_the_buffers(how: s
     assert min(len(good), len(bad)) > 4
     for ends in ([0, 5], [0, 2, 5], [0, 3, 5], [0, 4, 5]):
         assert position_of([*good[:3], bad[0], good[3]], ends) == 3
+
+
+# Windows of many small images at once
+
+
+@pytest.mark.parametrize("num_channels", [1, 3, 4])
+@pytest.mark.parametrize(("size", "reach"), [((8, 9), 3), ((8, 9), 0), ((5, 4), 0), ((12, 20), 6)])
+def test_windows_are_those_of_each_image_padded(num_channels: int, size: tuple[int, int], reach: int) -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (20, 8, 9, num_channels), dtype=np.uint8)
+    room = np.array([8, 9]) - size
+    starts = rng.integers(np.minimum(room, 0) - reach, np.maximum(room, 0) + reach + 1, (20, 2))
+    fill = tuple(range(7, 7 + num_channels))
+    out = np.empty((20, *size, num_channels), np.uint8)
+    cut_windows_of(pixels, starts, fill, out)
+    for image, (top, left), window in zip(pixels, starts.tolist(), out, strict=True):
+        padded = np.full((60, 60, num_channels), fill, np.uint8)
+        padded[25:33, 25:34] = image
+        assert (window == padded[25 + top : 25 + top + size[0], 25 + left : 25 + left + size[1]]).all()
+
+
+def test_some_are_mirrored_where_they_lie() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 3, 5, 3), dtype=np.uint8)
+    flips, before = np.array([True, False, True, False, False, True]), pixels.copy()
+    mirror(pixels, flips)
+    assert (pixels[flips] == before[flips, :, ::-1]).all()
+    assert (pixels[~flips] == before[~flips]).all()
+    mirror(pixels, np.zeros(6, np.bool_))
+    assert (pixels[~flips] == before[~flips]).all()
