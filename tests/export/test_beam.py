@@ -16,6 +16,7 @@ import pytest
 from conftest import INTERRUPTED, ROOT
 
 from export.beam_lives import FORMATS, NUM_SHARDS, Dying, Waiting, identities
+from export.exports import PATHS, contents
 from export.made_sources import Numbered
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.manifest import Shard
@@ -40,7 +41,7 @@ def start_with_beam(tmp_path: Path) -> Any:
         return subprocess.Popen(
             [PYTHON, *map(str, arguments)],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT}"},
+            env={**os.environ, **PATHS},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -70,10 +71,6 @@ def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") ->
             process.kill()
             pytest.fail(process.communicate()[1])
         time.sleep(0.01)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 
+from export.exports import PATHS
 from export.made_sources import PAGE, Numbered
 from tfds_torch.errors import ExportError
 from tfds_torch.export.exporting import export_dataset
@@ -65,8 +65,7 @@ except ExportError as error:
 def test_a_limit_of_the_files_size_is_met_by_a_worker_and_told_with_its_remedy(
     tmp_path: Path, run_python: Callable[..., Any]
 ) -> None:
-    path = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
-    done = run_python("-c", LIMITED, str(tmp_path / "a.beton"), env=path)
+    done = run_python("-c", LIMITED, str(tmp_path / "a.beton"), env=PATHS)
     assert "cannot be written: File too large. About " in done.stdout, done.stderr
     assert "of 32 samples), and no file may be as large, by a limit (ulimit -f) " in done.stdout
     assert os.listdir(tmp_path) == []

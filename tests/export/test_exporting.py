@@ -213,7 +213,7 @@ def test_what_can_only_be_iterated_is_iterated_once(tmp_path: Path, num_workers:
     assert [one["label"] for one in read_all(tmp_path / "b.beton")] == indices
 
 
-@pytest.mark.parametrize(("promised", "message"), [(30, "has 30 samples, and there are more"), (32, "ended after 31")])
+@pytest.mark.parametrize(("promised", "message"), [(30, "is 30, and there are more samples"), (32, "ended after 31")])
 def test_a_length_that_is_wrong_is_an_error(tmp_path: Path, promised: int, message: str) -> None:
     with pytest.raises(ExportError, match=message):
         export_dataset(Sized(31, promised), tmp_path / "a.beton", format="beton", chunk_size=4)

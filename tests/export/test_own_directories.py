@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.exports import contents
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import FORMATS, export_dataset
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def export(source: Any, out: Path, file_format: str) -> Any:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 
+from export.exports import contents, export, run_script
 from export.made_sources import Numbered, fail
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import shard_folder
-from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.plan import ShardSizes
 from tfds_torch.export.samples import NumberedSamples
 from tfds_torch.export.shard_folder import ShardFolder, verify_shards
@@ -43,14 +42,6 @@ def out(tmp_path: Path) -> Path:
     (folder / "more").mkdir()
     (folder / "more" / "inner.txt").write_text("inner")
     return folder
-
-
-def export(source: Any, out: Path, **options: Any) -> Any:
-    return export_dataset(source, out, **{"format": "webdataset", "num_shards": NEW, "num_workers": 1, **options})
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def num_shards_in(folder: Path) -> int:
@@ -376,15 +367,6 @@ def test_a_reader_opens_a_folder_whose_replacement_was_killed_between_two_rename
     assert os.listdir(tmp_path) == ["out"]
 
 
-def kill_exports(run_python: Callable[..., Any], root: Path, folder: Path, *arguments: str) -> dict[str, int]:
-    script = Path(__file__).with_name("killed_replacements.py")
-    path = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
-    done = run_python(str(script), str(root), str(folder), *arguments, env=path)
-    assert done.returncode == 0, done.stderr
-    counts: dict[str, int] = json.loads(done.stdout)
-    return counts
-
-
 @pytest.mark.parametrize(
     ("file_format", "exchange"),
     [
@@ -397,7 +379,7 @@ def kill_exports(run_python: Callable[..., Any], root: Path, folder: Path, *argu
 def test_a_kill_before_any_change_leaves_the_old_or_the_new_export_and_the_next_run_completes_it(
     run_python: Callable[..., Any], exported_root: Path, tmp_path: Path, file_format: str, exchange: str
 ) -> None:
-    counts = kill_exports(run_python, exported_root, tmp_path, file_format, exchange)
+    counts = run_script(run_python, "killed_replacements.py", exported_root, tmp_path, file_format, exchange)
     assert {name: counts[name] for name in ("broken", "lost", "rewritten", "wrong")} == dict.fromkeys(
         ("broken", "lost", "rewritten", "wrong"), 0
     )

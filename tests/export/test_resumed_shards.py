@@ -1,9 +1,10 @@
-"""Exports of shards that were not completed, that another export meets, or that the system refuses to write."""
+"""Exports of shards that go on with what is there, meet another export, are refused, or are verified."""
 
 import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,31 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 
+from export.exports import FORMATS, PATHS, contents, export
 from export.made_sources import Numbered, fail
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import shard_folder
+from tfds_torch.export.command import main
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.array_record import writer as array_record
 
-FORMATS = ("webdataset", "tfrecord", "array_record")
-
 
 @pytest.fixture
 def photos(exported_root: Path) -> ParserTfds:
     return ParserTfds(exported_root, "photos")
-
-
-def export(source: Any, out: Path, **options: Any) -> Any:
-    return export_dataset(source, out, **{"format": "webdataset", "num_shards": 5, "num_workers": 2, **options})
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize(
@@ -319,8 +311,70 @@ except ExportError as error:
 def test_a_shard_that_is_larger_than_a_file_may_be_is_told_with_what_to_do(
     exported_root: Path, tmp_path: Path, run_python: Callable[..., Any], file_format: str
 ) -> None:
-    path = {"PYTHONPATH": str(ROOT)}
-    done = run_python("-c", LIMITED, str(exported_root), str(tmp_path / "out"), file_format, env=path)
+    done = run_python("-c", LIMITED, str(exported_root), str(tmp_path / "out"), file_format, env=PATHS)
     assert "failed: File too large. No file of that size is allowed there" in done.stdout, done.stderr
     assert "smaller shards (--max-count, with --overwrite)" in done.stdout
     assert sorted(os.listdir(tmp_path / "out")) == ["export-train.json"]
+
+
+def test_verify_reads_the_split_that_was_written_and_no_other(exported_root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export(ParserTfds(exported_root, "digits"), out, format="tfrecord", num_shards=2)
+    shard = out / "digits-train.tfrecord-00001-of-00002"
+    os.truncate(shard, 100)
+    flags = ["--name", "digits", "--root", str(exported_root), "--format", "tfrecord", "--split", "test[:9]"]
+    assert main([*flags, "--workers", "1", "--verify", str(out)]) == 0
+    verify_shards(out, "test[:9]")
+    for split in (None, "train"):
+        with pytest.raises(ExportError, match=f"1 of 2 shards are not what was written, such as {shard.name}"):
+            verify_shards(out, split)
+    with pytest.raises(ConfigError, match="holds no export of the split 'validation'"):
+        verify_shards(out, "validation")
+
+
+@pytest.mark.parametrize("name", ["nowhere", "file", "a\0b", "x" * 300])
+def test_what_is_not_a_folder_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be read as a folder of an export"):
+        verify_shards(tmp_path / name)
+
+
+def export_labels(labels: list[int], out: Path, overwrite: bool = False) -> int:
+    """Exports a dataset without a fingerprint, and returns how many of its shards were kept."""
+    samples = [{"label": label} for label in labels]
+    return int(export(samples, out, num_shards=None, max_count=2, overwrite=overwrite).num_kept)
+
+
+@pytest.mark.parametrize("changed", [[100, 101, 102, 103, 104], [9, 1, 2, 3, 4], [0, 1, 9, 3, 4], [0, 1, 2, 3, 9]])
+def test_other_samples_are_refused_and_overwrite_replaces_all_shards(tmp_path: Path, changed: list[int]) -> None:
+    out = tmp_path / "out"
+    export_labels([0, 1, 2, 3, 4], out)
+    (out / "list-all-000000.tar").write_bytes(b"damaged")
+    with pytest.raises(ConfigError, match="which stays: source samples is"):
+        export_labels(changed, out)
+    assert export_labels(changed, out, overwrite=True) == 0
+    export_labels(changed, tmp_path / "new")
+    assert contents(out) == contents(tmp_path / "new")
+
+
+def test_the_same_samples_keep_their_shards(tmp_path: Path) -> None:
+    export_labels([0, 1, 2, 3, 4], tmp_path / "out")
+    assert export_labels([0, 1, 2, 3, 4], tmp_path / "out") == 3
+
+
+@pytest.mark.parametrize("file_format", ["webdataset", "tfrecord"])
+def test_the_number_of_bytes_that_is_advised_is_the_least_that_works(
+    exported_root: Path, tmp_path: Path, file_format: str
+) -> None:
+    parser = ParserTfds(exported_root, "digits", "test[:20]")
+
+    def export_with(max_bytes: int) -> None:
+        export(parser, tmp_path / "out", format=file_format, num_shards=None, max_bytes=max_bytes)
+
+    with pytest.raises(ConfigError, match="Allow ") as caught:
+        export_with(100)
+    advised = int(re.findall(r"Allow ([\d,]+) or more", str(caught.value))[0].replace(",", ""))
+    with pytest.raises(ConfigError, match=f"Allow {advised:,} or more"):
+        export_with(advised - 1)
+    export_with(advised)
+    assert max(path.stat().st_size for path in (tmp_path / "out").glob("digits-*")) <= advised

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from PIL import Image
 from tfds_fixtures import Datasets
 
+from export.exports import PATHS, contents
 from export.made_sources import Numbered, image_of
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import export_dataset
@@ -62,10 +62,6 @@ def stored(parser: ParserTfds) -> list[Any]:
     return parser.encoded_examples(np.arange(parser.num_examples), parser.encoded_names())
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def image_in(sample: dict[str, Any], name: str = "") -> bytes:
     (found,) = (sample[one] for one in (f"{name}jpg", f"{name}png") if one in sample)
     return bytes(found)
@@ -81,23 +77,6 @@ def test_the_real_webdataset_reads_images_labels_and_keys(exported_root: Path, t
     assert [image_in(one) for one in there] == [one.image for one in was]
     if parser.class_names:
         assert [int(one["cls"]) for one in there] == [one.label for one in was]
-
-
-def test_fields_of_every_form_keep_values_and_types(exported_root: Path, tmp_path: Path) -> None:
-    parser = open_parser(exported_root, "oxford_iiit_pet")
-    export_dataset(parser, tmp_path / "pet", format="webdataset", num_workers=1, names={"file_name": "source"})
-    for number, (one, was) in enumerate(zip(read_tars(tmp_path / "pet"), stored(parser), strict=True)):
-        assert one["__key__"] == f"{number:09d}"
-        assert one["source.txt"] == was.features["file_name"]
-        assert image_in(one, "segmentation_mask.") == was.features["segmentation_mask"]
-        box, species = (np.load(io.BytesIO(one[f"{name}.npy"])) for name in ("head_bbox", "species"))
-        assert (box.dtype, box.tolist()) == (np.float32, was.features["head_bbox"].tolist())
-        assert (species.dtype, species.shape, species) == (np.int64, (), was.features["species"])
-    parser = open_parser(exported_root, "coco/2017")
-    export_dataset(parser, tmp_path / "coco", format="webdataset", num_workers=1)
-    for one, was in zip(read_tars(tmp_path / "coco"), stored(parser), strict=True):
-        objects = json.loads(one["objects.json"])
-        assert {key: np.asarray(value).tolist() for key, value in was.features["objects"].items()} == objects
 
 
 def test_what_a_tar_file_cannot_hold_is_named_or_left_out(datasets: Datasets, tmp_path: Path) -> None:
@@ -388,7 +367,7 @@ print(json.dumps(largest))
 
 
 def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path, run_python: Callable[..., Any]) -> None:
-    done = run_python("-c", MEASURED, str(tmp_path), env={"PYTHONPATH": str(ROOT)})
+    done = run_python("-c", MEASURED, str(tmp_path), env=PATHS)
     assert done.returncode == 0, done.stderr
     few, many = json.loads(done.stdout)
     assert many - few < 60 * 2**20  # Of 304 MiB more that were written.

@@ -23,10 +23,10 @@ def _main() -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
         return run_cache(sys.argv[2:]) if flags is None else run(flags)
-    except KeyboardInterrupt:  # One more, while the first one was told.
+    except KeyboardInterrupt:  # One more, while the first one was reported.
         return _INTERRUPTED
     finally:
-        for number in ending:  # What is done is done; what is left is the end of Python.
+        for number in ending:  # Only the end of Python is left.
             signal.signal(number, signal.SIG_IGN)
         exec("")  # noqa: S102 (where Ctrl-C met code in a string, a dataclass's, Python would end by the signal)
 

@@ -10,29 +10,37 @@ Each shard is written by a fresh process, which has none of the worker's threads
 exception in the worker, and most runners try the shard again.
 """
 
+import importlib.util
+import io
 import pickle
+import re
 import secrets
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from tfds_torch import __version__
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.beam_pipeline import make_pipeline
 from tfds_torch.export.shard_file import write_for_good
 from tfds_torch.export.shard_folder import ShardFolder, has_size
 from tfds_torch.export.workers import Progress
 from tfds_torch.export.write_shards import DoneShard, WriteShards
+from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.printable import quoted
 
 _LOOK_S = 0.5
+_USUAL = ("DirectRunner", "FnApiRunner", "PrismRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
+_OF_THIS_MACHINE = ("apache_beam.runners.direct.", "apache_beam.runners.portability.fn_api_runner.")
+"""Modules of the runners that pass no option on."""
+_OPTION = re.compile(r"(?:--)?([A-Za-z][\w-]*)(?:=.*)?", re.DOTALL)
 
 
 class BeamRunner:
@@ -105,8 +113,10 @@ class BeamRunner:
         return done
 
     def _failure(self, error: Exception, folder: ShardFolder) -> ExportError:
-        said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        return ExportError(f"The export to {folder.target} failed on {self.name}: {said[-1]}\n{folder.describe_kept()}")
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        return ExportError(
+            f"The export to {folder.target} failed on {self.name}: {lines[-1]}\n{folder.describe_kept()}"
+        )
 
 
 class _WriteShard:
@@ -219,3 +229,81 @@ def _pickle(job: WriteShards) -> bytes:
             f"The dataset cannot be sent to Beam's workers ({type(error).__name__}: {error}): keep open files, locks "
             f"and connections out of it, or leave beam_runner out."
         ) from error
+
+
+def make_pipeline(name: object, options: Sequence[str]) -> Any:
+    """Returns a pipeline of Apache Beam without steps.
+
+    Args:
+        name: of the runner: one of Beam's, also without "Runner", in any case, or the full name of a class.
+        options: of the pipeline, such as "direct_num_workers=2", with or without "--".
+
+    Raises:
+        ConfigError: Beam is not installed, there is no such runner, or the options cannot be read or do not suit it.
+    """
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"beam_runner={quoted(name)} must be the name of a runner, such as {', '.join(_USUAL)}.")
+    is_sequence = isinstance(options, Sequence) and not isinstance(options, str | bytes)
+    if not is_sequence or not all(isinstance(one, str) for one in options):
+        raise ConfigError(
+            f"beam_options={quoted(options)} must be a sequence of texts NAME=VALUE, such as ['parallelism=8']."
+        )
+    if importlib.util.find_spec("apache_beam") is None:
+        raise ConfigError(
+            f"beam_runner={quoted(name)} (--beam-runner): Apache Beam is not installed: "
+            f"`pip install 'tfds-torch[beam]'`, best into an environment of its own."
+        )
+    import apache_beam as beam
+
+    runner = _make_runner(name)
+    made = _make_options(options, is_local=type(runner).__module__.startswith(_OF_THIS_MACHINE))
+    try:
+        return beam.Pipeline(runner=runner, options=made)
+    except ValueError as error:
+        reason = " ".join(line.strip() for line in str(error).splitlines())
+        raise ConfigError(f"beam_options (--beam-options) do not suit {name}: {reason}") from error
+
+
+def _make_runner(name: str) -> Any:
+    from apache_beam.options.pipeline_options import StandardOptions
+    from apache_beam.runners.runner import create_runner
+
+    try:
+        return create_runner(name)
+    except ValueError:
+        raise ConfigError(
+            f"beam_runner={quoted(name)} (--beam-runner) is not a runner of Beam's: choose {', '.join(_USUAL)}, or the "
+            f"full name of a class.{did_you_mean(name, StandardOptions.KNOWN_RUNNER_NAMES)}"
+        ) from None
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigError(f"beam_runner={quoted(name)} (--beam-runner) cannot be had: {error}.") from error
+
+
+def _make_options(options: Sequence[str], is_local: bool) -> Any:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    for one in options:
+        option = _OPTION.fullmatch(one)
+        if option is None or option[1] == "help":
+            raise ConfigError(
+                f"beam_options (--beam-options): {quoted(one)} must have the form NAME=VALUE, or be a NAME."
+            )
+        if option[1] == "runner":
+            raise ConfigError("beam_options (--beam-options): the runner is named by beam_runner (--beam-runner).")
+    output = io.StringIO()  # argparse's: all that can be given, and then what is wrong.
+    try:
+        with redirect_stderr(output):
+            made = PipelineOptions([f"--{one.removeprefix('--')}" for one in options])
+            given = made.get_all_options(retain_unknown_options=True)
+    except SystemExit:
+        why = output.getvalue().strip().rpartition("error: ")[2]
+        raise ConfigError(
+            f"beam_options (--beam-options) {quoted(' '.join(options))}: Beam refuses them: {why}."
+        ) from None
+    known = PipelineOptions([]).get_all_options()
+    if is_local and (unknown := sorted(given.keys() - known.keys())):  # Others hand them to their servers.
+        raise ConfigError(
+            f"beam_options (--beam-options): {quoted(unknown[0])} has no effect on a runner of this machine: leave it "
+            f"out.{did_you_mean(unknown[0], known)}"
+        )
+    return made

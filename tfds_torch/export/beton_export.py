@@ -189,8 +189,8 @@ class BetonExport:
         except (ExportError, ConfigError, MemoryError):
             raise
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise ExportError(f"{self._context} {self._samples.name} raised {said}. {self._next_step}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise ExportError(f"{self._context} {self._samples.name} raised {reason}. {self._next_step}") from error
 
 
 class _PageFiller:

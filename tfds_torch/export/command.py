@@ -37,13 +37,9 @@ _COMMAND = "python -m tfds_torch.export"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code.
+    """Runs the command with its arguments (None: those of this process) and returns its exit code.
 
-    Args:
-        arguments: what follows the command's name; None: those of this process.
-
-    Returns:
-        0 written, 1 not written or not verified, 2 wrong usage or no such dataset, 130 interrupted.
+    It is 0: written, 1: not written or not verified, 2: wrong usage or no such dataset, or 130: interrupted.
     """
     return run(parse_arguments(arguments))
 
@@ -56,7 +52,7 @@ def run(flags: argparse.Namespace) -> int:
     report: ExportReport | None = None
     flags.out = os.path.expanduser(flags.out)  # As export_dataset does, where no shell has.
     was = _identity(flags.out)
-    before = signal.signal(signal.SIGTERM, _interrupt)  # Whoever ends this process leaves nothing behind, either.
+    before = signal.signal(signal.SIGTERM, _interrupt)  # SIGTERM leaves nothing behind, either.
     try:
         report = _export(flags, errors)
         if flags.verify:
@@ -87,7 +83,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Returns what tells a file from the one that takes its place; None: there is none."""
+    """Returns an identity that differs from that of a file in the same place later; None: there is no file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a null character.
@@ -96,7 +92,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _unwritten(flags: argparse.Namespace) -> str:
-    """Returns how an export is left that was interrupted."""
+    """Returns what an interrupted export has left, as the end of a sentence."""
     if flags.format not in SHARDED or _identity(flags.out) is None:
         return "is as it was"
     whole = AtomicFolder(Path(flags.out))
@@ -112,7 +108,7 @@ def _unwritten(flags: argparse.Namespace) -> str:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Which dataset is exported; see `tfds_torch.check.opening.Choice`."""
+    """The exported dataset, as a `tfds_torch.check.opening.Choice`."""
 
     config: Config
     root: str | None
@@ -173,7 +169,7 @@ def _choice(flags: argparse.Namespace) -> _Choice:
     config = Config(name=flags.name) if flags.config is None else load_config(flags.config)
     name = flags.name or config.name
     split = flags.split or config.split or (None if is_one_split(name) else "train")
-    # Every example once, in order: what a recipe says of training has no use here.
+    # Every example once, in order: a recipe's options for training have no use here.
     config = replace(
         config, name=name, split=split, is_training=False, shuffle=None, repeats=0, remainder=None, read=ReadOptions()
     )
@@ -201,7 +197,7 @@ def _words(options: str | None) -> list[str]:
 
 @contextmanager
 def _progress(unit: str, errors: Console) -> Iterator[Callable[[int, int], None]]:
-    """Shows on a terminal how far the work is; from its first step on, since workers are forked before."""
+    """Shows progress on a terminal, from the first step on, since workers are forked before."""
     progress = make_progress(errors)
     task: TaskID | None = None
 

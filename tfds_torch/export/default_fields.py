@@ -1,4 +1,4 @@
-"""How values are stored where nothing else is asked for: as their declared form tells, else as a first value does."""
+"""How values are stored by default: by their declared form, else by the type of a first value."""
 
 import math
 from collections.abc import Mapping
@@ -25,16 +25,11 @@ from tfds_torch.storage.source import FieldSpec
 
 
 class CannotStoreError(Exception):
-    """Says why no field holds a value; never leaves this room."""
+    """The reason why no field holds a value; never leaves this room."""
 
 
 def field_of_spec(name: str, known: EncodedField, value: Any) -> BetonField:
-    """Returns how values of a declared form are stored.
-
-    Args:
-        name: of the field.
-        known: its form.
-        value: the first one, which only tells how images are encoded; None: there is none.
+    """Returns how values of a declared form are stored; a first value (or None) shows how images are encoded.
 
     Raises:
         CannotStoreError: in no way.

@@ -1,7 +1,7 @@
 """export_dataset: a dataset in another format, one file or a folder of shards, written by several processes."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tfds_torch.export.report import ExportReport
 from tfds_torch.export.samples import IteratedSamples, SampleSource, samples_of
 from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
+from tfds_torch.export.workers import Progress
 from tfds_torch.plan.arguments import check_flag, check_integer, did_you_mean
 from tfds_torch.runtime.limits import num_cores
 from tfds_torch.runtime.printable import quoted
@@ -24,7 +25,6 @@ from tfds_torch.storage.source import is_local
 
 FORMATS = ("beton", *SHARDED)
 DEFAULT_CHUNK = 100
-Progress = Callable[[int, int], object]
 
 
 def export_dataset(
@@ -148,7 +148,7 @@ def check_format(format: object) -> None:
 
 
 def local_path(out: object) -> str:
-    """Returns the path of what is written; raises ConfigError where it is not one of this machine."""
+    """Returns the path of the file or folder to write; raises ConfigError for a path that this machine cannot reach."""
     if not isinstance(out, str | os.PathLike):
         raise ConfigError(f"out={quoted(out)} must be the path of a file, or of a folder of shards.")
     if not os.fspath(out):  # The folder of the process would be a surprise.
@@ -159,23 +159,18 @@ def local_path(out: object) -> str:
             f"{path} is on another machine: files are written to file systems that are mounted here. Write to one, and "
             f"copy the files from there."
         )
-    _check_is_path(path)
-    return path
-
-
-def _check_is_path(path: str) -> None:
-    """Raises ConfigError where the system cannot even tell whether there is something."""
     try:
         os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):  # What is missing is made, or told with its folder.
+    except (FileNotFoundError, NotADirectoryError):  # The export makes it, or reports the missing folder.
         pass
     except (OSError, ValueError) as error:  # No permission, too long a name, a loop of links, a null character.
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"out={quoted(path)} cannot be written to: {why}. Choose another path.") from None
+    return path
 
 
 def _skipped(fields: object, file_format: str) -> tuple[str, ...]:
-    """Returns the fields that are left out, which is all that can be said of those of shards."""
+    """Returns the fields that are left out; a ConfigError for any other choice, which shards do not have."""
     if fields is not None and not isinstance(fields, Mapping):
         raise ConfigError(f"fields={quoted(fields)} must be a mapping by name, such as {{'mask': None}}.")
     for name, choice in (fields or {}).items():

@@ -1,7 +1,7 @@
 """Which fields a `.beton` file gets, and how they are stored: as asked for, else as a value or its spec tells."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.default_fields import CannotStoreError, field_of_spec, field_of_value
-from tfds_torch.export.values import converter
+from tfds_torch.export.values import convert
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
@@ -33,12 +33,11 @@ FieldChoice = BetonField | str | None
 
 @dataclass(frozen=True)
 class ChosenFields:
-    """The fields of a file, as a first sample tells them. It travels between processes, which a user's fields need not.
+    """The fields of a file, chosen by a first sample. It travels between processes, which a user's fields need not.
 
     Attributes:
-        fields: name in the file -> how it is stored; the name of a field that was asked for is as it was asked for.
-        keys: as in FieldPlan.
-        num_values: as in FieldPlan.
+        fields: name in the file -> how it is stored, or the name of the field that was asked for.
+        keys, num_values: as in FieldPlan.
     """
 
     fields: dict[str, BetonField | str]
@@ -46,18 +45,14 @@ class ChosenFields:
     num_values: int | None
 
     def plan(self, asked: Mapping[str, FieldChoice]) -> "FieldPlan":
-        """Returns what is taken out of each sample.
-
-        Args:
-            asked: as `check_choices` returns it.
-        """
+        """Returns the plan with the fields that were asked for."""
         fields = {name: asked[one] if isinstance(one, str) else one for name, one in self.fields.items()}
         return FieldPlan({name: _with_decoder(one) for name, one in fields.items()}, self.keys, self.num_values)
 
 
 @dataclass(frozen=True)
 class FieldPlan:
-    """What is taken out of each sample.
+    """Which values are taken from each sample.
 
     Attributes:
         fields: of the file, by their names there.
@@ -68,10 +63,6 @@ class FieldPlan:
     fields: dict[str, BetonField]
     keys: tuple[Any, ...]
     num_values: int | None
-    _converters: tuple[Callable[[Any], Any] | None, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_converters", tuple(converter(one) for one in self.fields.values()))
 
     def values(self, sample: Any) -> list[Any]:
         """Returns the values of a sample, for the fields, in their order.
@@ -91,19 +82,11 @@ class FieldPlan:
         ):
             found = f"{len(sample)} values" if isinstance(sample, tuple | list) else type(sample).__name__
             raise ConfigError(f"The sample is {found}, and the first one had {self.num_values} values.")
-        values = [sample[key] for key in self.keys]
-        return [
-            value if convert is None else convert(value)
-            for value, convert in zip(values, self._converters, strict=True)
-        ]
+        return [convert(field, sample[key]) for key, field in zip(self.keys, self.fields.values(), strict=True)]
 
 
 def check_choices(fields: object, names: object) -> tuple[dict[str, FieldChoice], dict[str, str]]:
-    """Returns what was asked for, before any sample is looked at.
-
-    Args:
-        fields: name -> how it is stored; None: nothing was asked for.
-        names: name -> its name in the file; None: as it is.
+    """Returns the arguments of an export by field, checked before any sample is read; None: nothing is asked for.
 
     Raises:
         ConfigError: not mappings of that form, an unknown short name, or a new name that is not a text.
@@ -134,28 +117,16 @@ def choose_fields(
     """Returns the fields of a file: image and label first, then the others in the sample's order.
 
     Args:
-        asked: as `check_choices` returns it; fields that are not named are stored as their value tells.
+        asked: as `check_choices` returns it; fields that are not named are stored by the type of their value.
         names: as `check_choices` returns it.
-        known: the source's fields, where it knows them; None: the sample tells.
+        known: the source's fields; None: the sample shows them.
         sample: the first one; None: there is none.
 
     Raises:
         ConfigError: unknown fields, or fields that cannot be stored; all of these are named.
     """
-    num_values = None
-    if known is None and not isinstance(sample, Mapping):
-        values, keys, num_values = named_values(asked, sample)
-    else:
-        values = {} if sample is None else dict(sample)
-        every = list(values if known is None else known)
-        keys = {name: name for name in [*(n for n in FIRST if n in every), *(n for n in every if n not in FIRST)]}
-    for what, given in (("fields", asked), ("names", names)):
-        for name in given:
-            if name not in keys:
-                raise ConfigError(
-                    f"{what} names {quoted(name)}, which is not a field: there are {', '.join(map(str, keys))}."
-                    f"{did_you_mean(name, map(str, keys))}"
-                )
+    values, keys, num_values = sample_fields(asked, known, sample)
+    check_are_fields(keys, fields=asked, names=names)
     chosen, refused = dict[str, BetonField | str](), list[str]()
     for name in keys:
         try:
@@ -241,9 +212,25 @@ def decode_image(image: bytes) -> "np.typing.NDArray[np.uint8]":
 _DECODER = ImageDecoder("RGB")
 
 
-def named_values(asked: Mapping[str, FieldChoice], sample: Any) -> tuple[dict[str, Any], dict[str, Any], int | None]:
-    """Returns the values of a sample that is a sequence, by name, and the position of each."""
-    if sample is None:  # Nothing is known but what was asked for.
+def sample_fields(
+    asked: Mapping[str, Any], known: Mapping[str, object] | None, sample: Any
+) -> tuple[dict[str, Any], dict[Any, Any], int | None]:
+    """Returns the values of a first sample by field; the key of each field, image and label first; and a length.
+
+    Args:
+        asked: names of fields; as many as a sequence has values are these values' names.
+        known: the source's fields; None: the sample shows them.
+        sample: the first one; None: there is none.
+
+    Returns:
+        The length is that of a sample that is a sequence; None: it is a mapping.
+    """
+    if known is not None or isinstance(sample, Mapping):
+        values = {} if sample is None else dict(sample)
+        every = list(values if known is None else known)
+        names = [*(name for name in FIRST if name in every), *(name for name in every if name not in FIRST)]
+        return values, {name: name for name in names}, None
+    if sample is None:  # Only the names that were asked for are known.
         return {}, {name: place for place, name in enumerate(asked)}, len(asked)
     if isinstance(sample, str | bytes) or not isinstance(sample, Sequence):
         raise ConfigError(
@@ -253,6 +240,17 @@ def named_values(asked: Mapping[str, FieldChoice], sample: Any) -> tuple[dict[st
     if len(asked) > len(sample):
         raise ConfigError(f"fields names {len(asked)} values, and a sample has {len(sample)}.")
     return dict(zip(names, sample, strict=True)), {name: place for place, name in enumerate(names)}, len(sample)
+
+
+def check_are_fields(keys: Mapping[Any, Any], **given: Iterable[str]) -> None:
+    """Raises a ConfigError for the names in an argument of the export that are not those of fields."""
+    for argument, names in given.items():
+        for name in names:
+            if name not in keys:
+                raise ConfigError(
+                    f"{argument} names {quoted(name)}, which is not a field: there are {', '.join(map(str, keys))}."
+                    f"{did_you_mean(name, map(str, keys))}"
+                )
 
 
 def _usual_names(sample: Sequence[Any]) -> list[str]:

@@ -14,18 +14,15 @@ _Identity = tuple[int, int]
 
 
 def check_is_not_read(samples: SampleSource, path: Path, is_folder: bool = False) -> None:
-    """Checks that an export does not write to what it reads.
+    """Raises ConfigError where an export would write to what it reads.
 
     Of a TFDS dataset, that is everything in its directory; of an image folder, everything in its root; of files, such
     as tars, these and, for a file, others of their form beside them; for a folder, the one that they are in.
 
     Args:
         samples: that are exported.
-        path: what is written.
-        is_folder: whether that is a folder of shards, and not a file.
-
-    Raises:
-        ConfigError: the path is one of these.
+        path: of the file, or of the folder of shards, that is written.
+        is_folder: whether it is a folder.
     """
     place = Path(os.path.realpath(path))
     own = _identity(place)

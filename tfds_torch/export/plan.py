@@ -200,8 +200,8 @@ def _flat(plan: ExportPlan) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    said = json.dumps(value)
-    return said if len(said) <= 100 else f"{said[:97]}..."
+    text = json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def split_label(expression: str) -> str:

@@ -25,14 +25,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Replacement:
-    """The way of an export's shards into a folder, in their places or by another folder that replaces it.
+    """Puts an export's shards into a folder: in their places, or in a new folder that replaces it.
 
     The caller has the folder's lock.
 
     Args:
-        folder: where the export is to be.
+        folder: of the export.
         plan: of the export.
-        metadata: names of TFDS's metadata that belong to it.
+        metadata: names of TFDS's metadata that the export writes.
     """
 
     def __init__(self, folder: ShardFolder, plan: ExportPlan, metadata: Sequence[str]) -> None:
@@ -41,16 +41,11 @@ class Replacement:
 
     @contextmanager
     def written(self) -> Iterator[ShardFolder]:
-        """Yields the folder that the shards are written to; afterwards `put` makes it the export's folder.
-
-        Raises:
-            OSError: it cannot be made, or what an earlier export left cannot be removed.
-            ExportError: another export writes there.
-        """
+        """Yields the folder that the shards are written to; afterwards `put` makes it the export's folder."""
         is_replaced = self._folder.holds_another(self._plan)
         if self._whole.is_put():
             with nullcontext() if is_replaced else self._warned():
-                remove_replaced(self._whole)
+                _remove_replaced(self._whole)
         if not is_replaced:
             if self._whole.note_of(self._whole.new) == self._plan.split:
                 self._whole.discard()  # Of an export that was given up.
@@ -67,7 +62,6 @@ class Replacement:
         """Gives a new folder, whose shards are complete, the files of the old one that are not replaced.
 
         Raises:
-            OSError: the new folder cannot be written to.
             ConfigError: a file that is not of an export has taken the name of a shard.
         """
         if new is self._folder:
@@ -87,16 +81,12 @@ class Replacement:
                         shutil.copy2(entry.path, new.path / entry.name)
 
     def put(self, new: ShardFolder) -> None:
-        """Makes a complete folder the export's folder.
-
-        Raises:
-            OSError: it cannot be put there; the old one is as it was.
-        """
+        """Makes a complete folder the export's folder; an OSError leaves the old one as it was."""
         if new is self._folder:
             return
         with self._warned():
             self._whole.put()
-            remove_replaced(self._whole)
+            _remove_replaced(self._whole)
 
     @contextmanager
     def _warned(self) -> Iterator[None]:
@@ -124,12 +114,7 @@ class Replacement:
 
 
 class _Replaced:
-    """What of a folder belongs to the export that is replaced.
-
-    Args:
-        folder: the old one.
-        split: of the export.
-    """
+    """The files of an old folder that belong to the replaced export of a split."""
 
     def __init__(self, folder: Path, split: str) -> None:
         self.manifest = manifest_name(split)
@@ -138,29 +123,24 @@ class _Replaced:
         self._others = [own_files_of(other) for other in manifests_in(folder) if other != path]
 
     def is_alone(self, name: str) -> bool:
-        """Whether a file goes with the export: it is not of another split, either."""
+        """Whether a file belongs to the replaced export alone."""
         if self._own is None:
             return False
         is_metadata = self._own.is_metadata(name) and not any(other.is_metadata(name) for other in self._others)
         return is_metadata or name in self._own
 
     def is_renewed(self, name: str) -> bool:
-        """Whether a file is of the export or of the metadata that it shares with other splits."""
+        """Whether a file belongs to the export or is metadata that it shares with other splits."""
         return self.is_alone(name) or any(other.is_metadata(name) for other in self._others)
 
 
-def remove_replaced(whole: AtomicFolder) -> None:
-    """Removes the old folder beside one that has replaced it, after what is not of the replaced export was moved.
-
-    Raises:
-        OSError: something cannot be moved or removed; the next call goes on with it.
-        ConfigError: a manifest cannot be read.
-    """
+def _remove_replaced(whole: AtomicFolder) -> None:
+    """Moves the files of others to the new folder, and removes the old one; after an OSError, the next call goes on."""
     split = whole.note_of(whole.path)
     for old in whole.left():
         replaced, new = _Replaced(old, split), own_files_in(whole.path)
         names = sorted(os.listdir(old), key=lambda name: (not replaced.is_renewed(name), name))
-        if replaced.manifest in names:  # Last: it tells what is not moved.
+        if replaced.manifest in names:  # Last: it names the files that are not moved.
             names.append(names.pop(names.index(replaced.manifest)))
         for name in names:
             source = old / name
@@ -173,7 +153,7 @@ def remove_replaced(whole: AtomicFolder) -> None:
 
 
 def _bring(source: Path, place: Path, is_taken: bool) -> None:
-    """Moves what is not of an export, and has perhaps appeared or changed since the files were linked."""
+    """Moves a file or folder of others, which may have appeared or changed since the files were linked."""
     if os.path.lexists(place):
         there, coming = place.lstat(), source.lstat()
         if os.path.samestat(there, coming):

@@ -52,9 +52,9 @@ def describe_field(field: object) -> str:
     """Returns how a field is stored, in short: an image's mode, and what else is not as usual."""
     if not is_dataclass(field):
         return repr(field)
-    said = []
+    parts = []
     for place, one in enumerate(fields(field)):
         value = getattr(field, one.name)
         if one.repr and (place == 0 or one.default is MISSING or value != one.default):
-            said.append(f"{one.name}={str(value) if one.name == 'dtype' else repr(value)}")
-    return f"{type(field).__name__}({', '.join(said)})"
+            parts.append(f"{one.name}={str(value) if one.name == 'dtype' else repr(value)}")
+    return f"{type(field).__name__}({', '.join(parts)})"

@@ -18,11 +18,11 @@ class SampleOrder:
 
     Args:
         num_samples: of the source.
-        indices: numbers of samples, in the file's order; also one several times. None: all of them.
+        indices: numbers of samples, in the file's order, perhaps one several times; None: all of them.
         shuffle_seed: of a shuffle of these; None: they stay in order.
 
     Raises:
-        ConfigError: an index outside the source, or something else than an index.
+        ConfigError: an index outside the source, or another type.
     """
 
     def __init__(self, num_samples: int, indices: Iterable[int] | None = None, shuffle_seed: int | None = None) -> None:
@@ -51,7 +51,7 @@ class SampleOrder:
         return self._numbers is not None and len(np.unique(self._numbers)) < len(self)
 
     def digest(self) -> str:
-        """Returns what tells these numbers in this order from others."""
+        """Returns a digest of these numbers in this order."""
         return hashlib.blake2b(self._all.tobytes(), digest_size=16).hexdigest()
 
     def places_of(self, number: int) -> list[int]:

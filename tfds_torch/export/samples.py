@@ -206,16 +206,14 @@ class IteratedSamples(SampleSource):
         chunk, number = [], -1
         for number, value in enumerate(self._all()):
             if number >= len(self):
-                raise ExportError(
-                    f"{self.name} said that it has {len(self)} samples, and there are more: no len() fits."
-                )
+                raise ExportError(f"{self.name}: its len() is {len(self)}, and there are more samples.")
             if places := order.places_of(number):
                 chunk.append((number, places, value))
             if len(chunk) >= chunk_size:
                 yield chunk
                 chunk = []
         if number + 1 < len(self):
-            raise ExportError(f"{self.name} said that it has {len(self)} samples, and ended after {number + 1}.")
+            raise ExportError(f"{self.name}: its len() is {len(self)}, and it ended after {number + 1} samples.")
         if chunk:
             yield chunk
 

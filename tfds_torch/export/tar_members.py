@@ -12,10 +12,9 @@ from PIL import Image
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.default_fields import CannotStoreError, check_has_no_images
-from tfds_torch.export.field_choice import FIRST, named_values
+from tfds_torch.export.field_choice import check_are_fields, sample_fields
 from tfds_torch.export.plan import safe_name
 from tfds_torch.export.values import is_tensor, to_json
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec
 
@@ -29,7 +28,7 @@ _SIGNATURES = {
 _IMAGES = (*_SIGNATURES.values(), "webp")
 _KINDS_OF_ARRAYS = "biufc"
 _BY_NAME = ("png", "json")
-"""Names of fields that say which of several kinds a value becomes: pixels an image, a number JSON."""
+"""Names of fields that choose among the kinds of a value: pixels become an image, a number JSON."""
 _MOST_SHOWN = 60
 """Letters of a value, in messages."""
 _WITHOUT_NAME = {"image": "image", "label": "cls"}
@@ -37,7 +36,7 @@ _WITHOUT_NAME = {"image": "image", "label": "cls"}
 _SAME = {"jpeg": "jpg"}
 """Extensions of the same values."""
 _SEVERAL = {"image": "jpg, png, ... as it was", "value": "npy of arrays, json of other values"}
-"""What is told of kinds of which a value says the extension."""
+"""Descriptions of kinds whose extension depends on the value."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,8 @@ class Member:
         except (KeyError, IndexError, TypeError):
             raise ConfigError(f"The sample has no {quoted(self.key)}, as the first one had.") from None
         try:
+            if is_tensor(value) and self.kind in ("image", "cls"):
+                value = np.asarray(value)
             extension, content = _ENCODERS[self.kind](value, self.dtype)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"Field {quoted(self.key)}: {error}") from None
@@ -100,27 +101,14 @@ def choose_members(
     Args:
         skipped: fields that are left out.
         names: of fields -> their new names.
-        known: the source's fields, where it knows them; None: the sample tells.
-        sample: the first one, where it tells.
+        known: the source's fields; None: the sample shows them.
+        sample: the first one; not needed where the fields are known.
 
     Raises:
         ConfigError: unknown fields, or fields that cannot be stored; all of these are named.
     """
-    keys: dict[Any, Any]
-    if known is None and not isinstance(sample, Mapping):
-        values, keys, _ = named_values({}, sample)
-    else:
-        values = {} if known is not None else dict(sample)
-        every = list(values if known is None else known)
-        keys = {name: name for name in [*(n for n in FIRST if n in every), *(n for n in every if n not in FIRST)]}
-    for what, given in (("fields", skipped), ("names", names)):
-        for name in given:
-            if name not in keys:
-                there = ", ".join(map(str, keys))
-                raise ConfigError(
-                    f"{what} names {quoted(name)}, which is not a field: there are {there}."
-                    f"{did_you_mean(name, map(str, keys))}"
-                )
+    values, keys, _ = sample_fields({}, known, sample)
+    check_are_fields(keys, fields=skipped, names=names)
     chosen, members, refused = list[Member](), list[Member](), list[str]()
     for name, key in keys.items():
         if name in skipped:
@@ -234,7 +222,7 @@ def _has_pixels(value: Any) -> bool:
 
 
 def _extension_in(name: str) -> str:
-    """Returns the extension that a field's name is; readers do not tell upper from lower case."""
+    """Returns the extension that is a field's name; readers do not tell upper from lower case."""
     return _SAME.get(name.lower(), name.lower())
 
 
@@ -251,8 +239,6 @@ def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
         if extension is None:
             raise ValueError(f"{content[:12]!r}... is not the beginning of a JPEG, PNG, GIF, BMP or WebP image.")
         return extension, content
-    if is_tensor(value):
-        value = np.asarray(value)
     if isinstance(value, np.ndarray):
         if value.dtype != np.uint8 or not _has_pixels(value):
             raise ValueError(f"{value.dtype} {list(value.shape)} is not uint8 [h, w] or [h, w, 1, 3 or 4].")
@@ -272,8 +258,6 @@ def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
 
 
 def _encode_class(value: Any, dtype: Any) -> tuple[str, bytes]:
-    if is_tensor(value):
-        value = np.asarray(value)
     if isinstance(value, np.ndarray) and value.shape == ():
         value = value[()]
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
@@ -301,12 +285,12 @@ def _encode_array(value: Any, dtype: Any) -> tuple[str, bytes]:
 
 
 def _shown(value: Any) -> str:
-    said = repr(value)
-    return said if len(said) <= _MOST_SHOWN else f"{said[:_MOST_SHOWN]}..."
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _encode_value(value: Any, dtype: Any) -> tuple[str, bytes]:
-    """Arrays keep their type and shape; what else has no declared form is JSON."""
+    """Encodes arrays with their type and shape, and other values without a declared form as JSON."""
     is_array = isinstance(value, np.ndarray | np.generic) and value.dtype.kind in _KINDS_OF_ARRAYS
     return _encode_array(value, None) if is_array else _encode_json(value, None)
 

@@ -1,4 +1,4 @@
-"""What TFDS keeps beside a dataset's shards, written for shards that are cut in another way.
+"""TFDS's metadata beside a dataset's shards, written for shards that are cut in another way.
 
 Source: tensorflow_datasets/core/dataset_info.py and proto/dataset_info.proto, as JSON.
 """
@@ -15,18 +15,14 @@ from tfds_torch.runtime.printable import quoted
 
 _INFO, _FEATURES = "dataset_info.json", "features.json"
 _OTHERS = ("*.labels.txt", "*.vocab", "*.subwords", "metadata.json")
-"""What features keep in files of their own: names of classes, vocabularies; and the dataset's metadata."""
+"""Files of features (names of classes, vocabularies) and of the dataset's metadata."""
 METADATA_FORMS = (_INFO, _FEATURES, *_OTHERS)
-"""Of names of files that are written beside shards."""
+"""Patterns for the names of files that are written beside shards."""
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
 def read_dataset_name(version_dir: Path) -> str:
-    """Returns the name by which a dataset's files are called.
-
-    Raises:
-        ConfigError: it cannot be read, or TFDS would not find files of that name.
-    """
+    """Returns the dataset's name in names of files; a ConfigError: TFDS would not find files of that name."""
     name = str(_read_info(version_dir)["name"])
     if safe_name(name) != name:
         raise ConfigError(
@@ -45,7 +41,7 @@ def metadata_names(version_dir: Path) -> list[str]:
 def write_metadata(
     version_dir: Path, folder: Path, plan: ExportPlan, shard_lengths: Sequence[int], num_bytes: int
 ) -> None:
-    """Lets TFDS open a folder of complete shards; splits that are there already stay.
+    """Writes the metadata that TFDS needs to open a folder of complete shards; splits that are there already stay.
 
     Args:
         version_dir: of the dataset whose records the shards hold.
@@ -53,10 +49,6 @@ def write_metadata(
         plan: of the shards.
         shard_lengths: examples of each shard.
         num_bytes: of all records.
-
-    Raises:
-        OSError: it cannot be written.
-        ConfigError: the dataset's own metadata cannot be read.
     """
     info = _read_info(version_dir)
     splits = {str(split.get("name")): split for split in _splits_there(folder)}

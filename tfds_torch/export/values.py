@@ -1,4 +1,4 @@
-"""Values of samples on their way into fields: what a field takes is made of what datasets have, where that is exact."""
+"""Values of samples, converted to those that fields take, where the conversion is exact."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,9 +15,10 @@ def is_tensor(value: Any) -> bool:
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in kind.__mro__)
 
 
-def converter(field: BetonField) -> Callable[[Any], Any] | None:
-    """Returns what makes a value that a field takes; None: it takes values as they are."""
-    return _CONVERTERS.get(type(field))
+def convert(field: BetonField, value: Any) -> Any:
+    """Returns the value that a field takes for a dataset's value."""
+    converter = _CONVERTERS.get(type(field))
+    return value if converter is None else converter(value)
 
 
 def to_json(value: Any) -> Any:

@@ -14,15 +14,15 @@ _KEY = "__key__"
 
 
 class WebDatasetShards(SampleSource):
-    """Tar files of WebDataset, to be exported. Needs the package webdataset (extra `webdataset`).
+    """Tar files of WebDataset, to be exported. It needs the package webdataset (extra `webdataset`).
 
     Their samples are counted first, all shards at a time; then each shard is read by one worker. The pipeline runs in
     these workers, twice, and must make the same samples both times.
 
     Args:
-        urls: of the shards, in the order of their samples; as one text with braces, such as
-            "train-{000..099}.tar", what WebDataset makes of it.
-        pipeline: makes of a shard's `webdataset.WebDataset` what yields its samples, dictionaries or tuples, such as
+        urls: of the shards, in the order of their samples; or one text with braces, such as
+            "train-{000..099}.tar", which WebDataset expands.
+        pipeline: turns a shard's `webdataset.WebDataset` into an iterable of samples, dictionaries or tuples, such as
             `lambda shard: shard.decode("rgb8").to_tuple("jpg", "cls")`. None: samples as they are stored, bytes by
             extension. The `__key__` of a dictionary becomes the id.
 

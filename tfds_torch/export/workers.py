@@ -151,9 +151,9 @@ class Workers(AbstractContextManager["Workers"]):
             # Not `send`, by which torch's tensors would travel as a file each, and there may be 1,024 files.
             message = pickle.dumps(task, pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # Of the user's own classes, any type.
-            said = f"{type(error).__name__}: {error}"
+            why = f"{type(error).__name__}: {error}"
             raise ExportError(
-                f"{self._context} {self._names.dataset}: its samples cannot be sent to a worker: {said}. Yield arrays, "
+                f"{self._context} {self._names.dataset}: its samples cannot be sent to a worker: {why}. Yield arrays, "
                 f"numbers, texts and bytes, or give a dataset with [], whose samples are made by the workers. "
                 f"{self._names.next_step}"
             ) from error
@@ -162,7 +162,7 @@ class Workers(AbstractContextManager["Workers"]):
         except BlockingIOError:
             raise self._stuck(worker, "has taken no task") from None
         except OSError:
-            while True:  # It has ended; before that it may have said why.
+            while True:  # It has ended; before that it may have sent why.
                 self._receive(worker)
 
     def _receive(self, worker: "_Worker") -> Any:
@@ -186,9 +186,9 @@ class Workers(AbstractContextManager["Workers"]):
         elif isinstance(error, TfdsTorchError) and failure.module == TfdsTorchError.__module__:
             error = ExportError(f"{self._context} {where}: {failure.message} {self._names.next_step}")
         else:
-            said = ": ".join(filter(None, (failure.name, failure.message.rstrip())))
-            said += "" if said.endswith((".", "!", "?")) else "."
-            return ExportError(f"{self._context} {where}: {said} {self._names.next_step}\n\n{raised_in}")
+            reason = ": ".join(filter(None, (failure.name, failure.message.rstrip())))
+            reason += "" if reason.endswith((".", "!", "?")) else "."
+            return ExportError(f"{self._context} {where}: {reason} {self._names.next_step}\n\n{raised_in}")
         error.__cause__ = RemoteTraceback(raised_in)
         return error
 

@@ -1,0 +1,31 @@
+"""Helpers for tests of exports: a short call, the contents of folders, and scripts in processes of their own."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from conftest import ROOT
+
+from tfds_torch.export.exporting import export_dataset
+
+FORMATS = ("webdataset", "tfrecord", "array_record")
+PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+
+
+def export(source: Any, out: Path, **options: Any) -> Any:
+    """Exports by one worker, to five tars unless the options say otherwise."""
+    return export_dataset(source, out, **{"format": "webdataset", "num_shards": 5, "num_workers": 1, **options})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def run_script(run_python: Callable[..., Any], name: str, *arguments: object) -> dict[str, int]:
+    """Returns the counts that a script of this folder prints as JSON."""
+    done = run_python(str(Path(__file__).with_name(name)), *map(str, arguments), env=PATHS)
+    assert done.returncode == 0, done.stderr
+    counts: dict[str, int] = json.loads(done.stdout)
+    return counts
