@@ -51,12 +51,7 @@ class BeamRunner:
         self.name = str(name)
 
     def write(self, job: WriteShards, progress: Progress | None) -> list[DoneShard]:
-        """Runs the pipeline to its end, and returns all shards, in order.
-
-        Raises:
-            OSError: the folder cannot be written to.
-            ExportError: the pipeline failed, or shards are missing after it.
-        """
+        """Runs the pipeline to its end, and returns all shards, in order; an ExportError: shards are missing."""
         path = job.folder.path / f".{job.folder.manifest.stem}-{secrets.token_hex(8)}.job"
         write_for_good(path, _pickle(job))
         try:
@@ -232,14 +227,11 @@ def _pickle(job: WriteShards) -> bytes:
 
 
 def make_pipeline(name: object, options: Sequence[str]) -> Any:
-    """Returns a pipeline of Apache Beam without steps.
+    """Returns a pipeline of Apache Beam without steps; a ConfigError says why there is none.
 
     Args:
         name: of the runner: one of Beam's, also without "Runner", in any case, or the full name of a class.
         options: of the pipeline, such as "direct_num_workers=2", with or without "--".
-
-    Raises:
-        ConfigError: Beam is not installed, there is no such runner, or the options cannot be read or do not suit it.
     """
     if not isinstance(name, str) or not name:
         raise ConfigError(f"beam_runner={quoted(name)} must be the name of a runner, such as {', '.join(_USUAL)}.")

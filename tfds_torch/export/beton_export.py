@@ -4,18 +4,18 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing import get_context
 from typing import Any
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.field_choice import ChosenFields, FieldChoice, FieldPlan, choose_fields
+from tfds_torch.export.field_choice import FieldChoice, FieldPlan, choose_fields
 from tfds_torch.export.report import ExportReport, describe_field
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.samples import ExampleNames, IteratedSamples, SampleSource, count_samples
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
-from tfds_torch.export.workers import Progress, Workers
+from tfds_torch.export.workers import Progress, Workers, choose_by_first
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.beton.pages import PageWriter, WrittenPart
 from tfds_torch.storage.beton.writer import BetonWriter
@@ -43,13 +43,7 @@ class FileRequest:
 
 
 class BetonExport:
-    """An export to a `.beton` file, whose steps have workers of their own.
-
-    Args:
-        samples: what is exported.
-        path: of the file.
-        num_workers: at most.
-    """
+    """An export to a `.beton` file, whose steps have workers of their own, num_workers at most."""
 
     def __init__(self, samples: SampleSource, path: str, num_workers: int) -> None:
         self._samples, self._path, self._num_workers = samples, path, num_workers
@@ -57,12 +51,7 @@ class BetonExport:
         self._names = ExampleNames(samples.name, self._next_step, samples.describe)
 
     def run(self, request: FileRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
-        """Writes the file.
-
-        Raises:
-            ConfigError: what is asked for cannot work; nothing was written.
-            ExportError: a sample or a write failed; what was there before is as it was.
-        """
+        """Writes the file; a ConfigError or ExportError leaves what was there before as it was."""
         began_s = time.monotonic()
         samples = self._samples
         if isinstance(samples, WebDatasetShards):
@@ -119,31 +108,15 @@ class BetonExport:
         shards.set_counts([counts[shard] for shard in range(num_shards)])
 
     def _choose(self, order: SampleOrder, request: FileRequest) -> FieldPlan:
-        """Returns the fields, chosen by a first sample where that is needed.
-
-        A worker reads that sample: what it opens or starts, no other worker inherits.
-        """
+        """Returns the fields, chosen by a first sample where that is needed."""
         samples, asked, names = self._samples, request.fields, request.names
         if isinstance(samples, IteratedSamples):
             first = self._iterate(lambda: samples.first(0, None))
             return choose_fields(asked, names, None, None if first is None else first.value).plan(asked)
-
-        def choose(number: int, metrics: StageMetrics) -> ChosenFields | ConfigError:
-            known, sample = samples.encoded_fields(), None
-            if len(order):
-                metrics.note_reading(number)
-                sample = samples.first(number, None if known is None else _readable(known, asked))
-            try:
-                return choose_fields(asked, names, known, None if sample is None else sample.value)
-            except ConfigError as error:  # It is about all samples, and not about this one.
-                return ConfigError(str(error))
-
-        number = order.number_at(0) if len(order) else 0
-        with Workers(1, choose, self._names, self._context) as workers:
-            chosen: ChosenFields | ConfigError = next(workers.run([number]))
-        if isinstance(chosen, ConfigError):
-            raise chosen
-        return chosen.plan(asked)
+        known = samples.encoded_fields()
+        wanted = None if known is None else _readable(known, asked)
+        choose = partial(choose_fields, asked, names, known)
+        return choose_by_first(samples, order, wanted, choose, self._names, self._context).plan(asked)
 
     def _class_names(self, plan: FieldPlan) -> dict[str, list[str]]:
         """Returns the names of labels, by the field that holds these in the file."""

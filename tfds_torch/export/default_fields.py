@@ -29,11 +29,7 @@ class CannotStoreError(Exception):
 
 
 def field_of_spec(name: str, known: EncodedField, value: Any) -> BetonField:
-    """Returns how values of a declared form are stored; a first value (or None) shows how images are encoded.
-
-    Raises:
-        CannotStoreError: in no way.
-    """
+    """Returns how values of a declared form are stored; a first value (or None) shows how images are encoded."""
     if known.kind == "image":
         if isinstance(value, np.ndarray):
             return BetonImage("raw")
@@ -64,11 +60,7 @@ def check_has_no_images(spec: Any) -> None:
 
 
 def field_of_value(name: str, value: Any) -> BetonField:
-    """Returns how values such as a first one are stored: encoded images keep their bytes, pixels stay pixels.
-
-    Raises:
-        CannotStoreError: in no way.
-    """
+    """Returns how values like a first one are stored: encoded images keep their bytes, pixels stay pixels."""
     if isinstance(value, Image.Image):
         return BetonImage("raw")
     if isinstance(value, bytes | bytearray):

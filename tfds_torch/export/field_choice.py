@@ -65,11 +65,7 @@ class FieldPlan:
     num_values: int | None
 
     def values(self, sample: Any) -> list[Any]:
-        """Returns the values of a sample, for the fields, in their order.
-
-        Raises:
-            ConfigError: the sample has other values than the first one, or one cannot be stored.
-        """
+        """Returns a sample's values for the fields; a ConfigError: it differs from the first sample."""
         if self.num_values is None:
             lacking = [key for key in self.keys if not isinstance(sample, Mapping) or key not in sample]
             if lacking:
@@ -86,11 +82,7 @@ class FieldPlan:
 
 
 def check_choices(fields: object, names: object) -> tuple[dict[str, FieldChoice], dict[str, str]]:
-    """Returns the arguments of an export by field, checked before any sample is read; None: nothing is asked for.
-
-    Raises:
-        ConfigError: not mappings of that form, an unknown short name, or a new name that is not a text.
-    """
+    """Returns the arguments of an export by field (None: nothing is asked for), checked before any sample is read."""
     given = {name: _field_value(name, one) for name, one in _mapping("fields", fields, "raw").items()}
     new = dict(_mapping("names", names, "picture"))
     for name, one in new.items():
@@ -198,11 +190,7 @@ def _with_decoder(chosen: Any) -> Any:
 
 
 def decode_image(image: bytes) -> "np.typing.NDArray[np.uint8]":
-    """Returns the pixels of an encoded image, uint8 [h, w, 3].
-
-    Raises:
-        ConfigError: it cannot be decoded.
-    """
+    """Returns the pixels of an encoded image, uint8 [h, w, 3]; a ConfigError: it cannot be decoded."""
     try:
         return _DECODER.decode(image, _DECODER.read_header(image))
     except ImageDecodeError as error:
@@ -215,15 +203,10 @@ _DECODER = ImageDecoder("RGB")
 def sample_fields(
     asked: Mapping[str, Any], known: Mapping[str, object] | None, sample: Any
 ) -> tuple[dict[str, Any], dict[Any, Any], int | None]:
-    """Returns the values of a first sample by field; the key of each field, image and label first; and a length.
+    """Returns a first sample's values by field; the key of each field, image and label first; and a sequence's length.
 
-    Args:
-        asked: names of fields; as many as a sequence has values are these values' names.
-        known: the source's fields; None: the sample shows them.
-        sample: the first one; None: there is none.
-
-    Returns:
-        The length is that of a sample that is a sequence; None: it is a mapping.
+    The length of a mapping is None. `asked` names the values of a sequence that has as many. `known` are the source's
+    fields; None: the sample shows them.
     """
     if known is not None or isinstance(sample, Mapping):
         values = {} if sample is None else dict(sample)

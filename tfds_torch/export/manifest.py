@@ -55,22 +55,14 @@ def manifests_in(folder: Path) -> list[Path]:
 
 
 def write_manifest(path: Path, plan: ExportPlan, shards: Sequence[Shard] | None, metadata: Sequence[str] = ()) -> None:
-    """Writes a plan, its shards (None: the export is not complete), and the names of TFDS's metadata beside them.
-
-    Raises:
-        OSError: it cannot be written; what was there is still there.
-    """
+    """Writes a plan, its shards (None: the export is not complete), and the names of TFDS's metadata beside them."""
     done = None if shards is None else [{"file": plan.file_name(shard.number), **asdict(shard)} for shard in shards]
     content = {"plan": plan.to_dict(), "shards": done, "metadata": list(metadata)}
     write_for_good(path, json.dumps(content, indent=1).encode())
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Returns the content of a manifest.
-
-    Raises:
-        ConfigError: it cannot be read, or is damaged.
-    """
+    """Returns the content of a manifest; a ConfigError: it cannot be read, or is damaged."""
     try:
         values = json.loads(path.read_bytes())
         plan, metadata = ExportPlan.from_dict(values["plan"]), values.get("metadata")

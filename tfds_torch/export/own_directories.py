@@ -14,15 +14,10 @@ _Identity = tuple[int, int]
 
 
 def check_is_not_read(samples: SampleSource, path: Path, is_folder: bool = False) -> None:
-    """Raises ConfigError where an export would write to what it reads.
+    """Raises ConfigError where an export to a path, of a file or of a folder of shards, would write to what it reads.
 
     Of a TFDS dataset, that is everything in its directory; of an image folder, everything in its root; of files, such
     as tars, these and, for a file, others of their form beside them; for a folder, the one that they are in.
-
-    Args:
-        samples: that are exported.
-        path: of the file, or of the folder of shards, that is written.
-        is_folder: whether it is a folder.
     """
     place = Path(os.path.realpath(path))
     own = _identity(place)

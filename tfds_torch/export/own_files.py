@@ -76,10 +76,5 @@ def own_files_of(manifest: Path) -> OwnFiles:
 
 
 def own_files_in(folder: Path) -> list[OwnFiles]:
-    """Returns the files of each export in a folder.
-
-    Raises:
-        OSError: it is not a folder, or may not be read.
-        ConfigError: a manifest cannot be read.
-    """
+    """Returns the files of each export in a folder; a ConfigError: a manifest cannot be read."""
     return [own_files_of(manifest) for manifest in manifests_in(folder)]

@@ -72,11 +72,7 @@ class ExportPlan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ExportPlan":
-        """Returns the plan of `to_dict`'s values, which anyone may have changed since.
-
-        Raises:
-            KeyError, TypeError, ValueError: a value is missing, of another type, or impossible.
-        """
+        """Returns the plan of `to_dict`'s values; a KeyError, TypeError or ValueError: somebody has damaged them."""
         if values["format"] not in SHARDED:
             raise ValueError(f"there is no format {quoted(values['format'])} of shards")
         for name in ("dataset", "split"):
@@ -103,11 +99,7 @@ class ExportPlan:
 
 @dataclass(frozen=True)
 class ShardSizes:
-    """How many shards are asked for, or how many examples and bytes a shard may have; None: not asked for.
-
-    Raises:
-        ConfigError: a value that cannot work, or not with another one.
-    """
+    """How many shards are asked for, or how many examples and bytes a shard may have; None: not asked for."""
 
     num_shards: int | None = None
     max_count: int | None = None
@@ -131,7 +123,7 @@ class ShardSizes:
         end_bytes: int = 0,
         block_bytes: int = 1,
     ) -> tuple[int, ...]:
-        """Returns where shards begin and end, as in ExportPlan.
+        """Returns where shards begin and end, as in ExportPlan; a ConfigError: there is no such division.
 
         Args:
             num_examples: of all shards, >= 1.
@@ -139,9 +131,6 @@ class ShardSizes:
             sizes: int64 [num_examples], bytes of each one in a shard; needed where max_bytes is given.
             end_bytes: of a file's end.
             block_bytes: a file is filled up to a multiple of these.
-
-        Raises:
-            ConfigError: more shards than examples or than MOST_SHARDS, or a shard would exceed max_bytes.
         """
         if self.max_bytes is not None and sizes is not None:
             bounds = _cut_by_bytes(sizes, self.max_bytes, end_bytes, block_bytes, self.max_count or num_examples)

@@ -27,12 +27,7 @@ _logger = logging.getLogger(__name__)
 class Replacement:
     """Puts an export's shards into a folder: in their places, or in a new folder that replaces it.
 
-    The caller has the folder's lock.
-
-    Args:
-        folder: of the export.
-        plan: of the export.
-        metadata: names of TFDS's metadata that the export writes.
+    The caller has the folder's lock. `metadata` are the names of TFDS's metadata that the export writes.
     """
 
     def __init__(self, folder: ShardFolder, plan: ExportPlan, metadata: Sequence[str]) -> None:
@@ -61,8 +56,7 @@ class Replacement:
     def carry_over(self, new: ShardFolder) -> None:
         """Gives a new folder, whose shards are complete, the files of the old one that are not replaced.
 
-        Raises:
-            ConfigError: a file that is not of an export has taken the name of a shard.
+        A ConfigError: a file that is not of an export has taken the name of a shard.
         """
         if new is self._folder:
             return

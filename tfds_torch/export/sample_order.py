@@ -20,9 +20,6 @@ class SampleOrder:
         num_samples: of the source.
         indices: numbers of samples, in the file's order, perhaps one several times; None: all of them.
         shuffle_seed: of a shuffle of these; None: they stay in order.
-
-    Raises:
-        ConfigError: an index outside the source, or another type.
     """
 
     def __init__(self, num_samples: int, indices: Iterable[int] | None = None, shuffle_seed: int | None = None) -> None:

@@ -35,11 +35,7 @@ WrittenShard = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class TarContent:
-    """Samples as members of tar files.
-
-    Attributes:
-        key: what members are called by: "number", the place in the export, or "id".
-    """
+    """Samples as members of tar files; key: their names, "number", the place in the export, or "id"."""
 
     source: SampleSource
     order: SampleOrder
@@ -47,12 +43,7 @@ class TarContent:
     key: str
 
     def write(self, places: range, file: ShardFile, metrics: StageMetrics) -> WrittenShard:
-        """Writes the samples of these places.
-
-        Raises:
-            WriteRefusedError: the file cannot be written.
-            TfdsTorchError: a sample cannot be read or stored.
-        """
+        """Writes the samples of these places; a WriteRefusedError: the file cannot be written."""
         tar, content_bytes = TarWriter(file.write), 0
         keys = set[str]()
         for key, sample in self._samples(places, metrics):

@@ -37,7 +37,7 @@ class ShardFolder:
 
     Args:
         path: of the folder.
-        split: as the plan calls it.
+        split: in the plan's form.
         is_shared: whether several machines write to it.
 
     Attributes:
@@ -132,9 +132,9 @@ class ShardFolder:
         return self.manifest.exists() and bool(plan.differences(read_manifest(self.manifest).plan))
 
     def begin(self, plan: ExportPlan, metadata: Sequence[str] = ()) -> dict[int, Shard]:
-        """Makes the folder the plan's, and returns the shards that were noted to be complete; the caller has the lock.
+        """Makes the folder the plan's, and returns the shards that were noted to be complete.
 
-        The folder does not hold an export of the split by another plan.
+        The caller has the lock; the folder does not hold an export of the split by another plan.
         """
         self.remove_unfinished(plan, metadata)
         if self.manifest.exists():
@@ -152,9 +152,6 @@ class ShardFolder:
         """Notes a shard that will be put in its place next; several processes may do so at once.
 
         A shard that a power failure takes back is written again.
-
-        Raises:
-            WriteRefusedError: the note cannot be written.
         """
         line = _line(shard)
         if self._is_shared:
@@ -201,9 +198,6 @@ class ShardFolder:
         """Makes the folder, and keeps other exports out of it until the block ends, and workers of this one with it.
 
         Those of other machines are not kept out: network file systems have no locks of folders.
-
-        Raises:
-            ExportError: another export writes there, or the folder cannot be made.
         """
         deadline = time.monotonic() + _WAIT_S
         while (descriptor := _lock(self.path)) is None:

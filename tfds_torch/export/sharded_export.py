@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from tfds_torch.export.shard_content import (
 from tfds_torch.export.shard_folder import KEPT, ShardFolder
 from tfds_torch.export.tar_members import Member, choose_members
 from tfds_torch.export.tfds_metadata import metadata_names, read_dataset_name, write_metadata
-from tfds_torch.export.workers import Job, Progress, Workers
+from tfds_torch.export.workers import Job, Progress, Workers, choose_by_first
 from tfds_torch.export.write_shards import DoneShard, WriteShards
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -70,28 +71,16 @@ class ShardRequest:
 
 
 class ShardedExport:
-    """An export to a folder of shards.
-
-    Args:
-        samples: what is exported: samples with numbers.
-        path: of the folder.
-        num_workers: processes, at most.
-        beam: writes the shards instead of them.
-    """
+    """An export of numbered samples to a folder of shards, by num_workers processes at most or by Beam."""
 
     def __init__(self, samples: SampleSource, path: str, num_workers: int, beam: BeamRunner | None = None) -> None:
         self._samples, self._path, self._num_workers, self._beam = samples, Path(path), num_workers, beam
         self._any_parser = samples.parser if isinstance(samples, ParserSamples) else None
         self._parser = self._any_parser if isinstance(self._any_parser, ParserTfds) else None
-        self._kept = KEPT
+        self._context, self._kept = f"The export to {path} failed.", KEPT
 
     def run(self, request: ShardRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
-        """Writes all shards that are not there yet, and what belongs to them.
-
-        Raises:
-            ConfigError: what is asked for cannot work; nothing was written.
-            ExportError: an example or a shard failed; complete shards stay.
-        """
+        """Writes all shards that are not there yet, and their metadata; after an ExportError, complete shards stay."""
         began_s = time.monotonic()
         self._check_places()
         order = SampleOrder(count_samples(self._samples), request.indices, request.shuffle_seed)
@@ -154,21 +143,8 @@ class ShardedExport:
         known, names = self._samples.encoded_fields(), request.names or {}
         if known is not None:
             return choose_members(request.skipped, names, known, None)
-
-        def choose(number: int, metrics: StageMetrics) -> tuple[Member, ...] | ConfigError:
-            metrics.note_reading(number)
-            first = self._samples.first(number, None)
-            try:
-                return choose_members(request.skipped, names, None, None if first is None else first.value)
-            except ConfigError as error:  # It is about all samples, and not about this one.
-                return ConfigError(str(error))
-
-        # What the first sample opens or starts, no other worker inherits.
-        with self._workers(1, choose) as workers:
-            found: tuple[Member, ...] | ConfigError = next(workers.run([order.number_at(0)]))
-        if isinstance(found, ConfigError):
-            raise found
-        return found
+        choose = partial(choose_members, request.skipped, names, None)
+        return choose_by_first(self._samples, order, None, choose, self._names(), self._context)
 
     def _records(self, file_format: str) -> RecordSource:
         """Returns the records that are copied, or says why there are none."""
@@ -334,8 +310,10 @@ class ShardedExport:
         check_is_not_read(self._samples, self._path, is_folder=True)
 
     def _workers(self, num_workers: int, job: Job) -> Workers:
-        names = ExampleNames(self._samples.name, self._kept, self._samples.describe)
-        return Workers(num_workers, job, names, f"The export to {self._path} failed.")
+        return Workers(num_workers, job, self._names(), self._context)
+
+    def _names(self) -> ExampleNames:
+        return ExampleNames(self._samples.name, self._kept, self._samples.describe)
 
 
 def _free_bytes(path: Path) -> str:

@@ -57,11 +57,7 @@ class Member:
     dtype: Any = None
 
     def encode(self, sample: Any) -> tuple[str, bytes]:
-        """Returns the extension, and the content.
-
-        Raises:
-            ConfigError: the sample lacks the field, or its value cannot be stored in that way.
-        """
+        """Returns extension and content; a ConfigError: the sample has no such field, or another kind of value."""
         try:
             value = sample[self.key]
         except (KeyError, IndexError, TypeError):

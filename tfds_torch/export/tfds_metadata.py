@@ -43,12 +43,7 @@ def write_metadata(
 ) -> None:
     """Writes the metadata that TFDS needs to open a folder of complete shards; splits that are there already stay.
 
-    Args:
-        version_dir: of the dataset whose records the shards hold.
-        folder: of the shards.
-        plan: of the shards.
-        shard_lengths: examples of each shard.
-        num_bytes: of all records.
+    `version_dir` is that of the dataset whose records the shards hold; `num_bytes` are those of all records.
     """
     info = _read_info(version_dir)
     splits = {str(split.get("name")): split for split in _splits_there(folder)}

@@ -22,11 +22,7 @@ def convert(field: BetonField, value: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Returns a value of the types that JSON has: arrays and tensors as lists, bytes as text.
-
-    Raises:
-        ConfigError: bytes that are not UTF-8, or keys of a mapping that become one text, such as 1 and "1".
-    """
+    """Returns a value of JSON's types: arrays and tensors as lists, bytes as text; a ConfigError: none fits."""
     if isinstance(value, bytes | bytearray):
         return _to_text(bytes(value))
     if is_tensor(value):

@@ -5,14 +5,16 @@ import pickle
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
+from tfds_torch.export.sample_order import SampleOrder
+from tfds_torch.export.samples import SampleSource
 from tfds_torch.runtime.failure import Failure, RemoteTraceback
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.process_tree import process_state
@@ -21,6 +23,7 @@ from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import init_worker, use_one_thread_of_torch
 
+Choice = TypeVar("Choice")
 LOOK_S = 0.2
 STUCK_S = 300.0
 """How long a worker may take for one sample."""
@@ -40,13 +43,10 @@ class Workers(AbstractContextManager["Workers"]):
 
     Args:
         num_workers: >= 1.
-        job: what they do; they inherit it.
-        names: what messages tell of what they read.
-        context: what was asked for, the beginning of every message.
+        job: of each worker.
+        names: for messages about samples.
+        context: the beginning of every message.
         finish: called by each worker when there are no more tasks; returns its last answer, or None.
-
-    Raises:
-        ConfigError: this system cannot fork.
     """
 
     def __init__(
@@ -83,8 +83,7 @@ class Workers(AbstractContextManager["Workers"]):
 
         Raises:
             ConfigError: as raised by the job.
-            ExportError: any other error of the job, with its traceback; a worker died, or has no sample done for
-                `STUCK_S` seconds.
+            ExportError: another error of the job, with its traceback; or a worker died, or is stuck.
         """
         left, num_reported = iter(tasks), -1
 
@@ -220,16 +219,40 @@ class Workers(AbstractContextManager["Workers"]):
         )
 
 
+def choose_by_first(
+    samples: SampleSource,
+    order: SampleOrder,
+    fields: Sequence[str] | None,
+    choose: Callable[[Any], Choice],
+    names: ErrorContext,
+    context: str,
+) -> Choice:
+    """Returns what `choose` returns for the first sample's value (None: there is none), read and chosen in a worker.
+
+    Files and threads that the sample needs are then inherited by no other worker. `fields` are read, or all (None).
+    """
+
+    def act(number: int, metrics: StageMetrics) -> Choice | ConfigError:
+        value = None
+        if len(order):
+            metrics.note_reading(number)
+            first = samples.first(number, fields)
+            value = None if first is None else first.value
+        try:
+            return choose(value)
+        except ConfigError as error:  # It is about all samples, and not about this one.
+            return ConfigError(str(error))
+
+    with Workers(1, act, names, context) as workers:
+        choice: Choice | ConfigError = next(workers.run([order.number_at(0) if len(order) else 0]))
+    if isinstance(choice, ConfigError):
+        raise choice
+    return choice
+
+
 @dataclass
 class _Worker:
-    """One process, as this one sees it.
-
-    Attributes:
-        last_sign_at: when it last did something, seconds of the monotonic clock.
-        last_signs: what it had noted then.
-        has_all_tasks: whether it knows that there are no more tasks.
-        has_finished: whether its last answer came.
-    """
+    """One process, as this one sees it, and what it had noted (last_signs) when it last did something (monotonic s)."""
 
     number: int
     link: "Connection[Any, Any]"

@@ -20,9 +20,7 @@ def write_shard(
 ) -> Shard:
     """Writes a shard, whole or not at all; its bytes depend on the plan, the content and its number alone.
 
-    Raises:
-        WriteRefusedError: it cannot be written.
-        TfdsTorchError: an example cannot be read or stored; a user's own samples may raise anything.
+    A WriteRefusedError is about the shard's file, any other error about a sample.
     """
     file = ShardFile(folder.path / plan.file_name(number))
     try:
@@ -37,11 +35,7 @@ def write_shard(
 
 @dataclass(frozen=True)
 class WriteShards:
-    """Writes shards, but those that are complete already.
-
-    Attributes:
-        noted: shards that an earlier export noted to be complete, by number.
-    """
+    """Writes shards, but those that are complete already; `noted` are those that an earlier export noted, by number."""
 
     plan: ExportPlan
     content: ShardContent
