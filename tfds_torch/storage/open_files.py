@@ -120,13 +120,8 @@ class OpenFiles:
 
     def advise(self, file: int, offset: int, size: int) -> None:
         """Asks the system to read these bytes ahead, and does not wait for them."""
-        if not hasattr(os, "posix_fadvise"):
-            return
         with self._lock:
-            descriptor = self._descriptor(file)
-            # Only a wish: a file system may refuse it.
-            with contextlib.suppress(OSError):
-                os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+            _advise(self._descriptor(file), offset, size)
 
     def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
         """Asks the system to read ranges ahead; small files as wholes, once: requests cost more than they gain."""
@@ -243,6 +238,10 @@ class MappedFile:
         except OSError as error:
             raise unreadable(self._path, error) from error
 
+    def advise(self, start: int, size: int) -> None:
+        """Asks the system to read bytes of the file ahead, and does not wait for them."""
+        _advise(self._descriptor, start, size)
+
     def find(self, content: bytes, start: int, stop: int) -> int:
         """Returns where content first begins among bytes start..stop-1; -1: nowhere."""
         return self._map.find(content, start, stop)
@@ -284,6 +283,12 @@ def read_on(descriptor: int, data: bytes, offset: int, size: int) -> bytes:
         data = os.pread(descriptor, left, offset + size - left)
         parts.append(data)
     return b"".join(parts)
+
+
+def _advise(descriptor: int, offset: int, size: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):  # A file system may refuse the wish.
+            os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
 
 def _close(descriptors: OrderedDict[int, int]) -> None:

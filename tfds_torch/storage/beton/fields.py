@@ -6,7 +6,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,8 @@ class Encoded(NamedTuple):
     """A value as it is stored.
 
     Attributes:
-        facts: what stands in the sample's row, without the pointer.
-        payload: what the pointer points to; None: there is none.
+        facts: the members of the sample's row, without the pointer.
+        payload: bytes that the pointer points to; None: there are none.
         is_reencoded: whether a value that should have kept its bytes could not.
     """
 
@@ -48,34 +48,29 @@ class Encoded(NamedTuple):
     is_reencoded: bool = False
 
 
-class BetonField(Protocol):
-    """One field of a file."""
+class BetonField(ABC):
+    """One field of a file: its value lies in the sample's row, or in a page that the row points to.
+
+    Attributes:
+        type_id: FFCV's number of the type.
+        pointer_at: position of the pointer among the members of `row_type`; None: there is no payload.
+    """
+
+    type_id: int
+    pointer_at: int | None = None
 
     @property
-    def type_id(self) -> int:
-        """FFCV's number of the type."""
-
-    @property
+    @abstractmethod
     def row_type(self) -> Any:
-        """Numpy's type of the field in a sample's row of the metadata."""
-
-    @property
-    def pointer_at(self) -> int | None:
-        """Position of the pointer among the members of `row_type`; None: there is no payload."""
+        """Numpy's type of the field in a sample's row; where `pointer_at` is set, the member there is `<u8`."""
 
     def binary(self) -> bytes:
         """Returns the arguments in the field's descriptor, 1,024 bytes at most."""
+        return b""
 
+    @abstractmethod
     def encode(self, value: Any, number: int) -> Encoded:
-        """Returns a value as it is stored.
-
-        Args:
-            value: of one sample.
-            number: of the sample.
-
-        Raises:
-            ConfigError: the value is not of this field's type.
-        """
+        """Returns a value of the sample with this number as it is stored; raises ConfigError for another type."""
 
 
 def payload_fields(fields: Mapping[str, BetonField]) -> tuple[str, ...]:
@@ -84,15 +79,11 @@ def payload_fields(fields: Mapping[str, BetonField]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class BetonInt:
+class BetonInt(BetonField):
     """An integer of 64 bits."""
 
-    type_id: ClassVar[int] = INT_ID
-    row_type: ClassVar[Any] = np.dtype("<i8")
-    pointer_at: ClassVar[int | None] = None
-
-    def binary(self) -> bytes:  # noqa: D102
-        return b""
+    type_id = INT_ID
+    row_type = np.dtype("<i8")
 
     def encode(self, value: Any, number: int) -> Encoded:  # noqa: D102
         try:
@@ -105,15 +96,11 @@ class BetonInt:
 
 
 @dataclass(frozen=True)
-class BetonFloat:
+class BetonFloat(BetonField):
     """A number, float64."""
 
-    type_id: ClassVar[int] = FLOAT_ID
-    row_type: ClassVar[Any] = np.dtype("<f8")
-    pointer_at: ClassVar[int | None] = None
-
-    def binary(self) -> bytes:  # noqa: D102
-        return b""
+    type_id = FLOAT_ID
+    row_type = np.dtype("<f8")
 
     def encode(self, value: Any, number: int) -> Encoded:  # noqa: D102
         try:
@@ -125,15 +112,12 @@ class BetonFloat:
 
 
 @dataclass(frozen=True)
-class BetonBytes:
+class BetonBytes(BetonField):
     """Bytes of any length; also given as uint8 [n]."""
 
-    type_id: ClassVar[int] = BYTES_ID
-    row_type: ClassVar[Any] = BYTES_ROW
-    pointer_at: ClassVar[int | None] = 0
-
-    def binary(self) -> bytes:  # noqa: D102
-        return b""
+    type_id = BYTES_ID
+    row_type = BYTES_ROW
+    pointer_at = 0
 
     def encode(self, value: Any, number: int) -> Encoded:  # noqa: D102
         if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1:
@@ -145,15 +129,12 @@ class BetonBytes:
 
 
 @dataclass(frozen=True)
-class BetonJson:
+class BetonJson(BetonField):
     """Any value that JSON can hold."""
 
-    type_id: ClassVar[int] = JSON_ID
-    row_type: ClassVar[Any] = BYTES_ROW
-    pointer_at: ClassVar[int | None] = 0
-
-    def binary(self) -> bytes:  # noqa: D102
-        return b""
+    type_id = JSON_ID
+    row_type = BYTES_ROW
+    pointer_at = 0
 
     def encode(self, value: Any, number: int) -> Encoded:  # noqa: D102
         try:
@@ -164,7 +145,7 @@ class BetonJson:
 
 
 @dataclass(frozen=True)
-class BetonArray:
+class BetonArray(BetonField):
     """A numpy array of one type and shape.
 
     Attributes:
@@ -177,9 +158,9 @@ class BetonArray:
 
     dtype: Any
     shape: tuple[int, ...]
-    type_id: ClassVar[int] = ARRAY_ID
-    row_type: ClassVar[Any] = POINTER_ROW
-    pointer_at: ClassVar[int | None] = 0
+    type_id = ARRAY_ID
+    row_type = POINTER_ROW
+    pointer_at = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _check_type(self.dtype))
@@ -224,7 +205,7 @@ class BetonTensor(BetonArray):
         ConfigError: a type or a shape that the format cannot hold.
     """
 
-    type_id: ClassVar[int] = TENSOR_ID
+    type_id = TENSOR_ID
 
     def __post_init__(self) -> None:
         if str(self.dtype).startswith("torch."):
@@ -234,27 +215,13 @@ class BetonTensor(BetonArray):
             raise ConfigError(f"There are no tensors of type {self.dtype}: choose one of {', '.join(_TENSOR_TYPES)}.")
 
 
-class BetonCustom(ABC):
-    """A type of field of your own (FFCV's type 255): derive from it. Whoever reads the file needs it too.
+class BetonCustom(BetonField):
+    """A type of field of your own (FFCV's type 255): derive from it. Readers of the file need it too.
 
     FFCV reads such a field by a class of its own kind: `Loader(..., custom_fields={name: class})`.
     """
 
-    type_id: ClassVar[int] = CUSTOM_ID
-    pointer_at: int | None = None
-
-    @property
-    @abstractmethod
-    def row_type(self) -> Any:
-        """Numpy's type of the field in a sample's row; where `pointer_at` is set, the member there is `<u8`."""
-
-    def binary(self) -> bytes:
-        """Returns the arguments in the field's descriptor, 1,024 bytes at most."""
-        return b""
-
-    @abstractmethod
-    def encode(self, value: Any, number: int) -> Encoded:
-        """Returns a value as it is stored; see `BetonField`."""
+    type_id = CUSTOM_ID
 
     @abstractmethod
     def decode(self, rows: NDArray[Any], payloads: Sequence[bytes] | None) -> Sequence[Any]:

@@ -59,7 +59,7 @@ def check_fields(fields: Mapping[str, BetonField]) -> None:
                 f"The field name {quoted(name)} cannot be stored: the format has room for {LONGEST_NAME} printable "
                 f"ASCII characters (FFCV cuts longer ones off without a word). Choose a shorter name."
             )
-        if isinstance(field, type) or not hasattr(field, "encode") or not hasattr(field, "row_type"):
+        if not isinstance(field, BetonField):
             raise ConfigError(
                 f"Field {quoted(name)}: {quoted(field)} is not a field such as BetonImage() or BetonInt()."
             )

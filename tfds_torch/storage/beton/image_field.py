@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.order import draw_uniforms
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.beton.fields import Encoded
+from tfds_torch.storage.beton.fields import BetonField, Encoded
 from tfds_torch.storage.beton.format import IMAGE_ID, IMAGE_ROW, JPEG, LARGEST_SIDE, RAW
 
 Pixels = NDArray[np.uint8]
@@ -40,7 +40,7 @@ def decode_with_pillow(image: bytes) -> Pixels:
 
 
 @dataclass(frozen=True)
-class BetonImage:
+class BetonImage(BetonField):
     """An image of three channels, as JPEG or as pixels. FFCV reads nothing else.
 
     A value is an encoded image (bytes), a Pillow image, or pixels: uint8 [h, w, 3], or [h, w] and [h, w, 1] of grey.
@@ -67,9 +67,9 @@ class BetonImage:
     proportion: float = 0.5
     seed: int = 0
     decode: Callable[[bytes], Pixels] | None = field(default=None, repr=False)  # Says nothing of what is stored.
-    type_id: ClassVar[int] = IMAGE_ID
-    row_type: ClassVar[Any] = IMAGE_ROW
-    pointer_at: ClassVar[int | None] = 3
+    type_id = IMAGE_ID
+    row_type = IMAGE_ROW
+    pointer_at = 3
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -86,9 +86,6 @@ class BetonImage:
             raise ConfigError(f"BetonImage: quality={self.quality} must be 1 to 100.")
         if not isinstance(self.proportion, int | float) or not 0 <= self.proportion <= 1:
             raise ConfigError(f"BetonImage: proportion={quoted(self.proportion)} must be a probability, 0 to 1.")
-
-    def binary(self) -> bytes:  # noqa: D102
-        return b""
 
     def encode(self, value: Any, number: int) -> Encoded:
         """Returns an image as it is stored; see `BetonField`."""

@@ -1,4 +1,4 @@
-"""The manifest: what this package notes in a file beyond FFCV's format, between the last page and the allocation table.
+"""The manifest: what this package writes beyond FFCV's format, between the last page and the allocation table.
 
 FFCV finds the table by its pointer and looks at nothing before it. The manifest is, in this order: a magic word; where
 each id ends, uint64 [n]; the ids; checksums, CRC32C as uint32; facts as JSON; a tail of fixed size, by which it is
@@ -8,6 +8,7 @@ Version 2 has a checksum of each payload, [number of fields with payloads, numbe
 be compared. Version 1 (tfds_torch 0.2.0) has one of each page.
 """
 
+import itertools
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -181,36 +182,26 @@ def _size(part: Part | None) -> int:
 
 
 def _check_facts(values: Any, version: int) -> Facts:
-    parts = {name: _check_part(values[name]) for name in ("metadata", "table")}
-    parts["checksums"] = _check_part(values["page_checksums" if version == PAGES else "checksums"])
-    optional = {name: None if values[name] is None else _check_part(values[name]) for name in ("id_stops", "ids")}
-    counts = {name: _check_count(values[name]) for name in ("num_samples", "num_pages", "num_reencoded")}
-    texts = {name: _check_text(values[name]) for name in ("name", "fingerprint")}
-    class_names = {
-        _check_text(key): [_check_text(name) for name in names] for key, names in _items(values, "class_names")
-    }
-    fields = {_check_text(key): _check_text(text) for key, text in _items(values, "fields")}
-    if (optional["id_stops"] is None) != (optional["ids"] is None):
+    """Returns the facts in a JSON object; raises TypeError, KeyError or ValueError for other types than are written."""
+    found = {name: values[name] for name in Facts.__dataclass_fields__ if name != "checksums"}
+    found["checksums"] = values["page_checksums" if version == PAGES else "checksums"]
+    for name in ("metadata", "table", "id_stops", "ids", "checksums"):
+        if found[name] is not None or name not in ("id_stops", "ids"):
+            size, crc = found[name]
+            found[name] = _check_count(size), _check_count(crc)
+    for name in ("num_samples", "num_pages", "num_reencoded"):
+        _check_count(found[name])
+    found["class_names"] = class_names = {key: list(names) for key, names in dict(found["class_names"]).items()}
+    found["fields"] = fields = dict(found["fields"])
+    texts = [found["name"], found["fingerprint"], *class_names, *fields, *fields.values()]
+    if not all(isinstance(one, str) for one in itertools.chain(texts, *class_names.values())):
+        raise TypeError("a name is not a text")
+    if (found["id_stops"] is None) != (found["ids"] is None):
         raise ValueError("ids")
-    return Facts(**texts, **counts, **parts, **optional, class_names=class_names, fields=fields)  # type: ignore[arg-type]
-
-
-def _items(values: Any, name: str) -> Any:
-    return dict(values[name]).items()
-
-
-def _check_part(value: Any) -> Part:
-    size, crc = value
-    return _check_count(size), _check_count(crc)
+    return Facts(**found)
 
 
 def _check_count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
         raise ValueError(f"{quoted(value)} is not a count")
-    return value
-
-
-def _check_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{quoted(value)} is not a text")
     return value

@@ -14,7 +14,7 @@ from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.manifest import is_whole
 from tfds_torch.storage.beton.payload_checks import Compared, PayloadChecks, checksums_of, payload_checks
-from tfds_torch.storage.open_files import FileState, MappedFile, OpenFiles
+from tfds_torch.storage.open_files import FileState, MappedFile
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 
@@ -38,8 +38,6 @@ class BetonReader:
 
     def __init__(self, head: Head, *, verify_checksums: bool = True, compared: Compared | None = None) -> None:
         self.head = head
-        self._files = OpenFiles([head.path], [head.stamp])
-        self._files.read(0, 0, 1)  # Raises where it is not the file whose head was read.
         self._mapped = MappedFile(head.path, head.stamp)
         self.memory: NDArray[np.uint8] = self._mapped.memory
         self._verify = verify_checksums
@@ -124,7 +122,7 @@ class BetonReader:
             return
         pointers, sizes = self._sizes.pointers(name, index), self._sizes.sizes(name, index)
         for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True):
-            self._files.advise(0, pointer, size)
+            self._mapped.advise(pointer, size)
 
     def rows_of(self, name: str) -> NDArray[Any]:
         """Returns what stands in the samples' rows for a field, [n] of its row_type."""
@@ -145,16 +143,12 @@ class BetonReader:
         """Whether an image of a field is stored as JPEG."""
         return bool((self.rows_of(name)["mode"] == JPEG).any())
 
-    def close(self) -> None:
-        """Closes the file; may be called twice. Mapped memory goes with what refers to it."""
-        self._files.close()
-
     def _payloads(self, name: str, field: BetonField, index: Int64Array) -> list[bytes] | None:
         if field.pointer_at is None:
             return None
         pointers, sizes = self._sizes.pointers(name, index), self._sizes.sizes(name, index)
         payloads = [
-            self._files.read(0, pointer, size) if size else b""
+            self._mapped.read(pointer, size) if size else b""
             for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True)
         ]
         self._checks.compare_read(name, index, payloads)

@@ -163,11 +163,8 @@ class BetonSource(ReadByNumber):
         )
 
     def close(self) -> None:
-        """Closes the file; the next read opens it again, and compares it with its checksums anew."""
-        reader = self._reader
+        """Forgets the file, which is closed with the last values that refer to it; the next read opens it again."""
         self._forget(self._compared.state)
-        if reader is not None:
-            reader.close()
 
     @property
     def reader(self) -> BetonReader:
