@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import pytest_report
+import run_folder
 import torchvision_build
 import without_tensorflow
 
@@ -109,6 +110,8 @@ def pytest_configure(config: pytest.Config) -> None:
     lines = [line.strip() for line in ALLOWED_SKIPS.read_text(encoding="utf-8").splitlines()]
     reason = without_tensorflow.REASON if without_tensorflow.install(config) else None
     config.pluginmanager.register(SkipGate({line for line in lines if line and not line.startswith("#")}, reason))
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        run_folder.kept = config.cache.mkdir("datasets")
     pytest_report.install(config)
     pytest_report.tell(config, "torchvision", torchvision_build.describe, is_fact=True)
 

@@ -30,6 +30,7 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
+from tfds_torch.storage.tfrecord import framing
 from tfds_torch.storage.tfrecord.framing import read_records
 
 NUM_TRAIN, NUM_TEST = 211, 37
@@ -249,8 +250,8 @@ class Datasets:
 @pytest.fixture(scope="session")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> Datasets:
     """The datasets, built once per run, however many processes and conftests offer this fixture."""
-    prepared = os.environ.get(without_tensorflow.DATASETS)
-    base = built_once(tmp_path_factory, "tfds", _build_all) if prepared is None else Path(prepared)
+    prepared, sources = os.environ.get(without_tensorflow.DATASETS), [Path(__file__), Path(framing.__file__)]
+    base = Path(prepared) if prepared else built_once(tmp_path_factory, "tfds", _build_all, sources=sources)
     return Datasets(base / "tfds", base / "tfds_gaps", base / "tfds_array_record")
 
 
