@@ -12,6 +12,8 @@ SLIM_TESTS ?= tests/demo/test_preparation.py tests/parsers/test_index_mode.py te
 # Each process keeps one of two cores busy, about. Neighbours, which share what they build, stay in one process, and
 # the one that is through first takes tests from the other.
 IN_TWO := -n 2 --dist worksteal
+# Compiled files are kept where the environment forbids it, too: compiling the tests anew takes each process ten seconds.
+export PYTHONDONTWRITEBYTECODE =
 # Options of pip for torch and torchvision, which must come from one build: TORCH_OPTIONS="--index-url ..." names the index
 # of a build. Without them, both come from pip's own index.
 TORCH_OPTIONS ?=
