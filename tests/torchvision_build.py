@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SYMPTOM = "operator torchvision::nms does not exist"
-_FOUND = "TFDS_TORCH_TEST_TORCHVISION"  # Found once in a run, also for the processes that tests start.
+FOUND = "TFDS_TORCH_TEST_TORCHVISION"  # Found once in a run, also for the processes that tests start.
 _STARTUP = """
 import builtins
 from benchmarks.peers.timm_reader import declare_torchvision_operators
@@ -32,9 +32,9 @@ def find_error(environment: Mapping[str, str] | None = None) -> str:
 
 def needs_declarations() -> bool:
     """Whether torchvision's operators are what keeps it from being imported here."""
-    if _FOUND not in os.environ:
-        os.environ[_FOUND] = find_error()
-    return SYMPTOM in os.environ[_FOUND]
+    if FOUND not in os.environ:
+        os.environ[FOUND] = find_error()
+    return SYMPTOM in os.environ[FOUND]
 
 
 def declare_where_needed() -> Any:
@@ -55,14 +55,14 @@ def write_startup(folder: Path) -> None:
 
 def describe() -> list[str]:
     """Returns the lines of a run's summary; none where no test needed torchvision."""
-    if _FOUND not in os.environ:
+    if FOUND not in os.environ:
         return []
-    if not os.environ[_FOUND]:
+    if not os.environ[FOUND]:
         return ["imported as it is: docs and integrations ran as they do for users"]
     if not needs_declarations():
-        return [f"cannot be imported: {os.environ[_FOUND]}"]
+        return [f"cannot be imported: {os.environ[FOUND]}"]
     return [
-        f"cannot be imported beside this torch: {os.environ[_FOUND]}",
+        f"cannot be imported beside this torch: {os.environ[FOUND]}",
         "docs and integrations ran with declarations of its operators: here, users of Lightning, timm and",
         "transformers would see this error (docs/install.md has the remedy)",
     ]

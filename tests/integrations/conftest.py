@@ -1,13 +1,15 @@
 """The datasets and the environment are those of `tests/torch_data`; and ranks that start in no time."""
 
+import os
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 import torchvision_build
+from run_folder import computed_once
 from torch_data.conftest import data_root, in_reader, no_ranks
+from zygote import torch_zygote
 
 from integrations import forked_ranks
 
@@ -15,21 +17,18 @@ __all__ = ["data_root", "in_reader", "no_ranks"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _torchvision() -> None:
-    """Finds out in this process whether torchvision can be imported, once for all that tests start."""
-    torchvision_build.needs_declarations()
+def _torchvision(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Finds out whether torchvision can be imported, once for all that tests start."""
+    if torchvision_build.FOUND not in os.environ:
+        os.environ[torchvision_build.FOUND] = computed_once(tmp_path_factory, "torchvision", torchvision_build.find_error)
 
 
 @pytest.fixture(scope="session")
 def _ranks_process() -> Iterator[Connection]:
-    context = get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=forked_ranks.serve, args=(theirs,))
-    process.start()
-    theirs.close()
-    yield ours
-    ours.close()
-    process.join()
+    pid, link = torch_zygote().fork(forked_ranks.serve)
+    yield link
+    link.close()
+    torch_zygote().wait(pid)
 
 
 @pytest.fixture

@@ -17,14 +17,15 @@ import torchvision_build
 from torch_data.forked import run_forked
 
 _DEADLINE_S = 60.0
-_OPERATORS = torchvision_build.declare_where_needed()  # Lightning imports torchvision, through its metrics.
 
 
 def serve(connection: Connection) -> None:
     """Answers requests, in a process of its own, until the other end is closed."""
+    operators = torchvision_build.declare_where_needed()  # Lightning imports torchvision, through its metrics.
     with suppress(EOFError):
         while True:
             connection.send(_answer(*connection.recv()))
+    del operators
 
 
 def _answer(module: str, name: str, num_ranks: int, arguments: tuple[Any, ...]) -> list[Any]:
