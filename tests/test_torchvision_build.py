@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torchvision_build
+from test_skip_gate import PLUGINS
 from zygote import Script, torch_zygote
 
 from benchmarks.peers import timm_reader
@@ -72,7 +73,7 @@ def test_the_summary_of_a_run_in_several_processes_says_once_which_was_the_case(
     environment = {name: value for name, value in environment.items() if not name.startswith(("PYTEST_", "TFDS_TORCH"))}
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = tests\n")
-    for name in ("conftest.py", "pytest_report.py", "torchvision_build.py", "allowed_skips.txt"):
+    for name in (*PLUGINS, "allowed_skips.txt"):
         shutil.copy(root / "tests" / name, tmp_path / "tests")
     test = "import torchvision_build\ndef test_it(): torchvision_build.needs_declarations()\n"
     for number in range(2):

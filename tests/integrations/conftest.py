@@ -20,7 +20,8 @@ __all__ = ["data_root", "in_reader", "no_ranks"]
 def _torchvision(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Finds out whether torchvision can be imported, once for all that tests start."""
     if torchvision_build.FOUND not in os.environ:
-        os.environ[torchvision_build.FOUND] = computed_once(tmp_path_factory, "torchvision", torchvision_build.find_error)
+        error = computed_once(tmp_path_factory, "torchvision", torchvision_build.find_error)
+        os.environ[torchvision_build.FOUND] = error
 
 
 @pytest.fixture(scope="session")
