@@ -17,9 +17,8 @@ from rich.text import Text
 
 from benchmarks import output, pages, suites
 from benchmarks.report import Report
-from benchmarks.suite import Settings, Suite
-from benchmarks.suites import SUITES
-from benchmarks.task import BASELINE_REVISION
+from benchmarks.suites import SUITES, Suite
+from benchmarks.task import BASELINE_REVISION, Settings
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import printable

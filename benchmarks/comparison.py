@@ -1,6 +1,10 @@
-"""Comparison: competitors at the same work, in processes of their own, and the table of what they did."""
+"""Comparison: competitors at the same work, each in processes of its own, and the table of their figures.
+
+Competitors take turns, epoch by epoch, so that a drift of the machine hits all of them alike.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,29 +12,26 @@ from typing import Any
 from benchmarks.competitor_process import CompetitorProcess
 from benchmarks.conversion import converted
 from benchmarks.environments import Environment, environment_of
-from benchmarks.figures import EpochFigures, Memory, Outcome
-from benchmarks.suite import Run
-from benchmarks.system import drop_from_page_cache
+from benchmarks.figures import Outcome
 from benchmarks.tables import Table
-from benchmarks.task import OURS, Peer, Task
-from benchmarks.turns import Competitor, start_again_and_again, take_turns
+from benchmarks.task import OURS, Peer, Run, ShowProgress, Task
 from tfds_torch import demo
 from tfds_torch.errors import TfdsTorchError
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What competitors do, and in which table they are.
+    """The work of competitors, and their table.
 
     Attributes:
         table: without rows; its note may name fields of `Settings`, and `num_examples`.
-        peers: who takes part; None: those that the command line has chosen.
+        peers: the competitors; None: those that the command line has chosen.
         dataset: `photos`, or one that is made up.
-        num_for_a_photo: examples of an epoch, for every photograph that the command line asks for.
+        num_for_a_photo: examples of an epoch, for each photograph that the command line asks for.
         task: other fields of the task.
-        is_fresh: whether every epoch is the first or second one of a new process, whose memory is measured too.
-        is_cold: whether the files are read from their disk in every epoch.
-        turns_for_a_repeat: measured epochs of each: short ones need more for a median that stands.
+        is_fresh: whether each epoch is the first or second one of a new process, whose memory is measured too.
+        is_cold: whether the files are read from their disk in each epoch.
+        turns_for_a_repeat: measured epochs of each: short epochs need more of them for a stable median.
         most_turns: measured epochs of each at most.
     """
 
@@ -51,12 +52,12 @@ def measure_comparisons(*all_comparisons: Comparison) -> Callable[[Run], Iterato
 
 
 def compare(comparison: Comparison, run: Run, folder: Path | None = None) -> Table:
-    """Prepares everybody's files, lets the competitors take turns, and returns the table.
+    """Prepares the files of all competitors, lets them take turns, and returns the table.
 
     Args:
-        comparison: who does what.
+        comparison: the work.
         run: how much is measured; versions of environments are added to it.
-        folder: what competitors find as their `converted_dir`; None: the dataset in their own format.
+        folder: `converted_dir` of all competitors; None: the dataset in the format of each.
 
     Raises:
         TfdsTorchError: the dataset cannot be made, or cannot be made cold. A competitor that fails is in the table.
@@ -75,7 +76,7 @@ def compare(comparison: Comparison, run: Run, folder: Path | None = None) -> Tab
     ready: dict[Peer, tuple[Task, Environment]] = {}
     missing: dict[str, str] = {}
     for peer in peers:
-        run.say(f"preparing the files of {peer.title}")
+        run.show_progress(f"preparing the files of {peer.title}")
         try:
             environment = environment_of(peer, settings.baseline)
             run.versions.update(environment.versions)
@@ -97,6 +98,62 @@ def compare(comparison: Comparison, run: Run, folder: Path | None = None) -> Tab
     return replace(table, note=note, rows=[_with_epochs(row, outcomes.get(row.name)) for row in table.rows])
 
 
+def take_turns(
+    competitors: Sequence[CompetitorProcess], num_repeats: int, show_progress: ShowProgress
+) -> list[Outcome]:
+    """Runs A B C A B C ...: a warm-up epoch of each, then `num_repeats` measured ones.
+
+    A competitor that fails is ended and takes no further turns. All competitors are ended at the end, also of an error.
+    """
+    outcomes = [Outcome(competitor.peer) for competitor in competitors]
+    with ExitStack() as stack:
+        for competitor in competitors:
+            stack.callback(competitor.end)
+        for number in range(1 + num_repeats):
+            for competitor, outcome in zip(competitors, outcomes, strict=True):
+                if outcome.missing is not None:
+                    continue
+                turn = f"epoch {number} of {num_repeats}" if number else "warm-up"
+                show_progress(f"{turn}: {competitor.peer.title}")
+                try:
+                    (outcome.epochs if number else outcome.warm_ups).append(competitor.run_epoch())
+                except TfdsTorchError as error:
+                    outcome.missing = str(error)
+                    competitor.end()
+    return outcomes
+
+
+def start_in_turns(
+    peers: Sequence[Peer],
+    begin: Callable[[Peer], CompetitorProcess],
+    num_starts_of: Callable[[Peer], int],
+    show_progress: ShowProgress,
+) -> list[Outcome]:
+    """Starts each competitor several times, in turn, for a first and a later epoch.
+
+    One competitor runs at a time, so that it shares no pages with another one; memory is measured in one more epoch of
+    its last start. A competitor that fails is not started again.
+    """
+    outcomes = [Outcome(peer) for peer in peers]
+    for number in range(1, max(map(num_starts_of, peers), default=0) + 1):
+        for outcome in outcomes:
+            num_starts = num_starts_of(outcome.peer)
+            if outcome.missing is not None or number > num_starts:
+                continue
+            show_progress(f"start {number} of {num_starts}: {outcome.peer.title}")
+            competitor = begin(outcome.peer)
+            try:
+                outcome.warm_ups.append(competitor.run_epoch())
+                outcome.epochs.append(competitor.run_epoch())
+                if number == num_starts:
+                    outcome.memory_bytes = competitor.measure_memory()
+            except TfdsTorchError as error:
+                outcome.missing = str(error)
+            finally:
+                competitor.end()
+    return outcomes
+
+
 def _with_epochs(row: Any, outcome: Outcome | None) -> Any:
     if outcome is None:
         return row
@@ -107,49 +164,26 @@ def _with_epochs(row: Any, outcome: Outcome | None) -> Any:
 def _measure(comparison: Comparison, run: Run, ready: Mapping[Peer, tuple[Task, Environment]]) -> list[Outcome]:
     num_repeats, timeout_s = run.settings.num_repeats, run.settings.timeout_s
 
-    def begin(peer: Peer) -> Competitor:
+    def begin(peer: Peer) -> CompetitorProcess:
         task, environment = ready[peer]
-        competitor = CompetitorProcess(peer, task, timeout_s, environment)
         files = (Path(task.data_dir) / task.dataset).rglob("*.tfrecord*") if comparison.is_cold else ()
-        return (
-            ColdCompetitor(competitor, [path for path in files if path.is_file()]) if comparison.is_cold else competitor
-        )
+        return CompetitorProcess(peer, task, timeout_s, environment, [path for path in files if path.is_file()])
 
-    def say(text: str) -> None:
-        run.say(f"{comparison.table.title}, {text}" if comparison.table.title else text)
+    def show_progress(text: str) -> None:
+        run.show_progress(f"{comparison.table.title}, {text}" if comparison.table.title else text)
 
-    if comparison.is_fresh:  # This package as often as a measurement is repeated, the others once.
+    if comparison.is_fresh:  # This package is started as often as a measurement is repeated, the others once.
         ours = [peer.name for peer in ready if peer.name.startswith(OURS)]
-        return start_again_and_again(list(ready), begin, lambda peer: num_repeats if peer.name in ours else 1, say)
+        num_starts = {peer: num_repeats if peer.name in ours else 1 for peer in ready}
+        return start_in_turns(list(ready), begin, num_starts.__getitem__, show_progress)
     num_turns = num_repeats * comparison.turns_for_a_repeat
-    return take_turns([begin(peer) for peer in ready], min(num_turns, comparison.most_turns or num_turns), say)
+    num_turns = min(num_turns, comparison.most_turns or num_turns)
+    return take_turns([begin(peer) for peer in ready], num_turns, show_progress)
 
 
 def _data_dir(comparison: Comparison, run: Run, num_examples: int) -> Path:
     if comparison.dataset == "photos":
         return run.data_dir
-    run.say(f"preparing {comparison.dataset}")
+    run.show_progress(f"preparing {comparison.dataset}")
     num_shards = run.settings.num_shards
     return demo.prepare_fake(comparison.dataset, num_examples=num_examples, num_shards=num_shards, progress=False)
-
-
-class ColdCompetitor:
-    """A competitor whose files are dropped from the page cache before every epoch."""
-
-    def __init__(self, competitor: Competitor, files: Sequence[Path]) -> None:
-        self.peer = competitor.peer
-        self._competitor = competitor
-        self._files = files
-
-    def run_epoch(self) -> EpochFigures:
-        """As `Competitor`."""
-        drop_from_page_cache(self._files)
-        return self._competitor.run_epoch()
-
-    def measure_memory(self) -> Memory | None:
-        """As `Competitor`."""
-        return self._competitor.measure_memory()
-
-    def end(self) -> None:
-        """As `Competitor`."""
-        self._competitor.end()

@@ -22,10 +22,9 @@ from benchmarks.figures import (
     VERY_FIRST_BATCH,
 )
 from benchmarks.index_costs import measure_building, measure_locality, measure_order
-from benchmarks.suite import Run
-from benchmarks.system import can_drop
+from benchmarks.machine import can_drop
 from benchmarks.tables import COMPETITORS, Column, Ratio, Table
-from benchmarks.task import EIGHT, EVAL, IMAGE_SHAPE, OURS, OURS_8, PLAIN, Peer
+from benchmarks.task import EIGHT, EVAL, IMAGE_SHAPE, OURS, OURS_8, PLAIN, Peer, Run
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.limits import num_cores
 
@@ -82,7 +81,7 @@ BEYOND = Table(
 
 def measure_memory(run: Run) -> Iterator[Table]:
     """Yields the tables of the suite `memory`."""
-    run.say(f"importing {_IMPORTED}")
+    run.show_progress(f"importing {_IMPORTED}")
     took_s = [subprocess_call.call(import_s, _IMPORTED) for _ in range(run.settings.num_repeats)]
     imports = IMPORTS.fill({_IMPORTED: {"import_s": took_s}})
     table = compare(STARTING, run)
@@ -124,7 +123,7 @@ _LEVELS = {
     "parser_level": "`ParserTfds.batches` in one process.",
     "decoded": "`ImageDataset` behind a DataLoader with {num_workers} workers; only the size of each image travels on.",
     "as_arrays": "`ImageDataset` behind a DataLoader with {num_workers} workers, batches of pixels.",
-    "load": "`ImageDataset` behind a DataLoader with {num_workers} workers, the transform of the suite `sample`.",
+    "load_single": "`ImageDataset` behind a DataLoader with {num_workers} workers, the suite `sample`'s transform.",
 }
 
 
@@ -139,7 +138,7 @@ def _modes(
             f"within windows of {8 * _BLOCK_RECORDS}."
         )
     columns = (SPEED, ratio, CPU, FIRST_BATCH, *((DISK,) if is_cold else ()))
-    shape = {} if level == "load" else {"image_shape": None}
+    shape = {} if level == "load_single" else {"image_shape": None}
     peers = [
         Peer(mode, _READ[mode][0], f"{_PEERS}.ours:{level}", changes={"read": _READ[mode][1], **shape})
         for mode in modes
@@ -159,7 +158,7 @@ def _modes(
 WARM_MODES = (
     _modes("photos_parser", "photographs, one process", "parser_level", (INDEX, UNVERIFIED, EXAMPLES)),
     _modes("photos_decoded", "photographs behind workers, decoded", "decoded", (INDEX, EXAMPLES)),
-    _modes("photos_transformed", "photographs behind workers, transformed", "load", (INDEX, EXAMPLES)),
+    _modes("photos_transformed", "photographs behind workers, transformed", "load_single", (INDEX, EXAMPLES)),
     _modes("png_parser", "32x32 PNG, one process", "parser_level", (INDEX, UNVERIFIED, EXAMPLES), is_png=True),
     _modes("png_arrays", "32x32 PNG behind workers", "as_arrays", (INDEX, EXAMPLES), is_png=True),
 )
@@ -194,8 +193,8 @@ def _notebook(mode: str) -> Comparison:
         ],
     )
     peers = (
-        Peer(FRESH, "fresh", f"{_PEERS}.ours_fused:load"),
-        Peer(AFTER, "after an epoch without workers", f"{_PEERS}.ours_fused:load_after_reading"),
+        Peer(FRESH, "fresh", f"{_PEERS}.ours:load"),
+        Peer(AFTER, "after an epoch without workers", f"{_PEERS}.ours:load_after_reading"),
     )
     return Comparison(table, peers, task={"read": {"mode": mode}})
 
@@ -232,7 +231,7 @@ def measure_scale(run: Run) -> Iterator[Table]:
         Peer(
             str(count),
             f"{count} worker{'s' * (count != 1)}",
-            f"{_PEERS}.ours_fused:load",
+            f"{_PEERS}.ours:load",
             changes={"num_workers": count},
         )
         for count in counts

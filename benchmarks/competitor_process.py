@@ -1,4 +1,4 @@
-"""The runner's side of a competitor: its process group, the commands, the watch over time and memory."""
+"""CompetitorProcess: a competitor's process group, seen from the process that measures it."""
 
 import json
 import os
@@ -6,18 +6,18 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
 from benchmarks.environments import Environment, this_environment
-from benchmarks.figures import EpochFigures, Memory
-from benchmarks.system import disk_bytes
+from benchmarks.figures import EpochFigures
+from benchmarks.machine import drop_from_page_cache
 from benchmarks.task import Peer, Task
 from tfds_torch.errors import StallError, WorkerError
 from tfds_torch.runtime.metrics import EpochTimes
@@ -37,24 +37,32 @@ runpy.run_path(request.pop("serving"))["serve"](**request)
 _SERVING = Path(__file__).with_name("serving.py")
 _LOOK_EVERY_S = 0.2
 _GRACE_S = 5.0
-T = TypeVar("T", int, float)
 
 
 class CompetitorProcess:
-    """A competitor in an interpreter of its own, which runs epochs when told to, and is stopped in between.
+    """A competitor in an interpreter of its own, which runs an epoch on command and is stopped in between (SIGSTOP).
 
-    Stopped means SIGSTOP for all of its processes: whatever a competitor does between epochs (fill buffers, poll
-    queues) would take time from the one whose turn it is. Not thread-safe.
+    Without the stop, work between epochs (filled buffers, polled queues) would take time from the one whose turn it is.
+    Not thread-safe.
 
     Args:
-        peer: which competitor.
-        task: what it has to do.
-        timeout_s: what an epoch may take, the process's start included.
+        peer: the competitor.
+        task: the work of each epoch.
+        timeout_s: the most that an epoch may take, the start of the process included.
         environment: where the process runs; None: where this one does.
+        cold_files: are dropped from the page cache before each epoch.
     """
 
-    def __init__(self, peer: Peer, task: Task, timeout_s: float, environment: Environment | None = None) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        task: Task,
+        timeout_s: float,
+        environment: Environment | None = None,
+        cold_files: Sequence[Path] = (),
+    ) -> None:
         self.peer = peer
+        self._cold_files = cold_files
         self._environment = environment or this_environment()
         self._task = task
         self._timeout_s = timeout_s
@@ -63,46 +71,53 @@ class CompetitorProcess:
         self._log: Any = None
         self._num_epochs = 0
         self._started_at = 0.0
-        self._paused_cpu_s: float | None = None
-        self._paused_disk_bytes: int | None = None
+        self._paused: tuple[float, int] = (0.0, 0)
 
     def run_epoch(self) -> EpochFigures:
-        """Starts the process where there is none yet, runs an epoch, and stops it again.
-
-        Raises:
-            WorkerError: the competitor failed; the message says how.
-            StallError: it took longer than it may. In both cases its processes have been ended.
-        """
-        return self._run_epoch(lambda: None)
-
-    def measure_memory(self) -> Memory | None:
-        """Runs an epoch and looks at the sizes of its processes meanwhile; None where the system does not tell.
+        """Starts the process where there is none yet, runs an epoch, and stops the process again.
 
         Raises:
             WorkerError: the competitor failed.
-            StallError: it took longer than it may.
+            StallError: the epoch took too long. In both cases the competitor's processes have been ended.
+        """
+        drop_from_page_cache(self._cold_files)
+        return self._run_epoch(lambda: None)
+
+    def measure_memory(self) -> list[int]:
+        """Runs an epoch; returns the PSS of its processes, bytes, the training process first, when it was greatest.
+
+        The list is empty where the system does not report it. Raises as `run_epoch` does.
         """
         samples: list[list[int]] = []
         self._run_epoch(lambda: samples.append(list(tree_pss_bytes(self._pid).values())))
-        sizes = max(samples, key=sum, default=[])
-        return Memory(sizes[0], tuple(sizes[1:]), len(samples)) if sizes else None
+        return max(samples, key=sum, default=[])
 
     def end(self) -> None:
         """Ends all processes of the competitor; does nothing when there are none."""
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
         members = process_tree(process.pid)
         # First politely: multiprocessing's resource tracker ignores SIGTERM, and removes shared memory at its end.
         for number in (signal.SIGTERM, signal.SIGCONT):
-            _signal_group(process, number)
+            self._signal(number)
         self._connection.close()
         deadline = time.monotonic() + _GRACE_S
         while (process.poll() is None or any(map(_is_running, members))) and time.monotonic() < deadline:
             time.sleep(0.01)
-        _signal_group(process, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         process.wait()
+        self._process = None
         self._log.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signals the whole group, or the process alone while it has not made its group yet."""
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            self._process.send_signal(number)
 
     @property
     def _pid(self) -> int:
@@ -133,28 +148,25 @@ class CompetitorProcess:
             theirs.close()
 
     def _run_epoch(self, while_waiting: Callable[[], Any]) -> EpochFigures:
-        is_first = self._process is None
+        is_first, before = self._process is None, self._paused
         try:
             if is_first:
                 self._start()
-            waiting_cpu_s = None if is_first else self._resume()
-            before = self._paused_cpu_s, self._paused_disk_bytes
+            else:
+                waiting_cpu_s = _usage(process_tree(self._pid))[0] - before[0]
+                self._signal(signal.SIGCONT)
             reply = self._ask(self._num_epochs, while_waiting)
             self._num_epochs += 1
-            self._pause()
+            self._signal(signal.SIGSTOP)
+            self._paused = _usage(process_tree(self._pid))
         except BaseException:
             self.end()
             raise
-        start_s = reply["first_batch_at"] - self._started_at if is_first else None
-        used = None if waiting_cpu_s is None else _difference(self._paused_cpu_s, before[0])
-        return EpochFigures(
-            EpochTimes(**reply["times"]),
-            reply["num_examples"],
-            start_s,
-            waiting_cpu_s,
-            used and used - (waiting_cpu_s or 0),
-            None if is_first else _difference(self._paused_disk_bytes, before[1]),
-        )
+        figures = EpochFigures(EpochTimes(**reply["times"]), reply["num_examples"])
+        if is_first:
+            return replace(figures, start_s=reply["first_batch_at"] - self._started_at)
+        cpu_s, disk_bytes = self._paused[0] - before[0] - waiting_cpu_s, self._paused[1] - before[1]
+        return replace(figures, waiting_cpu_s=waiting_cpu_s, cpu_s=cpu_s, disk_bytes=disk_bytes)
 
     def _ask(self, epoch: int, while_waiting: Callable[[], Any]) -> dict[str, Any]:
         deadline = time.monotonic() + self._timeout_s
@@ -175,20 +187,6 @@ class CompetitorProcess:
             raise WorkerError(reply["error"])
         return reply
 
-    def _pause(self) -> None:
-        if self._process is not None:
-            _signal_group(self._process, signal.SIGSTOP)
-            members = process_tree(self._pid)
-            self._paused_cpu_s = _cpu_s(members)
-            self._paused_disk_bytes = disk_bytes(member.pid for member in members)
-
-    def _resume(self) -> float | None:
-        """Continues the processes; returns what processor time they used although they were stopped."""
-        used_s = _cpu_s(process_tree(self._pid))
-        if self._process is not None:
-            _signal_group(self._process, signal.SIGCONT)
-        return None if used_s is None or self._paused_cpu_s is None else used_s - self._paused_cpu_s
-
     def _describe_death(self, code: int) -> str:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
@@ -201,23 +199,12 @@ def _is_running(process: psutil.Process) -> bool:
     return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
 
 
-def _cpu_s(processes: list[psutil.Process]) -> float | None:
-    """Returns the processor time that running processes have used so far, seconds; None: none of them runs."""
-    found = []
+def _usage(processes: list[psutil.Process]) -> tuple[float, int]:
+    """Returns the processor time, seconds, and the bytes from disks that running processes have used so far."""
+    cpu_s, disk_bytes = 0.0, 0
     for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            used = process.cpu_times()
-            found.append(used.user + used.system)
-    return sum(found) if found else None
-
-
-def _difference(after: T | None, before: T | None) -> T | None:
-    return None if after is None or before is None else after - before
-
-
-def _signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    """Signals a competitor's whole group, or the process alone while it has not made its group yet."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        process.send_signal(number)
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            cpu_s += times.user + times.system
+            disk_bytes += process.io_counters().read_bytes if psutil.LINUX else 0
+    return cpu_s, disk_bytes

@@ -1,20 +1,29 @@
-"""A dataset's TFRecord shards in other formats: shard by shard, in the same order, with the same encoded bytes."""
+"""A dataset's TFRecord shards in other formats: shard by shard, in the same order, with the same encoded bytes.
 
+FFCV's format is written by FFCV's own writer, from decoded images.
+"""
+
+import functools
 import io
 import json
 import os
 import shutil
+import signal
 import struct
+import tarfile
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks import beton
+from benchmarks import machine
+from benchmarks.task import FFCV_INSTALL
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.array_record import writer as array_record
@@ -24,21 +33,90 @@ from tfds_torch.storage.tfrecord.framing import read_records
 from tfds_torch.storage.webdataset.writer import TarWriter
 
 _STAMP = "source.json"
+_SMALL = 64  # Pixels: the images are icons.
 _LABEL = struct.Struct("<q")
 _EXAMPLES = ExampleReader({"image": FieldSpec((), object), "label": FieldSpec((), np.int64)})
 _PNG_SIGNATURE = b"\x89PNG"
 
 
-def converted(data_dir: Path, file_format: str, cache_dir: Path | None = None, dataset: str = "photos") -> Path:
-    """Returns the folder with a dataset's split `train` in another format, converting it first where that is not done.
+class DecodedImages:
+    """The images of a folder of our tar files, decoded one at a time for FFCV's writer.
 
-    It is done in a process of its own, under a lock, in a folder that is renamed when it is complete; and again when
-    the source's files have changed.
+    The writer asks for them in forked processes, and waits for ever for one that fails: an error ends the writer.
+    """
+
+    def __init__(self, folder: str) -> None:
+        shards = sorted(Path(folder).glob("*.tar"))
+        self._examples = [example for shard in shards for example in _read_tar(shard)]
+        self._writer = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, number: int) -> tuple[NDArray[np.uint8], int]:
+        """Returns uint8 [H, W, 3] and the label."""
+        image, label = self._examples[number]
+        try:
+            return np.array(Image.open(io.BytesIO(image)).convert("RGB")), label
+        except BaseException:
+            traceback.print_exc()
+            os.kill(self._writer, signal.SIGTERM)
+            raise
+
+    @property
+    def are_small(self) -> bool:
+        """Whether they are of the size of an icon, and better stored as pixels."""
+        return max(Image.open(io.BytesIO(self._examples[0][0])).size) <= _SMALL
+
+
+def write_with_ffcv(images: DecodedImages, path: Path, mode: str, num_images: int) -> None:
+    """Writes the first images, with the fields `image` and `label`, in a mode of FFCV's writer: `raw` or `jpg`.
+
+    `jpg` encodes photographs again, by FFCV's default quality: its writer takes no encoded images.
+    """
+    writer, image_field, int_field = load_ffcv()
+    fields: dict[str, Any] = {"image": image_field(mode), "label": int_field()}
+    writer(str(path), fields).from_indexed_dataset(images, indices=list(range(num_images)))
+
+
+def load_ffcv() -> tuple[Any, Any, Any]:
+    """Returns FFCV's writer, and its fields of images and integers.
+
+    Raises:
+        ConfigError: FFCV is not installed, or cannot be loaded.
+    """
+    try:
+        import ffcv.writer
+        from ffcv.fields import IntField, RGBImageField
+    except (ImportError, OSError) as error:
+        raise ConfigError(f"{error} ({FFCV_INSTALL})") from None
+
+    ffcv.writer.tqdm = functools.partial(ffcv.writer.tqdm, disable=True)
+    return ffcv.writer.DatasetWriter, RGBImageField, IntField
+
+
+def _read_tar(shard: Path) -> Iterator[tuple[bytes, int]]:
+    with tarfile.open(shard) as archive:
+        members = archive.getmembers()
+        for image, label in zip(members[::2], members[1::2], strict=True):
+            yield _content(archive, image), int(_content(archive, label))
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    return b"" if file is None else file.read()
+
+
+def converted(data_dir: Path, file_format: str, cache_dir: Path | None = None, dataset: str = "photos") -> Path:
+    """Returns the folder with a dataset's split `train` in another format; converts it first where need be.
+
+    The conversion runs in a process of its own, under a lock, in a folder that is renamed when it is complete. It runs
+    again when the source's files have changed.
 
     Args:
         data_dir: the data dir that `demo.prepare("photos", ...)` or `demo.prepare_fake` returned.
         file_format: `tar` (WebDataset's: `<number>.jpg` or `.png` and `<number>.cls`), `array_record` (see
-            `decode_record`), or `beton` (FFCV's; it is made of the tar files, see `beton`).
+            `decode_record`), or `beton` (FFCV's, made from the tar files).
         cache_dir: where converted data is kept; None: in the user's cache folder.
         dataset: its name; its features `image` and `label` are taken.
 
@@ -50,7 +128,7 @@ def converted(data_dir: Path, file_format: str, cache_dir: Path | None = None, d
     is_made_of_tar = file_format == "beton"
     version = max((data_dir / dataset).glob("[0-9]*.[0-9]*.[0-9]*"))
     source = converted(data_dir, "tar", cache_dir, dataset) if is_made_of_tar else version
-    target = (cache_dir or _default_cache_dir()) / data_dir.name / file_format
+    target = (cache_dir or machine.cache_dir()) / data_dir.name / file_format
     stamp = _describe_source(version)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +154,9 @@ def write_shards(source: str, target: str, file_format: str) -> None:
         ConfigError: the format's package is not installed.
     """
     if file_format == "beton":
-        beton.write(source, target)
+        load_ffcv()  # Where it is missing, nothing is read.
+        images = DecodedImages(source)
+        write_with_ffcv(images, Path(target) / "images.beton", "raw" if images.are_small else "jpg", len(images))
         return
     write = _WRITERS[file_format]
     for shard in sorted(Path(source).glob("*-train.tfrecord-*")):
@@ -142,9 +222,3 @@ def _read_stamp(target: Path) -> Any:
         return json.loads((target / _STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-
-
-def _default_cache_dir() -> Path:
-    from platformdirs import user_cache_path
-
-    return user_cache_path("tfds_torch") / "bench"

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from benchmarks import machine
 from benchmarks.task import BASELINE, DALI, Peer
 from tfds_torch.errors import ConfigError
 
@@ -72,7 +73,7 @@ def environment_of(peer: Peer, baseline: str, cache_dir: Path | None = None) -> 
         BASELINE: lambda folder: revision_environment(baseline, folder),
         DALI: lambda folder: own_environment(DALI_REQUIREMENTS, folder),
     }
-    return make[peer.environment](cache_dir or _default_cache_dir())
+    return make[peer.environment](cache_dir or machine.cache_dir())
 
 
 def this_environment() -> Environment:
@@ -177,9 +178,3 @@ def _last_line(output: bytes) -> str:
     """Returns the last line of an output that tells of an error, else its last line."""
     lines = output.decode(errors="replace").strip().splitlines() or [""]
     return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1]).strip()[:300]
-
-
-def _default_cache_dir() -> Path:
-    from platformdirs import user_cache_path
-
-    return user_cache_path("tfds_torch") / "bench"

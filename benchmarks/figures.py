@@ -1,4 +1,4 @@
-"""What is measured of a competitor: figures of an epoch, memory of its processes, and the samples of a table's row."""
+"""The figures of a competitor, and the columns that show them."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,9 +17,9 @@ class EpochFigures:
         num_examples: how many images really came.
         start_s: from the start of the competitor's process to its first batch; None in later epochs.
         waiting_cpu_s: processor time that its processes used since its epoch before, while others had their turns;
-            None in a process's first epoch, and where the system does not tell.
-        cpu_s: processor time that the processes used which live on after the epoch; None as above.
-        disk_bytes: what these processes had the system read from disks, not from its page cache; None as above.
+            None in a process's first epoch.
+        cpu_s: processor time of the processes that live on after the epoch; None in a process's first epoch.
+        disk_bytes: read from disks, not from the page cache, by these processes; None in a process's first epoch.
     """
 
     times: EpochTimes
@@ -40,49 +40,30 @@ class EpochFigures:
         return {**figures.pop("times"), **figures, "examples_per_s": self.examples_per_s}
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Proportional set sizes at the moment of an epoch at which their sum was largest.
-
-    Attributes:
-        training_bytes: of the training process.
-        worker_bytes: of every process that it started.
-        num_samples: how many moments were looked at.
-    """
-
-    training_bytes: int
-    worker_bytes: tuple[int, ...]
-    num_samples: int
-
-    @property
-    def total_bytes(self) -> int:
-        """Of all processes together."""
-        return self.training_bytes + sum(self.worker_bytes)
-
-
 @dataclass
 class Outcome:
-    """All that one competitor did.
+    """All figures of one competitor.
 
     Attributes:
-        peer: who it is.
+        peer: the competitor.
         warm_ups: the first epoch of each of its processes; no speed is judged by them.
         epochs: the measured epochs.
-        memory: of an epoch of its own; None where it was not looked at.
-        missing: why there are no figures to compare; None when there are.
+        memory_bytes: PSS of the training process and of each process that it started, when their sum was greatest in
+            an epoch of its own; empty: not measured.
+        missing: why there are no figures to compare; None: there are some.
     """
 
     peer: Peer
     warm_ups: list[EpochFigures] = field(default_factory=list)
     epochs: list[EpochFigures] = field(default_factory=list)
-    memory: Memory | None = None
+    memory_bytes: list[int] = field(default_factory=list)
     missing: str | None = None
 
     def samples(self) -> dict[str, Any]:
         """Returns column's key -> values, turn by turn; nothing when it is missing."""
         if self.missing is not None:
             return {}
-        epochs, memory = self.epochs, self.memory
+        epochs, megabytes = self.epochs, [size / 1e6 for size in self.memory_bytes]
         found: dict[str, Any] = {
             "examples_per_s": [epoch.examples_per_s for epoch in epochs],
             "examples_per_s_without_tail": [
@@ -96,10 +77,9 @@ class Outcome:
             "start_s": [epoch.start_s for epoch in self.warm_ups],
             "very_first_batch_s": [epoch.times.first_batch_s for epoch in self.warm_ups],
         }
-        if memory is not None:
-            parts = (memory.training_bytes, *memory.worker_bytes)
-            found |= {"memory_mb": [memory.total_bytes / 1e6], "training_mb": [memory.training_bytes / 1e6]}
-            found["memory_parts"] = " + ".join(f"{part / 1e6:,.0f}" for part in parts)
+        if megabytes:
+            found |= {"memory_mb": [sum(megabytes)], "training_mb": megabytes[:1]}
+            found["memory_parts"] = " + ".join(f"{part:,.0f}" for part in megabytes)
         return found
 
 

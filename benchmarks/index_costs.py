@@ -1,26 +1,23 @@
 """What an index and its order cost: the parts of the suite `index` that read no images."""
 
 import os
-import tempfile
+import random
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
-from benchmarks.made_records import write_shards
-from benchmarks.suite import Run
-from benchmarks.system import can_drop, drop_from_page_cache, resident_bytes
+from benchmarks.machine import can_drop, drop_from_page_cache, large_folder, own_memory_bytes
 from benchmarks.tables import Column, Ratio, Table, collect
-from tfds_torch.errors import ConfigError
+from benchmarks.task import Run
 from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.source import FileInstruction
+from tfds_torch.storage.tfrecord.framing import TfrecordWriter
 from tfds_torch.storage.tfrecord.index import RecordIndex
 
 SLICE = 4096
@@ -29,6 +26,7 @@ SLICE = 4096
 _FULL_PHOTOS, _SMALL_RECORDS = 4096, 1_280_000
 _SMALL_SIZES, _LARGE_SIZES = range(64, 201), range(100_000, 100_001)
 _MOST_BUILDS = 3
+_NUM_BYTES, _RECORDS_AT_A_TIME = 1 << 20, 1024
 _NUM_SLICES, _SEED = 200, 42
 _BLOCKS = BlockShuffle(1024, 8)
 
@@ -80,15 +78,15 @@ def measure_building(run: Run) -> Table:
     settings = run.settings
     num_small = max(settings.num_shards, _SMALL_RECORDS * settings.num_photos // _FULL_PHOTOS)
     samples, titles = [], {}
-    with _workplace() as folder:
+    with large_folder() as folder:
         for size, num_records, sizes, text in (
             ("small", num_small, _SMALL_SIZES, "64 to 200 bytes"),
             ("large", settings.num_photos, _LARGE_SIZES, "100 KB"),
         ):
-            run.say(f"writing {num_records:,} records")
+            run.show_progress(f"writing {num_records:,} records")
             instructions = write_shards(folder / size, num_records, sizes, settings.num_shards)
             for kind in ("cold", "warm") if can_drop() else ("warm",):
-                run.say(f"building the index of {num_records:,} records, {kind}")
+                run.show_progress(f"building the index of {num_records:,} records, {kind}")
                 name = f"{size}_{kind}"
                 titles[name] = f"{num_records:,} x {text}, {kind}"
                 for number in range(min(_MOST_BUILDS, settings.num_repeats)):
@@ -129,29 +127,51 @@ def measure_index(
 
 def _open(instructions: Sequence[FileInstruction], dataset: str, cache_dir: str) -> tuple[float, int | None]:
     os.environ["XDG_CACHE_HOME"] = cache_dir
-    before = resident_bytes()
-    start = time.perf_counter()
+    (before, _), start = own_memory_bytes(), time.perf_counter()
     RecordIndex.open(InstructionTable(instructions, dataset))
-    took_s = time.perf_counter() - start
-    after = resident_bytes()
-    return took_s, None if before is None or after is None else after[1] - before[0]
+    took_s, (_, greatest) = time.perf_counter() - start, own_memory_bytes()
+    return took_s, None if greatest is None else greatest - before
 
 
-@contextmanager
-def _workplace() -> Iterator[Path]:
-    """A folder for large files, on the disk that also holds datasets, and removed at the end."""
-    parent = platformdirs.user_cache_path("tfds_torch") / "bench"
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=parent, prefix="index-") as folder:
-            yield Path(folder)
-    except OSError as error:
-        raise ConfigError(f"The records that are to be indexed cannot be written to {parent}: {error}.") from error
+def write_shards(
+    folder: Path, num_records: int, sizes: range, num_shards: int, seed: int = 0
+) -> tuple[FileInstruction, ...]:
+    """Writes TFRecord shards of made-up records, with right checksums, and returns an instruction for each shard.
+
+    Args:
+        folder: is made if need be.
+        num_records: of all shards together, at least num_shards.
+        sizes: of a record's data, bytes, each as likely.
+        num_shards: how many files.
+        seed: of sizes and bytes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(seed)  # noqa: S311 (nothing secret)
+    instructions, first = [], 0
+    for number in range(num_shards):
+        stop = num_records * (number + 1) // num_shards
+        path = folder / f"made.tfrecord-{number:05d}-of-{num_shards:05d}"
+        with path.open("wb") as file:
+            writer = TfrecordWriter(file.write)
+            for start in range(first, stop, _RECORDS_AT_A_TIME):
+                for record in _records(draw, sizes, min(_RECORDS_AT_A_TIME, stop - start)):
+                    writer.add(record)
+        instructions.append(FileInstruction(str(path), 0, stop - first, first, stop - first))
+        first = stop
+    return tuple(instructions)
+
+
+def _records(draw: random.Random, sizes: range, num_records: int) -> Iterator[bytes]:
+    content = draw.randbytes(max(_NUM_BYTES, 2 * sizes[-1]))
+    last = len(content) - sizes[-1]
+    for _ in range(num_records):
+        start = int(draw.random() * last)
+        yield content[start : start + sizes[int(draw.random() * len(sizes))]]
 
 
 def measure_order(run: Run) -> Table:
     """Times slices of orders, and looks at their memory."""
-    run.say("slices of the order")
+    run.show_progress("slices of the order")
     samples, titles = {}, {}
     for blocks, suffix, more in ((None, "", ""), (_BLOCKS, "_blocks", ", blocks of 1,024 in windows of 8")):
         for exponent in (6, 10):

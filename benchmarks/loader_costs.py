@@ -8,19 +8,34 @@ handing over is all of the work: arrays are copied once, into shared memory, whe
 unpickles them. Of photographs, decoding is nearly all of it; torch resizes faster than what there is without it.
 """
 
+import time
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from benchmarks.peers import multi_items
 from benchmarks.peers.multi_items import LOADER, SHARED, WEBDATASET, ZMQ
-from benchmarks.ready_chunks import BATCH_SIZE, run_cuts, run_feeds
-from benchmarks.suite import Run
 from benchmarks.tables import Column, Ratio, Table, collect
+from benchmarks.task import Run
+from tfds_torch.loaders.feeder import Feeder
+from tfds_torch.loaders.rebatching import Chunk, RowQueue, join_pieces
 from tfds_torch.runtime import subprocess_call
 
 SMALL_SHAPE = (256, 3, 32, 32)
 LARGE_SHAPE = (128, 3, 224, 224)
 """Of uint8 images: 786 kB, and 19 MB as a batch of photographs has."""
 WORKER_COUNTS = (0, 1, 2)
+
+BATCH_SIZE = 256
+SMALL, IMAGES = (8,), (3, 32, 32)
+"""Shapes of a row: what is left is overhead; and 786 kB a batch."""
+CASES = ((256, SMALL), (100, SMALL), (100, IMAGES))
+"""Rows of a chunk, and their shape: as many as a batch has, and others, which are joined."""
+CUTS = ((1, BATCH_SIZE), (4096, 1))
+"""Rows of a chunk, and of a batch that is cut out of such chunks, without a thread."""
+
+Sample = tuple[str, dict[str, float]]
 
 _NUM_BATCHES, _NUM_LARGE = 1500, 100
 _NUM_FED = 2000
@@ -93,7 +108,7 @@ def measure_ready(run: Run) -> Iterator[Table]:
 
     num_rounds = run.settings.num_repeats
     for table, num_batches, counts in ((READY, _NUM_BATCHES, WORKER_COUNTS), (LARGE, _NUM_LARGE, (2,))):
-        run.say(table.title)
+        run.show_progress(table.title)
         shape = SMALL_SHAPE if table is READY else LARGE_SHAPE
         samples = collect(subprocess_call.iterate(run_ready_epochs, num_batches, shape, counts, num_rounds))
         yield table.fill(samples, {name: _ready_title(name) for name in samples})
@@ -107,24 +122,79 @@ def _ready_title(name: str) -> str:
 
 def measure_feeder(run: Run) -> Iterator[Table]:
     """Yields the tables of the suite `feeder`."""
-    run.say("taking batches out of a Feeder")
+    run.show_progress("taking batches out of a Feeder")
     yield FEED.fill(collect(subprocess_call.iterate(run_feeds, _NUM_FED, run.settings.num_repeats)))
-    run.say("cutting chunks into batches")
+    run.show_progress("cutting chunks into batches")
     yield CUT.fill(collect(subprocess_call.iterate(run_cuts, _FEW, _MANY, run.settings.num_repeats)))
+
+
+def run_feeds(num_batches: int, num_rounds: int) -> Iterator[Sample]:
+    """Yields the times of all cases in turn, each with a Feeder of its own whose queue is full at the beginning.
+
+    Args:
+        num_batches: that are timed.
+        num_rounds: of all cases.
+    """
+    for _ in range(num_rounds):
+        for chunk_size, shape in CASES:
+            yield f"chunks of {chunk_size} x {list(shape)}", {"batch_us": _batch_us(chunk_size, shape, num_batches)}
+
+
+def run_cuts(few: int, many: int, num_rounds: int) -> Iterator[Sample]:
+    """Yields nanoseconds of a row that is cut out of chunks, when few and when many rows wait, and their ratio.
+
+    Args:
+        few: a number of rows, a multiple of 4096.
+        many: another one.
+        num_rounds: of all cases.
+    """
+    for _ in range(num_rounds):
+        for chunk_size, batch_size in CUTS:
+            few_ns, many_ns = (_row_ns(chunk_size, batch_size, num_rows) for num_rows in (few, many))
+            name = f"chunks of {chunk_size} to batches of {batch_size}"
+            yield name, {"few_ns": few_ns, "many_ns": many_ns, "growth": many_ns / few_ns}
+
+
+def _batch_us(chunk_size: int, shape: tuple[int, ...], num_batches: int) -> float:
+    chunk = [np.zeros((chunk_size, *shape), np.uint8), np.zeros(chunk_size, np.int64)]
+
+    def fetch(worker: int, batch_size: int) -> Any:
+        return chunk
+
+    with Feeder() as feeder:
+        feeder.add_source("train", fetch, ["image", "label"], BATCH_SIZE)
+        feeder.start()
+        batches = iter(feeder.batches("train"))
+        for _ in range(1 + num_batches // 10):
+            next(batches)
+        began = time.perf_counter()
+        for _ in range(num_batches):
+            next(batches)
+        return (time.perf_counter() - began) / num_batches * 1e6
+
+
+def _row_ns(chunk_size: int, batch_size: int, num_rows: int) -> float:
+    rows, queue = np.zeros(chunk_size, np.int64), RowQueue((0,))
+    began = time.perf_counter()
+    for _ in range(num_rows // chunk_size):
+        queue.append(Chunk((rows,), chunk_size))
+    for _ in range(num_rows // batch_size):
+        join_pieces(queue.take(batch_size), ("label",), (0,))
+    return (time.perf_counter() - began) / num_rows * 1e9
 
 
 def measure_multi(run: Run) -> Iterator[Table]:
     """Yields the tables of the suite `multi`."""
     settings, data_dir = run.settings, str(run.data_dir)
     num_workers, num_turns = max(1, settings.num_workers), settings.num_repeats
-    run.say("handing over small images")
+    run.show_progress("handing over small images")
     yield _in_order(
         ITEMS, collect(subprocess_call.iterate(multi_items.run_item_turns, _NUM_ITEMS, num_workers, num_turns))
     )
-    run.say("reading photographs")
+    run.show_progress("reading photographs")
     turns = subprocess_call.iterate(multi_items.run_photo_turns, data_dir, settings.batch_size, num_workers, num_turns)
     yield _in_order(PHOTOS, collect(turns))
-    run.say("measuring workers")
+    run.show_progress("measuring workers")
     sizes = subprocess_call.call(multi_items.worker_bytes, data_dir, settings.batch_size, num_workers)
     yield WORKERS.fill({"worker": {"mebibytes": [size and size / 2**20 for size in sizes]}}, {"worker": "a worker"})
 

@@ -1,10 +1,22 @@
-"""What a measurement depends on: the machine, as pyperf and psutil tell of it, and the versions."""
+"""The machine and the versions that a measurement depends on, by pyperf and psutil; and files out of its page cache.
 
+pyperf describes the machine, and measures nothing: its Runner times one function after another, where competitors here
+take turns, epoch by epoch, are stopped in between and may have interpreters of their own; and its Benchmark refuses a
+value of 0 or None, such as the tail of an epoch.
+"""
+
+import os
 import platform
 import re
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
 from typing import Any
+
+import platformdirs
+import psutil
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.limits import num_cores
@@ -13,15 +25,12 @@ _ALWAYS = ("tfds-torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow", "pro
 
 
 def describe_machine() -> dict[str, Any]:
-    """Returns CPU model, frequency and configuration, cores that may be used, memory in bytes, kernel, and the load.
-
-    What the system does not tell is None. Of what pyperf collects, neither the machine's name nor paths are taken.
+    """Returns CPU, cores that may be used, memory in bytes, kernel and load, without the machine's name and paths.
 
     Raises:
-        ConfigError: pyperf or psutil is not installed.
+        ConfigError: pyperf is not installed.
     """
     try:
-        import psutil
         import pyperf
     except ImportError as error:
         raise ConfigError(f"{error}: in a clone, pip install -e '.[bench]'.") from None
@@ -41,7 +50,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def describe_versions(distributions: Iterable[str]) -> dict[str, str | None]:
-    """Returns the versions of Python and of packages, those that everything depends on included; None: not there."""
+    """Returns the versions of Python and of packages; None: not installed."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for name in dict.fromkeys([*_ALWAYS, *distributions]):
         try:
@@ -59,3 +68,58 @@ def _kernel() -> str:
     """Returns the system and the number of its kernel, without what a vendor adds to it."""
     number = re.match(r"\d+(\.\d+)*", platform.release())
     return f"{platform.system()} {number[0]}" if number else platform.system()
+
+
+def can_drop() -> bool:
+    """Whether this system can be asked to forget files."""
+    return hasattr(os, "posix_fadvise")
+
+
+def drop_from_page_cache(paths: Iterable[str | os.PathLike[str]]) -> None:
+    """Writes files to their disk and lets the system forget what it holds of them: the next reads come from the disk.
+
+    The disk itself, or the machine below a virtual one, may still hold them.
+
+    Raises:
+        ConfigError: this system has no such request.
+        OSError: a file cannot be opened.
+    """
+    if not can_drop():
+        raise ConfigError("This system cannot be asked to forget files (posix_fadvise): there are no cold figures.")
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)  # Pages that are not written yet would stay.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def own_memory_bytes() -> tuple[int, int | None]:
+    """Returns this process's resident memory, now and at its greatest so far; None where that is not reported."""
+    now = int(psutil.Process().memory_info().rss)
+    if not psutil.LINUX:
+        return now, None
+    # resource.getrusage counts what the parent had at the fork.
+    (greatest_kb,) = re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    return now, 1024 * int(greatest_kb)
+
+
+def cache_dir() -> Path:
+    """Returns the folder that keeps converted data and environments."""
+    return platformdirs.user_cache_path("tfds_torch") / "bench"
+
+
+@contextmanager
+def large_folder() -> Iterator[Path]:
+    """A folder on the disk that also holds datasets, removed at the end.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_dir(), prefix="files-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise ConfigError(f"The files of a measurement cannot be written to {cache_dir()}: {error}.") from error

@@ -14,12 +14,11 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
-from benchmarks.suite import Run
-from benchmarks.system import read_bytes
 from benchmarks.tables import Column, Ratio, Table, collect
-from benchmarks.task import Task
+from benchmarks.task import Run, Task
 from tfds_torch.runtime import subprocess_call
 
 MODES = ("index", "files", "examples")
@@ -69,14 +68,14 @@ def measure_state(run: Run) -> Iterator[Table]:
     """Yields the tables of the suite."""
     settings = run.settings
     task = Task(str(run.data_dir), None, settings.num_photos, settings.batch_size, num_workers=0)
-    run.say("saving and loading states")
+    run.show_progress("saving and loading states")
     yield STATE.fill(collect(subprocess_call.iterate(measure_states, task, MODES, _NUM_STATES)))
     samples: list[Sample] = []
     num_all = settings.num_repeats * len(MODES) * len(POSITIONS)
-    run.say("resuming, a round that is not counted")
+    run.show_progress("resuming, a round that is not counted")
     for sample in subprocess_call.iterate(resume_again_and_again, task, MODES, settings.num_repeats):
         samples.append(sample)
-        run.say(f"resuming, {len(samples)} of {num_all}")
+        run.show_progress(f"resuming, {len(samples)} of {num_all}")
     names = [(mode, position) for mode in MODES for position in POSITIONS]
     found = collect(samples)
     table = RESUMING.fill(
@@ -119,7 +118,7 @@ def _resume(dataset: Any, mode: str, position: str, batch_size: int) -> dict[str
     state = _dataset_of(dataset).state_dict(batches_delivered=number)
     dataset = _dataset_of(dataset)
     with _counted_reads() as counts:
-        read_before = read_bytes()
+        read_before = _bytes_read()
         start = time.perf_counter()
         dataset.load_state_dict(state)
         examples = iter(dataset)
@@ -127,12 +126,17 @@ def _resume(dataset: Any, mode: str, position: str, batch_size: int) -> dict[str
             pass
         took_s = time.perf_counter() - start
         examples.close()
-        read_after = read_bytes()
+        read_after = _bytes_read()
     return {
         "first_batch_s": took_s,
         "batches_read": sum(counts) / batch_size if mode == "index" else None,
         "read_mb": None if read_before is None or read_after is None else (read_after - read_before) / 1e6,
     }
+
+
+def _bytes_read() -> int | None:
+    """Returns the bytes that this process has read so far, from disks or not; None where they are not reported."""
+    return psutil.Process().io_counters().read_chars if psutil.LINUX else None
 
 
 def _dataset(task: Task, mode: str) -> Any:

@@ -18,8 +18,7 @@ from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.beton import INSTALL
-from benchmarks.task import Task
+from benchmarks.task import FFCV_INSTALL, Task
 
 try:
     from tfds_torch.runtime.metrics import EpochTimer
@@ -95,7 +94,7 @@ def _check_images(images: Any, image_shape: Sequence[int]) -> None:
 
 def _describe(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
-        how = INSTALL if error.name == "ffcv" else "in a clone: pip install -e '.[bench]'"
+        how = FFCV_INSTALL if error.name == "ffcv" else "in a clone: pip install -e '.[bench]'"
         return f"{error} ({how})"
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -2,25 +2,44 @@
 
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import comparisons, file_costs, loader_costs, machine, resuming, tar_costs
+from benchmarks import cached_costs, comparisons, export_costs, loader_costs, machine, resuming
 from benchmarks.comparison import measure_comparisons
 from benchmarks.figures import OURS_BY_IT
 from benchmarks.report import Report
-from benchmarks.suite import Run, Settings, Suite
 from benchmarks.tables import COMPETITORS, Table
 from benchmarks.targets import RELATIONS, Target, judge
-from benchmarks.task import PEERS, SINGLE_PEERS
-from benchmarks.turns import Say
+from benchmarks.task import PEERS, SINGLE_PEERS, Peer, Run, Settings, ShowProgress
 from tfds_torch import demo
 
 
-def _all_of(*measures: Callable[[Run], Iterator[Table]]) -> Callable[[Run], Iterator[Table]]:
-    return lambda run: (table for measure in measures for table in measure(run))
+@dataclass(frozen=True)
+class Suite:
+    """A suite.
+
+    Attributes:
+        name: on the command line.
+        title: a line about what it measures.
+        method: a paragraph about how it measures.
+        measure: yields its tables.
+        targets: our own.
+        peers: competitors that the command line may choose from; empty where all take part always.
+        distributions: packages that always take part, for the list of versions.
+        configured: where to read the configuration of the competitors.
+    """
+
+    name: str
+    title: str
+    method: str
+    measure: Callable[[Run], Iterator[Table]]
+    targets: Sequence[Target] = ()
+    peers: Sequence[Peer] = ()
+    distributions: Sequence[str] = ()
+    configured: str = "benchmarks.peers"
 
 
 _MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
@@ -37,8 +56,8 @@ _MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
     "multi": loader_costs.measure_multi,
     "feeder": loader_costs.measure_feeder,
     "scale": comparisons.measure_scale,
-    "export": _all_of(file_costs.measure_beton, tar_costs.measure_tars),
-    "cached": file_costs.measure_cached,
+    "export": export_costs.measure_export,
+    "cached": cached_costs.measure_cached,
 }
 _SINGLE = ("sample", "start")
 _DEFAULTS = {"table": COMPETITORS, "column": OURS_BY_IT.key}
@@ -70,7 +89,7 @@ def _target(fields: Mapping[str, Any]) -> Target:
 SUITES = _read()
 
 
-def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
+def run(suite: Suite, settings: Settings, command: str, show_progress: ShowProgress) -> Report:
     """Measures a suite.
 
     Raises:
@@ -79,7 +98,7 @@ def run(suite: Suite, settings: Settings, command: str, say: Say) -> Report:
     found_machine = machine.describe_machine()  # First: the load before the start.
     date, began_s = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     data_dir = demo.prepare("photos", num_examples=settings.num_photos, num_shards=settings.num_shards)
-    asked = Run(suite.peers, settings, data_dir, say)
+    asked = Run(suite.peers, settings, data_dir, show_progress)
     tables = list(suite.measure(asked))
     taking_part = suite.peers or [PEERS["ours"]]
     distributions = [*(name for peer in taking_part for name in peer.distributions), *suite.distributions]

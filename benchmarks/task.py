@@ -1,7 +1,8 @@
-"""Task: what every competitor has to do, and Peer: who a competitor is."""
+"""Task: the work of a competitor. Peer: a competitor. Settings and Run: how much of it a suite measures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 OURS, OURS_IN_PROCESS, TIMM, WEBDATASET, GRAIN = "ours", "ours_0", "timm", "webdataset", "grain"
@@ -14,12 +15,19 @@ EIGHT = 8
 BASELINE_REVISION = "edba0d4"
 """The last commit before local datasets were read without tensorflow."""
 
+FFCV_INSTALL = "apt install libopencv-dev libturbojpeg0-dev pkg-config, then, in a clone, pip install -e '.[ffcv]'"
+"""FFCV, which pip builds from its source."""
+
+_MOST_SHARDS = 8
+
 IMAGE_SHAPE = (3, 224, 224)
 """Of every photograph that arrives in the training process; its dtype is uint8."""
 
 TRAIN, EVAL, PLAIN = "train", "eval", "plain"
-"""What is done with an image: a random piece resized and perhaps flipped, in a shuffled order; the middle piece of the
-resized image, in the files' order; nothing but decoding, in a shuffled order."""
+"""The work on an image: a random piece is resized and perhaps flipped, in a shuffled order; the middle piece of the
+resized image, in the files' order; decoding alone, in a shuffled order."""
+
+ShowProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -80,9 +88,54 @@ class Peer:
     changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How much is measured, as the command line says.
+
+    Attributes:
+        num_photos: examples of an epoch of photographs; the number of other examples is proportional to it.
+        batch_size: examples of a batch.
+        num_workers: loader processes of a competitor.
+        num_repeats: measured epochs, or fresh processes.
+        timeout_s: the most that an epoch may take, seconds.
+        baseline: the git revision of this package that takes part as the baseline.
+    """
+
+    num_photos: int
+    batch_size: int
+    num_workers: int
+    num_repeats: int
+    timeout_s: float
+    baseline: str = BASELINE_REVISION
+
+    @property
+    def num_shards(self) -> int:
+        """Files of a dataset that is measured."""
+        return min(_MOST_SHARDS, self.num_photos)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a suite.
+
+    Attributes:
+        peers: the competitors, where the command line can choose them.
+        settings: how much is measured.
+        data_dir: holds the dataset `photos`.
+        show_progress: shows the user a text about the current step.
+        versions: distribution -> version, of competitors with an environment of their own; filled by the suite.
+    """
+
+    peers: Sequence[Peer]
+    settings: Settings
+    data_dir: Path
+    show_progress: ShowProgress
+    versions: dict[str, str] = field(default_factory=dict)
+
+
 _PEERS = "benchmarks.peers"
 _OURS_NEEDS = ("torch", "tensorflow-datasets")
-_FUSED = f"{_PEERS}.ours_fused:load"
+_FUSED = f"{_PEERS}.ours:load"
 _TIMM_NEEDS = ("timm", "torchvision", "torch", "tensorflow-datasets")
 _WEBDATASET = Peer(WEBDATASET, "WebDataset", f"{_PEERS}.webdataset_tar:load", "tar", ("webdataset", "torch"))
 _GRAIN = Peer(GRAIN, "Grain", f"{_PEERS}.grain_array_record:load", "array_record", ("grain", "array-record"))
@@ -93,8 +146,8 @@ def _by_name(*peers: Peer) -> dict[str, Peer]:
 
 
 SINGLE_PEERS = _by_name(
-    Peer(OURS, "tfds_torch", f"{_PEERS}.ours:load", distributions=_OURS_NEEDS),
-    Peer(TIMM, "timm ReaderTfds", f"{_PEERS}.timm_reader:load", distributions=_TIMM_NEEDS),
+    Peer(OURS, "tfds_torch", f"{_PEERS}.ours:load_single", distributions=_OURS_NEEDS),
+    Peer(TIMM, "timm ReaderTfds", f"{_PEERS}.timm_reader:load_single", distributions=_TIMM_NEEDS),
     _WEBDATASET,
     _GRAIN,
     Peer(AS_NUMPY, "tfds.as_numpy", f"{_PEERS}.tfds_as_numpy:load", distributions=("tensorflow-datasets",)),
@@ -107,7 +160,7 @@ PEERS = _by_name(
     Peer(OURS_BATCHED, "tfds_torch, batched=True", f"{_FUSED}_batched", distributions=_OURS_NEEDS),
     Peer(OURS_IN_PROCESS, "tfds_torch, no workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": 0}),
     Peer(OURS_8, "tfds_torch, 8 workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": EIGHT}),
-    Peer(TIMM, "timm create_loader", f"{_PEERS}.timm_loader:load", distributions=_TIMM_NEEDS),
+    Peer(TIMM, "timm create_loader", f"{_PEERS}.timm_reader:load", distributions=_TIMM_NEEDS),
     _WEBDATASET,
     _GRAIN,
     Peer(DALI, "DALI without a GPU", f"{_PEERS}.dali:load", environment=DALI),

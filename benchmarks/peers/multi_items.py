@@ -111,9 +111,7 @@ def _own_bytes(pid: int) -> int | None:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return None
-    kilobytes = {
-        name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "Rss" in name
-    }
+    kilobytes = {key: int(rest.split()[0]) for key, _, rest in (line.partition(":") for line in lines) if "Rss" in key}
     return 1024 * (kilobytes["RssAnon"] + kilobytes["RssFile"])
 
 

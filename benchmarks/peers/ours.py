@@ -1,26 +1,80 @@
-"""This package in sample mode: `ImageDataset` without a preprocess, behind torch's own DataLoader; and at other levels.
+"""This package: whole batches through `create_loader`, or single examples behind torch's own DataLoader; other levels.
 
-Configured: `is_training`, which shuffles (8,192 encoded examples, divided among the workers) and fills the last batch;
-the `ReadOptions` of the task; the shared transform; `persistent_workers`, as timm's loader has it. All else is a
-default: torch's collation, its prefetch factor of 2, the start method of the system. `parser_level` is
-`ParserTfds.batches` in one process: decoded images, and no torch. With `decoded`, only the size of every image travels
-to the training process; `as_arrays` sends the pixels of images that are all of one size.
+Configured, for whole batches: `is_training`, batch size, workers, and the work as `TrainPreprocess` or
+`EvalPreprocess`; an evaluation of all examples without shuffling. Images that are delivered as they are have a
+preprocess that finds nothing to do, or, in `load_batched`, none. All else is a default. Without workers, threads of
+the training process decode, and no batch travels.
+
+For single examples: `is_training`, which shuffles (8,192 encoded examples, divided among the workers) and fills the
+last batch; the `ReadOptions` of the task; the shared transform; `persistent_workers`, as timm's loader has it. All
+else is a default: torch's collation, its prefetch factor of 2, the start method of the system. `parser_level` is
+`ParserTfds.batches` in one process: decoded images, and no torch. With `decoded`, only the size of every image
+travels to the training process; `as_arrays` sends the pixels of images that are all of one size.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.task import Task
-from benchmarks.transform import RandomResizedCropFlip
+from benchmarks.task import EVAL, IMAGE_SHAPE, TRAIN, Task
+from benchmarks.transform import CROP_PCT, RandomResizedCropFlip
 
 Epochs = Callable[[int], Iterable[Any]]
 
 
 def load(task: Task) -> Epochs:
+    """Returns the function epoch -> batches of images, torch uint8 [B, 3, H, W]."""
+    from tfds_torch import EvalPreprocess, TrainPreprocess
+
+    if task.image_shape is None:
+        raise ValueError("a preprocess needs a size")
+    size = task.image_shape[-1]
+    preprocess = (
+        TrainPreprocess(size=size)
+        if task.work == TRAIN
+        else EvalPreprocess(size=size, crop_pct=CROP_PCT if task.work == EVAL else 1.0)
+    )
+    return _batches(task, _parser(task, preprocess))
+
+
+def load_tars(task: Task) -> Epochs:
+    """As `load` for training, with the tar files of `converted_dir`."""
+    from tfds_torch import ParserWebDataset, TrainPreprocess
+
+    tars = sorted(map(str, Path(str(task.converted_dir)).glob("*.tar")))
+    preprocess = TrainPreprocess(size=(task.image_shape or IMAGE_SHAPE)[-1])
+    parser = ParserWebDataset(tars, is_training=True, batch_size=task.batch_size, preprocess=preprocess)
+    return _batches(task, parser)
+
+
+def load_batched(task: Task) -> Epochs:
+    """As `load`, without a preprocess: images of one size, as they are."""
+    return _batches(task, _parser(task))
+
+
+def load_after_reading(task: Task) -> Epochs:
+    """As `load`, after an epoch of another loader without workers, as in a notebook that first looks at its data.
+
+    What reading has left in the process (threads, an imported tensorflow) must not slow down its workers.
+    """
+    for _ in load(replace(task, num_workers=0))(0):
+        pass
+    return load(task)
+
+
+def load_cached(task: Task) -> Epochs:
+    """As `load_batched` without workers, with the decoded cache in `converted_dir`, built before the first epoch."""
+    from tfds_torch import DecodedCache
+
+    return _batches(replace(task, num_workers=0), _parser(task, cache=DecodedCache(task.converted_dir)))
+
+
+def load_single(task: Task) -> Epochs:
     """Returns the function epoch -> batches of images, torch uint8 [B, 3, 224, 224]."""
     return _loader(task, RandomResizedCropFlip())
 
@@ -41,13 +95,26 @@ def as_arrays(task: Task) -> Epochs:
     return _loader(task, _pixels)
 
 
-def _parser(task: Task) -> Any:
+def _parser(task: Task, preprocess: Any = None, **options: Any) -> Any:
     from tfds_torch import ParserTfds, ReadOptions
 
-    options = ReadOptions(**task.read)
     return ParserTfds(
-        task.data_dir, task.dataset, task.split, is_training=True, batch_size=task.batch_size, read=options
+        task.data_dir,
+        task.dataset,
+        task.split,
+        is_training=task.is_training,
+        batch_size=task.batch_size,
+        preprocess=preprocess,
+        read=ReadOptions(**task.read),
+        **options,
     )
+
+
+def _batches(task: Task, parser: Any) -> Epochs:
+    from tfds_torch import ImageDataset, create_loader
+
+    loader = create_loader(ImageDataset(parser, batched=True), num_workers=task.num_workers)
+    return lambda epoch: (batch[0] for batch in loader)
 
 
 def _loader(task: Task, transform: Callable[[Image.Image], Any]) -> Epochs:

@@ -1,20 +1,22 @@
-"""timm's `ReaderTfds`: `create_dataset("tfds/photos")` through `timm.data.create_loader`.
+"""timm's `create_loader` over its `ReaderTfds`, in whole batches with timm's own transforms, or with the shared one.
 
 Configured: `is_training`, batch size, workers and the device `cpu`; `set_epoch` before every epoch, as timm's train.py
-does. All else is timm's default: a shuffle buffer of 8,192 and a prefetch of 2,048 decoded images, divided among the
-workers (and limited by the number of photographs); persistent workers; `fast_collate`.
+does. `color_jitter=0`, because no other competitor changes colors: timm's default would cost it more. An evaluation has
+`crop_pct=0.875`; images that are delivered as they are have `no_aug=True`. All else is timm's default: bilinear
+(antialiased), a shuffle buffer of 8,192 and a prefetch of 2,048 decoded images, divided among the workers (and limited
+by the number of images); persistent workers; `fast_collate`. In `load_single`, the shared transform takes the place of
+the loader's own, ending in a torch tensor as timm's own does.
 
-Two things are not as in timm, both in its favour or the same for all: the shared transform takes the place of the
-loader's own, ending in a torch tensor as timm's own does; and the batches are taken from the DataLoader inside of
-`PrefetchLoader`, because that one would also turn them to float32 and normalise them, which no other competitor does.
+The batches are uint8, taken from the DataLoader inside of `PrefetchLoader`, because that one would also turn them to
+float32 and normalise them, which no other competitor does.
 """
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.task import IMAGE_SHAPE, Task
-from benchmarks.transform import RandomResizedCropFlip
+from benchmarks.task import IMAGE_SHAPE, PLAIN, Task
+from benchmarks.transform import CROP_PCT, RandomResizedCropFlip
 
 _OPERATORS = (
     "nms",
@@ -40,24 +42,39 @@ class TensorTransform:
 
 
 def load(task: Task) -> Callable[[int], Iterable[Any]]:
-    """Returns the function epoch -> batches of images, torch uint8 [B, 3, 224, 224]."""
+    """Returns the function epoch -> batches of images, torch uint8 [B, 3, H, W], with timm's own transforms."""
+    return _epochs(task, no_aug=task.work == PLAIN, color_jitter=0.0, crop_pct=CROP_PCT)
+
+
+def load_single(task: Task) -> Callable[[int], Iterable[Any]]:
+    """Returns the same function with the shared transform."""
+    return _epochs(task, TensorTransform())
+
+
+def _epochs(task: Task, transform: Any = None, **options: Any) -> Callable[[int], Iterable[Any]]:
     import torch
 
     _declarations.append(declare_torchvision_operators())
     from timm.data import create_dataset, create_loader  # type: ignore[attr-defined, unused-ignore]
 
     dataset = create_dataset(
-        "tfds/photos", root=task.data_dir, split="train", is_training=True, batch_size=task.batch_size
+        f"tfds/{task.dataset}",
+        root=task.data_dir,
+        split="train",
+        is_training=task.is_training,
+        batch_size=task.batch_size,
     )
     loader = create_loader(
         dataset,
-        input_size=IMAGE_SHAPE,
+        input_size=task.image_shape or IMAGE_SHAPE,
         batch_size=task.batch_size,
-        is_training=True,
+        is_training=task.is_training,
         num_workers=task.num_workers,
         device=torch.device("cpu"),
+        **options,
     )
-    dataset.transform = TensorTransform()  # The loader has just set its own.
+    if transform is not None:
+        dataset.transform = transform  # The loader has just set its own.
 
     def epoch_of(epoch: int) -> Iterable[Any]:
         dataset.set_epoch(epoch)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.comparisons import JPEG
-from benchmarks.figures import EpochFigures, Memory, Outcome
+from benchmarks.figures import EpochFigures, Outcome
 from benchmarks.report import Report
 from benchmarks.suites import SUITES
 from benchmarks.tables import Column, Ratio, Row, Spread, Table
@@ -32,7 +32,7 @@ def outcome(
     *,
     first_batch_s: float = 0.5,
     tail_s: float = 0.01,
-    memory_bytes: tuple[int, ...] | None = (100_000_000, 200_000_000, 300_000_000),
+    memory_bytes: tuple[int, ...] = (100_000_000, 200_000_000, 300_000_000),
     missing: str | None = None,
 ) -> Outcome:
     """A competitor with an epoch of each of the speeds, examples per second."""
@@ -40,7 +40,7 @@ def outcome(
         (PEERS | SINGLE_PEERS)[peer] if isinstance(peer, str) else peer,
         [] if missing else [epoch(5.0, start_s=seconds) for seconds in (4.0, 3.0)],
         [] if missing else [epoch(100 / speed, first_batch_s=first_batch_s, tail_s=tail_s) for speed in speeds],
-        None if memory_bytes is None or missing else Memory(memory_bytes[0], memory_bytes[1:], num_samples=9),
+        [] if missing else list(memory_bytes),
         missing,
     )
 

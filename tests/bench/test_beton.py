@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.beton import INSTALL, DecodedImages, write
-from benchmarks.conversion import converted
+from benchmarks.conversion import DecodedImages, converted, write_shards
+from benchmarks.task import FFCV_INSTALL as INSTALL
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.runtime import subprocess_call
 
@@ -70,7 +70,7 @@ def test_a_broken_image_ends_the_process_that_waits(folder: Path, capfd: pytest.
 def test_without_ffcv_it_is_said_how_to_get_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ffcv", None)
     with pytest.raises(ConfigError) as caught:
-        write(str(folder), str(folder))
+        write_shards(str(folder), str(folder), "beton")
     assert str(caught.value).endswith(f" ({INSTALL})")
     assert "libopencv-dev" in INSTALL
 
@@ -89,7 +89,7 @@ def test_ffcv_writes_all_photographs_or_says_what_is_missing(photos: Path, tmp_p
 def test_ffcv_does_not_hang_over_a_broken_image(folder: Path) -> None:
     expected = ConfigError if find_spec("ffcv") is None else WorkerError
     with pytest.raises(expected, match=r"No module named 'ffcv'|was killed by SIGTERM"):
-        subprocess_call.call(write, str(folder), str(folder))
+        subprocess_call.call(write_shards, str(folder), str(folder), "beton")
 
 
 def count_and_labels(beton: str) -> tuple[int, set[int]]:

@@ -1,21 +1,19 @@
 """Comparisons: everybody is given the work that is announced, and what became of it is in one table."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bench.made_up import SUITE_OF, epoch
 
 from benchmarks import comparison, comparisons
-from benchmarks.comparison import ColdCompetitor, compare
+from benchmarks.comparison import compare
 from benchmarks.environments import Environment
-from benchmarks.figures import EpochFigures, Memory
-from benchmarks.suite import Run, Settings
+from benchmarks.figures import EpochFigures
 from benchmarks.tables import Spread, Table
-from benchmarks.task import Peer, Task
+from benchmarks.task import Peer, Run, Settings, Task
 from tfds_torch import demo
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.runtime import subprocess_call
@@ -27,10 +25,13 @@ Measure = Callable[..., list[Table]]
 class Pretender:
     """A competitor that has nothing to do; with one worker it breaks."""
 
-    def __init__(self, peer: Peer, task: Task, timeout_s: float, environment: Environment) -> None:
+    def __init__(
+        self, peer: Peer, task: Task, timeout_s: float, environment: Environment, cold_files: Sequence[Path]
+    ) -> None:
         self.peer = peer
         self.task = task
         self.environment = environment
+        self.cold_files = cold_files
         ALL.append(self)
 
     def run_epoch(self) -> EpochFigures:
@@ -38,8 +39,8 @@ class Pretender:
             raise WorkerError("it broke")
         return epoch(first_batch_s=1.5, num_examples=self.task.num_photos, start_s=4.0)
 
-    def measure_memory(self) -> Memory:
-        return Memory(5_000_000, (6_000_000,), 1)
+    def measure_memory(self) -> list[int]:
+        return [5_000_000, 6_000_000]
 
     def end(self) -> None:
         pass
@@ -185,26 +186,6 @@ def test_read_modes_compete_warm_and_cold(measure: Measure, monkeypatch: pytest.
     assert "2 workers" in tables["photos_decoded"].note
     assert tables["photos_decoded"].note.startswith("32 examples an epoch")
     assert tables["png_arrays"].note.startswith("320 examples an epoch")
-
-
-def test_files_are_dropped_before_every_epoch_of_a_cold_competitor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal: list[str] = []
-
-    class Noting:
-        peer = Peer("index", "index", "nowhere:nothing")
-
-        def __getattr__(self, name: str) -> Any:
-            return lambda: journal.append(name)
-
-    monkeypatch.setattr(comparison, "drop_from_page_cache", lambda files: journal.append(f"drop {len(files)}"))
-    cold = ColdCompetitor(Noting(), [tmp_path / "a", tmp_path / "b"])
-    cold.run_epoch()
-    cold.run_epoch()
-    cold.measure_memory()
-    cold.end()
-    assert journal == ["drop 2", "run_epoch", "drop 2", "run_epoch", "measure_memory", "end"]
 
 
 def test_an_import_happens_while_it_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

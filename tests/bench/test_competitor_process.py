@@ -1,6 +1,6 @@
 """Real processes: their figures, their rest between turns, and every way in which they can fail."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 from bench import planted_competitors as planted
 from bench.watching import WATCHDOG_S, assert_all_end, open_pids, read_pids, state_of, wait_for
 
+from benchmarks import competitor_process
 from benchmarks.competitor_process import CompetitorProcess
 from benchmarks.environments import Environment, this_environment
 from benchmarks.task import Peer, Task
@@ -15,8 +16,11 @@ from tfds_torch.errors import StallError, WorkerError
 
 
 @contextmanager
-def competitor(peer: Peer, folder: Path, timeout_s: float = WATCHDOG_S) -> Iterator[CompetitorProcess]:
-    process = CompetitorProcess(peer, Task(str(folder), None, num_photos=10, batch_size=4, num_workers=0), timeout_s)
+def competitor(
+    peer: Peer, folder: Path, timeout_s: float = WATCHDOG_S, cold_files: Sequence[Path] = ()
+) -> Iterator[CompetitorProcess]:
+    task = Task(str(folder), None, num_photos=10, batch_size=4, num_workers=0)
+    process = CompetitorProcess(peer, task, timeout_s, cold_files=cold_files)
     try:
         yield process
     finally:
@@ -86,13 +90,20 @@ def test_the_processor_time_of_an_epoch_is_that_of_all_its_processes_and_not_of_
 def test_memory_is_that_of_all_its_processes(tmp_path: Path) -> None:
     with competitor(planted.peer(planted.large), tmp_path) as process:
         process.run_epoch()
-        memory = process.measure_memory()
-    assert memory is not None
-    assert memory.training_bytes > 25e6
-    assert len(memory.worker_bytes) == 1
-    assert memory.worker_bytes[0] > 25e6
-    assert memory.total_bytes == memory.training_bytes + memory.worker_bytes[0]
-    assert memory.num_samples >= 1
+        training_bytes, child_bytes = process.measure_memory()
+    assert training_bytes > 25e6
+    assert child_bytes > 25e6
+
+
+def test_files_are_dropped_from_the_page_cache_before_every_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[Sequence[Path]] = []
+    monkeypatch.setattr(competitor_process, "drop_from_page_cache", dropped.append)
+    with competitor(planted.peer(planted.steady), tmp_path, cold_files=[tmp_path / "a"]) as process:
+        process.run_epoch()
+        process.run_epoch()
+    assert dropped == [[tmp_path / "a"]] * 2
 
 
 @pytest.mark.parametrize(

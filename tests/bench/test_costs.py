@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from bench.made_up import SUITE_OF
 
-from benchmarks import file_costs, loader_costs
-from benchmarks.file_costs import measure_opening, write_pixels
-from benchmarks.peers import exports, small_pixels
+from benchmarks import export_costs, loader_costs
+from benchmarks.cached_costs import measure_opening, write_pixels
+from benchmarks.peers import small_pixels, writers
 from benchmarks.peers.multi_items import LOADER, SHARED, WEBDATASET, ZMQ
-from benchmarks.suite import Run, Settings
 from benchmarks.tables import Table
 from benchmarks.targets import judge
-from benchmarks.task import PLAIN, TRAIN, Task
+from benchmarks.task import PLAIN, TRAIN, Run, Settings, Task
 from tfds_torch.errors import ConfigError
 
 
@@ -102,18 +101,18 @@ def test_writers_take_turns_and_one_that_is_missing_has_no_further_one(
 ) -> None:
     calls: list[str] = []
 
-    def call(write: Callable[..., float], source: str, target: str, mode: str, num_photos: int) -> float:
+    def call(write: Callable[..., object], source: str, target: str, mode: str, num_photos: int) -> tuple[float, float]:
         calls.append(f"{write.__name__} {mode} {num_photos}")
-        if write is exports.write_with_ffcv and mode == "raw":
+        if write is writers.write_with_ffcv and mode == "raw":
             raise ConfigError("No module named 'ffcv' (install it)")
-        return 2.0 if write is exports.export else 8.0
+        return (2.0 if write is writers.export_beton else 8.0), 1.0
 
-    monkeypatch.setattr(file_costs.subprocess_call, "call", call)
-    monkeypatch.setattr(file_costs, "converted", lambda *arguments: tmp_path)
+    monkeypatch.setattr(export_costs.subprocess_call, "call", call)
+    monkeypatch.setattr(export_costs, "converted", lambda *arguments: tmp_path)
     settings = Settings(40, 4, 0, 2, timeout_s=120)
-    passthrough, raw = file_costs.measure_beton(Run((), settings, tmp_path, lambda text: None))
-    assert calls[:3] == ["export passthrough 40", "write_with_ffcv passthrough 40", "export passthrough 40"]
-    assert calls[4:] == ["export raw 40", "write_with_ffcv raw 40", "export raw 40"]
+    passthrough, raw = export_costs.measure_beton(Run((), settings, tmp_path, lambda text: None))
+    assert calls[:3] == ["export_beton passthrough 40", "write_with_ffcv passthrough 40", "export_beton passthrough 40"]
+    assert calls[4:] == ["export_beton raw 40", "write_with_ffcv raw 40", "export_beton raw 40"]
     assert passthrough.texts()[1] == [
         ["tfds_torch", "20 (20 to 20)", "1.00 (1.00 to 1.00)"],
         ["FFCV, jpg", "5 (5 to 5)", "4.00 (4.00 to 4.00)"],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.made_records import write_shards
+from benchmarks.index_costs import write_shards
 from benchmarks.peers.dali import write_index
 from tfds_torch.storage.tfrecord.framing import scan_offsets
 

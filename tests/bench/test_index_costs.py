@@ -13,11 +13,12 @@ from benchmarks.index_costs import (
     num_places,
     slice_peak_bytes,
     slice_times_s,
+    write_shards,
 )
-from benchmarks.made_records import write_shards
-from benchmarks.suite import Run, Settings
-from tfds_torch.errors import ConfigError, CorruptRecordError
+from benchmarks.task import Run, Settings
+from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import BlockShuffle
+from tfds_torch.storage.tfrecord.framing import read_records
 
 SMALL = Run((), Settings(num_photos=16, batch_size=4, num_workers=0, num_repeats=1, timeout_s=60), Path(), str)
 
@@ -38,13 +39,6 @@ def test_building_is_measured_warm_and_cold_and_leaves_no_records(
         assert "-" not in [column.text_of(row.figures[column.key]) for column in table.columns]
     assert "8 TFRecord files" in table.note
     assert list((tmp_path / "tfds_torch" / "bench").iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tfds_torch").write_text("")
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
-    with pytest.raises(ConfigError, match=r"^The records that are to be indexed cannot be written to .*bench: "):
-        measure_building(SMALL)
 
 
 @pytest.mark.parametrize("is_cold", [False, True])
@@ -107,3 +101,22 @@ def test_places_of_whole_windows_are_their_blocks(consecutive: int, blocks: Bloc
 
 def test_a_global_shuffle_has_hardly_any_neighbours() -> None:
     assert 127 < num_places(1_000_000, 128) <= 128
+
+
+def test_shards_hold_what_the_runs_promise_with_right_checksums(tmp_path: Path) -> None:
+    runs = write_shards(tmp_path / "made", 3000, range(64, 201), 7)
+    assert len({run.path for run in runs}) == 7
+    assert [run.first_index for run in runs] == [sum(run.take for run in runs[:number]) for number in range(7)]
+    assert sum(run.take for run in runs) == 3000
+    lengths = []
+    for run in runs:
+        records = list(read_records(run.path))
+        assert len(records) == run.take == run.num_in_shard
+        lengths += map(len, records)
+    assert (min(lengths), max(lengths)) == (64, 200)
+    assert len(set(lengths)) == 137  # All of them.
+
+
+def test_records_may_be_larger_than_the_bytes_that_are_drawn_for_small_ones(tmp_path: Path) -> None:
+    (run,) = write_shards(tmp_path, 3, range(2_000_000, 2_000_001), 1)
+    assert [len(record) for record in read_records(run.path)] == [2_000_000] * 3

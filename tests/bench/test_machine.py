@@ -1,14 +1,24 @@
-"""What is said about the machine and the versions."""
+"""The machine, the versions, this process, and files out of the page cache."""
 
+import mmap
 import os
 import platform
 import re
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
+import platformdirs
 import pytest
 
-from benchmarks.machine import describe_machine, describe_versions
+from benchmarks.machine import (
+    can_drop,
+    describe_machine,
+    describe_versions,
+    drop_from_page_cache,
+    large_folder,
+    own_memory_bytes,
+)
 from tfds_torch.errors import ConfigError
 
 
@@ -36,3 +46,46 @@ def test_without_pyperf_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyperf", None)
     with pytest.raises(ConfigError, match=r"pyperf.*: in a clone, pip install -e '\.\[bench\]'\.$"):
         describe_machine()
+
+
+def test_memory_that_was_given_back_stays_in_the_greatest_size() -> None:
+    (before, _) = own_memory_bytes()
+    with mmap.mmap(-1, 50_000_000) as room:
+        room.write(bytes(50_000_000))
+    now, greatest = own_memory_bytes()
+    assert greatest is not None
+    assert greatest - before > 45_000_000
+    assert greatest >= now
+
+
+def test_a_large_folder_goes_at_the_end_and_one_that_cannot_be_written_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / name)
+    with large_folder() as folder:
+        (folder / "file").write_text("")
+    assert list((tmp_path / "tfds_torch" / "bench").iterdir()) == []
+    (tmp_path / "tfds_torch" / "bench").rmdir()
+    (tmp_path / "tfds_torch" / "bench").write_text("")
+    with (
+        pytest.raises(ConfigError, match=r"^The files of a measurement cannot be written to .*bench: "),
+        large_folder(),
+    ):
+        pass
+
+
+def test_files_are_dropped_and_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: asked.append(arguments[1:]))
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    drop_from_page_cache([path, path])
+    assert asked == [(0, 0, os.POSIX_FADV_DONTNEED)] * 2
+    assert path.read_bytes() == b"content"
+
+
+def test_without_the_request_cold_figures_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "posix_fadvise")
+    assert not can_drop()
+    with pytest.raises(ConfigError, match=r"^This system cannot be asked to forget files \(posix_fadvise\)"):
+        drop_from_page_cache([tmp_path / "file"])

@@ -30,7 +30,7 @@ def index() -> Report:
 
 
 def memory() -> Report:
-    outcomes = [outcome("ours"), outcome("timm", memory_bytes=None)]
+    outcomes = [outcome("ours"), outcome("timm", memory_bytes=())]
     beyond = BEYOND.fill({"ours": {"start_s": [1.0], "worker_mb": [None]}})
     return report("memory", [table_of(outcomes, STARTING.table), beyond])
 

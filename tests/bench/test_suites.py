@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import comparisons, file_costs, index_costs, loader_costs, resuming, tar_costs
+from benchmarks import cached_costs, comparisons, export_costs, index_costs, loader_costs, resuming
 from benchmarks.suites import SUITES
 from benchmarks.tables import COMPETITORS, Table
 from benchmarks.targets import Target
@@ -26,10 +26,10 @@ TABLES = {
     "feeder": [loader_costs.FEED, loader_costs.CUT],
     "scale": [comparisons.SCALE],
     "export": [
-        *(table for costs in (file_costs, tar_costs) for table in costs.WRITING.values()),
-        *(tar_costs.MEMORY, tar_costs.READING.table, tar_costs.INDEXING),
+        *(*export_costs.BETON.values(), *export_costs.TARS.values()),
+        *(export_costs.MEMORY, export_costs.READING.table, export_costs.INDEXING),
     ],
-    "cached": [*(comparison.table for comparison in (*file_costs.PIXELS, file_costs.CACHE)), file_costs.OPENING],
+    "cached": [*(comparison.table for comparison in (*cached_costs.PIXELS, cached_costs.CACHE)), cached_costs.OPENING],
 }
 
 

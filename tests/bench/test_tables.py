@@ -6,7 +6,6 @@ import pytest
 from bench.made_up import outcome, table_of
 
 from benchmarks.comparisons import STARTING
-from benchmarks.figures import Memory
 from benchmarks.tables import Column, Ratio, Spread, Table, collect
 
 TABLE = Table(
@@ -71,13 +70,12 @@ def test_speed_without_the_tail_ends_with_the_last_batch() -> None:
 
 
 def test_memory_is_a_sum_and_its_parts() -> None:
-    assert Memory(5, (6, 7), 3).total_bytes == 18
     table = table_of([outcome("ours"), outcome("timm", memory_bytes=(600_000_000, 600_000_000))], STARTING.table)
     row = table.rows[0]
     assert table.spread("ours", "memory_mb") == Spread(600, 600, 600)
     assert table.spread("ours", "memory_by_timm") == Spread(0.5, 0.5, 0.5)
     assert row.figures["memory_parts"] == "100 + 200 + 300"
-    assert table_of([outcome("ours", memory_bytes=None)], STARTING.table).texts()[1][0][-4:] == ["-"] * 4
+    assert table_of([outcome("ours", memory_bytes=())], STARTING.table).texts()[1][0][-4:] == ["-"] * 4
 
 
 def test_processor_time_and_disk_are_of_the_measured_epochs_that_have_them() -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from bench.made_up import epoch
 
-from benchmarks.figures import EpochFigures, Memory
+from benchmarks.comparison import start_in_turns, take_turns
+from benchmarks.figures import EpochFigures
 from benchmarks.task import Peer
-from benchmarks.turns import start_again_and_again, take_turns
 from tfds_torch.errors import StallError, WorkerError
 
 
@@ -28,10 +28,10 @@ class Pretender:
         self.num_epochs += 1
         return epoch(float(self.num_epochs), num_examples=60)
 
-    def measure_memory(self) -> Memory | None:
+    def measure_memory(self) -> list[int]:
         self.run_epoch()
         self.journal[-1] += " memory"
-        return Memory(7, (8, 9), 1)
+        return [7, 8, 9]
 
     def end(self) -> None:
         self.journal.append(f"{self.peer.name} ends")
@@ -87,23 +87,20 @@ def test_what_is_being_done_is_said() -> None:
 def test_fresh_lives_come_in_turns_one_at_a_time_and_the_last_shows_its_memory() -> None:
     journal: list[str] = []
     peers = [Peer(name, name, "nowhere:nothing") for name in "ab"]
-    outcomes = start_again_and_again(peers, lambda peer: Pretender(peer.name, journal), lambda _: 2, ignore)
+    outcomes = start_in_turns(peers, lambda peer: Pretender(peer.name, journal), lambda _: 2, ignore)
     first_round = ["a0", "a1", "a ends", "b0", "b1", "b ends"]
     assert journal == [*first_round, "a0", "a1", "a2 memory", "a ends", "b0", "b1", "b2 memory", "b ends"]
     for outcome in outcomes:
         assert [figures.times.whole_s for figures in outcome.warm_ups] == [1.0, 1.0]
         assert [figures.times.whole_s for figures in outcome.epochs] == [2.0, 2.0]
-        assert outcome.memory is not None
-        assert outcome.memory.total_bytes == 24
+        assert outcome.memory_bytes == [7, 8, 9]
 
 
 def test_one_that_fails_is_not_started_again() -> None:
     journal: list[str] = []
     peers = [Peer(name, name, "nowhere:nothing") for name in "ab"]
     fail = {"a": lambda number: StallError("too slow") if number == 1 else None, "b": lambda _: None}
-    outcomes = start_again_and_again(
-        peers, lambda peer: Pretender(peer.name, journal, fail[peer.name]), lambda _: 2, ignore
-    )
+    outcomes = start_in_turns(peers, lambda peer: Pretender(peer.name, journal, fail[peer.name]), lambda _: 2, ignore)
     assert [outcome.missing for outcome in outcomes] == ["too slow", None]
     assert [line for line in journal if line.startswith("a")] == ["a0", "a1", "a ends"]
 
@@ -112,10 +109,10 @@ def test_some_live_more_often_than_others() -> None:
     journal: list[str] = []
     peers = [Peer(name, name, "nowhere:nothing") for name in "ab"]
     num_lives = {"a": 2, "b": 1}
-    outcomes = start_again_and_again(
+    outcomes = start_in_turns(
         peers, lambda peer: Pretender(peer.name, journal), lambda peer: num_lives[peer.name], ignore
     )
     assert [len(outcome.warm_ups) for outcome in outcomes] == [2, 1]
     assert journal[:7] == ["a0", "a1", "a ends", "b0", "b1", "b2 memory", "b ends"]
-    assert all(outcome.memory is not None for outcome in outcomes)
-    assert start_again_and_again([], lambda peer: Pretender(peer.name, journal), lambda _: 2, ignore) == []
+    assert all(outcome.memory_bytes == [7, 8, 9] for outcome in outcomes)
+    assert start_in_turns([], lambda peer: Pretender(peer.name, journal), lambda _: 2, ignore) == []

@@ -1,35 +1,29 @@
-"""The suites `export` and `cached`: writing photographs as a `.beton` file, and reading images stored as pixels.
+"""The suite `cached`: reading images that are stored as pixels.
 
-`export`: FFCV's writer takes pixels, so that photographs are decoded and encoded again; we keep their bytes. As pixels,
-both decode, and what is written are 0.6 MB for each. `cached`: what is left of reading is memory: 256 images of 32x32
-pixels are copied from random places in 75 us, and read in 15. FFCV's compiled threads add little to that; we add some
-100 us for every batch, of the order, the loader and handing over to a thread. Cutting and mirroring is numpy's.
+What is left of reading is memory: 256 images of 32x32 pixels are copied from random places in 75 us, and read in 15.
+FFCV's compiled threads add little to that; we add some 100 us to each batch, for the order, the loader and the transfer
+to a thread. numpy cuts and mirrors the images.
 """
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.comparison import Comparison, compare
-from benchmarks.conversion import converted
 from benchmarks.figures import CPU, FIRST_BATCH, OURS_BY_IT, SPEED, VERY_FIRST_BATCH
-from benchmarks.peers import exports
-from benchmarks.suite import Run
-from benchmarks.system import resident_bytes
-from benchmarks.tables import Column, Ratio, Table, collect
-from benchmarks.task import FFCV, OURS, PLAIN, TIMM, TRAIN, Peer
-from tfds_torch.errors import TfdsTorchError
+from benchmarks.machine import own_memory_bytes
+from benchmarks.tables import Column, Table, collect
+from benchmarks.task import FFCV, OURS, PLAIN, TIMM, TRAIN, Peer, Run
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.beton.fields import BetonBytes, BetonField, BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.beton.writer import BetonWriter
 
-_MOST_PHOTOS = 512
 _SHAPE = (3, 32, 32)
 _PIXELS_FOR_A_PHOTO, _PNGS_FOR_A_PHOTO, _SAMPLES_FOR_A_PHOTO = 12, 5, 256
 _TURNS_FOR_A_REPEAT = 4  # Epochs of some 0.1 s.
@@ -38,31 +32,13 @@ _COLUMNS = [SPEED, OURS_BY_IT, replace(CPU, form="{:,.2f}"), VERY_FIRST_BATCH, F
 _MILLISECONDS = [replace(column, form="{:.3f}") if column.key.endswith("_s") else column for column in _COLUMNS[3:]]
 
 
-def _writing(mode: str) -> Table:
-    return Table(
-        mode,
-        f"photographs into a .beton file, {mode}",
-        "The first photographs, {num_photos:,} of them (JPEG, about 500x375), image and label, with all cores; we wait "
-        "until the disk has them, FFCV does not. Writers take turns, each in a fresh process, whose imports are not "
-        "counted.",
-        "writer",
-        [
-            Column("photos_per_s", "photographs/s"),
-            Column("ours_by_it", "tfds_torch by it", "{:.2f}", ratio=Ratio("photos_per_s", of=OURS)),
-        ],
-    )
-
-
-WRITING = {mode: _writing(mode) for mode in exports.MODES}
-
-
 def _pixels(work: str, title: str) -> Comparison:
     table = Table(
         work,
         title,
         "uint8 [32, 32, 3] in one `.beton` file in the page cache, in a random order, whole epochs in batches of 256, "
-        "nothing dropped; every byte of a batch is read. A warm-up epoch is not counted, but its first batch is told: "
-        "what FFCV compiles is in it, and what is imported before is not.",
+        "nothing dropped; every byte of a batch is read. A warm-up epoch is not counted, except for its first batch, "
+        "which contains FFCV's compilation, but no imports.",
         "competitor",
         [*_COLUMNS[:3], *_MILLISECONDS],
     )
@@ -87,8 +63,8 @@ CACHE = Comparison(
         [*_COLUMNS[:3], *_MILLISECONDS],
     ),
     (
-        Peer(OURS, "tfds_torch, decoded cache", f"{_PEERS}.decoded_cache:load"),
-        Peer(TIMM, "timm create_loader", f"{_PEERS}.timm_loader:load"),
+        Peer(OURS, "tfds_torch, decoded cache", f"{_PEERS}.ours:load_cached"),
+        Peer(TIMM, "timm create_loader", f"{_PEERS}.timm_reader:load"),
     ),
     dataset="cifar10",
     num_for_a_photo=_PNGS_FOR_A_PHOTO,
@@ -108,46 +84,16 @@ OPENING = Table(
 )
 
 
-def measure_beton(run: Run) -> Iterator[Table]:
-    """Yields the tables of the suite `export` that are of `.beton` files."""
-    num_photos = min(run.settings.num_photos, _MOST_PHOTOS)
-    for mode, table in WRITING.items():
-        took_s: dict[str, list[float]] = {OURS: [], FFCV: []}
-        missing: dict[str, str] = {}
-        for number in range(run.settings.num_repeats):
-            run.say(f"writing photographs, {mode}, {number + 1} of {run.settings.num_repeats}")
-            for name in [one for one in took_s if one not in missing]:
-                try:
-                    took_s[name].append(_write(name, run.data_dir, mode, num_photos))
-                except TfdsTorchError as error:
-                    missing[name] = str(error).strip().splitlines()[-1]
-        samples = {
-            name: {} if name in missing else {"photos_per_s": [num_photos / one for one in own]}
-            for name, own in took_s.items()
-        }
-        titles = {OURS: "tfds_torch", FFCV: f"FFCV, {'raw' if mode == 'raw' else 'jpg'}"}
-        filled = table.fill(samples, titles, missing)
-        yield replace(filled, note=table.note.format(num_photos=num_photos))
-
-
-def _write(name: str, data_dir: Path, mode: str, num_photos: int) -> float:
-    """Lets a writer have its turn, in a fresh process, and returns how long it took, seconds."""
-    write: Callable[[str, str, str, int], float] = exports.export if name == OURS else exports.write_with_ffcv
-    source = data_dir if name == OURS else converted(data_dir, "tar")
-    with tempfile.TemporaryDirectory() as folder:
-        return subprocess_call.call(write, str(source), str(Path(folder) / "images.beton"), mode, num_photos)
-
-
 def measure_cached(run: Run) -> Iterator[Table]:
     """Yields the tables of the suite `cached`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run.say("writing small images")
+        run.show_progress("writing small images")
         subprocess_call.call(write_pixels, name, run.settings.num_photos * _PIXELS_FOR_A_PHOTO)
         for comparison in PIXELS:
             yield compare(comparison, run, folder)
         yield compare(CACHE, run, folder / "cache")
-        run.say("opening a file of many samples")
+        run.show_progress("opening a file of many samples")
         many = run.settings.num_photos * _SAMPLES_FOR_A_PHOTO
         openings = [measure_opening(folder, many) for _ in range(run.settings.num_repeats)]
         yield OPENING.fill(collect(("many", opening) for opening in openings), {"many": f"{many:,}"})
@@ -162,21 +108,13 @@ def write_pixels(folder: str, num_images: int) -> None:
             writer.add((pixels[number % len(pixels)], number % 10))
 
 
-def measure_opening(folder: Path, num_samples: int) -> dict[str, float | None]:
-    """Writes a file of so many samples where there is none yet, opens it in a fresh process, and returns the columns.
-
-    Raises:
-        TfdsTorchError: it cannot be written.
-    """
+def measure_opening(folder: Path, num_samples: int) -> dict[str, float]:
+    """Opens a file of so many samples, which is written first, in a fresh process, and returns the columns."""
     path = folder / f"{num_samples}.beton"
     if not path.exists():
         subprocess_call.call(_write_samples, str(path), num_samples)
     open_s, kept_bytes = subprocess_call.call(_open, str(path))
-    return {
-        "open_s": open_s,
-        "kept_mb": kept_bytes and kept_bytes / 1e6,
-        "kept_bytes": kept_bytes and kept_bytes / num_samples,
-    }
+    return {"open_s": open_s, "kept_mb": kept_bytes / 1e6, "kept_bytes": kept_bytes / num_samples}
 
 
 def _write_samples(path: str, num_samples: int) -> None:
@@ -185,11 +123,11 @@ def _write_samples(path: str, num_samples: int) -> None:
             writer.add((b"%d" % number, number), id=f"train/{number:08d}")
 
 
-def _open(path: str) -> tuple[float, int | None]:
+def _open(path: str) -> tuple[float, int]:
     """Returns seconds, with all pointers checked, and the resident memory that is kept, bytes."""
-    before, began_s = resident_bytes(), time.perf_counter()
+    (before, _), began_s = own_memory_bytes(), time.perf_counter()
     source = BetonSource(path)
     source.check()
-    took_s, after = time.perf_counter() - began_s, resident_bytes()
+    took_s, (after, _) = time.perf_counter() - began_s, own_memory_bytes()
     source.close()
-    return took_s, None if before is None or after is None else after[0] - before[0]
+    return took_s, after - before

@@ -1,9 +1,11 @@
-"""A dataset written as WebDataset's tar files, and its files copied as they are.
+"""Writers of the suite `export`: this package's, FFCV's and WebDataset's, and `cp`. Each runs in a fresh process.
 
-This package's export reads the TFRecord files, checks each record's checksum, writes tar files with a checksum of their
-own, and waits until the disk has them. WebDataset's `ShardWriter` is used as its documentation does it, with its
-defaults, in one process; it is fed with the same members, which lie ready in its memory. `cp` copies the TFRecord files
-in one process; it leaves them to the page cache, and is measured a second time with an fsync of each file.
+This package's export reads the TFRecord files, checks each record's checksum, writes tar files with a checksum of
+their own, and waits until the disk has them. WebDataset's `ShardWriter` is used as its documentation does it, with
+its defaults, in one process; it gets the same members, from memory. `cp` copies the TFRecord files in one process and
+leaves them to the page cache; it is measured a second time with an fsync of each file. For a `.beton` file, ours
+reads the TFRecord files; FFCV's reads tar files of the same JPEG files, which Pillow decodes, because its writer
+takes no encoded images. Both write with all cores, `image` and `label`, in pages of the default size.
 """
 
 import os
@@ -12,13 +14,19 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.system import anonymous_bytes
+import psutil
+
+from benchmarks import conversion
 from tfds_torch.runtime.process_tree import process_tree
 
 _LOOK_EVERY_S = 0.02
+
+MODES = ("passthrough", "raw")
+"""Of a `.beton` file. As JPEG: we keep the bytes, FFCV encodes again; and as pixels."""
 
 Cost = tuple[float, float]
 """Seconds, and seconds of processor time of all processes."""
@@ -33,6 +41,27 @@ def export(data_dir: str, target: str, num_workers: int, num_shards: int) -> Cos
     return _time(
         lambda: export_dataset(parser, target, format="webdataset", num_workers=num_workers, num_shards=num_shards)
     )
+
+
+def export_beton(source: str, target: str, mode: str, num_examples: int) -> Cost:
+    """Writes the first photographs of a data dir as a `.beton` file with this package."""
+    from tfds_torch import ParserTfds, export_dataset
+
+    parser = ParserTfds(source, "photos", f"train[:{num_examples}]")
+    fields = {"image": mode, "file_name": None}
+    return _time(lambda: export_dataset(parser, target, format="beton", fields=fields, overwrite=True))
+
+
+def write_with_ffcv(source: str, target: str, mode: str, num_examples: int) -> Cost:
+    """Writes the first photographs of a folder of tar files as a `.beton` file with FFCV.
+
+    Raises:
+        ConfigError: FFCV is not installed, or cannot be loaded.
+    """
+    conversion.load_ffcv()
+    images = conversion.DecodedImages(source)
+    encoding = "raw" if mode == "raw" else "jpg"
+    return _time(lambda: conversion.write_with_ffcv(images, Path(target), encoding, num_examples))
 
 
 def copy(data_dir: str, target: str, is_synced: bool) -> Cost:
@@ -82,7 +111,9 @@ def export_memory(data_dir: str, dataset: str, split: str, target: str, num_work
     def look() -> None:
         while not done.wait(_LOOK_EVERY_S):
             for one in process_tree():
-                greatest[one.pid != own] = max(greatest[one.pid != own], anonymous_bytes(one.pid) or 0)
+                with suppress(psutil.NoSuchProcess):
+                    memory = one.memory_info()
+                    greatest[one.pid != own] = max(greatest[one.pid != own], memory.rss - memory.shared)
 
     watching = threading.Thread(target=look)
     watching.start()

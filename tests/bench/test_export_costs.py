@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import tar_costs
-from benchmarks.peers import ours_fused, tar_exports
-from benchmarks.suite import Run, Settings
-from benchmarks.task import Task
+from benchmarks import export_costs
+from benchmarks.peers import ours, writers
+from benchmarks.task import Run, Settings, Task
 from tfds_torch.errors import ConfigError
 
 
@@ -20,7 +19,7 @@ def small_run(data_dir: Path, num_repeats: int = 1) -> Run:
 @pytest.fixture(scope="module")
 def tars(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported") / "tars"
-    tar_exports.export(str(photos), str(folder), 1, 2)
+    writers.export(str(photos), str(folder), 1, 2)
     return folder
 
 
@@ -33,7 +32,7 @@ def members(folder: Path) -> list[tuple[str, bytes]]:
 
 
 def test_shard_writer_is_fed_with_the_very_bytes_that_we_wrote(tars: Path, tmp_path: Path) -> None:
-    took_s, _ = tar_exports.write_with_webdataset(str(tars), str(tmp_path / "theirs"))
+    took_s, _ = writers.write_with_webdataset(str(tars), str(tmp_path / "theirs"))
     assert took_s > 0
     assert sorted(members(tmp_path / "theirs")) == sorted(members(tars))
     assert len(list((tmp_path / "theirs").glob("*.tar"))) == len(list(tars.glob("*.tar"))) == 2
@@ -41,8 +40,8 @@ def test_shard_writer_is_fed_with_the_very_bytes_that_we_wrote(tars: Path, tmp_p
 
 @pytest.mark.parametrize("is_synced", [False, True])
 def test_cp_copies_every_shard(is_synced: bool, photos: Path, tmp_path: Path) -> None:
-    tar_exports.copy(str(photos), str(tmp_path / "copy"), is_synced)
-    files = tar_exports.tfrecord_files(photos)
+    writers.copy(str(photos), str(tmp_path / "copy"), is_synced)
+    files = writers.tfrecord_files(photos)
     assert files
     assert {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()} == {
         path.name: path.read_bytes() for path in files
@@ -58,12 +57,12 @@ def test_writers_take_turns_the_first_does_not_count_and_nothing_stays(
         calls.append(write.__name__)
         assert not (tmp_path / "written").exists()
         (tmp_path / "written").mkdir()
-        if write is tar_exports.write_with_webdataset:
+        if write is writers.write_with_webdataset:
             raise ConfigError("No module named 'webdataset'")
-        return (100.0 if len(calls) <= 5 else 2.0 if write is tar_exports.export else 1.0), 0.5
+        return (100.0 if len(calls) <= 5 else 2.0 if write is writers.export else 1.0), 0.5
 
-    monkeypatch.setattr(tar_costs.subprocess_call, "call", call)
-    table = tar_costs.measure_writing(tar_costs.WRITING["on_disk"], small_run(photos), tmp_path, tmp_path)
+    monkeypatch.setattr(export_costs.subprocess_call, "call", call)
+    table = export_costs.measure_tars(export_costs.TARS["on_disk"], small_run(photos), tmp_path, tmp_path)
     assert calls[:5] == ["export", "export", "copy", "copy", "write_with_webdataset"]
     assert calls[5:9] == ["export", "export", "copy", "copy"]
     assert calls.count("write_with_webdataset") == 1
@@ -76,26 +75,26 @@ def test_writers_take_turns_the_first_does_not_count_and_nothing_stays(
 
 def test_our_loader_reads_every_photograph_of_the_tars_once(tars: Path) -> None:
     task = Task("", str(tars), 64, 16, 0, image_shape=(3, 32, 32))
-    batches = list(ours_fused.load_tars(task)(0))
+    batches = list(ours.load_tars(task)(0))
     assert [tuple(batch.shape) for batch in batches] == [(16, 3, 32, 32)] * 4
 
 
 def test_a_made_up_tar_has_all_members_for_both_readers(tmp_path: Path) -> None:
     path = tmp_path / "made.tar"
-    tar_costs.write_empty(path, 20, 700)
+    export_costs.write_empty(path, 20, 700)
     with tarfile.open(path) as tar:
         found = [(one.name, one.size) for one in tar]
     assert found == [
         (f"{number:09d}.{name}", size) for number in range(20) for name, size in (("jpg", 700), ("cls", 1))
     ]
-    assert tar_costs.visit_members(str(path)) > 0
+    assert export_costs.visit_members(str(path)) > 0
 
 
 @pytest.mark.slow
 def test_memory_of_an_export_and_the_index_are_measured(photos: Path, tmp_path: Path) -> None:
-    memory = tar_costs.measure_memory(small_run(photos), tmp_path)
+    memory = export_costs.measure_memory(small_run(photos), tmp_path)
     assert [row.title for row in memory.rows] == ["160", "640"]
-    indexing = tar_costs.measure_indexing(small_run(photos), tmp_path)
+    indexing = export_costs.measure_indexing(small_run(photos), tmp_path)
     assert [row.name for row in indexing.rows] == ["ours_small", "tarfile_small", "ours_large", "tarfile_large"]
     for row in indexing.rows:
         spread = indexing.spread(row.name, "index_s")

@@ -1,9 +1,10 @@
-"""Of the suite `export`: a dataset written as tar files, tar files read by number, and the index that this takes.
+"""The suite `export`: a dataset written as `.beton` and tar files, tar files read by number, and their index.
 
-A copy of files is what an export can be held against, because both read and write about the same bytes. Where these go
-to a disk, we wait for the disk, and `cp` does not: `cp` with an fsync of each file is the fair comparison there, and
-plain `cp` stands beside it without a target. WebDataset's writer takes what lies ready in memory, and waits
-for no disk.
+FFCV's writer takes pixels: it decodes photographs and encodes them again, where we keep their bytes. As pixels, both
+decode, and write 0.6 MB for each. An export to tar files is compared with a copy, because both read and write about the
+same bytes. An export to a disk waits for the disk, and `cp` does not: `cp` with an fsync of each file is the fair
+comparison there, and plain `cp` stands beside it without a target. WebDataset's writer takes its samples from memory,
+and waits for no disk.
 """
 
 import os
@@ -11,21 +12,20 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import platformdirs
-
 from benchmarks.comparison import Comparison, compare
+from benchmarks.conversion import converted
 from benchmarks.figures import CPU, FIRST_BATCH, OURS_BY_IT, SPEED
-from benchmarks.peers import tar_exports
-from benchmarks.suite import Run
+from benchmarks.machine import large_folder
+from benchmarks.peers import writers
 from benchmarks.tables import Column, Ratio, Table, collect
-from benchmarks.task import OURS, WEBDATASET, Peer
+from benchmarks.task import FFCV, OURS, WEBDATASET, Peer, Run
 from tfds_torch import demo
-from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.errors import TfdsTorchError
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.limits import num_cores
 from tfds_torch.storage.webdataset.source import WebDatasetSource
@@ -36,32 +36,45 @@ ONE, CP, CP_SYNCED, SHARD_WRITER, TFRECORD = "ours_1", "cp", "cp_synced", "shard
 
 _TURNS_FOR_A_REPEAT, _EPOCHS_FOR_A_REPEAT, _MOST_OPENINGS = 4, 2, 5
 _FEW_FOR_A_PHOTO, _MANY_FOR_A_PHOTO = 2.5, 10
+_MOST_BETON_PHOTOS = 512
 _FULL_PHOTOS, _MEMBERS = 4096, 100_000
 _IMAGE_BYTES = {"small": 2_000, "large": 100_000}
 _LABEL_BYTES = 1
 _PEERS = "benchmarks.peers"
 
 
-def _writing(name: str, where: str, note: str) -> Table:
+_BY_IT = Column("ours_by_it", "tfds_torch by it", "{:.2f}", ratio=Ratio("per_s", of=OURS))
+
+
+def _beton(mode: str) -> Table:
+    return Table(
+        mode,
+        f"photographs into a .beton file, {mode}",
+        "The first photographs, {num_photos:,} of them (JPEG, about 500x375), image and label, with all cores; we wait "
+        "until the disk has them, FFCV does not. Writers take turns, each in a fresh process, whose imports are not "
+        "counted.",
+        "writer",
+        [Column("per_s", "photographs/s"), _BY_IT],
+    )
+
+
+def _tars(name: str, where: str, note: str) -> Table:
     return Table(
         name,
         f"photographs as tar files {where}",
         "The TFRecord files of {num_photos:,} photographs ({megabytes:,.0f} MB, {num_shards} shards, in the page "
         f"cache), as many tar files; MB of these TFRecord files a second. {note} Writers take turns, each in a fresh "
-        "process, whose imports are not counted, after a turn of each that is not counted; before every turn, what was "
-        "written before is gone, and nothing waits for the disk.",
+        "process, whose imports are not counted, after a turn of each that is not counted; before each turn, the files "
+        "of the turn before are removed, and the disk is idle.",
         "writer",
-        [
-            Column("mb_per_s", "MB/s"),
-            Column("ours_by_it", "tfds_torch by it", "{:.2f}", ratio=Ratio("mb_per_s", of=OURS)),
-            Column("cpu_s", "processor time, s", "{:.2f}"),
-        ],
+        [Column("per_s", "MB/s"), _BY_IT, Column("cpu_s", "processor time, s", "{:.2f}")],
     )
 
 
-WRITING = {
-    "in_memory": _writing("in_memory", "in memory", "The target is a file system in memory (/dev/shm)."),
-    "on_disk": _writing(
+BETON = {mode: _beton(mode) for mode in writers.MODES}
+TARS = {
+    "in_memory": _tars("in_memory", "in memory", "The target is a file system in memory (/dev/shm)."),
+    "on_disk": _tars(
         "on_disk",
         "on a disk",
         "The target is the disk that has the user's cache folder. tfds_torch and `cp` with fsync wait until the disk "
@@ -91,8 +104,8 @@ READING = Comparison(
         [SPEED, OURS_BY_IT, CPU, FIRST_BATCH],
     ),
     (
-        Peer(OURS, "tfds_torch, tar files", f"{_PEERS}.ours_fused:load_tars"),
-        Peer(TFRECORD, "tfds_torch, TFRecord", f"{_PEERS}.ours_fused:load"),
+        Peer(OURS, "tfds_torch, tar files", f"{_PEERS}.ours:load_tars"),
+        Peer(TFRECORD, "tfds_torch, TFRecord", f"{_PEERS}.ours:load"),
         Peer(WEBDATASET, "WebDataset, tar files", f"{_PEERS}.webdataset_tar:load"),
     ),
     turns_for_a_repeat=_EPOCHS_FOR_A_REPEAT,
@@ -107,79 +120,108 @@ INDEXING = Table(
 )
 
 
-def measure_tars(run: Run) -> Iterator[Table]:
-    """Yields the tables of the suite `export` that are of tar files."""
-    with _workplace() as folder:
+def measure_export(run: Run) -> Iterator[Table]:
+    """Yields the tables of the suite."""
+    yield from measure_beton(run)
+    with large_folder() as folder:
         tars = folder / "tars"
-        run.say("exporting")
-        subprocess_call.call(tar_exports.export, str(run.data_dir), str(tars), num_cores(), run.settings.num_shards)
+        run.show_progress("exporting")
+        subprocess_call.call(writers.export, str(run.data_dir), str(tars), num_cores(), run.settings.num_shards)
         if os.access(IN_MEMORY, os.W_OK):
             with tempfile.TemporaryDirectory(dir=IN_MEMORY) as memory:
-                yield measure_writing(WRITING["in_memory"], run, tars, Path(memory))
-        yield measure_writing(WRITING["on_disk"], run, tars, folder)
+                yield measure_tars(TARS["in_memory"], run, tars, Path(memory))
+        yield measure_tars(TARS["on_disk"], run, tars, folder)
         yield measure_memory(run, folder)
         yield compare(READING, run, tars)
         yield measure_indexing(run, folder)
 
 
-def measure_writing(table: Table, run: Run, tars: Path, folder: Path) -> Table:
-    """Lets all writers write into a folder, in turn.
+def measure_beton(run: Run) -> Iterator[Table]:
+    """Yields a table for each mode of a `.beton` file."""
+    num_photos, source = min(run.settings.num_photos, _MOST_BETON_PHOTOS), str(run.data_dir)
+    tars = str(converted(run.data_dir, "tar"))
+    for mode, table in BETON.items():
+        with tempfile.TemporaryDirectory() as folder:
+            target = Path(folder) / "images.beton"
+            ours = partial(writers.export_beton, source, str(target), mode, num_photos)
+            theirs = partial(writers.write_with_ffcv, tars, str(target), mode, num_photos)
+            titled = {OURS: ("tfds_torch", ours), FFCV: (f"FFCV, {'raw' if mode == 'raw' else 'jpg'}", theirs)}
+            filled = _write_in_turns(table, run, titled, num_photos, target, run.settings.num_repeats)
+        yield replace(filled, note=table.note.format(num_photos=num_photos))
+
+
+def measure_tars(table: Table, run: Run, tars: Path, folder: Path) -> Table:
+    """Lets all writers of tar files write into a folder, in turn; the files are removed.
 
     Args:
         table: without rows.
-        run: how much.
-        tars: what this package's export wrote.
-        folder: where the others and it write now; nothing of that stays.
+        run: how much is measured.
+        tars: holds the tar files that this package's export wrote.
+        folder: the writers' target.
     """
-    settings, source = run.settings, str(run.data_dir)
-    files = tar_exports.tfrecord_files(run.data_dir)
+    settings, source, cores = run.settings, str(run.data_dir), num_cores()
+    files = writers.tfrecord_files(run.data_dir)
     for path in files:  # Into the page cache.
         path.read_bytes()
     megabytes, target = sum(path.stat().st_size for path in files) / 1e6, folder / "written"
     place, num_shards = str(target), settings.num_shards
-    cores = num_cores()
-    writers: dict[str, tuple[str, Callable[..., tar_exports.Cost], tuple[object, ...]]] = {
-        OURS: (f"tfds_torch, {cores} workers", tar_exports.export, (source, place, cores, num_shards)),
-        ONE: ("tfds_torch, 1 worker", tar_exports.export, (source, place, 1, num_shards)),
-        CP: ("cp", tar_exports.copy, (source, place, False)),
-        CP_SYNCED: ("cp, fsync of each file", tar_exports.copy, (source, place, True)),
-        SHARD_WRITER: ("WebDataset's ShardWriter", tar_exports.write_with_webdataset, (str(tars), place)),
+    titled = {
+        OURS: (f"tfds_torch, {cores} workers", partial(writers.export, source, place, cores, num_shards)),
+        ONE: ("tfds_torch, 1 worker", partial(writers.export, source, place, 1, num_shards)),
+        CP: ("cp", partial(writers.copy, source, place, False)),
+        CP_SYNCED: ("cp, fsync of each file", partial(writers.copy, source, place, True)),
+        SHARD_WRITER: ("WebDataset's ShardWriter", partial(writers.write_with_webdataset, str(tars), place)),
     }
-    samples: dict[str, dict[str, list[float]]] = {name: {"mb_per_s": [], "cpu_s": []} for name in writers}
+    filled = _write_in_turns(
+        table, run, titled, megabytes, target, settings.num_repeats * _TURNS_FOR_A_REPEAT, num_warm_ups=1
+    )
+    note = table.note.format(num_photos=settings.num_photos, megabytes=megabytes, num_shards=num_shards)
+    return replace(filled, note=note)
+
+
+def _write_in_turns(
+    table: Table,
+    run: Run,
+    titled: Mapping[str, tuple[str, "partial[writers.Cost]"]],
+    amount: float,
+    target: Path,
+    num_turns: int,
+    num_warm_ups: int = 0,
+) -> Table:
+    """Lets each writer write an amount of something, turn by turn; one that fails takes no further turn."""
+    samples: dict[str, dict[str, list[float]]] = {name: {"per_s": [], "cpu_s": []} for name in titled}
     missing: dict[str, str] = {}
-    num_turns = settings.num_repeats * _TURNS_FOR_A_REPEAT
-    for turn in range(1 + num_turns):
-        run.say(f"{table.title}, {f'turn {turn} of {num_turns}' if turn else 'warm-up'}")
-        for name in [one for one in writers if one not in missing]:
-            _, write, arguments = writers[name]
+    for turn in range(1 - num_warm_ups, 1 + num_turns):
+        run.show_progress(f"{table.title}, {f'turn {turn} of {num_turns}' if turn > 0 else 'warm-up'}")
+        for name in [one for one in titled if one not in missing]:
+            write = titled[name][1]
             try:
-                took_s, cpu_s = subprocess_call.call(write, *arguments)
+                took_s, cpu_s = subprocess_call.call(write.func, *write.args)
             except TfdsTorchError as error:
                 missing[name], samples[name] = str(error).strip().splitlines()[-1], {}
                 continue
             finally:
                 shutil.rmtree(target, ignore_errors=True)
                 os.sync()
-            if turn:
-                samples[name]["mb_per_s"].append(megabytes / took_s)
+            if turn > 0:
+                samples[name]["per_s"].append(amount / took_s)
                 samples[name]["cpu_s"].append(cpu_s)
-    note = table.note.format(num_photos=settings.num_photos, megabytes=megabytes, num_shards=num_shards)
-    return replace(table.fill(samples, {name: one[0] for name, one in writers.items()}, missing), note=note)
+    return table.fill(samples, {name: title for name, (title, _) in titled.items()}, missing)
 
 
 def measure_memory(run: Run, folder: Path) -> Table:
     """Exports few and many small images, and looks at the processes."""
     settings, cores = run.settings, num_cores()
     few, many = (int(settings.num_photos * share) for share in (_FEW_FOR_A_PHOTO, _MANY_FOR_A_PHOTO))
-    run.say("making small images")
+    run.show_progress("making small images")
     data_dir = demo.prepare_fake("cifar10", num_examples=many, num_shards=settings.num_shards, progress=False)
     samples = []
     for number in range(settings.num_repeats):
-        run.say(f"memory, {number + 1} of {settings.num_repeats}")
+        run.show_progress(f"memory, {number + 1} of {settings.num_repeats}")
         for name, num_examples in (("few", few), ("many", many)):
             target = folder / f"{name}-{number}"
             parent, worker = subprocess_call.call(
-                tar_exports.export_memory, str(data_dir), "cifar10", f"train[:{num_examples}]", str(target), cores
+                writers.export_memory, str(data_dir), "cifar10", f"train[:{num_examples}]", str(target), cores
             )
             shutil.rmtree(target)
             samples.append((name, {"worker_mb": worker / 1e6 or None, "parent_mb": parent / 1e6 or None}))
@@ -199,7 +241,7 @@ def measure_indexing(run: Run, folder: Path) -> Table:
             for reader, title in ((OURS, "tfds_torch"), ("tarfile", "tarfile"))
         }
         for number in range(min(_MOST_OPENINGS, run.settings.num_repeats)):
-            run.say(f"the index of {num_members:,} members")
+            run.show_progress(f"the index of {num_members:,} members")
             cache = str(folder / f"cache-{size}-{number}")
             index_s, open_s = (subprocess_call.call(open_tar, str(path), cache) for _ in range(2))
             samples.append((f"{OURS}_{size}", {"index_s": index_s, "open_ms": open_s * 1e3}))
@@ -234,15 +276,3 @@ def visit_members(path: str) -> float:
         for _ in tar:
             tar.members = []  # type: ignore[attr-defined]  # As WebDataset does it; typeshed does not know it.
     return time.perf_counter() - began_s
-
-
-@contextmanager
-def _workplace() -> Iterator[Path]:
-    """A folder for large files, on the disk that also holds datasets, and removed at the end."""
-    parent = platformdirs.user_cache_path("tfds_torch") / "bench"
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=parent, prefix="tars-") as folder:
-            yield Path(folder)
-    except OSError as error:
-        raise ConfigError(f"The tar files cannot be written to {parent}: {error}.") from error
