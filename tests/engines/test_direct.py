@@ -7,15 +7,19 @@ from unittest import mock
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from picture_fixtures import save
+from PIL import Image
 
 from engines.made_source import MadeSource, request_of
 from tfds_torch.engines import direct
 from tfds_torch.engines.direct import _ChunkReader, end_of_chunk, read_examples, read_in_index_mode
+from tfds_torch.engines.fields import Content, ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.world import World
 
+IMAGE = save(Image.new("RGB", (4, 6)), "PNG")
 TWO_WORKERS = World(0, 1, 1, 2)
 
 
@@ -114,13 +118,30 @@ def test_an_iteration_that_is_given_up_read_no_more_than_it_decodes_ahead() -> N
     batches.close()  # type: ignore[attr-defined]
 
 
-def test_what_was_read_before_a_damaged_example_comes_before_its_error() -> None:
+@pytest.mark.parametrize("mean_example_bytes", [1, 400_000])
+def test_as_much_is_decoded_ahead_as_was_asked_for(mean_example_bytes: int) -> None:
+    source = MadeSource(1000, mean_example_bytes)
+    request = request_of(source, options=ReadOptions(num_threads=1, prefetch_batches=3))
+    num_delivered, ahead = 0, []
+    for batch in read_in_index_mode(request):
+        num_delivered += len(batch)
+        ahead.append(len(source.numbers("read")) - num_delivered)
+    assert request.chunk_size == (30 if mean_example_bytes == 1 else 4)
+    assert max(ahead) <= 3 * max(10, request.chunk_size) + request.chunk_size  # Batches of a chunk come one by one.
+    assert min(ahead[20:60]) >= 2 * 10 - request.chunk_size
+
+
+@pytest.mark.parametrize("place", [25, 20, 29])
+@pytest.mark.parametrize("is_read", [True, False], ids=["decoding fails", "reading fails"])
+def test_what_was_read_before_a_damaged_example_comes_before_its_error(is_read: bool, place: int) -> None:
     source = MadeSource(40, mean_example_bytes=400_000)
-    request = request_of(source)
-    damaged = int(WorkerOrder(request.plan, 0).planned(25, 26).index[0])
-    source.damaged = frozenset([damaged])
+    content = Content({"label": StoredField("number"), "image": ImageField("image")}, True)
+    request = request_of(source, content)
+    damaged = int(WorkerOrder(request.plan, 0).planned(place, place + 1).index[0])
+    source.damaged = frozenset() if is_read else frozenset([damaged])
+    source.images = [b"" if number == damaged else IMAGE for number in range(40)]
     batches, came = read_in_index_mode(request), []
-    with pytest.raises(CorruptRecordError, match=f"example {damaged} is damaged"):
+    with pytest.raises(CorruptRecordError, match=f"example {damaged} "):
         came.extend(batch.batch for batch in batches)
     assert came == [0, 1]
 

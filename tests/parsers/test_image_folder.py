@@ -3,10 +3,8 @@
 import os
 import pickle
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 import tensorflow_datasets as tfds
 from image_folder_fixtures import LABELS, NUM_TEST, NUM_TRAIN
 from PIL import Image
-from tfds_fixtures import call_reader, collect_rank, grid, has_tensorflow
+from tfds_fixtures import call_reader, has_tensorflow
 from zygote import torch_zygote
 
 from tfds_torch.engines.batch import Batch
@@ -252,160 +250,12 @@ def test_a_split_that_cannot_be_is_refused(folder: Path, split: str, message: st
     assert message in str(caught.value)
 
 
-def test_an_empty_split_is_an_error_in_training_and_no_batch_in_evaluation(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="split 'empty'"):
-        ParserTfds(folder, NAME, "empty", is_training=True, batch_size=2)
-    parser = ParserTfds(folder, NAME, "empty", batch_size=2)
-    assert parser.plan(World()).num_batches == 0
-    assert list(parser.batches()) == []
-
-
-# Exactly once
-
-
-@dataclass(frozen=True)
-class Case:
-    """All pipelines of an epoch."""
-
-    split: str = "train"
-    num_replicas: int = 1
-    num_workers: int = 1
-    batch_size: int = 8
-    is_training: bool = False
-    repeats: int = 0
-    remainder: str | None = None
-    seed: int = 42
-    shuffle_buffer: int = 8192
-    epoch: int = 0
-    run: int = 0
-
-    @property
-    def jobs(self) -> list[Job]:
-        names = ("split", "batch_size", "is_training", "repeats", "remainder", "seed")
-        arguments = {name: getattr(self, name) for name in names}
-        arguments["read"] = ReadOptions(num_threads=2, shuffle_buffer=self.shuffle_buffer)
-        worlds = grid(self.num_replicas, self.num_workers)
-        return [Job(arguments, world, self.epoch, fields=("image", "label")) for world in worlds]
-
-
-TRAIN = Case(is_training=True)
-ON_GRIDS = [
-    Case(split, r, w, b, is_training)
-    for split in ("train+test", "train[10:37]", "train[:50%]+test[:50%]")
-    for r, w, b in ((1, 3, 7), (3, 2, 5))
-    for is_training in (False, True)
-]
-SINGLE = {
-    "plain": TRAIN,
-    "again": Case(is_training=True, run=1),
-    "next epoch": Case(is_training=True, epoch=1),
-    "another seed": Case(is_training=True, seed=7),
-    "small buffer": Case(is_training=True, shuffle_buffer=1),
-    "two passes": Case(is_training=True, repeats=2, batch_size=29),
-    "dropped": Case("train", 2, 2, 8, True, remainder="drop"),
-    "padded": Case("train", 2, 2, 8, True, remainder="pad"),
-    "more pipelines than examples": Case("test", 8, 3, 2),
-}
-
-
-TAIL = {"batch_size": 4, "is_training": True, "repeats": 2}
-NUM_TAIL_BATCHES = 15
-TAIL_PLACES = [(w, start) for w in (1, 2) for start in range(NUM_TAIL_BATCHES + 1)]
 MODES = {"RGB": 3, "L": 1, "RGBA": 4, None: 0}
-CASES = [*ON_GRIDS, *SINGLE.values()]
 JOBS = {
     "expressions": [Job({"split": split, "batch_size": 4}, fields=FIELDS) for split in EXPRESSIONS],
-    "cases": [job for case in CASES for job in case.jobs],
-    "tails": [Job(TAIL, World(1, 2).at_worker(worker, w), 3, start) for w, start in TAIL_PLACES for worker in range(w)],
     "modes": [Job({"image_mode": mode}, fields=("image",)) for mode in MODES],
 }
 ALL_JOBS = [job for jobs in JOBS.values() for job in jobs]
-
-
-@pytest.fixture(scope="module")
-def epochs(batches: dict[str, list[list[Batch]]]) -> dict[Case, list[list[Batch]]]:
-    """Case -> the batches of every rank, as a DataLoader collects them."""
-    results = iter(batches["cases"])
-    parts = {case: [next(results) for _ in case.jobs] for case in CASES}
-    return {
-        case: [collect_rank(all_parts[r * case.num_workers :][: case.num_workers]) for r in range(case.num_replicas)]
-        for case, all_parts in parts.items()
-    }
-
-
-def valid_ids(ranks: list[list[Batch]]) -> list[str]:
-    return [name for rank in ranks for batch in rank for name, v in zip(batch.id, batch.valid, strict=True) if v]
-
-
-@pytest.mark.parametrize("case", ON_GRIDS, ids=str)
-def test_every_pipeline_together_yields_every_example_once(
-    epochs: dict[Case, list[list[Batch]]], ids: dict[str, list[str]], folder: Path, case: Case
-) -> None:
-    wanted = {
-        "train+test": ids["train"] + ids["test"],
-        "train[10:37]": ids["train"][10:37],
-        "train[:50%]+test[:50%]": ids["train"][:29] + ids["test"][:7],
-    }[case.split]
-    ranks = epochs[case]
-    num_batches = ceil(len(wanted) / (case.num_replicas * case.batch_size))
-    for rank in ranks:
-        assert [batch.batch for batch in rank] == list(range(num_batches))
-    counts = Counter(valid_ids(ranks))
-    if case.is_training:
-        num_extra = num_batches * case.num_replicas * case.batch_size - len(wanted)
-        assert set(counts) == set(wanted)
-        assert sum(counts.values()) == len(wanted) + num_extra
-        assert max(counts.values()) <= 2
-    else:
-        assert counts == Counter(wanted)
-    classes = dict(zip(LABELS, range(4), strict=True))
-    for batch in (batch for rank in ranks for batch in rank):
-        for name, label, valid, image in zip(batch.id, batch.label, batch.valid, batch.image, strict=True):
-            assert label == (classes[name.split("/")[1]] if valid else -100)
-            assert image.shape[:2] == stored_pixels(folder / name).shape[:2]
-
-
-def test_remainders_pad_and_drop(epochs: dict[Case, list[list[Batch]]], ids: dict[str, list[str]]) -> None:
-    assert Counter(valid_ids(epochs[SINGLE["padded"]])) == Counter(ids["train"])
-    assert set(Counter(valid_ids(epochs[SINGLE["dropped"]])).values()) == {1}
-    assert len(valid_ids(epochs[SINGLE["dropped"]])) == 48
-    padded = epochs[SINGLE["more pipelines than examples"]]
-    assert Counter(valid_ids(padded)) == Counter(ids["test"])
-    assert {sum(map(len, rank)) for rank in padded} == {2}
-
-
-def test_the_order_depends_on_seed_and_epoch_alone(epochs: dict[Case, list[list[Batch]]]) -> None:
-    order = {name: valid_ids(epochs[case]) for name, case in SINGLE.items()}
-    assert order["plain"] == order["again"] == order["small buffer"]
-    assert order["plain"] != order["next epoch"]
-    assert order["plain"] != order["another seed"]
-
-
-def test_an_assignment_is_shuffled_as_a_whole_whatever_the_buffer(epochs: dict[Case, list[list[Batch]]]) -> None:
-    (rank,) = epochs[SINGLE["small buffer"]]
-    index = np.concatenate([batch.index for batch in rank])[:NUM_TRAIN]
-    assert sorted(index.tolist()) == list(range(NUM_TRAIN))
-    assert (np.abs(np.diff(index)) > 8).mean() > 0.5, "a small buffer would leave neighbours near"
-
-
-def test_passes_of_an_epoch_follow_one_another(
-    epochs: dict[Case, list[list[Batch]]], ids: dict[str, list[str]]
-) -> None:
-    (rank,) = epochs[SINGLE["two passes"]]
-    names = valid_ids([rank])
-    first, second = names[:NUM_TRAIN], names[NUM_TRAIN:]
-    assert sorted(first) == sorted(second) == sorted(ids["train"])
-    assert first != second
-
-
-def test_resume_at_every_step_gives_the_same_tail(batches: dict[str, list[list[Batch]]]) -> None:
-    results = iter(batches["tails"])
-    runs = {(w, start): collect_rank([next(results) for _ in range(w)]) for w, start in TAIL_PLACES}
-    for (w, start), tail in runs.items():
-        assert [batch.batch for batch in tail] == list(range(start, NUM_TAIL_BATCHES)), (w, start)
-        for ours, whole in zip(tail, runs[w, 0][start:], strict=True):
-            assert ours.id == whole.id
-            np.testing.assert_array_equal(ours.label, whole.label)
 
 
 @pytest.mark.parametrize("is_training", [False, True])

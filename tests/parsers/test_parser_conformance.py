@@ -1,8 +1,8 @@
-"""What every parser of files that are only read by number promises: `.beton` files and tars alike."""
+"""What every format that is read by number promises: `.beton` files, tars and image folders alike."""
 
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,14 @@ from storage.beton.made_files import PAGE
 from storage.webdataset.made_tars import write_samples, write_tar
 
 from parsers.resuming import ParserLoader
-from parsers.tar_samples import NUM_CLASSES, SIDE, pixels_of, sample_of
+from parsers.tar_samples import NUM_CLASSES, SIDE, pixels_of, png, sample_of
 from tfds_torch import (
     EvalPreprocess,
     ImageDataset,
     IndexedImageDataset,
     MultiLoader,
     ParserBeton,
+    ParserTfds,
     ParserWebDataset,
     ReadOptions,
     TrainPreprocess,
@@ -53,6 +54,9 @@ class Case:
         make_empty: a parser without examples.
         code: the parser's expression, for another process.
         folder: what absolute file names begin with.
+        split: the name of its split.
+        numbers: the examples in the order of `index`.
+        ids: in that order.
     """
 
     make: Callable[..., Any]
@@ -60,6 +64,17 @@ class Case:
     make_empty: Callable[..., Any]
     code: str
     folder: Path
+    split: str = "all"
+    numbers: Sequence[int] = range(NUM_EXAMPLES)
+    ids: Sequence[str] = tuple(IDS)
+
+    @property
+    def labels(self) -> list[int]:
+        return [LABELS[number] for number in self.numbers]
+
+    @property
+    def pixels(self) -> Any:
+        return PIXELS[list(self.numbers)]
 
 
 def beton_case(folder: Path) -> Case:
@@ -86,10 +101,26 @@ def tar_case(folder: Path) -> Case:
     )
 
 
-@pytest.fixture(scope="module", params=[beton_case, tar_case], ids=["beton", "tars"])
+def folder_case(folder: Path) -> Case:
+    (folder / "empty" / "0").mkdir(parents=True)
+    for number, label in enumerate(LABELS):
+        path = folder / "train" / str(label) / f"{number:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(PIXELS[number]))
+    make, empty = (partial(ParserTfds, folder, "image_folder", split) for split in ("train", "empty"))
+    ids = list(make().ids(np.arange(NUM_EXAMPLES)))  # In TFDS's order.
+    code = f"ParserTfds({str(folder)!r}, 'image_folder', batch_size=36)"
+    return Case(make, make, empty, code, folder, "train", [int(Path(name).stem) for name in ids], ids)
+
+
+@pytest.fixture(scope="module", params=[beton_case, tar_case, folder_case], ids=["beton", "tars", "folder"])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     made: Case = request.param(tmp_path_factory.mktemp("files"))
     return made
+
+
+only_by_index = pytest.mark.parametrize("case", [beton_case, tar_case], indirect=True, ids=["beton", "tars"])
+"""The formats that no stream reads."""
 
 
 # What comes
@@ -98,9 +129,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_it_is_a_parser_of_one_split_that_is_read_by_number(case: Case) -> None:
     parser = case.make()
     assert isinstance(parser, Parser)
-    assert (parser.num_examples, len(parser), parser.split) == (NUM_EXAMPLES, NUM_EXAMPLES, "all")
+    assert (parser.num_examples, len(parser), parser.split) == (NUM_EXAMPLES, NUM_EXAMPLES, case.split)
     assert parser.read_mode(World()) == "index"
-    assert parser.class_names is None
     assert {"image", "label", "valid", "index", "id"} <= set(parser.element_spec.fields)
     assert parser.element_spec.fields["image"].shape == (None, None, 3)
 
@@ -111,17 +141,17 @@ def test_every_example_is_the_one_that_was_stored(case: Case, batch_size: int, p
     batches = list(case.make(shuffle=True, batch_size=batch_size, preprocess=preprocess).batches())
     assert sorted(np.concatenate([batch.index for batch in batches])) == list(range(NUM_EXAMPLES))
     for batch in batches:
-        assert (np.stack(batch.image) == PIXELS[batch.index]).all()
-        assert batch.label.tolist() == [LABELS[number] for number in batch.index]
-        assert list(batch.id) == [IDS[number] for number in batch.index]
+        assert (np.stack(batch.image) == case.pixels[batch.index]).all()
+        assert batch.label.tolist() == [case.labels[number] for number in batch.index]
+        assert list(batch.id) == [case.ids[number] for number in batch.index]
 
 
 def test_single_examples_are_found_by_number_and_by_id(case: Case) -> None:
     parser = case.make()
-    assert parser[IDS[4]].index == 4
-    assert (parser[-1].image == PIXELS[-1]).all()
-    assert parser[-NUM_EXAMPLES].id == IDS[0]
-    assert [example.label for example in parser[3:6]] == LABELS[3:6]
+    assert parser[case.ids[4]].index == 4
+    assert (parser[-1].image == case.pixels[-1]).all()
+    assert parser[-NUM_EXAMPLES].id == case.ids[0]
+    assert [example.label for example in parser[3:6]] == case.labels[3:6]
     for number in (NUM_EXAMPLES, -NUM_EXAMPLES - 1):
         with pytest.raises(ExampleNotFoundError, match=f"there is no example {number}"):
             parser[number]
@@ -129,24 +159,25 @@ def test_single_examples_are_found_by_number_and_by_id(case: Case) -> None:
 
 def test_single_examples_are_pillow_images(case: Case) -> None:
     image, label = next(iter(ImageDataset(case.make(batch_size=4))))
-    assert (np.asarray(image) == PIXELS[0]).all()
-    assert label == 0
-    assert (np.asarray(IndexedImageDataset(case.make())[7][0]) == PIXELS[7]).all()
+    assert (np.asarray(image) == case.pixels[0]).all()
+    assert label == case.labels[0]
+    assert (np.asarray(IndexedImageDataset(case.make())[7][0]) == case.pixels[7]).all()
 
 
 def test_file_names_are_the_ids(case: Case) -> None:
     parser = case.make()
-    assert parser.filenames() == IDS
-    assert parser.filenames(basename=True)[:2] == ["0000", "0001"]
-    assert parser.filenames(absolute=True)[0] == str(case.folder / IDS[0])
+    assert parser.filenames() == list(case.ids)
+    assert parser.filenames(basename=True)[:2] == [Path(name).name for name in case.ids[:2]]
+    assert parser.filenames(absolute=True)[0] == str(case.folder / case.ids[0])
 
 
 def test_a_class_map_gives_new_labels(case: Case) -> None:
     class_map = {label: NUM_CLASSES - 1 - label for label in range(NUM_CLASSES)}
     (batch,) = case.make(batch_size=NUM_EXAMPLES, class_map=class_map).batches(fields=("label",))
-    assert batch.label.tolist() == [class_map[label] for label in LABELS]
+    assert batch.label.tolist() == [class_map[label] for label in case.labels]
 
 
+@only_by_index
 def test_masks_go_through_the_same_crop(case: Case) -> None:
     preprocess = TrainPreprocess(size=SIDE, crop_padding=2, also=("mask",))
     parser = case.make_masked(is_training=True, batch_size=12, preprocess=preprocess)
@@ -168,12 +199,15 @@ def test_a_pickled_parser_reads_the_same(case: Case) -> None:
 
 
 def test_no_other_package_is_imported(case: Case, run_python: RunPython) -> None:
+    name = case.code.partition("(")[0]
+    others = {"tensorflow", "torch", "ffcv", "webdataset"} | (
+        {"tensorflow_datasets"} if name != "ParserTfds" else set()
+    )
     code = f"""
 import sys
-from tfds_torch import ParserBeton, ParserWebDataset
+from tfds_torch import {name}
 (batch,) = {case.code}.batches()
-others = {{"tensorflow", "tensorflow_datasets", "torch", "ffcv", "webdataset", "tarfile"}}
-print(len(batch), sorted(others & set(sys.modules)))
+print(len(batch), sorted({others} & set(sys.modules)))
 """
     done = run_python("-c", code)
     assert (done.stdout, done.stderr) == ("36 []\n", "")
@@ -213,13 +247,14 @@ class TrainingLoader:
     """A Loader as training uses it."""
 
     def __init__(self, case: Case, num_workers: int) -> None:
+        self.labels = torch.tensor(case.labels)
         parser = case.make(is_training=True, batch_size=12, preprocess=TrainPreprocess(SIDE, crop_padding=1))
         self.loader = create_loader(ImageDataset(parser, fields=("image", "label", "index", "valid")), num_workers)
 
     def __iter__(self) -> Iterator[Step]:
         for images, labels, index, valid in self.loader:
             assert images.shape == (12, 3, SIDE, SIDE)
-            assert (labels == index % NUM_CLASSES).all()
+            assert torch.equal(labels, self.labels[index])
             state = self.loader.state_dict()
             yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index.tolist()), tuple(valid.tolist()))
 
@@ -246,7 +281,7 @@ def test_a_loader_with_workers_delivers_what_is_stored(case: Case) -> None:
     parser = case.make(is_training=True, batch_size=12, preprocess=WHOLE)
     with create_loader(ImageDataset(parser, fields=("image", "index")), 2) as loader:
         for images, index in loader:
-            assert (images.permute(0, 2, 3, 1) == torch.from_numpy(PIXELS)[index]).all()
+            assert (images.permute(0, 2, 3, 1) == torch.from_numpy(case.pixels)[index]).all()
 
 
 def test_processes_without_torch_deliver_what_is_stored(case: Case) -> None:
@@ -254,7 +289,7 @@ def test_processes_without_torch_deliver_what_is_stored(case: Case) -> None:
     with MultiLoader(parser, num_workers=2) as loader:
         came = [(batch.index.tolist(), np.array(batch.image)) for batch in loader]
     assert [index for index, _ in came] == [batch.index.tolist() for batch in parser.batches(fields=())]
-    assert all((images == PIXELS[index]).all() for index, images in came)
+    assert all((images == case.pixels[index]).all() for index, images in came)
 
 
 # What cannot work
@@ -267,7 +302,6 @@ def test_processes_without_torch_deliver_what_is_stored(case: Case) -> None:
         ({"shuffle": 3}, r"shuffle=3 must be True, False or None"),
         ({"image_mode": "CMYK"}, r"Unknown image_mode 'CMYK'"),
         ({"read": 3}, r"read=3 must be ReadOptions"),
-        ({"read": ReadOptions(mode="files"), "is_training": True, "batch_size": 2}, r"only read by index"),
         ({"preprocess": WHOLE}, r"A preprocess needs batch_size"),
         (
             {"preprocess": TrainPreprocess(size=8, also=("label",)), "batch_size": 2},
@@ -280,12 +314,15 @@ def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], messa
         case.make(**arguments)
 
 
-def test_a_way_of_reading_that_cannot_work_is_refused(case: Case) -> None:
-    with pytest.raises(ConfigError, match="only read by index"):
-        case.make(is_training=True, batch_size=2).with_read(ReadOptions(mode="files"))
+@only_by_index
+def test_a_stream_is_refused(case: Case) -> None:
+    arguments, read = {"is_training": True, "batch_size": 2}, ReadOptions(mode="files")
+    for make in (lambda: case.make(**arguments, read=read), lambda: case.make(**arguments).with_read(read)):
+        with pytest.raises(ConfigError, match="only read by index"):
+            make()
 
 
 def test_empty_files_are_an_error_in_training_and_no_batches_in_evaluation(case: Case) -> None:
     assert list(case.make_empty(batch_size=4).batches(fields=())) == []
-    with pytest.raises(ConfigError, match=r"empty\.(beton|tar), split 'all': "):
+    with pytest.raises(ConfigError, match=r"(empty\.(beton|tar), split 'all'|split 'empty'): "):
         case.make_empty(is_training=True, batch_size=4)

@@ -1,8 +1,7 @@
 """Large batches are decoded in pieces: together they are the batches, whatever the size of the pieces."""
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
-from typing import Any
+from collections.abc import Iterator
+from itertools import groupby
 from unittest import mock
 
 import numpy as np
@@ -11,14 +10,9 @@ from tfds_fixtures import Datasets, call_reader, grid
 
 from tfds_torch.engines import request as read_request
 from tfds_torch.engines.batch import Batch
-from tfds_torch.engines.direct import read_in_index_mode
-from tfds_torch.engines.fields import Content, StoredField
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.request import ReadRequest, find_chunk_size
-from tfds_torch.errors import CorruptRecordError
+from tfds_torch.engines.request import find_chunk_size
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.plan.world import World
 
 BATCH_SIZE = 10
 FIELDS = ("image", "label", "id")
@@ -116,102 +110,3 @@ def test_a_chunk_is_part_of_a_large_batch_or_several_small_ones(
 @pytest.mark.parametrize(("batch_size", "chunk_size"), [(128, 32), (256, 32), (100, 34), (16, 32), (1, 32)])
 def test_twice_as_many_images_are_decoded_at_a_time_into_batch_buffers(batch_size: int, chunk_size: int) -> None:
     assert find_chunk_size(batch_size, 91_000, in_buffers=True) == chunk_size
-
-
-# How batches are put together, of a source whose examples are their own numbers
-
-
-class NumbersSource:
-    """Examples that are their own numbers.
-
-    Args:
-        num_examples: how many.
-        damaged: which of them cannot be read.
-        late: which of them can be read and not decoded.
-    """
-
-    name, mean_example_bytes = "numbers:1.0.0", 0
-
-    def __init__(self, num_examples: int, damaged: Sequence[int] = (), late: Sequence[int] = ()) -> None:
-        self._num_examples, self._damaged, self._late = num_examples, damaged, late
-        self.num_read = 0
-
-    def __len__(self) -> int:
-        return self._num_examples
-
-    def check(self) -> None:
-        pass
-
-    def announce(self, index: Any) -> None:
-        pass
-
-    def ids(self, index: Any) -> list[str]:
-        return [f"id {number}" for number in index]
-
-    def read(self, index: Any, fields: Sequence[str]) -> dict[str, Any]:
-        self.num_read += len(index)
-        if {*index.tolist()} & {*self._damaged}:
-            raise CorruptRecordError(f"one of {index.tolist()}")
-        return {"number": ["late" if number in self._late else number for number in index.tolist()]}
-
-    def undecodable(self, index: int, reason: str) -> CorruptRecordError:
-        return CorruptRecordError(f"example {index}: {reason}")
-
-
-class NumberField(StoredField):
-    def decode(self, columns: Any) -> Any:
-        return [int(number) for number in super().decode(columns)]
-
-
-def batches_of(source: Any, batch_size: int, chunk_bytes: int = 1, **options: Any) -> Iterator[Batch]:
-    """Yields the batches of an evaluation in order; of chunks of 4 where none is given."""
-    plan = EpochPlan(len(source), World(), batch_size, Remainder.KEEP, is_training=False, shuffle=False)
-    content = Content({"number": NumberField("number")}, has_label=False)
-    with (
-        mock.patch.object(read_request, "_CHUNK_BYTES", chunk_bytes),
-        mock.patch.object(NumbersSource, "mean_example_bytes", 1),
-    ):
-        yield from read_in_index_mode(ReadRequest(source, plan, 0, 0, content, ReadOptions(num_threads=1, **options)))
-
-
-@pytest.mark.parametrize("kind", ["damaged", "late"])
-@pytest.mark.parametrize("bad", [10, 11, 14])
-def test_an_error_in_a_batch_does_not_swallow_the_one_before_it(kind: str, bad: int) -> None:
-    batches = batches_of(NumbersSource(30, **{kind: [bad]}), 5)
-    assert [(batch.batch, batch.features["number"]) for batch in islice(batches, 2)] == [
-        (0, [0, 1, 2, 3, 4]),
-        (1, [5, 6, 7, 8, 9]),
-    ]
-    with pytest.raises(CorruptRecordError):
-        next(batches)
-
-
-@pytest.mark.parametrize("chunk_bytes", [1, 2**30])
-def test_a_last_batch_may_be_short(chunk_bytes: int) -> None:
-    batches = list(batches_of(NumbersSource(13), 5, chunk_bytes))
-    assert [(len(batch), batch.index.tolist(), batch.id) for batch in batches] == [
-        (5, [0, 1, 2, 3, 4], ["id 0", "id 1", "id 2", "id 3", "id 4"]),
-        (5, [5, 6, 7, 8, 9], ["id 5", "id 6", "id 7", "id 8", "id 9"]),
-        (3, [10, 11, 12], ["id 10", "id 11", "id 12"]),
-    ]
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 5, 40, 200])
-@pytest.mark.parametrize("chunk_bytes", [1, 7, 2**30])
-def test_every_example_is_read_once_and_in_order_whatever_the_chunks(batch_size: int, chunk_bytes: int) -> None:
-    source = NumbersSource(101)
-    batches = list(batches_of(source, batch_size, chunk_bytes))
-    assert [number for batch in batches for number in batch.features["number"]] == list(range(101))
-    assert source.num_read == 101
-
-
-@pytest.mark.parametrize("chunk_bytes", [1, 2**30])
-def test_no_more_is_decoded_ahead_than_the_batches_asked_for(chunk_bytes: int) -> None:
-    source = NumbersSource(1000)
-    delivered, ahead = 0, []
-    for batch in batches_of(source, BATCH_SIZE, chunk_bytes, prefetch_batches=3):
-        delivered += len(batch)
-        ahead.append(source.num_read - delivered)
-    chunk_size = 4 if chunk_bytes == 1 else 30
-    assert max(ahead) <= 3 * max(BATCH_SIZE, chunk_size) + chunk_size  # Of a chunk, batches come one after the other.
-    assert min(ahead[20:60]) >= 2 * BATCH_SIZE - chunk_size
