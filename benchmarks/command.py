@@ -159,10 +159,10 @@ def _bench(options: argparse.Namespace, typed: Sequence[str], console: Console, 
 
 
 def _only(wanted: Sequence[str], chosen: Sequence[Suite]) -> list[Suite]:
-    """Returns the suites with those of their competitors that are wanted; suites without competitors stay as they are.
+    """Returns the suites with the wanted competitors; suites without competitors stay as they are.
 
     Raises:
-        ConfigError: there is none of a name, or none for a suite.
+        ConfigError: no competitor has a name, or a suite has no competitor left.
     """
     _choose("peer", wanted, _peer_names(SUITES), str)
     suites_left = []
@@ -181,10 +181,10 @@ def _peer_names(chosen: Sequence[Suite]) -> list[str]:
 
 
 def _choose(kind: str, wanted: Sequence[str], there: Sequence[T], name_of: Callable[[T], str]) -> list[T]:
-    """Returns those of `there` that are wanted, in the order of `there`; all when none is named.
+    """Returns the wanted items in their own order, or all when none is wanted.
 
     Raises:
-        ConfigError: there is none of a name.
+        ConfigError: no item has a name.
     """
     names = [name_of(item) for item in there]
     for name in wanted:

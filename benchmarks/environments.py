@@ -1,8 +1,8 @@
-"""Where a competitor's process runs: here, with an older revision of this package, or among packages of its own.
+"""Environment: where a competitor's process runs: here, with an older revision of this package, or with other packages.
 
-An older revision is taken out of the git repository of a checkout. It is imported in front of this one, by the same
-interpreter and beside the same packages, and has a cache folder of its own, since its files may be laid out otherwise.
-Packages that may clash with ours are installed into an environment of their own, once, in the user's cache folder.
+An older revision comes from the git repository of a checkout. The same interpreter imports it in front of this one,
+beside the same packages; it has a cache folder of its own, since its files may be laid out otherwise. Packages that may
+clash with ours are installed into an environment of their own, once, in the user's cache folder.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from benchmarks.task import BASELINE, DALI, Peer
 from tfds_torch.errors import ConfigError
 
 DALI_REQUIREMENTS = ("nvidia-dali-cuda120>=1.50", "numpy", "pillow")
-"""What DALI's environment consists of; the latter two are what the competitor's own modules import."""
+"""The latter two are imported by the competitor's own modules."""
 
 _ROOT = Path(__file__).parents[1]
 _INSTALL_S = 1800
@@ -41,14 +41,7 @@ print(json.dumps({"path": [entry for entry in sys.path if entry], "version": ver
 
 @dataclass(frozen=True)
 class Environment:
-    """An interpreter, and what it finds.
-
-    Attributes:
-        executable: the interpreter.
-        path: where it looks for modules, this package among them.
-        environ: variables beyond those of this process.
-        versions: distribution -> version, of what is not installed here.
-    """
+    """An interpreter, its `sys.path`, more environment variables, and distribution -> version of its own packages."""
 
     executable: str
     path: Sequence[str]
@@ -57,15 +50,10 @@ class Environment:
 
 
 def environment_of(peer: Peer, baseline: str, cache_dir: Path | None = None) -> Environment:
-    """Returns the environment of a competitor, and makes it first where it is not there.
-
-    Args:
-        peer: who it is for.
-        baseline: the git revision of this package that is the baseline.
-        cache_dir: where environments are kept; None: in the user's cache folder.
+    """Returns the environment of a competitor, which is made on first use and kept in the cache folder.
 
     Raises:
-        ConfigError: it cannot be made: no repository, no such revision, or packages that cannot be installed.
+        ConfigError: there is no repository or no such revision, or packages cannot be installed.
     """
     if not peer.environment:
         return this_environment()
@@ -82,12 +70,7 @@ def this_environment() -> Environment:
 
 
 def revision_environment(revision: str, cache_dir: Path, repository: Path = _ROOT) -> Environment:
-    """Returns this environment with another revision of this package.
-
-    Args:
-        revision: what git calls it.
-        cache_dir: its files come into a folder of this one.
-        repository: folder of the checkout.
+    """Returns this environment with another git revision of this package, which is written into a folder of the cache.
 
     Raises:
         ConfigError: there is no git, no repository or no such revision, or the folder cannot be written.
@@ -115,11 +98,9 @@ def revision_environment(revision: str, cache_dir: Path, repository: Path = _ROO
 
 
 def own_environment(requirements: Sequence[str], cache_dir: Path) -> Environment:
-    """Returns an environment with some packages and this one, without what else is installed here.
+    """Returns an environment of its own in a folder of the cache: some packages and this one, and no others.
 
-    Args:
-        requirements: what is installed, as pip takes it; the first one's version is reported.
-        cache_dir: it comes into a folder of this one.
+    The version of the first package is reported.
 
     Raises:
         ConfigError: the packages cannot be installed, or the folder cannot be written.
@@ -163,18 +144,18 @@ def _run(command: Sequence[str], what: str) -> bytes:
 def _git(repository: Path, revision: str, *arguments: str) -> bytes:
     git = shutil.which("git")
     if git is None:
-        raise ConfigError(f"Revision {revision} cannot be had: git is not installed.")
-    # A list, no shell; what git prints of a revision that is not there goes into the message.
+        raise ConfigError(f"Revision {revision} is unavailable: git is not installed.")
+    # A list, no shell; the message holds what git prints about an unknown revision.
     done = subprocess.run([git, "-C", str(repository), *arguments], capture_output=True)  # noqa: S603
     if done.returncode:
         raise ConfigError(
-            f"Revision {revision} cannot be had out of {repository} ({_last_line(done.stderr)}): run bench in a whole "
-            f"clone, or name another one with --baseline."
+            f"Revision {revision} is not in {repository} ({_last_line(done.stderr)}): run the benchmark in a whole "
+            f"clone, or name another revision with --baseline."
         )
     return done.stdout
 
 
 def _last_line(output: bytes) -> str:
-    """Returns the last line of an output that tells of an error, else its last line."""
+    """Returns the last line that names an error, else the last line."""
     lines = output.decode(errors="replace").strip().splitlines() or [""]
     return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1]).strip()[:300]

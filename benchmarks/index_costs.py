@@ -70,11 +70,7 @@ LOCALITY = Table(
 
 
 def measure_building(run: Run) -> Table:
-    """Builds and opens indices of small and of large records, cold and warm.
-
-    Raises:
-        ConfigError: the records cannot be written.
-    """
+    """Builds and opens indices of small and of large records, cold and warm."""
     settings = run.settings
     num_small = max(settings.num_shards, _SMALL_RECORDS * settings.num_photos // _FULL_PHOTOS)
     samples, titles = [], {}
@@ -101,17 +97,13 @@ def measure_building(run: Run) -> Table:
 def measure_index(
     instructions: Sequence[FileInstruction], dataset: str, cache_dir: Path, *, is_cold: bool
 ) -> dict[str, float | None]:
-    """Builds and opens the index of these instructions' files, each in a fresh process, and returns the columns.
+    """Builds and opens the index of whole files, each in a fresh process, and returns the columns.
 
     Args:
-        instructions: whole files.
-        dataset: what the files belong to, never used before in this cache.
-        cache_dir: where the index is stored (on Linux; elsewhere it goes where it always goes).
+        instructions: of whole files.
+        dataset: a name that is new in this cache.
+        cache_dir: where the index is stored (on Linux; elsewhere in its usual place).
         is_cold: whether the files are read from their disk.
-
-    Raises:
-        ConfigError: the files are to be cold, and this system cannot be asked for that.
-        TfdsTorchError: the files cannot be indexed.
     """
     if is_cold:
         drop_from_page_cache(item.path for item in instructions)
@@ -222,13 +214,7 @@ def measure_locality(run: Run) -> Table:
 
 
 def num_places(num_examples: int, num_consecutive: int, blocks: BlockShuffle | None = None) -> float:
-    """Returns in how many places, not adjacent to each other, this many consecutive examples of an order lie; a mean.
-
-    Args:
-        num_examples: of the dataset.
-        num_consecutive: of the order, the same number in every stretch that is looked at.
-        blocks: the block shuffle; None: none.
-    """
+    """Returns the mean number of places, not adjacent to each other, of so many consecutive examples of an order."""
     find = _order(num_examples, blocks)
     starts = range(0, num_examples - num_consecutive + 1, num_consecutive)[:64]
     counts = [

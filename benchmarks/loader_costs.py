@@ -129,12 +129,7 @@ def measure_feeder(run: Run) -> Iterator[Table]:
 
 
 def run_feeds(num_batches: int, num_rounds: int) -> Iterator[Sample]:
-    """Yields the times of all cases in turn, each with a Feeder of its own whose queue is full at the beginning.
-
-    Args:
-        num_batches: that are timed.
-        num_rounds: of all cases.
-    """
+    """Yields the times of all cases in turn, each with a Feeder of its own whose queue is full at the beginning."""
     for _ in range(num_rounds):
         for chunk_size, shape in CASES:
             yield f"chunks of {chunk_size} x {list(shape)}", {"batch_us": _batch_us(chunk_size, shape, num_batches)}
@@ -143,10 +138,7 @@ def run_feeds(num_batches: int, num_rounds: int) -> Iterator[Sample]:
 def run_cuts(few: int, many: int, num_rounds: int) -> Iterator[Sample]:
     """Yields nanoseconds of a row that is cut out of chunks, when few and when many rows wait, and their ratio.
 
-    Args:
-        few: a number of rows, a multiple of 4096.
-        many: another one.
-        num_rounds: of all cases.
+    Both numbers of rows are multiples of 4096.
     """
     for _ in range(num_rounds):
         for chunk_size, batch_size in CUTS:

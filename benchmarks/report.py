@@ -17,21 +17,15 @@ _SPEED_TITLE = "examples a second into the training process, whole epochs"
 
 @dataclass(frozen=True)
 class Report:
-    """What a suite found.
+    """The figures of a suite, and how, when and where they were measured.
 
     Attributes:
-        suite: its name.
-        title: what it measures, in a line.
-        method: how, in a paragraph.
-        command: what was typed.
-        date: when it began, ISO 8601, UTC.
-        took_s: how long it took, seconds; None: not noted.
+        date: of the beginning, ISO 8601, UTC.
+        took_s: None: not recorded.
         machine: see `machine.describe_machine`.
         versions: distribution -> version; None: not installed.
-        settings: what the command's options were.
-        tables: figures.
-        targets: our own, judged.
-        configured: where to read how it is measured, and why so.
+        settings: see `task.Settings`.
+        configured: where to read the configuration of the competitors.
     """
 
     suite: str
@@ -48,15 +42,15 @@ class Report:
     configured: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as JSON has it: figures in the units of their columns, raw epochs in seconds and bytes."""
+        """Returns the report for JSON: figures in the units of their columns, raw epochs in seconds and bytes."""
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Report":
-        """Returns the report that `as_dict` made this of.
+        """Returns the report of a dictionary that `as_dict` returned.
 
         Raises:
-            ValueError: it has another form.
+            ValueError: the dictionary has another form.
         """
         if data.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {data.get('schema')}, and should be {SCHEMA}")
@@ -73,7 +67,7 @@ class Report:
         return {table.name: table for table in self.tables}[name]
 
     def facts(self) -> list[str]:
-        """Returns lines that say when, how and on what was measured."""
+        """Returns lines about when, how and where it was measured."""
         machine, settings = self.machine, self.settings
         ram = "memory not known" if machine["ram_bytes"] is None else f"{machine['ram_bytes'] / 2**30:.0f} GiB"
         where = f"{machine['cpu'] or 'CPU not known'} ({machine['architecture']}), {machine['num_cores']} cores, {ram}"

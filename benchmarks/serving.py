@@ -1,9 +1,9 @@
-"""The competitor's side: a fresh interpreter that loads one competitor and runs an epoch whenever it is told to.
+"""The main function of a competitor's process: it loads the competitor, and runs an epoch for each command.
 
-Its process group is its own, so that all its processes can be stopped, continued and ended together. When the runner
-is gone, also by SIGKILL, the group ends: a running one sees the end of the pipe, and one that is stopped is hung up and
-continued by the system when its group has become an orphan (which it has not where the process that adopts it belongs
-to the same session, as a container's first process may).
+The process has a group of its own, so that all its processes can be stopped, continued and ended together. The group
+ends with the runner, also after SIGKILL: a running group sees the end of the pipe; the system hangs up and continues a
+stopped one, because it is an orphan then (unless the adopting process belongs to the same session, as may a container's
+first process may).
 """
 
 import importlib
@@ -29,7 +29,7 @@ Epochs = Callable[[int], Iterable[Any]]
 
 
 class _Epoch:
-    """An epoch whose loader is asked for an iterator when this is asked for one: that belongs to its time."""
+    """An epoch that asks its loader for an iterator when it is iterated: that belongs to the epoch's time."""
 
     def __init__(self, batches_of: Epochs, number: int) -> None:
         self._batches_of = batches_of
@@ -40,13 +40,7 @@ class _Epoch:
 
 
 def serve(descriptor: int, loader: str, task: dict[str, Any]) -> None:
-    """Runs epochs until the pipe ends; every command is answered by a dictionary of figures, or by an error.
-
-    Args:
-        descriptor: of the pipe's end.
-        loader: `module:function`, see `Peer`.
-        task: the fields of a Task.
-    """
+    """Runs epochs until the pipe ends; the reply to each command is a dictionary of figures, or an error."""
     connection = Connection(descriptor)
     commands: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, commands), daemon=True).start()

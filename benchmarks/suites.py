@@ -19,14 +19,12 @@ from tfds_torch import demo
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite.
+    """A suite of measurements, with our own targets.
 
     Attributes:
-        name: on the command line.
         title: a line about what it measures.
         method: a paragraph about how it measures.
         measure: yields its tables.
-        targets: our own.
         peers: competitors that the command line may choose from; empty where all take part always.
         distributions: packages that always take part, for the list of versions.
         configured: where to read the configuration of the competitors.

@@ -9,7 +9,7 @@ COMPETITORS = "competitors"
 """Name of the table of a suite that is one comparison."""
 
 Samples = Mapping[str, Mapping[str, Any]]
-"""Row -> column's key -> what was measured: numbers in the order of the turns (None: not told), or a text."""
+"""Row -> column's key -> numbers in the order of the turns (None: not reported), or a text."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
+    """A column of figures.
 
     Attributes:
-        key: of the figure in every row.
+        key: of the figure in each row.
         heading: with the unit.
-        form: how a number is written, as for `str.format`.
+        form: of a number, for `str.format`.
         has_spread: whether least and greatest are shown beside the median.
-        ratio: how it is made of another column; None: it was measured.
+        ratio: how it is made from another column; None: it was measured.
     """
 
     key: str
@@ -70,15 +70,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row.
+    """A row of figures, named in the data, titled in tables.
 
     Attributes:
-        name: in the data.
-        title: in tables.
         figures: column's key -> figure; None or no key: there is none. Keys without a column are in the data only.
-        missing: why there are no figures; None: there are.
-        epochs: raw figures of every measured epoch, where the row is a competitor.
-        warm_ups: of the epochs that were not counted.
+        missing: why there are no figures; None: there are some.
+        epochs: raw figures of each measured epoch, where the row is a competitor.
+        warm_ups: raw figures of the epochs that were not counted.
     """
 
     name: str
@@ -91,15 +89,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and what it is about.
+    """Figures that belong together.
 
     Attributes:
-        name: in the data.
-        title: in a line; "": that of the suite.
-        note: how it was measured, in a paragraph; "": as the suite says.
+        title: a line; "": the suite's.
+        note: how it was measured, a paragraph; "": the suite's.
         heading: of the rows' titles.
-        columns: all others.
-        rows: none before it was measured.
+        rows: empty before the measurement.
     """
 
     name: str
@@ -112,11 +108,11 @@ class Table:
     def fill(
         self, samples: Samples, titles: Mapping[str, str] | None = None, missing: Mapping[str, str] | None = None
     ) -> "Table":
-        """Returns the table with rows.
+        """Returns the table with a row for each sample.
 
         Args:
-            samples: what was measured; a row without figures has no keys.
-            titles: of rows that are not called by their name.
+            samples: a row without figures has no keys.
+            titles: of rows whose title is not their name.
             missing: why rows have no figures.
         """
         titles, missing = titles or {}, missing or {}

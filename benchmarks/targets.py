@@ -15,15 +15,13 @@ class Target:
     """A target of ours. Where there is no figure, it is not kept.
 
     Attributes:
-        name: what is judged.
-        table: its name.
-        rows: their names; the worst one is judged.
-        column: its key.
-        relation: of the figure to the limit.
+        table: name of the table.
+        rows: names of rows; the worst one is judged.
+        column: key of the column.
         limit: in the column's unit.
-        unit: what follows the limit in words, as in " x timm's".
+        unit: follows the limit in words, as in " x timm's".
         digits: of the figure, behind the point.
-        figure: which figure of the spread is judged.
+        figure: of the spread.
     """
 
     name: str
@@ -45,14 +43,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judged target.
-
-    Attributes:
-        name: what is judged.
-        wanted: the limit, in words.
-        found: the figure, or why there is none.
-        kept: whether the figure is there and within the limit.
-    """
+    """A judged target: the limit in words, and the figure or why there is none."""
 
     name: str
     wanted: str

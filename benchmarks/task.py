@@ -35,16 +35,13 @@ class Task:
     """An epoch over the photographs, or over another dataset.
 
     Attributes:
-        data_dir: TFDS's data dir that holds the dataset.
         converted_dir: the same encoded images in the competitor's own format; None where it reads TFRecord.
         num_photos: examples of an epoch, photographs or not.
-        batch_size: examples of a batch.
         num_workers: loader processes; a competitor without such processes ignores it, or has as many threads.
-        dataset: its name.
         read: arguments of our `ReadOptions`; other competitors ignore it.
-        image_shape: of every image that is delivered, which is uint8; None: images are counted, not looked at.
+        image_shape: of each image, uint8; None: images are counted, and not checked.
         work: `TRAIN`, `EVAL` or `PLAIN`.
-        split: which examples; only this package can read other ones than all.
+        split: only this package can read a part of it.
     """
 
     data_dir: str
@@ -69,14 +66,14 @@ class Peer:
     """A competitor: this package, or another way to the same batches.
 
     Attributes:
-        name: how the command line calls it.
-        title: how tables call it.
+        name: on the command line.
+        title: in tables.
         loader: `module:function`; the function takes a Task, imports what it needs, and returns a function that takes
             the epoch's number and returns its batches of images, uint8 [B, 3, H, W], numpy or torch.
-        file_format: of the images: `tfrecord`, or one that `conversion` writes.
-        distributions: the packages it is made of, for the list of versions.
-        environment: where its process runs: "" where the runner does, or one that `environments` makes.
-        changes: fields of the task that this competitor has otherwise.
+        file_format: `tfrecord`, or one that `conversion` writes.
+        distributions: its packages, for the list of versions.
+        environment: "" for this process's own, or one that `environments` makes.
+        changes: fields of the task that differ for this competitor.
     """
 
     name: str
@@ -94,10 +91,8 @@ class Settings:
 
     Attributes:
         num_photos: examples of an epoch of photographs; the number of other examples is proportional to it.
-        batch_size: examples of a batch.
-        num_workers: loader processes of a competitor.
         num_repeats: measured epochs, or fresh processes.
-        timeout_s: the most that an epoch may take, seconds.
+        timeout_s: the most that an epoch may take.
         baseline: the git revision of this package that takes part as the baseline.
     """
 
@@ -120,7 +115,6 @@ class Run:
 
     Attributes:
         peers: the competitors, where the command line can choose them.
-        settings: how much is measured.
         data_dir: holds the dataset `photos`.
         show_progress: shows the user a text about the current step.
         versions: distribution -> version, of competitors with an environment of their own; filled by the suite.

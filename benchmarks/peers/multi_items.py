@@ -23,7 +23,7 @@ ITEM_SHAPE = (128, 32, 32, 3)
 _NUM_ITEMS, _NUM_FIRST = 8, 200
 
 Sample = tuple[str, dict[str, float]]
-"""What one loader did in its turn: items, or examples, that arrived in a second."""
+"""A loader, and its items or examples per second in one turn."""
 
 
 class EndlessItems:
@@ -42,14 +42,8 @@ class EndlessItems:
 
 
 def run_item_turns(num_items: int, num_workers: int, num_turns: int) -> Iterator[Sample]:
-    """Yields turns of the loaders, which read the same arrays.
-
-    Args:
-        num_items: of a turn, without the first ones.
-        num_workers: of each loader.
-        num_turns: of each loader.
-    """
-    warnings.simplefilter("ignore")  # Every worker reads all of it: it shall.
+    """Yields turns of the loaders, which read the same arrays; the first items of a turn are not counted."""
+    warnings.simplefilter("ignore")  # Each worker reads all items: that is meant.
     items = EndlessItems()
     loaders = {SHARED: MultiLoader(items, num_workers)}
     try:

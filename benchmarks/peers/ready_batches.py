@@ -11,12 +11,7 @@ from tfds_torch import create_loader
 
 
 class ReadyBatches(Dataset[Any]):
-    """The same batch again and again.
-
-    Args:
-        num_batches: how often.
-        shape: of its images.
-    """
+    """The same batch again and again, with images uint8 of a shape."""
 
     def __init__(self, num_batches: int, shape: tuple[int, ...]) -> None:
         self._num_batches = num_batches
@@ -34,14 +29,8 @@ def run_ready_epochs(
 ) -> Iterator[tuple[str, dict[str, float | None]]]:
     """Yields epochs of both loaders, which take turns: `loader_<workers>` or `torch_<workers>`, and microseconds.
 
-    `batch_us` is what the training process waits for each batch, a mean without the first one; `hand_over_us`, that a
-    batch is on its way while the loop waits, where there are workers and the loader tells.
-
-    Args:
-        num_batches: of an epoch.
-        shape: of a batch's images.
-        num_workers: numbers of workers to measure, one after the other.
-        num_rounds: epochs of each loader with each number.
+    `batch_us`: the training process waits for each batch, a mean without the first one. `hand_over_us`: a batch travels
+    while the loop waits, where there are workers and the loader reports it.
     """
     dataset = ReadyBatches(num_batches, shape)
     for _ in range(num_rounds):

@@ -71,18 +71,20 @@ def test_a_revision_is_taken_once(repository: Path, tmp_path: Path) -> None:
 def test_a_revision_that_is_not_there_is_said(revision: str, repository: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         revision_environment(revision, tmp_path, repository)
-    assert str(caught.value).startswith(f"Revision {revision} cannot be had out of {repository} (")
-    assert str(caught.value).endswith("): run bench in a whole clone, or name another one with --baseline.")
+    assert str(caught.value).startswith(f"Revision {revision} is not in {repository} (")
+    assert str(caught.value).endswith(
+        "): run the benchmark in a whole clone, or name another revision with --baseline."
+    )
 
 
 def test_without_a_repository_that_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^Revision first cannot be had out of .* \(fatal: not a git repository"):
+    with pytest.raises(ConfigError, match=r"^Revision first is not in .* \(fatal: not a git repository"):
         revision_environment("first", tmp_path, tmp_path)
 
 
 def test_without_git_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"^Revision first cannot be had: git is not installed\.$"):
+    with pytest.raises(ConfigError, match=r"^Revision first is unavailable: git is not installed\.$"):
         revision_environment("first", tmp_path, tmp_path)
 
 
