@@ -39,6 +39,14 @@ class BufferRows:
     start: int
     stop: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def pixels(self) -> Pixels:
+        """Their memory, uint8 [n, H, W, C]."""
+        return self.buffer.pixels[self.start : self.stop]
+
 
 class ImageTransform:
     """Decodes images, and crops, resizes and flips them by a preprocess; None: not at all. Thread-safe.
@@ -161,9 +169,9 @@ class ImageTransform:
     def _augment(self, preprocess: Preprocess, keys: Int64Array, rows: Sequence[BufferRows]) -> None:
         first = 0
         for part in rows:
-            last = first + part.stop - part.start
+            last = first + len(part)
             try:
-                preprocess.augment_all(part.buffer.pixels[part.start : part.stop], keys[first:last], self._seed)
+                preprocess.augment_all(part.pixels, keys[first:last], self._seed)
             except PreprocessError as error:
                 raise PreprocessError(first + error.position, error.reason) from error.__cause__
             first = last
@@ -348,7 +356,7 @@ def _blocks_of(rows: Sequence[BufferRows]) -> Iterator[tuple[BatchBuffer, int, i
 def _copy_stored(images: StoredPixels, rows: Sequence[BufferRows]) -> None:
     start = 0
     for part in rows:
-        out = part.buffer.pixels[part.start : part.stop]
+        out = part.pixels
         if images.shape != out.shape[1:]:
             raise OtherSizeError(
                 start, f"It has [H, W, C] = {list(images.shape)}, and the first {list(out.shape[1:])}."
@@ -360,6 +368,5 @@ def _copy_stored(images: StoredPixels, rows: Sequence[BufferRows]) -> None:
 def _write_rows(rows: Sequence[BufferRows], pixels: Pixels) -> None:
     start = 0
     for part in rows:
-        stop = start + part.stop - part.start
-        part.buffer.pixels[part.start : part.stop] = pixels[start:stop]
-        start = stop
+        part.pixels[:] = pixels[start : start + len(part)]
+        start += len(part)
