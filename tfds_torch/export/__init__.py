@@ -1,1 +1,1 @@
-"""Datasets in other formats: `export_dataset`, `python -m tfds_torch.export`; and the command of decoded caches."""
+"""Datasets in other formats: `export_dataset` and `python -m tfds_torch.export`."""

@@ -8,8 +8,7 @@ import numpy as np
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.default_fields import CannotStoreError, field_of_spec, field_of_value
-from tfds_torch.export.values import convert
+from tfds_torch.export.default_fields import CannotStoreError, convert, field_of_spec, field_of_value
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted

@@ -15,8 +15,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.manifest import manifest_name, manifests_in
-from tfds_torch.export.own_files import OwnFiles, own_files_in, own_files_of
+from tfds_torch.export.manifest import OwnFiles, manifest_name, manifests_in, own_files_in, own_files_of
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.runtime.atomic_folder import MARKER, AtomicFolder

@@ -18,8 +18,16 @@ from itertools import chain
 from pathlib import Path
 
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.manifest import PREFIX, Shard, manifest_name, manifests_in, read_manifest, write_manifest
-from tfds_torch.export.own_files import OwnFiles, own_files_in
+from tfds_torch.export.manifest import (
+    PREFIX,
+    OwnFiles,
+    Shard,
+    manifest_name,
+    manifests_in,
+    own_files_in,
+    read_manifest,
+    write_manifest,
+)
 from tfds_torch.export.plan import ExportPlan, split_label
 from tfds_torch.export.shard_file import read_file, refusals_named, write_for_good
 from tfds_torch.runtime.atomic_folder import AtomicFolder, settle_folder

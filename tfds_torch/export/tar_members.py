@@ -11,10 +11,9 @@ from PIL import Image
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.default_fields import CannotStoreError, check_has_no_images
+from tfds_torch.export.default_fields import CannotStoreError, check_has_no_images, is_tensor, to_json
 from tfds_torch.export.field_choice import check_are_fields, sample_fields
 from tfds_torch.export.plan import safe_name
-from tfds_torch.export.values import is_tensor, to_json
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec
 
