@@ -33,18 +33,24 @@ class Numbered:
         return image_of(number), number % 7
 
 
+def text_of(number: int) -> dict[str, Any]:
+    return {"text": f"sample {number}", "score": number / 7, "label": number, "image": image_of(number)}
+
+
 class Sized:
     """An iterable with a length, which need not be right."""
 
-    def __init__(self, num_samples: int, promised: int | None = None) -> None:
-        self.num_samples, self.promised = num_samples, num_samples if promised is None else promised
+    def __init__(
+        self, num_samples: int, promised: int | None = None, make: Callable[[int], dict[str, Any]] = text_of
+    ) -> None:
+        self.num_samples, self.make = num_samples, make
+        self.promised = num_samples if promised is None else promised
 
     def __len__(self) -> int:
         return self.promised
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for number in range(self.num_samples):
-            yield {"text": f"sample {number}", "score": number / 7, "label": number, "image": image_of(number)}
+        yield from map(self.make, range(self.num_samples))
 
 
 def fail() -> None:

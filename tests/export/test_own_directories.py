@@ -74,13 +74,6 @@ def test_nothing_in_the_root_of_an_image_folder_is_written_to(images: Path, tmp_
     assert contents(images) == before
 
 
-def test_the_example_of_the_metadata_that_was_written_over(dataset: Path) -> None:
-    parser = ParserTfds(dataset.parent.parent, "photos")
-    with pytest.raises(ConfigError, match=r"Choose a path outside of it\."):
-        export_dataset(parser, dataset / "dataset_info.json", format="beton", overwrite=True)
-    assert ParserTfds(dataset.parent.parent, "photos").num_examples == 37
-
-
 def test_tars_are_not_written_over_by_their_export_and_neither_are_others_beside_them(
     dataset: Path, tmp_path: Path
 ) -> None:

@@ -1,7 +1,8 @@
-"""ExportPlan: which examples go into which shard, and what two plans have otherwise."""
+"""ExportPlan and SampleOrder: which examples go into which shard, in what order, and how two plans differ."""
 
 import json
 import math
+import pickle
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import DEFAULT_SHARD_BYTES, ExportPlan, ShardSizes, safe_name, split_label
+from tfds_torch.export.sample_order import SampleOrder
 
 PLAN = ExportPlan(
     "tfrecord", "photos", "train", {"name": "photos:1.0.0", "files": "ab"}, {"num_shards": 2, "fields": {}}, (0, 5, 9)
@@ -116,3 +118,47 @@ def test_differences_name_all_unequal_values() -> None:
 def test_a_split_expression_has_a_name_for_files(expression: str, label: str) -> None:
     assert split_label(expression) == label
     assert safe_name("coco/2017: grün") == "coco_2017__gr_n"
+
+
+# The order of samples
+
+ORDERS = {
+    "whole": (SampleOrder(7), list(range(7))),
+    "chosen": (SampleOrder(7, [6, 0, 6]), [6, 0, 6]),
+    "a mask's": (SampleOrder(7, np.flatnonzero(np.arange(7) % 2)), [1, 3, 5]),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_numbers_are_found_by_place_and_places_by_number(name: str) -> None:
+    order, numbers = ORDERS[name]
+    assert len(order) == len(numbers)
+    assert order.at(range(1, len(order))).tolist() == numbers[1:]
+    assert order.at(range(len(order))).dtype == np.int64
+    assert [order.number_at(place) for place in range(len(order))] == numbers
+    assert [order.places_of(number) for number in range(7)] == [
+        [place for place, one in enumerate(numbers) if one == number] for number in range(7)
+    ]
+    assert order.has_repeats == (len(set(numbers)) < len(numbers))
+
+
+def test_a_shuffle_is_of_the_chosen_samples_and_of_its_seed() -> None:
+    chosen = SampleOrder(100, range(50, 100), shuffle_seed=3)
+    numbers = chosen.at(range(50)).tolist()
+    assert sorted(numbers) == list(range(50, 100)) != numbers
+    assert chosen.digest() == SampleOrder(100, numbers).digest() != SampleOrder(100, range(50, 100)).digest()
+    assert SampleOrder(100, range(50, 100), shuffle_seed=4).digest() != chosen.digest()
+    assert not chosen.has_repeats
+
+
+def test_all_samples_in_order_take_no_memory() -> None:
+    order = SampleOrder(10**12)
+    assert order.at(range(10**12 - 2, 10**12)).tolist() == [10**12 - 2, 10**12 - 1]
+    assert (order.number_at(10**11), order.places_of(10**11), order.has_repeats) == (10**11, [10**11], False)
+    assert len(pickle.dumps(order)) < 300
+
+
+@pytest.mark.parametrize("indices", [[7], [-1], "12", [1.5], [True], [2**63], np.array([2**63], np.uint64)])
+def test_what_is_no_index_of_a_sample_is_refused(indices: object) -> None:
+    with pytest.raises(ConfigError, match="indices"):
+        SampleOrder(7, indices)  # type: ignore[arg-type]
