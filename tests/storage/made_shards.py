@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from array_record.python.array_record_module import ArrayRecordWriter
 from storage.tfrecord_writer import write
 
 from tfds_torch.storage.record_source import InstructionTable
@@ -42,6 +43,15 @@ def made_records(count: int, seed: int = 0, largest: int = 300) -> list[bytes]:
     """Returns records of different sizes and contents."""
     numbers = random.Random(seed)
     return [numbers.randbytes(numbers.randrange(largest + 1)) for _ in range(count)]
+
+
+def write_array_record(path: Path, records: Sequence[bytes]) -> None:
+    """Writes an ArrayRecord file as TFDS does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = ArrayRecordWriter(str(path), "group_size:1")
+    for record in records:
+        writer.write(record)
+    writer.close()
 
 
 def write_shards(folder: Path, counts: Sequence[int], largest: int = 300) -> MadeSplit:

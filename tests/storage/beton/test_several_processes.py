@@ -40,6 +40,8 @@ def test_processes_share_a_counter_of_pages_and_hand_back_what_they_wrote(tmp_pa
         for process in processes:
             process.join()
     assert verify(tmp_path / "a.beton").num_pages >= 8
-    columns = BetonSource(tmp_path / "a.beton").read(np.arange(NUM_SAMPLES), ["image", "label"])
+    source = BetonSource(tmp_path / "a.beton")
+    assert list(source.ids(np.arange(NUM_SAMPLES))) == [str(number) for number in range(NUM_SAMPLES)]
+    columns = source.read(np.arange(NUM_SAMPLES), ["image", "label"])
     assert columns["label"].tolist() == [number % 3 for number in range(NUM_SAMPLES)]
     assert all((image == sample_of(n, (300, 400))["image"]).all() for n, image in enumerate(columns["image"]))

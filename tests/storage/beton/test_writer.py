@@ -59,7 +59,7 @@ VALUES = {
 }
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_what_is_written_is_read_bytes_and_types(tmp_path: Path, data: st.DataObject) -> None:
     dtype = np.dtype(data.draw(DTYPES))
@@ -152,20 +152,6 @@ def test_a_file_without_payloads_or_samples_is_written_right(tmp_path: Path) -> 
     BetonWriter(tmp_path / "empty.beton", FIELDS, 0).close()
     assert read_plainly((tmp_path / "empty.beton").read_bytes()) == (TYPES, [])
     assert (verify(tmp_path / "numbers.beton").num_samples, verify(tmp_path / "empty.beton").num_samples) == (3, 0)
-
-
-def test_several_processes_may_each_write_pages_of_their_own(tmp_path: Path) -> None:
-    writer, samples = BetonWriter(tmp_path / "a.beton", FIELDS, 6, page_size=PAGE), [sample_of(n) for n in range(6)]
-    parts = [writer.page_writer() for _ in range(2)]
-    for number in (5, 0, 3, 1, 4, 2):
-        parts[number % 2].add([samples[number][name] for name in FIELDS], number, f"id {number}")
-    for part in parts:
-        writer.include(part.close())
-    writer.close()
-    source = BetonSource(tmp_path / "a.beton")
-    assert verify(tmp_path / "a.beton").num_pages == 2
-    assert source.read(np.arange(6), ["text"])["text"] == [sample["text"] for sample in samples]
-    assert list(source.ids(np.arange(6))) == [f"id {number}" for number in range(6)]
 
 
 def test_parts_with_a_sample_twice_or_outside_are_refused(tmp_path: Path) -> None:

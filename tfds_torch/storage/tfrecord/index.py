@@ -7,7 +7,6 @@ Its content is int64 offsets: for each shard those of its records and the shard'
 import json
 import logging
 import mmap
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,7 +48,7 @@ class RecordIndex:
     """File, offset and length of every example of a split by global index; read-only, and shared by all processes.
 
     Args:
-        table: instructions of one split expression; local files.
+        table: instructions of one split expression; local files by absolute paths.
         stamps: size in bytes and modification time in ns of each file, when the index was opened.
         offsets: int64, as `find_records` returns them.
     """
@@ -72,9 +71,8 @@ class RecordIndex:
         """
         table.check_local()
         stamps = tuple(stamp_of(shard_status(path)) for path in table.files)
-        paths = list(map(os.path.abspath, table.files))
-        cache = offsets_cache(table.dataset, paths, stamps, table.num_in_file)
-        return cls(table, stamps, cache.open() if paths else np.empty(0, np.int64))
+        cache = offsets_cache(table.dataset, table.files, stamps, table.num_in_file)
+        return cls(table, stamps, cache.open() if table.files else np.empty(0, np.int64))
 
     def __len__(self) -> int:
         """Number of examples of the split."""
@@ -109,8 +107,7 @@ class RecordIndex:
             self.dataset,
             self.files[file],
         )
-        paths = list(map(os.path.abspath, self.files))
-        cache = offsets_cache(self.dataset, paths, self.stamps, self._table.num_in_file)
+        cache = offsets_cache(self.dataset, self.files, self.stamps, self._table.num_in_file)
         # Another process may have built it again meanwhile.
         offsets = cache.open(lambda stored: np.array_equal(found, stored[place]))
         return RecordIndex(self._table, self.stamps, offsets)
