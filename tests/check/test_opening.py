@@ -13,6 +13,7 @@ from check.machine import Machine
 from tfds_torch import demo
 from tfds_torch.check.arguments import parse_arguments
 from tfds_torch.check.opening import is_built_here, open_parser
+from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.settings import Settings, resolve
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -20,6 +21,15 @@ from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 def settings(*arguments: str | Path) -> Settings:
     return resolve(parse_arguments(list(map(str, arguments))))
+
+
+def open_asked(asked: Settings) -> CheckedParser:
+    return open_parser(asked.config, asked.root, num_fake=asked.num_fake, num_shards=asked.num_shards)
+
+
+def is_ours(*arguments: str | Path) -> bool:
+    asked = settings(*arguments)
+    return is_built_here(asked.config, asked.root, asked.num_fake)
 
 
 @pytest.fixture
@@ -46,7 +56,7 @@ def builds(digits: Path) -> Iterator[dict[str, Any]]:
 )
 def test_a_fake_is_built_as_it_was_asked_for(builds: dict[str, Any], line: str, built: dict[str, Any]) -> None:
     with pytest.raises(DatasetNotFoundError):  # The stand-in built something else.
-        open_parser(settings("--name", "cifar10", *line.split()))
+        open_asked(settings("--name", "cifar10", *line.split()))
     assert builds == {"name": "cifar10", **built}
 
 
@@ -63,19 +73,19 @@ def test_a_fake_is_built_as_it_was_asked_for(builds: dict[str, Any], line: str, 
 )
 def test_a_fake_has_the_splits_that_are_read(builds: dict[str, Any], split: str, splits: tuple[str, ...]) -> None:
     with pytest.raises(DatasetNotFoundError):
-        open_parser(settings("--name", "cifar10", "--fake", "7", "--split", split))
+        open_asked(settings("--name", "cifar10", "--fake", "7", "--split", split))
     assert builds["splits"] == splits
 
 
 @pytest.mark.parametrize("name", ["digits", "digits:1.0.0", "photos"])
 def test_an_embedded_dataset_is_not_faked(builds: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError, match=r"is embedded, with real content\. Drop --fake\."):
-        open_parser(settings("--name", name, "--fake", "7"))
+        open_asked(settings("--name", name, "--fake", "7"))
     assert builds == {}
 
 
 def test_an_embedded_dataset_gets_its_shards(builds: dict[str, Any]) -> None:
-    parser = open_parser(settings("--shards", "8"))
+    parser = open_asked(settings("--shards", "8"))
     assert builds == {"name": "digits", "num_shards": 8}
     assert (parser.dataset_name, parser.split) == ("digits:1.0.0", "train")
 
@@ -83,7 +93,7 @@ def test_an_embedded_dataset_gets_its_shards(builds: dict[str, Any]) -> None:
 def test_shards_of_a_dataset_that_is_there_are_refused(builds: dict[str, Any], digits: Path) -> None:
     for line in (["--name", "cifar10"], ["--root", digits.parents[1]], ["--name", "photos", "--root", digits]):
         with pytest.raises(ConfigError, match=r"^--shards 3: .* built here: with --fake, or digits and photos\.$"):
-            open_parser(settings(*line, "--shards", "3"))
+            open_asked(settings(*line, "--shards", "3"))
     assert builds == {}
 
 
@@ -110,18 +120,18 @@ def test_without_a_split_the_usual_one_is_read(
         return "parser"
 
     monkeypatch.setattr("tfds_torch.parsers.config.Config.make_parser", make_parser)
-    open_parser(settings(*line.split()))
+    open_asked(settings(*line.split()))
     assert wanted == [split]
 
 
 def test_the_split_of_a_config_file_is_kept(builds: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "train.toml"
     path.write_text("name = 'digits'\nis_training = true\nbatch_size = 9")
-    assert open_parser(settings("--config", path)).split == "train"
-    assert open_parser(settings("--config", path, "--eval")).split == "test"
+    assert open_asked(settings("--config", path)).split == "train"
+    assert open_asked(settings("--config", path, "--eval")).split == "test"
     path.write_text("name = 'digits'\nis_training = true\nbatch_size = 9\nsplit = 'train'")
-    assert open_parser(settings("--config", path, "--eval")).split == "train"
-    assert open_parser(settings("--config", path, "--eval", "--split", "test")).split == "test"
+    assert open_asked(settings("--config", path, "--eval")).split == "train"
+    assert open_asked(settings("--config", path, "--eval", "--split", "test")).split == "test"
 
 
 def test_single_examples_are_read_without_the_preprocess_of_a_recipe(builds: dict[str, Any], tmp_path: Path) -> None:
@@ -129,28 +139,28 @@ def test_single_examples_are_read_without_the_preprocess_of_a_recipe(builds: dic
     path.write_text("name = 'digits'\nis_training = true\nbatch_size = 9\n[preprocess]\nkind = 'train'\nsize = 8")
     asked = settings("--config", path)
     assert asked.config.preprocess is not None
-    assert open_parser(asked).preprocess is None
+    assert open_asked(asked).preprocess is None
 
 
 def test_made_up_content_is_not_put_beside_real_data(builds: dict[str, Any], digits: Path, tmp_path: Path) -> None:
     """Later it would be found there under a real name."""
     shutil.copytree(digits, tmp_path / "digits" / "1.0.0")
     with pytest.raises(ConfigError, match=r"holds a real dataset \(1.0.0 in .*made-up content must not lie beside it"):
-        open_parser(settings("--name", "cifar10", "--fake", "7", "--root", tmp_path))
+        open_asked(settings("--name", "cifar10", "--fake", "7", "--root", tmp_path))
     assert builds == {}
 
 
 def test_only_what_is_embedded_or_fake_is_built_here(digits: Path) -> None:
-    assert is_built_here(settings())
-    assert is_built_here(settings("--name", "photos:1.0.0"))
-    assert is_built_here(settings("--name", "cifar10", "--fake", "3", "--root", "/r"))
-    assert not is_built_here(settings("--name", "cifar10"))
-    assert not is_built_here(settings("--root", digits))
+    assert is_ours()
+    assert is_ours("--name", "photos:1.0.0")
+    assert is_ours("--name", "cifar10", "--fake", "3", "--root", "/r")
+    assert not is_ours("--name", "cifar10")
+    assert not is_ours("--root", digits)
 
 
 def missing(*arguments: str | Path) -> str:
     with pytest.raises(DatasetNotFoundError) as caught:
-        open_parser(settings(*arguments))
+        open_asked(settings(*arguments))
     return str(caught.value)
 
 
@@ -185,12 +195,12 @@ def test_what_cannot_be_built_is_refused_before_it_is(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path))
     with pytest.raises(ConfigError) as caught:
-        open_parser(settings(*line.split()))
+        open_asked(settings(*line.split()))
     assert reason in str(caught.value)
     assert os.listdir(tmp_path) == []
 
 
 def test_a_fake_of_nothing_known_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(DatasetNotFoundError, match="cifar10"):
-        open_parser(settings("--name", "cifar11", "--fake", "5", "--root", tmp_path / "r"))
+        open_asked(settings("--name", "cifar11", "--fake", "5", "--root", tmp_path / "r"))
     assert os.listdir(tmp_path) == []

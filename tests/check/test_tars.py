@@ -8,9 +8,8 @@ from encoded_images import photograph, save
 from storage.webdataset.made_tars import write_samples, write_tar
 
 from tfds_torch.check import command
-from tfds_torch.check.arguments import parse_arguments
 from tfds_torch.check.opening import open_parser
-from tfds_torch.check.settings import resolve
+from tfds_torch.parsers.config import Config
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 
@@ -107,7 +106,7 @@ def test_tars_are_known_by_their_ending_whatever_its_case_and_its_braces(name: s
     folder = Path(urls).parent
     if "B.TAR" in name:
         (folder / "a-1.tar").rename(folder / "B.TAR")
-    parser = open_parser(resolve(parse_arguments(["--name", f"{folder}/{name}"])))
+    parser = open_parser(Config(name=f"{folder}/{name}"))
     assert isinstance(parser, ParserWebDataset)
     assert parser.num_examples == (9 if name == "B.TAR" else 18)
 

@@ -22,22 +22,15 @@ class AdviceInput:
     """What the advice is drawn from.
 
     Attributes:
-        dataset: the dataset's name, with config and version.
-        split: the split expression.
-        plan: the epoch plan of a worker of rank 0; its world tells the numbers of ranks and workers.
         mode: the read mode, `index`, `files` or `examples`.
-        read: how examples are read.
         is_built_here: whether the check builds the dataset: it is embedded or made up.
         num_files: shards of the split that hold examples.
-        is_remote: whether the shards have a URL scheme.
-        mean_example_bytes: size of an encoded example.
         mean_image_bytes: size of a decoded image; None without images.
-        available_bytes: memory that may still be taken; None where the system does not tell.
-        num_cores: processors that this process may use.
-        free_disk_bytes: where decoded caches lie; None: images cannot be cached, or the system does not tell.
-        num_loader_workers: of the loader; 0: the training process reads by itself.
-        throughput: how fast rank 0 read whole batches, alone on the machine; None: it did not.
-        usual_workers: what `num_workers="auto"` would choose; None: it is not asked for a Loader's number of workers.
+        available_bytes: memory that may still be taken; None where the system does not report it.
+        free_disk_bytes: where decoded caches lie; None: images cannot be cached, or the system does not report it.
+        num_loader_workers: 0: the training process reads by itself.
+        throughput: of rank 0 in whole batches, alone on the machine; None: it did not read so.
+        usual_workers: what `num_workers="auto"` would choose; None: the loader does not offer it.
     """
 
     dataset: str

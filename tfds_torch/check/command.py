@@ -65,25 +65,12 @@ _GRACE_S = 20.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the check and returns its exit code.
-
-    Args:
-        arguments: what follows the command's name; None: those of this process.
-
-    Returns:
-        0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted.
-    """
+    """Runs the check and returns its exit code: 0 kept, 1 a promise broken, 2 wrong usage, 130 interrupted."""
     return run(parse_arguments(arguments), sys.argv[1:] if arguments is None else list(arguments))
 
 
 def run(flags: argparse.Namespace, command: Sequence[str], *, is_interrupted: bool = False) -> int:
-    """Runs the check and returns its exit code, as `main`.
-
-    Args:
-        flags: what was asked for.
-        command: the words of it, for the report.
-        is_interrupted: whether Ctrl-C was pressed before.
-    """
+    """Runs the check and returns its exit code, as `main`; `is_interrupted`: Ctrl-C was pressed before."""
     prepare_output()
     is_reported = flags.json is not None or flags.html is not None
     console = (PatientConsole if is_reported else Console)(emoji=False, highlight=False)
@@ -121,7 +108,7 @@ def run(flags: argparse.Namespace, command: Sequence[str], *, is_interrupted: bo
 
 
 def _check(settings: Settings, console: Console, findings: Findings) -> int:
-    parser = open_parser(settings)
+    parser = open_parser(settings.config, settings.root, num_fake=settings.num_fake, num_shards=settings.num_shards)
     if settings.images_path is not None:
         check_has_images(parser)
     num_workers, num_replicas = settings.config.num_workers, settings.num_replicas
@@ -146,7 +133,9 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.ledger = Ledger(expected, parser.class_names, kept)
     findings.readings = _read(reading_parser, settings, how, findings.ledger, findings.order)
     findings.promises = judge(findings.ledger)
-    findings.advice = advise(_facts(parser, expected, findings, is_built_here(settings)))
+    findings.advice = advise(
+        _facts(parser, expected, findings, is_built_here(settings.config, settings.root, settings.num_fake))
+    )
     with _busy("another reader, Pillow" + ", another number of workers" * is_index):
         sample = _read_sample(parser, expected, indices, is_index)
         if is_index:
@@ -274,8 +263,8 @@ def _free_disk_bytes(parser: CheckedParser) -> int | None:
 def _release_workers(interrupt: KeyboardInterrupt) -> None:
     """Ends the loader of an interrupted reading.
 
-    torch asks its workers to stop under a lock that an interrupted worker may hold for ever: where it does, the workers
-    and this process end at once.
+    torch asks its workers to stop under a lock that an interrupted worker may hold for ever: then the workers and this
+    process end at once.
     """
     watchdog = threading.Timer(_GRACE_S, _end_at_once)
     watchdog.daemon = True

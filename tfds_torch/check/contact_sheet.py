@@ -26,12 +26,7 @@ _INK, _FAINT, _PAPER, _FRAME = "#1c1c1e", "#48484a", "#ffffff", "#f2f2f4"
 
 @dataclass(frozen=True)
 class Picture:
-    """A decoded image of the dataset, for people to look at.
-
-    Attributes:
-        image: RGB, no longer than 144 pixels on a side, on white where it was transparent.
-        caption: its class's name, its label or its id.
-    """
+    """A decoded image of the dataset: RGB, at most 144 pixels a side, on white where it was transparent."""
 
     image: Image.Image
     caption: str
@@ -46,13 +41,8 @@ class Picture:
 def save_contact_sheet(parser: CheckedParser, path: Path, title: str) -> None:
     """Writes a PNG with the first images of epoch 0, each with its class's name, its label or its id.
 
-    Args:
-        parser: where the images come from.
-        path: a PNG file; it is written whole or not at all.
-        title: what stands above the images.
-
     Raises:
-        ConfigError: the dataset has no image, or the file cannot be written.
+        ConfigError: the file cannot be written.
         TfdsTorchError: as reading raises it.
     """
     sheet = _draw(title, read_pictures(parser))
@@ -78,11 +68,7 @@ def check_has_images(parser: CheckedParser) -> None:
 
 
 def read_pictures(parser: CheckedParser) -> list[Picture]:
-    """Returns the first images of epoch 0, 40 at most.
-
-    Raises:
-        TfdsTorchError: as reading raises it.
-    """
+    """Returns the first images of epoch 0, 40 at most."""
     return list(islice(_pictures(parser), _NUM_COLUMNS * _NUM_ROWS))
 
 
@@ -104,7 +90,7 @@ def _pictures(parser: CheckedParser) -> Iterator[Picture]:
 
 
 def _fit(image: Image.Image) -> Image.Image:
-    """Returns the image as RGB, made smaller where it is larger than a cell."""
+    """Returns the image as RGB, no larger than a cell."""
     if image.has_transparency_data:
         paper = Image.new("RGBA", image.size, _PAPER)
         image = Image.alpha_composite(paper, image.convert("RGBA"))

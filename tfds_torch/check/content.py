@@ -14,13 +14,7 @@ _MOST_SHOWN, _NUM_EXTREME = 24, 5
 
 @dataclass(frozen=True)
 class LabelCount:
-    """How many examples of the split have a label.
-
-    Attributes:
-        label: the integer.
-        name: its class's name; the integer as text where the dataset has no names.
-        num_examples: examples with it, each counted once.
-    """
+    """How many examples of the split have a label, and its class's name; without names the integer as text."""
 
     label: int
     name: str
@@ -29,15 +23,7 @@ class LabelCount:
 
 @dataclass(frozen=True)
 class ImageSizes:
-    """Widths and heights of some of the images, pixels.
-
-    Attributes:
-        num_images: how many were looked at.
-        smallest: (width, height) of the image with the fewest pixels.
-        median: of the image in the middle, by pixels.
-        largest: of the image with the most pixels.
-        mean_pixels: mean number of pixels.
-    """
+    """(width, height) in pixels of the smallest, the middle and the largest of some images, by pixels."""
 
     num_images: int
     smallest: tuple[int, int]
@@ -47,7 +33,7 @@ class ImageSizes:
 
 
 class Labels:
-    """How often each label occurs, each example counted once.
+    """Counts how often each label occurs, each example once.
 
     Args:
         num_examples: of the split.
@@ -73,9 +59,7 @@ class Labels:
     def counts(self) -> list[LabelCount]:
         """Returns how often each label occurs, in the order of the labels.
 
-        Returns:
-            A count for each label; nothing when there were no integers, or too many different ones without names (a
-            target that is a quantity, not a class).
+        Nothing when there were no integers, or too many different ones without names: a quantity, not a class.
         """
         if not self._numbers:
             return []
@@ -86,11 +70,7 @@ class Labels:
 
 
 def choose_shown(labels: Sequence[LabelCount]) -> tuple[list[LabelCount], str]:
-    """Returns the labels that are shown one by one, and what to say of the others.
-
-    Returns:
-        All of up to 24 labels, and nothing to say; of more the most frequent and the rarest, and a note.
-    """
+    """Returns all of up to 24 labels, else the most frequent and the rarest, and a note about the others."""
     if len(labels) <= _MOST_SHOWN:
         return list(labels), ""
     by_number = sorted(labels, key=lambda count: -count.num_examples)

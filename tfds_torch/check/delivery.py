@@ -22,7 +22,7 @@ class Delivery:
 
     Attributes:
         loader: `create_loader` or `DataLoader`.
-        is_batched: whether whole batches are; else single examples.
+        is_batched: whether whole batches come; else single examples.
         preprocess: what is done to the images, as one would write it; None: nothing.
         is_own: whether the recipe asks for that preprocess; else it is the usual one for images of this size.
         reason: why single examples are read; None where whole batches are.
@@ -48,7 +48,7 @@ def choose_delivery(
 
     Args:
         config: what is checked; its preprocess is used, or the usual one where it has none.
-        parser: of it, without a preprocess.
+        parser: of the config, without a preprocess.
         sizes: of the images; None: they are not known.
         is_plain: whether torch's DataLoader is asked for.
         is_single: whether single examples are asked for.
@@ -94,11 +94,7 @@ def describe(preprocess: Preprocess) -> str:
 
 
 def read_sizes(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns (width, height) of the images of some examples, as far as Pillow can tell.
-
-    Raises:
-        ShardError: a shard is missing, or does not hold the promised number of examples.
-    """
+    """Returns (width, height) of the images of some examples, as far as Pillow can tell."""
     source, key = parser.source, parser.image_key
     if source.obstacle is not None or key is None or key not in source.specs or not parser.has_field("image"):
         return []
@@ -114,7 +110,6 @@ def read_sizes(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[int,
 
 
 def _with_preprocess(config: Config, parser: CheckedParser, preprocess: Preprocess) -> CheckedParser:
-    """Returns the same parser with a preprocess."""
     if parser.batch_size is None and config.num_workers < 2:
         parser = parser.with_batch_size(1)  # As it is planned.
     return parser.with_preprocess(preprocess)

@@ -14,7 +14,7 @@ from tfds_torch.plan.world import World
 
 @dataclass(frozen=True)
 class Share:
-    """What a rank, or one of its pipelines, is to receive in one epoch: in mode `index` in this order.
+    """What a rank is to receive in one epoch, in mode `index` in this order.
 
     Attributes:
         index: int64 [n], its examples; n is the sum of the sizes of its batches.
@@ -30,13 +30,12 @@ class Expectation:
     """What must come.
 
     Attributes:
-        plan: the epoch plan of rank 0; its world tells the numbers of ranks and workers.
+        plan: the epoch plan of rank 0; its world has the numbers of ranks and workers.
         mode: the read mode, `index`, `files` or `examples`.
-        ids: the split's ids by index, as its reference tells them.
-        num_epochs: epochs that are to be read.
+        ids: the split's ids by index.
         share: (rank, epoch) -> what that rank is to receive; worked out anew for every call.
         num_unread: examples of an epoch that uneven files leave unread in mode `files`; else 0.
-        num_repeated: examples of an epoch that uneven files make come again in mode `files`; else 0.
+        num_repeated: examples of an epoch that uneven files repeat in mode `files`; else 0.
     """
 
     plan: EpochPlan
@@ -67,11 +66,8 @@ class PipelineCounts:
     """What one worker of one rank is to read in epoch 0.
 
     Attributes:
-        rank: which rank.
-        worker: which of its workers.
-        num_batches: its batches.
-        num_examples: its examples of the epoch's own.
-        num_fill: the examples that fill its last batch (wrapped or padded).
+        num_examples: examples of the epoch's own.
+        num_fill: examples that fill its last batch (wrapped or padded).
         num_available: examples of the epoch in the files that it reads; differs from num_examples in mode `files`.
     """
 

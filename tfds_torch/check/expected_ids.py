@@ -24,9 +24,9 @@ class IdRun:
 
     Attributes:
         file: the shard's name, or the split of an image folder.
-        first: the number of the first one.
+        first: number of the first one.
         length: how many.
-        names: the ids of all images of the split; None: they are `<file>__<number>`.
+        names: the ids of all examples of the split; None: they are `<file>__<number>`.
     """
 
     file: str
@@ -36,11 +36,7 @@ class IdRun:
 
 
 class ExpectedIds:
-    """The ids of a split by index; they are put together when they are asked for.
-
-    Args:
-        runs: the split's examples, in the order that the index counts.
-    """
+    """The ids of a split by index, put together when one is asked for."""
 
     def __init__(self, runs: Sequence[IdRun]) -> None:
         self._runs = [run for run in runs if run.length]
@@ -81,8 +77,7 @@ def expected_ids(data_dir: Path, split: str, files: Sequence[FileInstruction]) -
     """Returns the ids of a split's examples, `<shard file>__<record>`, by index.
 
     Whole splits, and sums of them, come from `dataset_info.json` alone. For slices, TFDS's file instructions say which
-    records are meant; every one of them is held against the file. The ids of an image folder are the paths of its
-    images.
+    records are meant, and each of them is compared with the file. Ids of an image folder are the paths of its images.
 
     Args:
         data_dir: the dataset's version directory, or the root of an image folder.

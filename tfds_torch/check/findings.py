@@ -21,23 +21,12 @@ class Findings:
     """What is known of a dataset and its reading; what a check did not get to know is None or empty.
 
     Attributes:
-        parser: what is read.
-        is_fake: whether the content is made up.
-        is_torchrun: whether the ranks were processes of torch.distributed that read at the same time; else they read
-            one after the other.
-        expected: what must come.
+        is_torchrun: whether the ranks were processes of torch.distributed that read at the same time.
         pipelines: what each pipeline is to read in epoch 0.
-        num_workers: loader processes of a rank.
-        delivery: how examples are read.
-        ledger: what came.
-        readings: how fast each rank read, and what came after states.
-        promises: which promises were kept.
         not_judged: promises that this dataset cannot be asked for, and why.
         sizes: (width, height) of some images, pixels.
-        image_sizes: figures of them.
-        order: in which order examples came; None: nobody asked for it.
-        pictures: some images; empty where nobody asked for them.
-        advice: what could be done better.
+        order: in which order examples came; None: it was not asked for.
+        pictures: some images; empty where they were not asked for.
         images_path: the contact sheet that was written.
         error: what ended the check before its time.
         is_interrupted: whether Ctrl-C did.

@@ -14,13 +14,7 @@ _UNKNOWN = -1  # An example whose id is not that of its index.
 
 
 def judge_index(ledger: Ledger, readings: Sequence[RankReading], other: OtherReading) -> list[Promise]:
-    """Returns the promises that mode `index` makes beyond those of `promises.judge`, kept or broken.
-
-    Args:
-        ledger: what came.
-        readings: what is known of every rank.
-        other: what came in a world with other numbers of ranks and workers.
-    """
+    """Returns the promises that mode `index` makes beyond those of `promises.judge`, kept or broken."""
     expected = ledger.expected
     dependence = CappedList(_depends_on_world(expected, other))
     order = CappedList()

@@ -24,7 +24,7 @@ class Received:
         index: int64 [n], their positions in the split.
         valid: bool [n], False for padding.
         label: int64 [n]; None where the targets are not integers.
-        pixels: index -> uint8 [h, w, C], of those examples whose pixels are looked at.
+        pixels: index -> uint8 [h, w, C], of those examples whose pixels are kept.
         digest: of all images; empty where it was not asked for.
     """
 
@@ -51,7 +51,7 @@ class EpochEnd:
 
     Attributes:
         num_announced: `len(loader)`.
-        loader_batch_size: of the loader; None where it is not known.
+        loader_batch_size: None where it is not known.
         drop_last: whether the loader leaves out a last batch that is not full.
     """
 
@@ -65,12 +65,7 @@ class RankEpoch:
     """What is kept of the epoch of a rank.
 
     Attributes:
-        rank: which rank.
-        epoch: which epoch.
-        num_batches: that came.
         num_announced: `len(loader)`.
-        num_examples: that came.
-        num_padded: of them.
         unknown: ids that came and were not expected, or under another's index.
         sizes, places, labels, share, order: what was wrong with the sizes of batches, the places of padding, labels,
             the rank's share, and in mode `index` the order.
@@ -104,12 +99,10 @@ class EpochCounts:
     """The ledger of an epoch, over all ranks.
 
     Attributes:
-        batches: batches of each rank.
+        batches: number of batches of each rank.
         missing: expected ids that did not come, as often as they are missing.
         twice: ids that came, valid, more often than expected; as often as they are too many.
         unknown: ids that came and were not expected, or under another's index.
-        num_valid: valid examples.
-        num_padded: padded examples.
         most_often: by how much the most frequent example came too often, and its id.
     """
 
@@ -123,10 +116,10 @@ class EpochCounts:
 
 
 class Ledger:
-    """What came, rank by rank and epoch by epoch, held against what must come.
+    """What came, rank by rank and epoch by epoch, compared with what must come.
 
-    An epoch that ended is judged, and forgotten but for its figures and what was wrong: what is kept does not grow with
-    the dataset, and by some hundred bytes with every epoch of a rank. Of an epoch under way the indices are held.
+    An epoch that ended is judged, and only its figures and faults are kept: memory does not grow with the dataset,
+    and by some hundred bytes with every epoch of a rank. Of an epoch under way the indices are held.
 
     Args:
         expected: what must come.
@@ -288,7 +281,7 @@ class Ledger:
 
 @dataclass
 class _OpenEpoch:
-    """What is held of an epoch under way: of each batch, int64 [n], its indices, and those of its valid examples."""
+    """An epoch under way: of each batch, int64 [n], its indices, and those of its valid examples."""
 
     summary: RankEpoch
     batches: list[NDArray[np.int64]] = field(default_factory=list)

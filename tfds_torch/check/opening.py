@@ -1,10 +1,10 @@
 """Opens the dataset that a command is about: prepared, embedded or made up."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tfds_torch import demo
 from tfds_torch.check.reference import CheckedParser
@@ -24,64 +24,53 @@ _BETON, _TAR = ".beton", ".tar"
 _COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
-class Choice(Protocol):
-    """Which dataset a command line asks for."""
-
-    @property
-    def config(self) -> Config:
-        """Its name, and how it is opened; without a split, the usual one."""
-
-    @property
-    def root(self) -> str | None:
-        """TFDS data directory; None: TFDS's default, or the embedded datasets' own."""
-
-    @property
-    def num_fake(self) -> int | None:
-        """Examples per split of a made-up dataset; None: the dataset is there."""
-
-    @property
-    def num_shards(self) -> int | None:
-        """Shards per split of an embedded or made-up dataset; None: its default."""
-
-
-def open_parser(settings: Choice, command: str = "python -m tfds_torch.check") -> CheckedParser:
+def open_parser(
+    config: Config,
+    root: str | None = None,
+    *,
+    num_fake: int | None = None,
+    num_shards: int | None = None,
+    command: str = "python -m tfds_torch.check",
+) -> CheckedParser:
     """Returns the parser, without a preprocess; an embedded or made-up dataset that is asked for is built first.
 
     Args:
-        settings: what is asked for.
-        command: by whom, for messages.
+        config: the dataset; without a split the usual one is opened.
+        root: TFDS data directory; None: TFDS's default, or the embedded datasets' own.
+        num_fake: examples per split of a made-up dataset; None: the dataset is there.
+        num_shards: shards per split of an embedded or made-up dataset; None: its default.
+        command: of the caller, for messages.
 
     Raises:
         ConfigError: arguments that cannot work, or not together.
-        DatasetNotFoundError: no such dataset, or it is not prepared; the message says both ways on.
+        DatasetNotFoundError: no such dataset, or it is not prepared; the message gives both ways on.
         ShardError: an embedded or made-up dataset was damaged since it was built.
         WorkerError: the dataset could not be built.
     """
-    config, root = replace(settings.config, preprocess=None), settings.root
-    if config.name.endswith(_BETON):
-        return _open_beton(config, settings)
-    if _names_tars(config.name):
-        return _open_tars(config, settings)
-    name = _unversioned_name(settings)
-    is_embedded = _is_embedded(settings)
-    if settings.num_fake is not None:
+    config = replace(config, preprocess=None)
+    if is_one_split(config.name):
+        _check_is_one_split(config, {"--root": root, "--fake": num_fake, "--shards": num_shards})
+        return _open_beton(config) if config.name.endswith(_BETON) else _open_tars(config)
+    name, is_embedded = _unversioned(config.name), _is_embedded(config, root)
+    asked_root = root
+    if num_fake is not None:
         if is_embedded:
-            raise ConfigError(f"--fake {settings.num_fake}: {name!r} is embedded, with real content. Drop --fake.")
+            raise ConfigError(f"--fake {num_fake}: {name!r} is embedded, with real content. Drop --fake.")
         _check_holds_no_real_data(root)
         root = str(
             demo.prepare_fake(
                 config.name,
-                num_examples=settings.num_fake,
-                num_shards=settings.num_shards,
+                num_examples=num_fake,
+                num_shards=num_shards,
                 splits=_splits_to_fake("train" if config.split is None else config.split),
                 root=root,
             )
         )
     elif is_embedded:
-        root = str(demo.prepare(name, num_shards=settings.num_shards))
-    elif settings.num_shards is not None:
+        root = str(demo.prepare(name, num_shards=num_shards))
+    elif num_shards is not None:
         raise ConfigError(
-            f"--shards {settings.num_shards}: {config.name!r} has the shards that it was prepared with. --shards is "
+            f"--shards {num_shards}: {config.name!r} has the shards that it was prepared with. --shards is "
             f"for datasets that are built here: with --fake, or {' and '.join(demo.DEMO_NAMES)}."
         )
     try:
@@ -89,7 +78,7 @@ def open_parser(settings: Choice, command: str = "python -m tfds_torch.check") -
             config = replace(config, split=_usual_split(ParserTfds.split_names(root, config.name), config.is_training))
         return config.make_parser(root)
     except DatasetNotFoundError as error:
-        raise DatasetNotFoundError(f"{error}{_ways_on(settings, command)}") from None
+        raise DatasetNotFoundError(f"{error}{_ways_on(config.name, asked_root, command)}") from None
 
 
 def is_one_split(name: str) -> bool:
@@ -97,20 +86,14 @@ def is_one_split(name: str) -> bool:
     return name.endswith(_BETON) or _names_tars(name)
 
 
-def _open_beton(config: Config, settings: Choice) -> ParserBeton:
-    """Returns the parser of a `.beton` file, which is named by its path."""
-    _check_is_one_split(config, settings, "a .beton file")
+def _open_beton(config: Config) -> ParserBeton:
     path = Path(config.name)
     _check_is_there(path)
     return ParserBeton(path, **_arguments(config))
 
 
-def _open_tars(config: Config, settings: Choice) -> ParserWebDataset:
-    """Returns the parser of WebDataset's tars, which are named by their path, with braces for several.
-
-    A key of the config that is not the usual one is an extension.
-    """
-    _check_is_one_split(config, settings, "WebDataset's tars")
+def _open_tars(config: Config) -> ParserWebDataset:
+    """Returns the parser of tars; a key of the config that is not the usual one is an extension."""
     paths = shard_paths(config.name)
     try:
         look_at(paths)
@@ -144,11 +127,10 @@ def _check_is_there(path: Path) -> None:
         raise DatasetNotFoundError(f"There is no file {str(path)!r}.{hint or did_you_mean(path.name, there)}")
 
 
-def _check_is_one_split(config: Config, settings: Choice, what: str) -> None:
+def _check_is_one_split(config: Config, flags: Mapping[str, object]) -> None:
     """Raises ConfigError for what only a dataset of TFDS has."""
-    refused = {"--root": settings.root, "--fake": settings.num_fake, "--shards": settings.num_shards}
-    refused["--split"] = config.split
-    for flag, value in refused.items():
+    what = "a .beton file" if config.name.endswith(_BETON) else "WebDataset's tars"
+    for flag, value in {**flags, "--split": config.split}.items():
         if value is not None:
             raise ConfigError(
                 f"{flag} {value}: {config.name!r} names {what}, which is one split, written before. Drop {flag}."
@@ -176,27 +158,26 @@ def _check_holds_no_real_data(root: str | None) -> None:
         )
 
 
-def is_built_here(settings: Choice) -> bool:
+def is_built_here(config: Config, root: str | None, num_fake: int | None) -> bool:
     """Whether `open_parser` builds the dataset where it is not there yet: it is embedded or made up."""
-    return settings.num_fake is not None or _is_embedded(settings)
+    return num_fake is not None or _is_embedded(config, root)
 
 
-def _is_embedded(settings: Choice) -> bool:
-    return settings.root is None and _unversioned_name(settings) in demo.DEMO_NAMES
+def _is_embedded(config: Config, root: str | None) -> bool:
+    return root is None and _unversioned(config.name) in demo.DEMO_NAMES
 
 
-def _unversioned_name(settings: Choice) -> str:
-    return settings.config.name.partition(":")[0]
+def _unversioned(name: str) -> str:
+    return name.partition(":")[0]
 
 
-def _ways_on(settings: Choice, command: str) -> str:
-    name = settings.config.name
+def _ways_on(name: str, root: str | None, command: str) -> str:
     if base_name(name) in registered_names():
         return (
             f" Or try it with made-up content of the same form: "
             f"{command} --name {shlex.quote(name)} --fake {_FAKE_HINT}"
         )
-    return f" Embedded: {' and '.join(demo.DEMO_NAMES)}." if settings.root is None else ""
+    return f" Embedded: {' and '.join(demo.DEMO_NAMES)}." if root is None else ""
 
 
 def _usual_split(there: Sequence[str], is_training: bool) -> str:

@@ -51,19 +51,10 @@ class OrderSample:
 
 
 def shuffle_by_buffer(num_examples: int, positions: Int64Array, seed: int, buffer_size: int = BUFFER) -> Int64Array:
-    """Returns what a shuffle buffer hands over at some positions when it is fed a dataset from begin to end.
+    """Returns the indices, int64 [n], that a shuffle buffer yields at some ascending positions, int64 [n].
 
-    tf.data's `shuffle(buffer_size)`, step by step: a buffer is filled, then hands over one of its examples, drawn at
-    random, and takes the next one in its place; at the end it is emptied in random order.
-
-    Args:
-        num_examples: of the dataset.
-        positions: int64 [n], ascending, each in 0..num_examples - 1.
-        seed: of the draws.
-        buffer_size: examples in the buffer.
-
-    Returns:
-        int64 [n], the indices of the examples.
+    tf.data's `shuffle(buffer_size)`, step by step: a buffer is filled with the first examples, then yields one of them,
+    drawn at random, and takes the next one in its place; at the end it is emptied in random order.
     """
     found = [np.empty(0, np.int64)]
     start = 0
@@ -75,7 +66,7 @@ def shuffle_by_buffer(num_examples: int, positions: Int64Array, seed: int, buffe
 
 
 def _hand_over(num_examples: int, size: int, random: np.random.Generator) -> Iterator[Int64Array]:
-    """Yields the indices in the order in which a buffer of `size` hands them over, part by part."""
+    """Yields the indices in the order in which a buffer of `size` yields them, part by part."""
     buffer = np.arange(size)
     for first in range(size, num_examples, _CHUNK):
         arrived = np.arange(first, min(first + _CHUNK, num_examples))

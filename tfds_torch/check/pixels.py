@@ -52,14 +52,14 @@ def judge_pixels(
     preprocess: Preprocess | None,
     plan: EpochPlan,
 ) -> Promise | NotJudged:
-    """Returns whether the pixels of some examples of epoch 0 are Pillow's, or why that cannot be said.
+    """Returns whether the pixels of some examples of epoch 0 are Pillow's, or why that cannot be judged.
 
     Args:
         came: index -> uint8 [h, w, C], what a loader gave.
-        encoded: index -> the same example's image as another reader finds it.
+        encoded: index -> the same example's image file.
         ids: index -> id, for messages.
         preprocess: what was done to the images; None: nothing.
-        plan: of the epoch, which tells what random numbers they may have had.
+        plan: of the epoch, which determines their random numbers.
     """
     if preprocess is not None and preprocess.map_fn is not None:
         return NotJudged(PIXELS_PROMISE, "the preprocess has a map_fn, which may change them in any way")
@@ -97,7 +97,7 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
 
     Args:
         came: uint8 [h, w, C].
-        encoded: the same image.
+        encoded: the same image as a file.
         preprocess: what was done to it; None: nothing.
         key: which random numbers it had, see `plan.order`.
         seed: of the random numbers.
@@ -118,11 +118,7 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
 
 
 def decode(encoded: bytes, num_channels: int) -> Image.Image:
-    """Returns what Pillow makes of an encoded image, with 1 to 4 channels; of 16 bits the upper 8.
-
-    Raises:
-        OSError: Pillow cannot read it.
-    """
+    """Returns what Pillow makes of an encoded image, with 1 to 4 channels; of 16 bits the upper 8."""
     image: Image.Image = Image.open(io.BytesIO(encoded))
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
@@ -130,7 +126,7 @@ def decode(encoded: bytes, num_channels: int) -> Image.Image:
 
 
 def _cut(image: Image.Image, crop: CropParameters, size: tuple[int, int], fill: int | tuple[int, ...]) -> Pixels:
-    """Returns uint8 [*size, C]: what crop parameters, of one image, say, made by Pillow."""
+    """Returns uint8 [*size, C]: the crop of the parameters of one image, made by Pillow."""
     ((resized, steps, offset, flip, bicubic),) = crop.rows()
     top, left, height, width = crop.windows[0].tolist()
     window = image.crop((left, top, left + width, top + height))

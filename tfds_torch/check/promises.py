@@ -29,11 +29,11 @@ class Allowance:
 
 
 def judge(ledger: Ledger, *, is_whole: bool = True) -> list[Promise]:
-    """Returns the promises that what was received can prove, kept or broken.
+    """Returns the promises that what came can prove, kept or broken.
 
     Args:
         ledger: what came.
-        is_whole: whether everything was read that was to be; else what ended is judged, and nothing else is missed.
+        is_whole: False: the reading was interrupted; what ended is judged, and nothing else is missed.
     """
     ended = [summary for _, summary in sorted(ledger.ended.items())]
     whole = [epoch for epoch in range(ledger.expected.num_epochs) if is_whole or epoch in ledger.counts]

@@ -106,8 +106,7 @@ class Reader:
             digested: numbers of the batches, counted from the first that comes, whose images are digested.
 
         Raises:
-            TfdsTorchError: as reading raises it; a worker of a DataLoader that died, a bare RuntimeError, is a
-                WorkerError.
+            TfdsTorchError: as reading raises it; a worker of a DataLoader that died is a WorkerError.
         """
         loader = self.loader if timer is None else timer.time(self.loader)
         try:
@@ -136,14 +135,9 @@ class Reader:
             return Resumed(point, "", error=str(error))
 
     def read_on(self, saved: Resumed, num_epochs: int) -> Resumed:
-        """Returns what comes after a state is loaded: a few batches.
+        """Returns the few batches that come after a state is loaded.
 
-        Args:
-            saved: the state.
-            num_epochs: epochs that may be read; where one ends, the next one goes on.
-
-        Raises:
-            TfdsTorchError: as reading raises it.
+        Where an epoch ends, the next one of `num_epochs` goes on.
         """
         if saved.error:
             return saved
@@ -181,7 +175,7 @@ class Receive:
         self._fields, self._sample, self._is_batched = fields, sample, is_batched
 
     def __call__(self, batch: Any, is_digested: bool = False) -> Received:
-        """Returns a batch; of its images only those that are kept are looked at, unless all are digested."""
+        """Returns a batch; of its images only those that are kept are copied, unless all are digested."""
         values = batch if self._is_batched else zip(*batch, strict=True)
         columns = dict(zip(self._fields, values, strict=True))
         index, image = np.asarray(columns["index"]).astype(np.int64), columns.get("image")

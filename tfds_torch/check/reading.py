@@ -48,11 +48,7 @@ class HowRead:
 
 
 def read_rank(parser: CheckedParser, how: HowRead, world: World) -> Iterator[Step]:
-    """Yields what a rank receives, and at last how fast.
-
-    Raises:
-        TfdsTorchError: as reading raises it.
-    """
+    """Yields what a rank receives, and at last how fast."""
     with Reader(parser, world, how.num_workers, is_plain=how.is_plain, sample=how.sample) as reader:
         yield from _read(reader, how, world.rank)
 
@@ -70,10 +66,7 @@ def read_ranks(parser: CheckedParser, how: HowRead, num_replicas: int) -> Iterat
 
 
 def stream_rank(parser: CheckedParser, how: HowRead) -> Iterator[Step]:
-    """Reads as one rank of torch.distributed.
-
-    The dataset is not told which rank it is; what came is written down under the number that the launcher gave.
-    """
+    """Reads as one rank of torch.distributed; the dataset finds out by itself which one."""
     logging.getLogger("absl").setLevel(logging.ERROR)
     with Reader(parser, None, how.num_workers, is_plain=how.is_plain, sample=how.sample) as reader:
         if how.is_plain:  # A Loader does so by itself.
@@ -123,7 +116,7 @@ def _resume_points(reader: Reader, how: HowRead) -> list[Point]:
 
 
 def kept_batches(points: Collection[Point], num_batches: int, num_epochs: int) -> set[Point]:
-    """Returns the batches that a reading which is not interrupted must remember, to hold resumed ones against them."""
+    """Returns the batches that an uninterrupted reading must remember, for comparison with resumed ones."""
     return {at for point in points for part in batches_after(point, num_batches, num_epochs) for at in part}
 
 
@@ -132,8 +125,7 @@ class OtherReading:
     """What one rank with all examples received.
 
     Attributes:
-        num_workers: its loader processes.
-        begun: epoch -> its first batches, read from its beginning.
+        begun: epoch -> its first batches.
         resumed: what came after states of the first reading were loaded.
     """
 
@@ -145,19 +137,10 @@ class OtherReading:
 def read_other_world(
     parser: CheckedParser, expected: Expectation, how: HowRead, states: Collection[Resumed]
 ) -> OtherReading:
-    """Reads again, in a world with another number of workers and one rank, a few batches without their content.
+    """Reads a few batches again, without their content, with one rank and another number of workers.
 
-    All examples are those of one rank, whose batches are the global batches of the first reading: the beginnings of the
-    first and of the last epoch, and what comes after every state.
-
-    Args:
-        parser: of the first reading.
-        expected: what had to come there.
-        how: the first reading read.
-        states: that were taken there.
-
-    Raises:
-        TfdsTorchError: as reading raises it.
+    The rank's batches are the global batches of the first reading: the beginnings of the first and of the last epoch,
+    and what comes after each of the states that were taken there.
     """
     num_workers = 2 if how.num_workers < 2 else 1
     whole = parser.with_batch_size((parser.batch_size or 1) * expected.num_replicas)

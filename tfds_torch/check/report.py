@@ -53,14 +53,7 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
 
 
 def print_plan(console: Console, expected: Expectation, pipelines: Sequence[PipelineCounts], num_workers: int) -> None:
-    """Prints what each pipeline is to read in epoch 0.
-
-    Args:
-        console: where to.
-        expected: what must come.
-        pipelines: what each is to read.
-        num_workers: loader processes of a rank; 0: it reads by itself.
-    """
+    """Prints what each pipeline is to read in epoch 0."""
     console.print(describe_plan(expected))
     headings = ("rank", "worker", "batches", "examples", "fill") + (
         ("in its files",) if expected.mode == "files" else ()

@@ -57,14 +57,9 @@ def choose_points(plan: EpochPlan, num_epochs: int) -> list[Point]:
 
 
 def batches_after(point: Point, num_batches: int, num_epochs: int) -> list[list[Point]]:
-    """Returns which batches must come after a point, the next few, a list for each iteration of the loader.
+    """Returns the next few batches that must come after a point, a list for each iteration of the loader.
 
     Where an epoch ends, the next one goes on; the iteration that goes on after an epoch's last batch is empty.
-
-    Args:
-        point: where a state was taken.
-        num_batches: of a rank's epoch.
-        num_epochs: epochs that may be read.
     """
     iterations: list[list[Point]] = []
     num_missing = NUM_AFTER

@@ -17,22 +17,18 @@ _DEFAULTS = Config(name="digits", is_training=True, batch_size=32, num_workers=2
 
 @dataclass(frozen=True)
 class Settings:
-    """What is to be checked.
+    """What is to be checked; flags of the command line override the config file.
 
     Attributes:
-        config: the dataset and how it is read; flags of the command line beat the config file. Without a split the
-            usual one is read.
+        config: the dataset and how it is read. Without a split the usual one is read.
         root: TFDS data directory; None: TFDS's default, or the embedded datasets' own.
         num_replicas: ranks.
-        is_torchrun: whether the ranks are processes of torch.distributed that read at the same time; else they read one
-            after the other.
+        is_torchrun: whether the ranks are processes of torch.distributed that read at the same time.
         is_plain: whether torch's DataLoader reads; else `create_loader`.
         is_single: whether single examples are read, though there are images.
-        num_epochs: epochs of each rank.
         num_fake: examples per split of a made-up dataset; None: the dataset is there.
         num_shards: shards per split of an embedded or made-up dataset; None: its default.
-        json_path: where the report goes as JSON.
-        html_path: where it goes as a page.
+        json_path, html_path: where the report goes.
         images_path: where the contact sheet goes as PNG.
     """
 
@@ -51,7 +47,7 @@ class Settings:
 
 
 def check_reports(flags: argparse.Namespace) -> Iterator[tuple[str, Path]]:
-    """Yields the flag and the file of every report, before anything else is looked at: they tell of all that follows.
+    """Yields the flag and the file of every report, before anything else is checked: reports cover all that follows.
 
     Raises:
         ConfigError: it cannot be written there.
@@ -68,7 +64,7 @@ def check_reports(flags: argparse.Namespace) -> Iterator[tuple[str, Path]]:
 
 
 def resolve(flags: argparse.Namespace) -> Settings:
-    """Returns what the flags and their config file ask for; `check_reports` has looked at its reports.
+    """Returns what the flags and their config file ask for; `check_reports` has checked its reports.
 
     Raises:
         ConfigError: a number out of range, flags that contradict each other, a config that cannot be read, a contact

@@ -45,7 +45,7 @@ def ask_tfds(
         split: a TFDS split expression.
         positions: within the split, in the order that TFDS reads it in.
         compared_key: the feature whose encoded image is compared, from `find_image_key`; None: whole records are.
-        image_key: the feature whose image is handed over.
+        image_key: the feature whose image is returned.
 
     Raises:
         ShardError: TFDS could not read the split.
@@ -58,12 +58,7 @@ def ask_tfds(
 def find_image_key(data_dir: str, image_key: str | None) -> str | None:
     """Returns the feature whose encoded image can be compared.
 
-    Args:
-        data_dir: the dataset's version directory.
-        image_key: the feature that is read as image.
-
-    Returns:
-        The key if it names a top-level image of TFRecord files, which TFDS hands over undecoded; else None.
+    That is the image key if it names a top-level image of TFRecord files, which TFDS returns undecoded; else None.
     """
     builder = tfds.builder_from_directory(data_dir)
     is_image = isinstance(dict(builder.info.features.items()).get(image_key), tfds.features.Image)

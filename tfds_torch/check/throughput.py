@@ -16,13 +16,12 @@ class RankReading:
     """The reading of one rank: alone on the machine, or with the others at the same time.
 
     Attributes:
-        rank: which rank.
         times: how long each epoch took.
         num_examples: of each epoch.
         memory: pid -> proportional set size, bytes, in the middle of epoch 0: the process that read first, then its
-            children; empty where the system does not tell.
+            children; empty where the system does not report it.
         stages: stage -> seconds in the timed epochs, as in `LoaderStats`, all workers and threads together; empty where
-            the loader does not tell.
+            the loader does not report them.
         resumed: what came after states that were taken in these epochs, with the same workers; in mode `index` only.
     """
 

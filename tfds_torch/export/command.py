@@ -7,7 +7,7 @@ import shlex
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -106,16 +106,6 @@ def _unwritten(flags: argparse.Namespace) -> str:
     return "has the shards that were complete, which stay: the same command goes on with the others"
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """The exported dataset, as a `tfds_torch.check.opening.Choice`."""
-
-    config: Config
-    root: str | None
-    num_fake: int | None
-    num_shards: int | None = None
-
-
 def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
     page_size = DEFAULT_PAGE if flags.page_size is None else flags.page_size
     at_least = {"fake": 1, "workers": 0, "shuffle_seed": 0, "shards": 1, "max_count": 1, "max_bytes": 1}
@@ -131,7 +121,7 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
         check_target(out, page_size, flags.overwrite)  # Before a dataset is built for it.
     fields, names = _pairs("--field", flags.field), _pairs("--rename", flags.rename)
     beam_options = _words(flags.beam_options)
-    parser = open_parser(_choice(flags), _COMMAND)
+    parser = open_parser(_config(flags), flags.root, num_fake=flags.fake, command=_COMMAND)
     if isinstance(parser, ParserWebDataset) and parser.other_extensions:
         errors.print("[bold]note:[/]", Text(printable(_left_out(parser))), soft_wrap=True)
     with _progress("samples", errors) as show:
@@ -163,17 +153,16 @@ def _left_out(parser: ParserWebDataset) -> str:
     )
 
 
-def _choice(flags: argparse.Namespace) -> _Choice:
+def _config(flags: argparse.Namespace) -> Config:
     if flags.name is None and flags.config is None:
         raise ConfigError("Which dataset? Give --name, or --config with a recipe.")
     config = Config(name=flags.name) if flags.config is None else load_config(flags.config)
     name = flags.name or config.name
     split = flags.split or config.split or (None if is_one_split(name) else "train")
     # Every example once, in order: a recipe's options for training have no use here.
-    config = replace(
+    return replace(
         config, name=name, split=split, is_training=False, shuffle=None, repeats=0, remainder=None, read=ReadOptions()
     )
-    return _Choice(config, flags.root, flags.fake)
 
 
 def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
