@@ -7,7 +7,7 @@ from tfds_fixtures import frame_record, record_offsets
 
 from demo.conftest import PHOTOS
 from tfds_torch.demo import prepare
-from tfds_torch.demo.damage import check_files
+from tfds_torch.demo.preparation import check_files
 from tfds_torch.errors import CorruptRecordError, ShardError
 
 SHARD = "photos-train.tfrecord-00002-of-00005"

@@ -1,4 +1,4 @@
-"""Scenes, pictures and words: plain functions, without TFDS."""
+"""Scenes, pictures and words."""
 
 import hashlib
 import io
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfds_torch.demo.fake import picture, words
+from tfds_torch.demo.fake import visuals, words
 from tfds_torch.demo.fake.draft import deal_class
 from tfds_torch.demo.fake.scene import Scene, draw_scene
 
@@ -17,7 +17,7 @@ def scene_of(look: int, number: int, height: int = 32, width: int = 32, num_shap
 
 
 def paint(scene: Scene, channels: int = 3, seed: int = 0) -> np.ndarray:
-    return picture.paint(scene, scene.height, scene.width, channels, np.random.default_rng(seed))
+    return visuals.paint(scene, scene.height, scene.width, channels, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -62,7 +62,7 @@ def test_the_forms_of_twenty_labels_differ() -> None:
 
 
 def test_a_file_is_as_large_as_a_photographs() -> None:
-    files = [picture.encode(paint(scene_of(look, 0, 375, 500), seed=look), "jpeg") for look in range(20)]
+    files = [visuals.encode(paint(scene_of(look, 0, 375, 500), seed=look), "jpeg") for look in range(20)]
     assert 20_000 < np.mean([len(file) for file in files]) < 120_000
 
 
@@ -70,7 +70,7 @@ def test_a_file_is_as_large_as_a_photographs() -> None:
 def test_png_files_keep_every_pixel(channels: int, mode: str) -> None:
     pixels = paint(scene_of(1, 0, 20, 30), channels)
     assert pixels.shape == (20, 30, channels)
-    image = Image.open(io.BytesIO(picture.encode(pixels, "png")))
+    image = Image.open(io.BytesIO(visuals.encode(pixels, "png")))
     assert (image.format, image.mode) == ("PNG", mode)
     np.testing.assert_array_equal(np.asarray(image).reshape(pixels.shape), pixels)
 
@@ -78,15 +78,15 @@ def test_png_files_keep_every_pixel(channels: int, mode: str) -> None:
 @pytest.mark.parametrize("num_classes", [1, 2, 3, 21, 300])
 def test_mask_values_are_classes(num_classes: int) -> None:
     for first in (0, 1, 20, 299):
-        values = picture.MaskValues(num_classes, first)
-        mask = picture.paint_mask(scene_of(1, first, 60, 80, num_shapes=4), 60, 80, values)
+        values = visuals.MaskValues(num_classes, first)
+        mask = visuals.paint_mask(scene_of(1, first, 60, 80, num_shapes=4), 60, 80, values)
         assert mask.shape == (60, 80, 1)
         assert 0 <= mask.min() <= mask.max() < num_classes
         assert num_classes == 1 or mask.max() > 0
 
 
 def test_pictures_larger_than_the_noise_field_are_painted() -> None:
-    pixels = picture.paint(scene_of(1, 0), 1100, 1300, 3, np.random.default_rng(0))
+    pixels = visuals.paint(scene_of(1, 0), 1100, 1300, 3, np.random.default_rng(0))
     assert pixels.shape == (1100, 1300, 3)
     assert pixels[1050:, 1200:].std() > 1
 

@@ -11,14 +11,7 @@ from tfds_torch.runtime.printable import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
-
-    Args:
-        arguments: what follows the command's name; None means those of this process.
-
-    Returns:
-        The exit code: 0 prepared, 1 failed, 2 wrong usage, 130 interrupted.
-    """
+    """Runs the command and returns its exit code: 0 prepared, 1 failed, 2 wrong usage, 130 interrupted."""
     parser = _make_parser()
     options = parser.parse_args(arguments)
     try:

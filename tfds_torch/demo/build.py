@@ -28,7 +28,7 @@ def build(spec: DemoSpec, data_dir: str, existing: str, *, progress: bool) -> st
         The version directory, relative to the data dir: `voc/2007/5.0.0`.
 
     Raises:
-        DatasetNotFoundError: a fake of a dataset that TFDS itself does not have.
+        DatasetNotFoundError: TFDS itself does not have the dataset of a fake.
         ConfigError: of a fake: an unknown config or version, a builder that does not start, or a feature for which
             nothing can be made up.
     """

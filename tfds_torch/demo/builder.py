@@ -14,24 +14,17 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import file_adapters
 from tensorflow_datasets.core.utils import shard_utils
 
-from tfds_torch.demo.content import Content, Example
 from tfds_torch.demo.embedded import EMBEDDED
 from tfds_torch.demo.fake.content import make_fake, open_real_builder
 from tfds_torch.demo.metadata import DemoMetadata, tfds_version
-from tfds_torch.demo.spec import DemoSpec
+from tfds_torch.demo.spec import Content, DemoSpec, Example
 from tfds_torch.storage.tfrecord.framing import TfrecordWriter
 
 
 class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Writes a content, keeps in `metadata.json` what it was built from, and reports each example.
+    """Writes a content, keeps in `metadata.json` what it was built from, and calls `on_example` once per example.
 
-    `_derive` makes a class per dataset, because TFDS takes name and configs from the class.
-
-    Args:
-        content: what it writes.
-        metadata: what is built, with config and version as they came out.
-        on_example: called once per example, in the calling thread.
-        **options: TFDS's `data_dir` and `config`.
+    `_derive` makes a class per dataset, because TFDS takes name and configs from the class. `options` are TFDS's.
     """
 
     def __init__(
@@ -73,15 +66,10 @@ def write_without_tensorflow() -> None:
 
 
 def make_builder(spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> DemoBuilder:
-    """Returns the builder of a dataset.
-
-    Args:
-        spec: what to build.
-        data_dir: an empty folder to become TFDS's data dir.
-        on_example: called once per example, in the calling thread.
+    """Returns the builder of a dataset in an empty data dir; `on_example` is called once per example.
 
     Raises:
-        DatasetNotFoundError: a fake of a dataset that TFDS itself does not have.
+        DatasetNotFoundError: TFDS itself does not have the dataset of a fake.
         ConfigError: of a fake: an unknown config or version, a builder that does not start, or a feature for which
             nothing can be made up.
     """
@@ -91,13 +79,7 @@ def make_builder(spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None
 
 
 def make_fake_builder(real: Any, spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> DemoBuilder:
-    """Returns a builder that writes made-up examples with another builder's features, under that builder's name.
-
-    Args:
-        real: TFDS's own builder of the dataset.
-        spec: see `make_builder`. Likewise data_dir and on_example.
-        data_dir: see spec.
-        on_example: see spec.
+    """Returns a builder that writes made-up examples with the features and the name of TFDS's own builder, `real`.
 
     Raises:
         ConfigError: a feature for which nothing can be made up.
@@ -131,16 +113,12 @@ def _derive(content: Content, metadata: DemoMetadata, **attributes: Any) -> Call
 
 @dataclass(frozen=True)
 class DemoShards(shard_utils.ShardConfig):
-    """The asked number of shards for splits of `num_examples` examples, and one for any other.
-
-    Args:
-        num_examples: of a split that gets `num_shards`.
-    """
+    """The asked number of shards for splits of `num_examples` examples, and one for any other."""
 
     num_examples: int = 0
 
     def get_number_shards(self, total_size: int, num_examples: int, uses_precise_sharding: bool = True) -> int:
-        """Returns the number of shards of a split with this many examples."""
+        """Returns the number of shards of a split."""
         del total_size, uses_precise_sharding
         return int(self.num_shards) if num_examples == self.num_examples else 1
 

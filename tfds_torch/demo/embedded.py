@@ -6,8 +6,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from tfds_torch.demo import handwriting, photographs
-from tfds_torch.demo.content import Content, Example
-from tfds_torch.demo.spec import DemoSpec
+from tfds_torch.demo.spec import Content, DemoSpec, Example
 
 
 def make_digits(spec: DemoSpec) -> Content:

@@ -15,12 +15,7 @@ _MAX_VALUE = 16
 
 
 def read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Reads the digits that ship with the package, in the order of the file.
-
-    Returns:
-        images: uint8 [1797, 8, 8, 1], the file's 0..16 scaled to 0..255.
-        labels: int64 [1797], 0..9.
-    """
+    """Returns images, uint8 [1797, 8, 8, 1] (the file's 0..16 scaled to 0..255), and labels, int64 [1797], 0..9."""
     packed = resources.files("tfds_torch.demo").joinpath("data", "digits.csv.gz").read_bytes()
     rows = np.loadtxt(io.StringIO(gzip.decompress(packed).decode("ascii")), delimiter=",", dtype=np.int64)  # [1797, 65]
     images = np.rint(rows[:, :-1] * (255 / _MAX_VALUE)).astype(np.uint8)

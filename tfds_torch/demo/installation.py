@@ -5,26 +5,14 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from filelock import FileLock
 
+from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError
 
 
-class Named(Protocol):
-    """What is asked for, as far as its installation is concerned; str() of it says what was asked for."""
-
-    @property
-    def name(self) -> str:
-        """The dataset's name: its folder in a data dir."""
-
-    @property
-    def folder_name(self) -> str:
-        """The name of its own folder in the cache."""
-
-
-def choose_data_dir(spec: Named, root: str | os.PathLike[str] | None) -> Path:
+def choose_data_dir(spec: DemoSpec, root: str | os.PathLike[str] | None) -> Path:
     """Returns root, or without one the spec's own folder in the user's cache."""
     if root is not None:
         return Path(root).expanduser()
@@ -33,7 +21,7 @@ def choose_data_dir(spec: Named, root: str | os.PathLike[str] | None) -> Path:
     return user_cache_path("tfds_torch") / "demo" / spec.folder_name
 
 
-def install(spec: Named, data_dir: Path, *, is_installed: Callable[[], bool], build: Callable[[Path], Path]) -> None:
+def install(spec: DemoSpec, data_dir: Path, *, is_installed: Callable[[], bool], build: Callable[[Path], Path]) -> None:
     """Builds a dataset unless it is there.
 
     The build runs under a lock, in a temporary folder that is renamed when it is complete: other processes see all of
@@ -42,12 +30,12 @@ def install(spec: Named, data_dir: Path, *, is_installed: Callable[[], bool], bu
     Args:
         spec: what to build.
         data_dir: where its folder is to lie.
-        is_installed: says whether it is there; raises where something else is.
+        is_installed: whether it is there; raises where something else is.
         build: writes it into the data dir it is given, and returns the version directory, relative to the data dir
             (`photos/1.0.0`). It may write nothing where that directory already is in `data_dir`.
 
     Raises:
-        ConfigError: data_dir cannot be written, or whatever is_installed and build raise.
+        ConfigError: data_dir cannot be written, or what is_installed and build raise.
     """
     try:
         if is_installed():
@@ -62,14 +50,8 @@ def install(spec: Named, data_dir: Path, *, is_installed: Callable[[], bool], bu
         ) from error
 
 
-def describe_conflict(spec: Named, folder: Path, found: object) -> str:
-    """Returns a message: another dataset lies where this one belongs.
-
-    Args:
-        spec: what was asked for.
-        folder: the version directory.
-        found: the spec of what lies there; None: it is not ours.
-    """
+def describe_conflict(spec: DemoSpec, folder: Path, found: object) -> str:
+    """Returns a message: another dataset lies where this one belongs; None: one that was not built here."""
     there = found or "a dataset that tfds_torch.demo did not write"
     remedy = ", or delete that folder" if found else ""
     return (
@@ -78,7 +60,7 @@ def describe_conflict(spec: Named, folder: Path, found: object) -> str:
     )
 
 
-def _build_in_place(spec: Named, data_dir: Path, build: Callable[[Path], Path]) -> None:
+def _build_in_place(spec: DemoSpec, data_dir: Path, build: Callable[[Path], Path]) -> None:
     """Builds beside the target and renames. The caller holds the lock, so any other build here is a dead one."""
     prefix = f".{spec.name}.building-"
     for leftover in data_dir.glob(f"{prefix}*"):

@@ -68,10 +68,6 @@ def tfds_version() -> str:
 
 
 def is_fake(data_dir: str | os.PathLike[str]) -> bool:
-    """Whether a dataset's content was made up by `prepare_fake`.
-
-    Args:
-        data_dir: its version directory, such as `ParserTfds.data_dir`.
-    """
+    """Whether the content in a version directory, such as `ParserTfds.data_dir`, was made up by `prepare_fake`."""
     written = DemoMetadata.read(Path(data_dir))
     return written is not None and written.spec.is_fake

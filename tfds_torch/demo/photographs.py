@@ -3,8 +3,8 @@
 (And of Pillow's and numpy's versions: they decide how a number becomes a pixel.)
 
 A piece of a photograph is cut, scaled to a long side of about 500 pixels, perhaps flipped, toned, and given film
-grain. The grain stands for the fine detail that a photograph of 640x427 has not: with it, and the quality below, a
-file has the 60 to 120 KB of an ImageNet file, and so costs a decoder what an ImageNet file costs it.
+grain: with the grain and the quality below, a file has the 60 to 120 KB of an ImageNet file, and costs a decoder the
+same.
 """
 
 import functools
@@ -27,15 +27,10 @@ _PROBABILITY_LANDSCAPE = 0.7
 
 
 def make_photograph(index: int, seed: int) -> tuple[str, bytes]:
-    """Returns photograph `index` of an endless series.
-
-    Args:
-        index: its number in the series, from 0; even ones show china, odd ones a flower.
-        seed: which series.
+    """Returns photograph `index` of an endless series: even ones show china, odd ones a flower.
 
     Returns:
-        label: one of `LABELS`.
-        jpeg: an RGB JPEG file, long side 470 to 520 pixels, landscape or portrait.
+        The label, one of `LABELS`, and an RGB JPEG file, long side 470 to 520 pixels, landscape or portrait.
     """
     label = LABELS[index % len(LABELS)]
     rng = np.random.default_rng([seed, index])

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ DEFAULT_NUM_SHARDS = 8
 _NAME = re.compile(r"(?P<name>[a-zA-Z]\w*)(/(?P<config>[\w+.-]*\w[\w+.-]*))?(:(?P<version>\d+\.\d+\.\d+))?", re.ASCII)
 _SPLIT = re.compile(r"[\w-]+", re.ASCII)
 _MAX_FOLDER_NAME = 100
+Example = dict[str, Any]
+
 _EMBEDDED_KEYS = ("name", "num_examples", "num_shards", "seed")
 
 
@@ -87,8 +89,7 @@ class DemoSpec:
         """Returns the spec that these arguments of `prepare_fake` ask for. TFDS is not asked whether it has the name.
 
         Raises:
-            ConfigError: a malformed name, an invalid number, more shards than examples, or splits that are not plain
-                names.
+            ConfigError: a malformed name, an invalid number, more shards than examples, or bad names of splits.
         """
         parts = _NAME.fullmatch(name) if isinstance(name, str) else None
         if parts is None:
@@ -150,6 +151,19 @@ class DemoSpec:
         if self.is_fake:
             name, splits = f"'{self.full_name}' (fake)", f", splits={'+'.join(self.splits)}"
         return f"{name} with num_examples={self.num_examples}, num_shards={self.num_shards}{splits}, seed={self.seed}"
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is written into the files of a dataset.
+
+    Attributes:
+        info: the arguments of `tfds.core.DatasetInfo`: features, description and so on.
+        make_examples: yields the examples of a split, each with its key, which is unique in the split.
+    """
+
+    info: dict[str, Any]
+    make_examples: Callable[[str], Iterator[tuple[int, Example]]]
 
 
 def _check_counts(name: str, num_examples: int, num_shards: int | None, default_shards: int) -> tuple[int, int]:

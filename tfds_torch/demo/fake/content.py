@@ -1,15 +1,15 @@
 """Made-up content with the features of a dataset of TFDS. Imports TFDS: for the process that builds."""
 
+import json
 from collections.abc import Callable, Iterator
+from importlib import resources
 from typing import Any
 
 import tensorflow_datasets as tfds
 
-from tfds_torch.demo.content import Content, Example
 from tfds_torch.demo.fake.example import ExampleMaker
-from tfds_torch.demo.fake.label_names import name_labels
 from tfds_torch.demo.metadata import tfds_version
-from tfds_torch.demo.spec import DemoSpec
+from tfds_torch.demo.spec import Content, DemoSpec, Example
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.plan.arguments import did_you_mean
 
@@ -17,16 +17,12 @@ _MAX_LISTED = 20
 
 
 def make_fake(spec: DemoSpec, real: Any) -> Content:
-    """Returns made-up content.
-
-    Args:
-        spec: what to build, with config and version as they came out.
-        real: TFDS's own builder of the dataset, whose label names are filled in where TFDS would download them.
+    """Returns made-up content with the features of TFDS's own builder, whose label names are filled in.
 
     Raises:
         ConfigError: a feature for which nothing can be made up.
     """
-    name_labels(real.name, real.info.features)
+    _name_labels(real.name, real.info.features)
     maker = ExampleMaker(spec.full_name, real.info.features, real.info.supervised_keys, spec.seed)
     maker.try_out()
 
@@ -46,10 +42,6 @@ def make_fake(spec: DemoSpec, real: Any) -> Content:
 
 def open_real_builder(spec: DemoSpec, data_dir: str) -> Any:
     """Returns TFDS's own builder of a dataset.
-
-    Args:
-        spec: what is to be built.
-        data_dir: an empty folder.
 
     Raises:
         DatasetNotFoundError: only the calling process has registered the dataset.
@@ -95,3 +87,26 @@ def _run_real(spec: DemoSpec, start: Callable[[], Any]) -> Any:
 def _list(names: list[str]) -> str:
     listed = ", ".join(names[:_MAX_LISTED])
     return listed if len(names) <= _MAX_LISTED else f"{listed}, and {len(names) - _MAX_LISTED} more"
+
+
+def _name_labels(dataset: str, features: Any) -> None:
+    """Gives labels their names where TFDS's builder reads them from its download only, and has "0", "1" until then.
+
+    The names of the best known datasets are kept here; the others (deep_weeds, gref, nsynth, omniglot,
+    open_images_challenge2019_detection, stanford_dogs, coco's panoptic configs) keep their numbers.
+    """
+    known = json.loads(resources.files("tfds_torch.demo").joinpath("data", "label_names.json").read_bytes())
+    for path, key in known["features"].items():
+        name, *keys = path.split("/")
+        feature = _find(features, keys) if name == dataset else None
+        names = known["names"][key]
+        if feature is not None and list(feature.names) == [str(number) for number in range(len(names))]:
+            feature.names = names
+
+
+def _find(features: Any, keys: list[str]) -> Any:
+    for key in keys:
+        if key not in features:
+            return None
+        features = features[key]
+    return features

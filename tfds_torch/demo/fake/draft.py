@@ -22,9 +22,6 @@ class Draft:
     """One example while it is made.
 
     Attributes:
-        seed: of the dataset's content.
-        split: the example's split.
-        index: its number in the split.
         label: what it looks and reads like.
         rng: seeded for this example alone.
         scene: what its images show.

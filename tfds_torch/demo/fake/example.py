@@ -26,7 +26,7 @@ class ExampleMaker:
 
     Args:
         dataset: `name/config:version`, for names and messages.
-        features: what the dataset declares: a TFDS feature, as a rule a `FeaturesDict`.
+        features: the dataset's TFDS features.
         supervised_keys: TFDS's; the target among them, if it is a class, decides what an example looks like.
         seed: which content is made up.
 
@@ -143,12 +143,7 @@ def _has_boxes(feature: Any, place: Place) -> bool:
 
 
 def _find_label(leaves: list[tuple[Place, Any]], target: Any) -> tuple[str, int] | None:
-    """Returns path and number of classes of the label that decides what an example looks like.
-
-    Args:
-        leaves: the dataset's features.
-        target: the key of the supervised target; None: there is none.
-    """
+    """Returns path and number of classes of the label that decides what an example looks like."""
     classes = [(place, leaf) for place, leaf in leaves if isinstance(leaf, tfds.features.ClassLabel)]
     if not classes:
         return None
@@ -159,12 +154,7 @@ def _find_label(leaves: list[tuple[Place, Any]], target: Any) -> tuple[str, int]
 
 
 def _find_image(leaves: list[tuple[Place, Any]], source: Any) -> tuple[ImageShape, str]:
-    """Returns shape [H, W, C] of the image that the others follow, and the suffix of its file's name.
-
-    Args:
-        leaves: the dataset's features.
-        source: the key of the supervised input; None: there is none.
-    """
+    """Returns shape [H, W, C] of the image that the others follow, and the suffix of its file's name."""
     images = [
         (place, leaf)
         for place, leaf in leaves

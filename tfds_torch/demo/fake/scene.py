@@ -23,8 +23,6 @@ class Shape:
     Attributes:
         outline: its corners (x, y).
         box: its bounding box (ymin, xmin, ymax, xmax), within 0..1.
-        colour: RGB.
-        is_hollow: whether only the outline is drawn.
     """
 
     outline: tuple[Point, ...]
@@ -35,13 +33,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Scene:
-    """A background and the shapes on it.
-
-    Attributes:
-        height: of the example's main image, in pixels; likewise width.
-        backdrop: uint8 [4, 4, 3], to be scaled to the image.
-        shapes: from back to front.
-    """
+    """A background, uint8 [4, 4, 3], to be scaled to the image, and the shapes on it, from back to front."""
 
     height: int
     width: int
@@ -50,15 +42,7 @@ class Scene:
 
 
 def draw_scene(rng: np.random.Generator, look: int, height: int, width: int, num_shapes: int) -> Scene:
-    """Returns a scene.
-
-    Args:
-        rng: draws place, size, turn and the exact shades.
-        look: which hue and form; an example's label, so that it can be learnt.
-        height: of the main image, likewise width.
-        width: see height.
-        num_shapes: how many shapes there are.
-    """
+    """Returns a scene whose hue and form follow `look`, an example's label, so that it can be learnt."""
     hue = look * _GOLDEN % 1
     form = look % (2 * len(_FORMS))
     shapes = tuple(_draw_shape(rng, hue, form, height, width, num_shapes) for _ in range(num_shapes))

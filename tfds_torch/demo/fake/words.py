@@ -42,13 +42,7 @@ def means_id(key_words: list[str]) -> bool:
 
 
 def write(key_words: list[str], topic: int, rng: np.random.Generator) -> str:
-    """Returns a text as long as such a feature's usually is.
-
-    Args:
-        key_words: of the feature's key.
-        topic: the example's label; some of the words depend on it.
-        rng: draws the others.
-    """
+    """Returns a text as long as such a feature's usually is; some of the words depend on the topic, a label."""
     if _LONG_TEXTS & set(key_words):
         return " ".join(_write_sentence(topic, rng) for _ in range(rng.integers(3, 12)))
     if _NAMES & set(key_words):
