@@ -9,13 +9,13 @@ import pytest
 from bench.made_up import SUITE_OF, epoch
 
 from benchmarks import comparison, comparisons
-from benchmarks.comparison import compare
+from benchmarks.comparison import compare, start_in_turns, take_turns
 from benchmarks.environments import Environment
 from benchmarks.figures import EpochFigures
 from benchmarks.tables import Spread, Table
 from benchmarks.task import Peer, Run, Settings, Task
 from tfds_torch import demo
-from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.runtime import subprocess_call
 
 SETTINGS = Settings(num_photos=64, batch_size=4, num_workers=2, num_repeats=3, timeout_s=60)
@@ -23,7 +23,7 @@ Measure = Callable[..., list[Table]]
 
 
 class Pretender:
-    """A competitor that has nothing to do; with one worker it breaks."""
+    """A competitor without work; with one worker it breaks."""
 
     def __init__(
         self, peer: Peer, task: Task, timeout_s: float, environment: Environment, cold_files: Sequence[Path]
@@ -204,3 +204,103 @@ def test_modes_and_processes_read_the_photographs_for_real(photos: Path) -> None
         num_examples = 32 if table.name == "photos_cold" else 64
         assert {epoch["num_examples"] for row in table.rows for epoch in row.epochs} == {num_examples}
         assert len(table.rows) == (3 if table.name == "photos_cold" else 2)
+
+
+# Turns
+
+
+class Journaled:
+    """A competitor that keeps a journal of its calls; its epochs take 1, 2, 3 ... seconds."""
+
+    def __init__(self, name: str, journal: list[str], fail: Callable[[int], BaseException | None] = lambda _: None):
+        self.peer = Peer(name, name.upper(), "nowhere:nothing")
+        self.journal = journal
+        self.fail = fail
+        self.num_epochs = 0
+
+    def run_epoch(self) -> EpochFigures:
+        self.journal.append(f"{self.peer.name}{self.num_epochs}")
+        error = self.fail(self.num_epochs)
+        if error is not None:
+            raise error
+        self.num_epochs += 1
+        return epoch(float(self.num_epochs), num_examples=60)
+
+    def measure_memory(self) -> list[int]:
+        self.run_epoch()
+        self.journal[-1] += " memory"
+        return [7, 8, 9]
+
+    def end(self) -> None:
+        self.journal.append(f"{self.peer.name} ends")
+
+
+def test_competitors_take_turns_epoch_by_epoch_and_all_end() -> None:
+    journal: list[str] = []
+    take_turns([Journaled(name, journal) for name in "abc"], 2, str)
+    assert journal[:9] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2"]
+    assert sorted(journal[9:]) == ["a ends", "b ends", "c ends"]
+
+
+def test_the_warm_up_is_not_counted_and_each_turn_is_shown() -> None:
+    shown: list[str] = []
+    (outcome,) = take_turns([Journaled("a", [])], 3, shown.append)
+    assert shown == ["warm-up: A", *(f"epoch {number} of 3: A" for number in (1, 2, 3))]
+    assert [figures.times.whole_s for figures in outcome.warm_ups] == [1.0]
+    assert [figures.times.whole_s for figures in outcome.epochs] == [2.0, 3.0, 4.0]
+    assert outcome.samples()["examples_per_s"] == [30.0, 20.0, 15.0]
+
+
+@pytest.mark.parametrize("when", [0, 1, 2])
+def test_one_that_fails_ends_at_once_and_the_others_go_on(when: int) -> None:
+    journal: list[str] = []
+    failing = Journaled("b", journal, lambda number: WorkerError("it broke") if number == when else None)
+    outcomes = take_turns([Journaled("a", journal), failing, Journaled("c", journal)], 2, str)
+    assert [outcome.missing for outcome in outcomes] == [None, "it broke", None]
+    assert [len(outcome.epochs) for outcome in outcomes] == [2, max(0, when - 1), 2]
+    assert journal[journal.index(f"b{when}") + 1] == "b ends"
+    assert [line for line in journal if line.startswith("b")][: when + 2] == [
+        *(f"b{number}" for number in range(when + 1)),
+        "b ends",
+    ]
+
+
+def test_an_interrupt_ends_everyone() -> None:
+    journal: list[str] = []
+    interrupted = Journaled("b", journal, lambda number: KeyboardInterrupt() if number == 1 else None)
+    with pytest.raises(KeyboardInterrupt):
+        take_turns([Journaled("a", journal), interrupted, Journaled("c", journal)], 2, str)
+    assert journal[:5] == ["a0", "b0", "c0", "a1", "b1"]
+    assert sorted(journal[5:]) == ["a ends", "b ends", "c ends"]
+
+
+def test_fresh_lives_come_in_turns_one_at_a_time_and_the_last_shows_its_memory() -> None:
+    journal: list[str] = []
+    peers = [Peer(name, name, "nowhere:nothing") for name in "ab"]
+    outcomes = start_in_turns(peers, lambda peer: Journaled(peer.name, journal), lambda _: 2, str)
+    first_round = ["a0", "a1", "a ends", "b0", "b1", "b ends"]
+    assert journal == [*first_round, "a0", "a1", "a2 memory", "a ends", "b0", "b1", "b2 memory", "b ends"]
+    for outcome in outcomes:
+        assert [figures.times.whole_s for figures in outcome.warm_ups] == [1.0, 1.0]
+        assert [figures.times.whole_s for figures in outcome.epochs] == [2.0, 2.0]
+        assert outcome.memory_bytes == [7, 8, 9]
+
+
+def test_one_that_fails_is_not_started_again() -> None:
+    journal: list[str] = []
+    peers = [Peer(name, name, "nowhere:nothing") for name in "ab"]
+    fail = {"a": lambda number: StallError("too slow") if number == 1 else None, "b": lambda _: None}
+    outcomes = start_in_turns(peers, lambda peer: Journaled(peer.name, journal, fail[peer.name]), lambda _: 2, str)
+    assert [outcome.missing for outcome in outcomes] == ["too slow", None]
+    assert [line for line in journal if line.startswith("a")] == ["a0", "a1", "a ends"]
+
+
+def test_some_live_more_often_than_others() -> None:
+    journal: list[str] = []
+    peers = [Peer(name, name, "nowhere:nothing") for name in "ab"]
+    num_lives = {"a": 2, "b": 1}
+    outcomes = start_in_turns(peers, lambda peer: Journaled(peer.name, journal), lambda peer: num_lives[peer.name], str)
+    assert [len(outcome.warm_ups) for outcome in outcomes] == [2, 1]
+    assert journal[:7] == ["a0", "a1", "a ends", "b0", "b1", "b2 memory", "b ends"]
+    assert all(outcome.memory_bytes == [7, 8, 9] for outcome in outcomes)
+    assert start_in_turns([], lambda peer: Journaled(peer.name, journal), lambda _: 2, str) == []

@@ -1,19 +1,26 @@
 """The same photographs in other formats, byte by byte."""
 
+import io
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
-from benchmarks.conversion import converted, decode_record
+from benchmarks.conversion import DecodedImages, converted, decode_record, write_shards
+from benchmarks.task import FFCV_INSTALL
 from tfds_torch import demo
 from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.tfrecord.framing import read_records
 
 NUM_PHOTOS, NUM_SHARDS = 64, 2
@@ -111,3 +118,80 @@ def test_a_folder_that_cannot_be_written_is_said(photos: Path, tmp_path: Path) -
     (tmp_path / photos.name).write_text("")
     with pytest.raises(ConfigError, match="cannot be converted to tar in"):
         converted(photos, "tar", tmp_path)
+
+
+# FFCV's writer waits for ever for a process of its own that fails
+
+
+def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+def png(size: tuple[int, int], level: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", size, level).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two shards: a gray image with label 7, and one that is none."""
+    for number, (data, label) in enumerate([(png((20, 10), 99), b"7"), (b"no image", b"8")]):
+        with tarfile.open(tmp_path / f"shard-{number}.tar", "w") as archive:
+            add(archive, "000000.png", data)
+            add(archive, "000000.cls", label)
+    return tmp_path
+
+
+def test_images_are_decoded_to_three_channels_with_their_label(folder: Path, tars: Path) -> None:
+    images = DecodedImages(str(folder))
+    pixels, label = images[0]
+    assert (len(images), label, pixels.shape, pixels.dtype) == (2, 7, (10, 20, 3), np.uint8)
+    assert set(pixels.ravel().tolist()) == {99}
+    assert images.are_small
+    assert not DecodedImages(str(tars)).are_small
+
+
+def test_a_broken_image_ends_the_process_that_waits(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    images = DecodedImages(str(folder))
+    assert images._writer == os.getpid()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as waiting:
+        images._writer = waiting.pid
+        with pytest.raises(OSError, match="cannot identify image file"):
+            images[1]
+        assert waiting.wait() == -signal.SIGTERM
+    assert "UnidentifiedImageError" in capfd.readouterr().err
+
+
+def test_without_ffcv_it_is_said_how_to_get_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ffcv", None)
+    with pytest.raises(ConfigError) as caught:
+        write_shards(str(folder), str(folder), "beton")
+    assert str(caught.value).endswith(f" ({FFCV_INSTALL})")
+    assert "libopencv-dev" in FFCV_INSTALL
+
+
+@pytest.mark.slow
+def test_ffcv_writes_all_photographs_or_says_what_is_missing(photos: Path, tmp_path: Path) -> None:
+    if find_spec("ffcv") is None:
+        with pytest.raises(ConfigError, match="No module named 'ffcv'"):
+            converted(photos, "beton", tmp_path)
+        return
+    found = converted(photos, "beton", tmp_path)
+    assert subprocess_call.call(count_and_labels, str(found / "images.beton")) == (64, {0, 1})
+
+
+@pytest.mark.slow
+def test_ffcv_does_not_hang_over_a_broken_image(folder: Path) -> None:
+    expected = ConfigError if find_spec("ffcv") is None else WorkerError
+    with pytest.raises(expected, match=r"No module named 'ffcv'|was killed by SIGTERM"):
+        subprocess_call.call(write_shards, str(folder), str(folder), "beton")
+
+
+def count_and_labels(beton: str) -> tuple[int, set[int]]:
+    from ffcv.reader import Reader
+
+    reader = Reader(beton)
+    return reader.num_samples, {int(label) for label in reader.metadata["f1"]}

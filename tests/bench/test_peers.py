@@ -1,17 +1,25 @@
 """The real competitors: each is measured, or missing for a reason that is true."""
 
 import importlib
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from benchmarks.index_costs import write_shards
+from benchmarks.peers.dali import write_index
+from benchmarks.peers.decode_limit import _box
 from benchmarks.task import PEERS, SINGLE_PEERS
+from tfds_torch.storage.tfrecord.framing import scan_offsets
 
 NEEDS = {
     "ours": ("torch", "tensorflow_datasets"),
@@ -76,7 +84,7 @@ def test_every_peer_is_measured_or_missing_for_a_true_reason(
         for competitor in competitors:
             absent = [package for package in needs[competitor["name"]] if find_spec(package) is None]
             if competitor["name"] in ("baseline", "dali") and competitor["missing"] is not None:
-                assert competitor["missing"].startswith(("Revision edba0d4 cannot be had", "nvidia-dali-cuda120 could"))
+                assert competitor["missing"].startswith(("Revision edba0d4 is", "nvidia-dali-cuda120 could"))
             elif absent:
                 assert any(package in competitor["missing"] for package in absent)
             else:
@@ -85,5 +93,52 @@ def test_every_peer_is_measured_or_missing_for_a_true_reason(
                 assert competitor["figures"]["examples_per_s"]["median"] > 0
         if suite == "start":
             assert all(competitor["figures"]["memory_mb"]["median"] > 20 for competitor in competitors[::4])
-        assert (tmp_path / f"{suite}.png").exists() == (find_spec("matplotlib") is not None)
     assert "overview" in done.stdout
+
+
+# DALI's index files: its own script tfrecord2idx writes them alike
+
+
+def test_an_index_has_offset_and_size_of_every_record(tmp_path: Path) -> None:
+    (made,) = write_shards(tmp_path / "made", 50, range(1, 200), 1)
+    write_index(Path(made.path), tmp_path / "index")
+    lines = [tuple(map(int, line.split())) for line in (tmp_path / "index").read_text().splitlines()]
+    offsets = scan_offsets(made.path).tolist()
+    assert lines == [(start, stop - start) for start, stop in pairwise(offsets)]
+    assert len(lines) == 50
+    (tmp_path / "empty").write_bytes(b"")
+    write_index(tmp_path / "empty", tmp_path / "index")
+    assert (tmp_path / "index").read_text() == ""
+
+
+@pytest.mark.parametrize("num_missing", [1, 150, 199])
+def test_a_shard_that_was_cut_is_an_error(num_missing: int, tmp_path: Path) -> None:
+    (made,) = write_shards(tmp_path / "made", 2, range(184, 185), 1)  # 200 bytes with the framing.
+    with open(made.path, "r+b") as file:
+        file.truncate(400 - num_missing)
+    with pytest.raises(ValueError, match=f"ends within its record 1, at byte {400 - num_missing}$"):
+        write_index(Path(made.path), tmp_path / "index")
+
+
+# The limit decodes pieces as training and evaluation cut them
+
+
+def jpeg(width: int, height: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def test_pieces_of_training_lie_inside_and_differ() -> None:
+    boxes = np.array([_box(jpeg(500, 375), "train") for _ in range(200)])
+    top, left, height, width = boxes.T
+    assert min(top.min(), left.min()) >= 0
+    assert (top + height).max() <= 375
+    assert (left + width).max() <= 500
+    assert 0.2 < (height * width / (500 * 375)).mean() < 0.7
+    assert len(np.unique(boxes, axis=0)) > 150
+
+
+@pytest.mark.parametrize(("width", "height", "box"), [(500, 400, (25, 75, 350, 350)), (64, 80, (12, 4, 56, 56))])
+def test_the_piece_of_an_evaluation_is_the_middle(width: int, height: int, box: tuple[int, ...]) -> None:
+    assert _box(jpeg(width, height), "eval") == box
