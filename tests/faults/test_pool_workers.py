@@ -35,7 +35,7 @@ ENDS = {
     "kill": "was killed by SIGKILL (out of memory?)",
     "exit": "ended with exit code 0",
     "segfault": "was killed by SIGSEGV",
-    "terminate": "was killed by SIGTERM (somebody asked it to end: a job scheduler, or `kill`)",
+    "terminate": "was killed by SIGTERM (it was asked to end: a job scheduler, or `kill`)",
     "bus": "was killed by SIGBUS (a file was cut while it was read as memory",
 }
 STALL_S = {"fork": 2.0, "spawn": 25.0, "forkserver": 25.0}
@@ -178,7 +178,7 @@ def check_stall(cell: Cell, root: str, folder: Path, are_gone: AreGone, *, is_st
         )
         assert f" The {cell.loader_name}'s state_dict() counts what was delivered: load it" in said
         if is_stopped:
-            assert said.endswith(" A stopped process cannot tell its stack; SIGCONT lets it go on.")
+            assert said.endswith(" A stopped process cannot report its stack; SIGCONT continues it.")
         else:
             assert re.search(r"Its stacks:\n(?s:.*)in _act\n", said)
         assert are_gone(pids)

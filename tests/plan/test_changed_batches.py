@@ -252,6 +252,6 @@ def test_a_changed_state_of_0_2_0_is_refused() -> None:
             assert expected in message_of(LoaderState.from_dict, {**saved, name: value + 1})
     assert "checksum" in message_of(LoaderState.from_dict, {**saved, "epoch": 4})
     assert message_of(LoaderState.from_dict, {**saved, "first_example": 0}) == (
-        "This is no whole LoaderState of version 1. It has 'first_example', which no LoaderState of version 1 has. "
+        "This is not a valid LoaderState of version 1. It has 'first_example', which no LoaderState of version 1 has. "
         "Did you mean 'num_examples'? Load the state as it was saved."
     )

@@ -209,19 +209,19 @@ def test_any_other_value_of_any_field_is_named(name: str, value: object, read_mo
 def test_every_missing_field_is_named(name: str) -> None:
     saved = STATE.to_dict()
     del saved[name]
-    expected = f"This is no whole LoaderState. It lacks {name!r}. Load the state as it was saved."
+    expected = f"This is not a valid LoaderState. It lacks {name!r}. Load the state as it was saved."
     assert message_of(LoaderState.from_dict, saved) == message_of(LoaderState.load, saved, STATE) == expected
 
 
 def test_an_unknown_field_is_named() -> None:
     assert message_of(LoaderState.from_dict, {**STATE.to_dict(), "colour": 1}) == (
-        "This is no whole LoaderState. It has 'colour', which no LoaderState has. Load the state as it was saved."
+        "This is not a valid LoaderState. It has 'colour', which no LoaderState has. Load the state as it was saved."
     )
     renamed = STATE.to_dict()
     renamed["sead"] = renamed.pop("seed")
     assert message_of(LoaderState.from_dict, renamed) == (
-        "This is no whole LoaderState. It lacks 'seed'. It has 'sead', which no LoaderState has. Did you mean 'seed'? "
-        "Load the state as it was saved."
+        "This is not a valid LoaderState. It lacks 'seed'. It has 'sead', which no LoaderState has. Did you mean "
+        "'seed'? Load the state as it was saved."
     )
     many = {**STATE.to_dict(), **{f"x{n}": n for n in range(9)}, 5: 5}
     assert "'x0', 'x1', 'x2', 'x3', 'x4' and others" in message_of(LoaderState.from_dict, many)
@@ -259,8 +259,8 @@ def test_another_version_is_said_before_anything_else(version: int, message: str
 def test_a_text_cut_anywhere_is_refused() -> None:
     text = STATE.to_json()
     for end in range(len(text)):
-        assert message_of(LoaderState.from_json, text[:end]).startswith("LoaderState: this text is no JSON (")
-    assert message_of(LoaderState.from_json, b"\xff\xfe\x00").startswith("LoaderState: this text is no JSON (")
+        assert message_of(LoaderState.from_json, text[:end]).startswith("LoaderState: this text is not JSON (")
+    assert message_of(LoaderState.from_json, b"\xff\xfe\x00").startswith("LoaderState: this text is not JSON (")
     assert message_of(LoaderState.from_json, "[1]").startswith("LoaderState: a saved state is a dict, and this is [1].")
 
 

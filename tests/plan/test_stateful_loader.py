@@ -114,7 +114,7 @@ def test_workers_that_are_no_round_robin_are_refused() -> None:
         all_batches[worker] = batches
         assert message_of(LoaderState.from_stateful, changed) == (
             f"StatefulDataLoader's state: its workers have delivered {', '.join(map(str, all_batches))} batches, which "
-            f"is no round-robin from worker 0 on. Keep in_order=True, and load the state as it was saved."
+            f"is not a round-robin from worker 0 on. Keep in_order=True, and load the state as it was saved."
         )
 
 

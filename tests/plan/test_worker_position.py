@@ -54,7 +54,7 @@ def test_every_changed_field_of_a_position_is_named(name: str) -> None:
             assert name in found or (name == "began_at" and "LoaderState" in found)
     missing = {key: value for key, value in saved.items() if key != name}
     assert message_of(WorkerPosition.from_dict, missing) == (
-        f"This is no whole WorkerPosition. It lacks {name!r}. Load the state as it was saved."
+        f"This is not a valid WorkerPosition. It lacks {name!r}. Load the state as it was saved."
     )
 
 

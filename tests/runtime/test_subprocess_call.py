@@ -512,7 +512,7 @@ def test_what_could_not_be_made_is_made_for_a_later_request(tmp_path: Path) -> N
     ("request_", "how"),
     [
         (("die_by", signal.SIGKILL), r"answering.calls was killed by SIGKILL \(out of memory\?\) before"),
-        (("die_by", signal.SIGTERM), r"answering.calls was killed by SIGTERM \(somebody asked it to end.*\) before"),
+        (("die_by", signal.SIGTERM), r"answering.calls was killed by SIGTERM \(it was asked to end.*\) before"),
         (("leave_with", 3), "answering.calls ended with exit code 3 before"),
         *((("die_after_bytes_of_a_reply", n), "killed by SIGKILL") for n in (1, 7, 8, 9, 5000)),
     ],

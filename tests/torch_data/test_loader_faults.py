@@ -120,7 +120,7 @@ def test_a_worker_that_dies_within_a_message_is_noticed_without_a_time_limit() -
 def test_a_worker_that_was_asked_to_end_is_not_said_to_have_finished(run_life: RunLife) -> None:
     life = run_life(loader_lives.terminate_a_worker)
     assert life["error"] == "WorkerError"
-    assert f"Worker 1 (pid {life['pids'][1]}) was killed by SIGTERM (somebody asked it to end" in life["message"]
+    assert f"Worker 1 (pid {life['pids'][1]}) was killed by SIGTERM (it was asked to end" in life["message"]
 
 
 def test_a_connection_that_breaks_is_reported_as_the_death_behind_it() -> None:
@@ -153,7 +153,7 @@ def test_a_stopped_worker_is_a_stall_error_after_timeout_s(method: str, persiste
     assert (life["came"], life["error"]) == ([0, 1, 2][: len(life["came"])], "StallError")
     expected = (
         rf"No batch came within timeout_s={STALL_S[method]} s\. Worker 1 \(pid {life['pids'][1]}\), whose turn it is, "
-        rf"is stopped \(T\) and reads Harmed\..* A stopped process cannot tell its stack; SIGCONT lets it go on\."
+        rf"is stopped \(T\) and reads Harmed\..* A stopped process cannot report its stack; SIGCONT continues it\."
     )
     assert re.fullmatch(expected, life["message"])
     assert life["again"] == list(range(NUM_BATCHES))

@@ -108,7 +108,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "a wrong type": (lambda state: {**state, "epoch": "1"}, "epoch"),
     "changed by hand": (lambda state: {**state, "batches_delivered": 1}, "checksum"),
     "newer": (lambda state: {**state, "version": 99}, "version=99 is newer than versions 1 to 2"),
-    "empty": (lambda state: {}, "no whole LoaderState. It lacks"),
+    "empty": (lambda state: {}, "not a valid LoaderState. It lacks"),
     "no dict": (lambda state: [1, 2], "LoaderState"),
     "None": (lambda state: None, "LoaderState"),
     "a loader's": (lambda state: {"_snapshot": {}}, "state of a StatefulDataLoader"),

@@ -12,11 +12,11 @@ _MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class FeedLimits:
-    """After how long a Feeder warns, tells, and gives up; seconds.
+    """How long a Feeder waits before it warns, reports and gives up, seconds.
 
     Attributes:
-        slow_s: without data for a training loop that waits: a warning, again and again.
-        lagging_s: with a queue that always holds fewer than two chunks: a warning.
+        slow_s: between two warnings that a waiting training loop gets no data.
+        lagging_s: of a queue that holds fewer than two chunks, until a warning.
         status_s: between two status lines of a source.
         join_s: that `stop` waits for threads to end.
     """

@@ -133,7 +133,7 @@ class FeedQueue:
     # For training loops.
 
     def next_batch(self, is_closed: Callable[[], bool]) -> Any:
-        """Returns the next batch; ends where `is_closed`, which is asked again after `wake`, says so."""
+        """Returns the next batch; stops when `is_closed` returns True, which `wake` lets it ask again."""
         asked_at = self._clock()
         while True:
             with self._lock:

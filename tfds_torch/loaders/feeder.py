@@ -34,8 +34,8 @@ class Feeder:
     is dropped, and at exit. A forked process has none of them, and its copy of a Feeder is refused there.
 
     Args:
-        limits: after how long is warned, told and given up.
-        clock: tells seconds.
+        limits: how long it waits before it warns, reports and gives up.
+        clock: returns seconds.
     """
 
     def __init__(self, *, limits: FeedLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:

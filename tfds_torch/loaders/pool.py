@@ -64,7 +64,7 @@ class WorkerPool:
 
     @property
     def is_usable(self) -> bool:
-        """Whether another iteration may begin: it was not ended, all workers live, and this is no forked process."""
+        """Whether another iteration may begin: it was not ended, all workers live, and this process started them."""
         return self.is_open and self._processes.is_owner and not self.find_dead(set(range(self.num_workers)))
 
     def begin(self, start: Start, num_allowed: int) -> int:

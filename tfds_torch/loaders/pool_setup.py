@@ -75,7 +75,7 @@ class MultiOptions:
 
     @property
     def log_level(self) -> int:
-        """Of what is told of workers and epochs."""
+        """The level at which workers' starts and epochs are logged."""
         return logging.INFO if self.verbose else logging.DEBUG
 
     def _check_sockets(self) -> None:

@@ -87,11 +87,11 @@ class Transport(Protocol):
         """Returns the end of a worker that is about to be started, which is then closed here."""
 
     def receive(self, worker: int) -> Message | None:
-        """Returns the next message of a worker; None: it is not there yet.
+        """Returns the next message of a worker; None: it has not arrived.
 
         Raises:
             EOFError: the worker has closed its end.
-            ProtocolError: the worker has sent something that is no message.
+            ProtocolError: the worker sent an invalid message.
         """
 
     def wait(self, workers: Sequence[int], timeout_s: float) -> None:
@@ -179,7 +179,7 @@ class PipeSender:
 
 
 class _PipeReader:
-    """Reads the messages of a pipe, which does not block, as far as they have come."""
+    """Reads the messages that have arrived in a pipe, without blocking."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

@@ -178,7 +178,7 @@ class ZmqSender:
 
 
 class _Monitor:
-    """What ZeroMQ tells of the connections of a socket."""
+    """Counts the connections to a socket that ZeroMQ refused."""
 
     def __init__(self, zmq: Any, socket: Any) -> None:
         self._zmq, self._socket = zmq, socket

@@ -53,7 +53,7 @@ class Cursor:
     has no iteration yet.
 
     Args:
-        num_workers: of the loader, as far as no iteration has begun; None: unknown.
+        num_workers: of the loader, until an iteration begins; None: unknown.
     """
 
     def __init__(self, num_workers: int | None = None) -> None:

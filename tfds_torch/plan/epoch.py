@@ -69,7 +69,7 @@ class EpochPlan:
         num_examples: N, of one pass.
         world: the grid, and our place in it.
         batch_size: B, per rank.
-        remainder: what happens to an incomplete last global batch; `EpochPlan.default_remainder` tells the usual one.
+        remainder: what happens to an incomplete last global batch; `EpochPlan.default_remainder` returns the usual one.
         is_training: training never yields nothing; evaluation never counts an example twice.
         repeats: passes in one epoch; 0 and 1 mean one.
         shuffle: whether a pass has a shuffled order, or the order of the dataset.
@@ -220,7 +220,7 @@ class EpochPlan:
         return self.at_slots(epoch, np.arange(first, stop, dtype=np.int64))
 
     def at_slots(self, epoch: int, slots: Int64Array) -> PlannedBatch:
-        """Returns the examples at any slots of an epoch >= 0, whosever they are.
+        """Returns the examples at any slots of an epoch >= 0, of any rank.
 
         Args:
             epoch: which epoch.

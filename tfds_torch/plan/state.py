@@ -34,7 +34,7 @@ _COMPARED = ("remainder", "global_batch_size", "batch_size", "num_replicas")  # 
 
 @dataclass(frozen=True)
 class LoaderState:
-    """How far every rank has got in an epoch, and of which dataset, order and world that is said.
+    """How far every rank has got in an epoch, and of which dataset, order and world.
 
     It holds plain values only (no path, no time), is the same on every rank, and fits in a few hundred bytes of JSON.
     Build it with `of`, or read it with `load`.
@@ -201,12 +201,12 @@ class LoaderState:
         """Returns the state that `to_json` wrote.
 
         Raises:
-            StateMismatchError: text is no JSON, or as in `from_dict`.
+            StateMismatchError: text is not JSON, or as in `from_dict`.
         """
         try:
             state = json.loads(text)
         except ValueError as error:
-            raise StateMismatchError(f"LoaderState: this text is no JSON ({error}): {quoted(text)}.") from None
+            raise StateMismatchError(f"LoaderState: this text is not JSON ({error}): {quoted(text)}.") from None
         return cls.from_dict(state)
 
     @classmethod
@@ -282,7 +282,7 @@ class LoaderState:
             )
 
     def _contradiction(self) -> str | None:
-        """Returns what cannot be: somebody has changed a field. None: there is nothing."""
+        """Returns which fields contradict each other, because one was changed; None: they agree."""
         if self.global_batch_size != self.num_replicas * self.batch_size:
             ranks = f"num_replicas={self.num_replicas} x batch_size={self.batch_size}"
             return f"global_batch_size={self.global_batch_size} must be {ranks}."
@@ -322,8 +322,8 @@ class WorkerPosition:
     Attributes:
         worker: this worker, 0 <= worker < num_workers.
         num_workers: W, the workers of the rank; 1 when the rank reads by itself.
-        batches: whole batches of its own that it has handed over.
-        examples: examples of its next batch that it has handed over, fewer than that batch has.
+        batches: whole batches of its own that it has delivered.
+        examples: of its next batch that it has delivered, fewer than that batch has.
         began_at: where the iteration began; its batches_delivered is the iteration's first batch.
     """
 
@@ -348,7 +348,7 @@ class WorkerPosition:
 
     @property
     def is_underway(self) -> bool:
-        """Whether the loader is within an epoch, as far as this worker can tell: neither at its beginning nor end."""
+        """Whether the loader is within an epoch, neither at its beginning nor at its end, for this worker."""
         has_begun = bool(self.batches or self.examples or self.began_at.batches_delivered)
         return has_begun and self.next_batch < self.began_at.num_batches
 
@@ -484,6 +484,6 @@ def _check_together(positions: list[WorkerPosition]) -> None:
     if following != list(range(following[0], following[0] + num_workers)):
         batches = ", ".join(str(position.batches) for position in positions)
         raise stateful_misfit(
-            f"its workers have delivered {batches} batches, which is no round-robin from worker 0 on. Keep "
+            f"its workers have delivered {batches} batches, which is not a round-robin from worker 0 on. Keep "
             f"in_order=True, and load the state as it was saved."
         )

@@ -133,7 +133,7 @@ def read_fields(what: str, state: object, fields: Mapping[str, StateField]) -> d
         said = f" It lacks {_names(missing)}." if missing else ""
         said += f" It has {_names(unknown)}, which no {what} has." if unknown else ""
         hint = did_you_mean(unknown[0], missing or fields) if len(unknown) == 1 else ""
-        raise StateMismatchError(f"This is no whole {what}.{said}{hint} Load the state as it was saved.")
+        raise StateMismatchError(f"This is not a valid {what}.{said}{hint} Load the state as it was saved.")
     for name, field in fields.items():
         value = state[name]
         if not field.allows(value):

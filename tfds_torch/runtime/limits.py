@@ -162,7 +162,7 @@ def read_table(file: Path) -> dict[str, int]:
 
 
 def _quota(folder: Path) -> tuple[float, float, str]:
-    """Returns a control group's processor time, the period it is given for, and the file that says so; 0: no limit."""
+    """Returns a control group's processor time, the period it is given for, and the file's name; 0: no limit."""
     words = (read_word(folder / "cpu.max") or "").split()  # Version 2.
     if len(words) == 2:
         return (0.0 if words[0] == "max" else float(words[0])), float(words[1]), "cpu.max"
@@ -218,7 +218,7 @@ def _unescape(field: str) -> str:
 def _lines(file: Path) -> list[str]:
     """Returns a file's lines that are not empty; none where there is no file that this process may read."""
     try:
-        text = file.read_text(encoding="utf-8", errors="surrogateescape")  # Mount points may be named anyhow.
+        text = file.read_text(encoding="utf-8", errors="surrogateescape")  # A mount point may have any name.
     except OSError:
         return []
     return [line for line in text.splitlines() if line]

@@ -20,7 +20,7 @@ class ForeignFileError(PermissionError):
 
 
 def why_foreign(found: os.stat_result) -> str | None:
-    """Returns why somebody else may have written a folder or file, as a clause; None: only this user and root can."""
+    """Returns why another user may have written a folder or file, as a clause; None: only this user and root can."""
     if found.st_uid not in (os.geteuid(), 0):
         return f"it belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -58,7 +58,7 @@ def check_own_folder(folder: Path, *, closes: bool = False) -> None:
 
 
 def check_own_file(path: Path | str) -> None:
-    """Checks a file by its name; in a folder of this user's own nobody can exchange it afterwards."""
+    """Checks a file by its name; in a folder of this user's own, no other user can exchange it afterwards."""
     _check(path, os.lstat(path))
 
 

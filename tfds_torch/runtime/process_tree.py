@@ -16,7 +16,7 @@ _HINTS = {
     "SIGKILL": " (out of memory?)",
     "SIGBUS": " (a file was cut while it was read as memory, such as a decoded cache, a .beton file or an index; or "
     "/dev/shm is full: a container has 64 MB of it unless it is given --shm-size or --ipc=host)",
-    "SIGTERM": " (somebody asked it to end: a job scheduler, or `kill`)",
+    "SIGTERM": " (it was asked to end: a job scheduler, or `kill`)",
 }
 
 

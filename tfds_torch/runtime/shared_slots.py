@@ -75,7 +75,7 @@ class SharedSlots:
         return divmod(offset, self.slot_bytes) if 0 <= offset < self._size - self._flag_bytes else None
 
     def bytes_of(self, slot: int) -> NDArray[np.uint8]:
-        """Returns all bytes of a slot, for its owner: whoever holds them does not keep it from being taken."""
+        """Returns all bytes of a slot, for its owner: holding them does not keep the slot taken."""
         start = self._flag_bytes + slot * self.slot_bytes
         return self._bytes[start : start + self.slot_bytes]
 
@@ -92,7 +92,7 @@ class SharedSlots:
     def receive(self, slot: int) -> NDArray[np.uint8]:
         """Returns all bytes of a slot that was sent; the receiver holds it until nothing refers to them any more.
 
-        Whoever asks again meanwhile gets the same object.
+        A second call meanwhile returns the same object.
         """
         received = self._received.get(slot)
         if received is None:

@@ -131,7 +131,7 @@ class FreshProcess:
             end()
 
     def _forget_parent(self) -> None:
-        """Lets go of the parent's child in a forked process; another thread may have held the lock."""
+        """Forgets the parent's child in a forked process; another thread may have held the lock."""
         self._child, self._end, self._lock = None, None, threading.Lock()
 
 
@@ -177,7 +177,7 @@ class _Child:
             self.process.wait(_GRACE_S)
 
     def leave_to_parent(self) -> None:
-        """Lets go of it in a forked process, which must not hold its pipes open, nor wait for it."""
+        """Closes the pipes to it in a forked process, which must not wait for it."""
         self._close_pipes()
         self.process.returncode = 0  # Popen warns of what was not waited for.
 

@@ -58,7 +58,7 @@ class Watchdog:
             if self._stack is None:
                 return result[0]
             _wait_for_interrupt()
-            result.clear()  # It has swallowed the interrupt: nobody knows what it returned.
+            result.clear()  # It has swallowed the interrupt, so its result may be wrong.
         except _Interrupted:
             if self._stack is None:
                 raise

@@ -16,7 +16,7 @@ _STOPPED = "Tt"
 
 @dataclass(frozen=True)
 class ErrorContext:
-    """What messages tell of a loader, beside its workers' own reports."""
+    """What messages say about a loader, beside its workers' own reports."""
 
     dataset: str
     next_step: str = "Begin the epoch again, with a new iteration."
@@ -115,9 +115,9 @@ class WorkerFaults:
             return f"{said} and has not begun to read {self.names.dataset}. {self.names.next_step}{hint}"
         said += f" and reads {self._place_of(worker)}. {self.names.next_step} "
         if letter in _STOPPED:
-            return f"{said}A stopped process cannot tell its stack; SIGCONT lets it go on."
+            return f"{said}A stopped process cannot report its stack; SIGCONT continues it."
         stack = self.output.ask_for_stack(worker, pids[worker])
-        return said + (f"Its stacks:\n{stack}" if stack else "It does not tell its stack.")
+        return said + (f"Its stacks:\n{stack}" if stack else "It did not report its stack.")
 
     def describe_own_stall(self, stack: str) -> str:
         """Returns the message for a batch that did not come where the training process reads by itself."""

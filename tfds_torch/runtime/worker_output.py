@@ -70,7 +70,7 @@ class WorkerOutput:
         return text.decode(errors="replace").strip() or None
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         files, self._files = self._files, []
         for file in files:
             os.close(file)
