@@ -296,6 +296,6 @@ def check_life_with_child(life: dict[str, Any], way: str, root: str) -> None:
         assert "process" in life["child"]
 
 
-def as_places(told: list[Any]) -> list[Any]:
+def as_places(found: list[Any]) -> list[Any]:
     """Returns what JSON makes of places as they were."""
-    return [(epoch, number, tuple(index)) for epoch, number, index in told]
+    return [(epoch, number, tuple(index)) for epoch, number, index in found]

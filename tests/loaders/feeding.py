@@ -1,10 +1,13 @@
 """Sources for the tests of Feeders, and what they have to look at."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
+from tfds_torch import Feeder
+from tfds_torch.loaders.feed_batches import FeedBatches
 
 PATIENCE_S = 30.0
 
@@ -37,6 +40,15 @@ def fetching(sizes: list[int]) -> Callable[[int, int], Any]:
             return next(chunks)
 
     return fetch
+
+
+def begin(
+    feeder: Feeder, fetch: Any, batch_size: int, names: Sequence[str] = ("x", "y"), **options: Any
+) -> FeedBatches:
+    """Adds a source `train`, starts the feeder, and returns the source's batches."""
+    feeder.add_source("train", fetch, names, batch_size, **options)
+    feeder.start()
+    return feeder.batches("train")
 
 
 class Gate:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from zygote import forked_instead_of_fresh
 
-from loaders.feeding import Gate, chunks_of, endless, feeder_threads, fetching, in_thread, none_left, rows_of
+from loaders.feeding import Gate, begin, chunks_of, endless, feeder_threads, fetching, in_thread, none_left, rows_of
 from tfds_torch import Feeder, ParserTfds, World, demo
 from tfds_torch.errors import ConfigError, WorkerError
 
@@ -30,24 +30,19 @@ def feeder() -> Iterator[Feeder]:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 7, 28, 100])
 def test_rows_come_once_in_order_in_batches_of_exactly_the_size(feeder: Feeder, batch_size: int) -> None:
-    feeder.add_source("train", chunks_of(SIZES), ["x", "y"], batch_size)
-    feeder.start()
-    batches = list(feeder.batches("train"))
+    batches = list(begin(feeder, chunks_of(SIZES), batch_size))
     assert rows_of(batches) == list(range(28))
     sizes = [len(batch["x"]) for batch in batches]
     assert sizes == [batch_size] * (28 // batch_size) + [28 % batch_size] * (28 % batch_size > 0)
 
 
 def test_one_thread_that_calls_a_function_keeps_its_order(feeder: Feeder) -> None:
-    feeder.add_source("train", fetching(SIZES), ["x", "y"], 4, num_threads=1)
-    feeder.start()
-    assert rows_of(feeder.batches("train")) == list(range(28))
+    batches = begin(feeder, fetching(SIZES), 4, num_threads=1)
+    assert rows_of(batches) == list(range(28))
 
 
 def test_several_threads_deliver_every_row_once_and_keep_chunks_together(feeder: Feeder) -> None:
-    feeder.add_source("train", fetching([3] * 500), ["x", "y"], 3, num_threads=4)
-    feeder.start()
-    batches = list(feeder.batches("train"))
+    batches = list(begin(feeder, fetching([3] * 500), 3, num_threads=4))
     assert sorted(rows_of(batches)) == list(range(1500))
     assert all(np.array_equal(np.diff(batch["x"]), [1, 1]) for batch in batches)
 
@@ -61,24 +56,19 @@ def test_rows_of_sources_do_not_mix(feeder: Feeder) -> None:
 
 
 def test_last_drop_leaves_the_short_batch_out(feeder: Feeder) -> None:
-    feeder.add_source("train", chunks_of(SIZES), ["x", "y"], 5, last="drop")
-    feeder.start()
-    assert rows_of(feeder.batches("train")) == list(range(25))
+    batches = begin(feeder, chunks_of(SIZES), 5, last="drop")
+    assert rows_of(batches) == list(range(25))
 
 
 def test_without_rebatching_chunks_come_as_they_are(feeder: Feeder) -> None:
     chunks = [[np.zeros((2, 3))], [np.array(1.0)], [np.zeros(4, np.int8)]]
-    feeder.add_source("train", chunks, ["x"], 5, rebatch=False)
-    feeder.start()
-    batches = list(feeder.batches("train"))
+    batches = list(begin(feeder, chunks, 5, ["x"], rebatch=False))
     assert all(batch["x"] is chunk[0] for batch, chunk in zip(batches, chunks, strict=True))
 
 
 def test_without_rebatching_a_chunk_of_one_row_comes_at_once(feeder: Feeder) -> None:
     gate = Gate()
-    feeder.add_source("train", gate, ["x", "y"], 5, num_threads=1, rebatch=False)
-    feeder.start()
-    iteration = iter(feeder.batches("train"))
+    iteration = iter(begin(feeder, gate, 5, num_threads=1, rebatch=False))
     for chunk in chunks_of([1, 1]):
         gate.let(chunk)
         assert next(iteration)["x"] is chunk[0]  # Nothing else is there.
@@ -88,21 +78,18 @@ def test_without_rebatching_a_chunk_of_one_row_comes_at_once(feeder: Feeder) -> 
 
 @pytest.mark.parametrize("chunk", [{"x": np.arange(3), "y": np.arange(3)}, (np.arange(3), np.arange(3))])
 def test_chunks_may_be_dictionaries_or_tuples(feeder: Feeder, chunk: Any) -> None:
-    feeder.add_source("train", [chunk], ["x", "y"], 2)
-    feeder.start()
-    assert [sorted(batch) for batch in feeder.batches("train")] == [["x", "y"]] * 2
+    batches = begin(feeder, [chunk], 2)
+    assert [sorted(batch) for batch in batches] == [["x", "y"]] * 2
 
 
 def test_strings_of_other_lengths_are_joined(feeder: Feeder) -> None:
-    feeder.add_source("train", [[np.array(["a"])], [np.array(["longer"])]], ["id"], 2)
-    feeder.start()
+    begin(feeder, [[np.array(["a"])], [np.array(["longer"])]], 2, ["id"])
     assert [batch["id"].tolist() for batch in feeder.batches("train")] == [["a", "longer"]]
 
 
 def test_a_batch_may_need_more_chunks_than_the_queue_holds(feeder: Feeder) -> None:
-    feeder.add_source("train", fetching([1] * 40), ["x", "y"], 20, num_threads=1, max_buffered_chunks=3)
-    feeder.start()
-    assert rows_of(feeder.batches("train")) == list(range(40))
+    batches = begin(feeder, fetching([1] * 40), 20, num_threads=1, max_buffered_chunks=3)
+    assert rows_of(batches) == list(range(40))
 
 
 def test_the_queue_is_bounded(feeder: Feeder) -> None:
@@ -113,9 +100,7 @@ def test_the_queue_is_bounded(feeder: Feeder) -> None:
             taken.append(1)
             yield chunk
 
-    feeder.add_source("train", counting(), ["x", "y"], 3, max_buffered_chunks=5)
-    feeder.start()
-    iteration = iter(feeder.batches("train"))
+    iteration = iter(begin(feeder, counting(), 3, max_buffered_chunks=5))
     for _ in range(3):
         next(iteration)
     # Those taken, four that are ready and one being made, five in the queue, one before it.
@@ -149,9 +134,7 @@ def test_the_batch_size_is_a_hint_to_fetch_and_worker_ids_are_globally_unique(fe
 
 
 def test_cycle_begins_again_without_a_border(feeder: Feeder) -> None:
-    feeder.add_source("train", chunks_of([3, 4]), ["x", "y"], 5, at_end="cycle")
-    feeder.start()
-    iteration = iter(feeder.batches("train"))
+    iteration = iter(begin(feeder, chunks_of([3, 4]), 5, at_end="cycle"))
     assert rows_of([next(iteration) for _ in range(7)]) == list(range(7)) * 5
 
 
@@ -164,22 +147,19 @@ def test_a_function_that_cycles_is_called_again(feeder: Feeder) -> None:
             raise answer
         return answer
 
-    feeder.add_source("train", fetch, ["x", "y"], 5, num_threads=1, at_end="cycle")
-    feeder.start()
-    assert rows_of([next(iter(feeder.batches("train")))]) == [0, 1, 0, 1, 0]
+    batches = begin(feeder, fetch, 5, num_threads=1, at_end="cycle")
+    assert rows_of([next(iter(batches))]) == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("fetch", [[], lambda worker, batch_size: next(iter(()))])
 def test_a_whole_pass_without_rows_is_an_error_and_no_busy_loop(feeder: Feeder, fetch: Any) -> None:
-    feeder.add_source("train", fetch, ["x"], 5, at_end="cycle")
-    feeder.start()
+    begin(feeder, fetch, 5, ["x"], at_end="cycle")
     with pytest.raises(WorkerError, match=r"^Source 'train', worker \d+: fetched nothing in a whole pass"):
         next(iter(feeder.batches("train")))
 
 
 def test_a_source_without_data_has_no_batches(feeder: Feeder) -> None:
-    feeder.add_source("train", [], ["x"], 5)
-    feeder.start()
+    begin(feeder, [], 5, ["x"])
     assert list(feeder.batches("train")) == []
 
 
@@ -199,9 +179,7 @@ def test_start_begins_an_ended_source_anew_and_leaves_others_alone(feeder: Feede
 
 
 def test_a_loop_that_comes_too_late_gets_nothing_and_is_told(feeder: Feeder, caplog: pytest.LogCaptureFixture) -> None:
-    feeder.add_source("train", chunks_of([3]), ["x", "y"], 3)
-    feeder.start()
-    batches = feeder.batches("train")
+    batches = begin(feeder, chunks_of([3]), 3)
     assert rows_of(batches) == [0, 1, 2]
     assert in_thread(lambda: rows_of(batches)).result() == []  # Another loop over the same batches.
     assert caplog.text.count("This iteration is empty.") == 1
@@ -219,16 +197,15 @@ def test_nothing_of_before_is_left_after_stop(feeder: Feeder) -> None:
             start = next(generations)
             return iter(chunks_of([1] * 50, start))
 
-    feeder.add_source("train", Numbered(), ["x", "y"], 2)
-    feeder.start()
-    iteration = iter(feeder.batches("train"))
+    batches = begin(feeder, Numbered(), 2)
+    iteration = iter(batches)
     assert rows_of([next(iteration)]) == [100, 101]
     assert feeder.stop("train")
     assert feeder.metrics()["train"].queue_size == 0
     with pytest.raises(ConfigError, match=r"^Source 'train' was stopped"):
         next(iteration)
     feeder.start()
-    assert rows_of(feeder.batches("train")) == list(range(200, 250))
+    assert rows_of(batches) == list(range(200, 250))
     with pytest.raises(ConfigError, match=r"^Source 'train' was stopped"):
         next(iteration)
 
@@ -256,10 +233,10 @@ def test_sources_may_be_stopped_by_name(feeder: Feeder) -> None:
 
 
 def test_init_comes_before_the_threads_and_shutdown_once_after_them(feeder: Feeder) -> None:
-    told: list[Any] = []
+    calls: list[Any] = []
 
     def fetch(worker: int, batch_size: int) -> Any:
-        told.append("fetch")
+        calls.append("fetch")
         raise StopIteration
 
     feeder.add_source(
@@ -267,24 +244,22 @@ def test_init_comes_before_the_threads_and_shutdown_once_after_them(feeder: Feed
         fetch,
         ["x"],
         5,
-        init=lambda: told.append(("init", feeder_threads())),
-        shutdown=lambda: told.append("shutdown"),
+        init=lambda: calls.append(("init", feeder_threads())),
+        shutdown=lambda: calls.append("shutdown"),
     )
     for _ in range(2):
         feeder.start()
         assert list(feeder.batches("train")) == []
         assert feeder.stop()
-        assert told == [("init", []), "fetch", "fetch", "shutdown"]
-        told.clear()
+        assert calls == [("init", []), "fetch", "fetch", "shutdown"]
+        calls.clear()
 
 
 # Several loops over one source
 
 
 def test_several_loops_share_a_source_and_every_row_comes_once(feeder: Feeder) -> None:
-    feeder.add_source("train", chunks_of([3] * 400), ["x", "y"], 4)
-    feeder.start()
-    batches = feeder.batches("train")
+    batches = begin(feeder, chunks_of([3] * 400), 4)
     loops = [in_thread(lambda: rows_of(batches)) for _ in range(3)]
     found = [loop.result() for loop in loops]
     assert sorted(row for rows in found for row in rows) == list(range(1200))
@@ -292,9 +267,8 @@ def test_several_loops_share_a_source_and_every_row_comes_once(feeder: Feeder) -
 
 
 def test_a_loop_that_does_not_take_does_not_keep_the_others(feeder: Feeder) -> None:
-    feeder.add_source("train", chunks_of([1] * 100), ["x", "y"], 1)
-    feeder.start()
-    idle, busy = iter(feeder.batches("train")), iter(feeder.batches("train"))
+    batches = begin(feeder, chunks_of([1] * 100), 1)
+    idle, busy = iter(batches), iter(batches)
     rows = [next(idle)["x"][0]] + [next(busy)["x"][0] for _ in range(90)]  # At most four wait for the idle one.
     rest = rows_of(idle) + rows_of(busy)
     assert sorted([*rows, *rest]) == list(range(100))
@@ -302,14 +276,13 @@ def test_a_loop_that_does_not_take_does_not_keep_the_others(feeder: Feeder) -> N
 
 @pytest.mark.parametrize("num_taken", [0, 1, 5])
 def test_what_a_loop_leaves_goes_to_the_next_one_in_its_order(feeder: Feeder, num_taken: int) -> None:
-    feeder.add_source("train", chunks_of([1] * 60), ["x", "y"], 2)
-    feeder.start()
+    batches = begin(feeder, chunks_of([1] * 60), 2)
     rows: list[int] = []
     for _ in range(5):
-        iteration = iter(feeder.batches("train"))
+        iteration = iter(batches)
         rows += rows_of([next(iteration) for _ in range(num_taken)])
         del iteration
-    rows += rows_of(feeder.batches("train"))
+    rows += rows_of(batches)
     assert rows == list(range(60))
 
 
@@ -330,12 +303,11 @@ def test_what_two_loops_leave_goes_to_the_next_one_in_its_order(feeder: Feeder, 
 
 def test_what_a_loop_leaves_goes_to_another_that_waits(feeder: Feeder) -> None:
     gate = Gate()
-    feeder.add_source("train", gate, ["x", "y"], 1, num_threads=1)
-    feeder.start()
+    batches = begin(feeder, gate, 1, num_threads=1)
     gate.let(*chunks_of([1] * 5))
-    first = iter(feeder.batches("train"))
+    first = iter(batches)
     rows = rows_of([next(first)])
-    second = iter(feeder.batches("train"))
+    second = iter(batches)
     others = in_thread(lambda: rows_of([next(second) for _ in range(4)]))
     first.close()
     assert sorted(rows + others.result()) == list(range(5))
@@ -344,11 +316,10 @@ def test_what_a_loop_leaves_goes_to_another_that_waits(feeder: Feeder) -> None:
 
 
 def test_breaking_off_loses_nothing(feeder: Feeder) -> None:
-    feeder.add_source("train", chunks_of([1] * 40), ["x", "y"], 3)
-    feeder.start()
+    batches = begin(feeder, chunks_of([1] * 40), 3)
     rows = []
     while len(rows) < 40:
-        for batch in feeder.batches("train"):
+        for batch in batches:
             rows += batch["x"].tolist()
             break
     assert rows == list(range(40))
@@ -357,10 +328,9 @@ def test_breaking_off_loses_nothing(feeder: Feeder) -> None:
 def test_leftover_rows_wait_while_the_queue_is_full(feeder: Feeder) -> None:
     """Caffe2 drops the rows that are left over of a chunk when its queue is full."""
     gate = Gate()
-    feeder.add_source("train", gate, ["x", "y"], 2, num_threads=1, max_buffered_chunks=1)
-    feeder.start()
+    batches = begin(feeder, gate, 2, num_threads=1, max_buffered_chunks=1)
     gate.let(*chunks_of([3] * 30), StopIteration())
-    iteration = iter(feeder.batches("train"))
+    iteration = iter(batches)
     rows = rows_of([next(iteration)])
     assert gate.is_waiting.wait(30)
     assert rows + rows_of(iteration) == list(range(90))
@@ -370,9 +340,7 @@ def test_leftover_rows_wait_while_the_queue_is_full(feeder: Feeder) -> None:
 
 
 def test_the_batch_size_may_be_set_while_it_runs(feeder: Feeder) -> None:
-    feeder.add_source("train", chunks_of([7] * 60), ["x", "y"], 4)
-    feeder.start()
-    iteration = iter(feeder.batches("train"))
+    iteration = iter(begin(feeder, chunks_of([7] * 60), 4))
     batches = [next(iteration)]
     feeder.set_batch_size("train", 10)
     batches += list(iteration)
@@ -388,10 +356,9 @@ def test_the_batch_size_may_be_set_while_it_runs(feeder: Feeder) -> None:
 
 def test_a_smaller_batch_size_reaches_a_loop_that_waits(feeder: Feeder) -> None:
     gate = Gate()
-    feeder.add_source("train", gate, ["x", "y"], 4, num_threads=1)
-    feeder.start()
+    batches = begin(feeder, gate, 4, num_threads=1)
     gate.let(chunks_of([2])[0])
-    loop = in_thread(lambda: next(iter(feeder.batches("train"))))
+    loop = in_thread(lambda: next(iter(batches)))
     feeder.set_batch_size("train", 2)
     assert rows_of([loop.result()]) == [0, 1]
     gate.let(StopIteration())
@@ -406,9 +373,7 @@ def test_fetch_is_told_the_new_batch_size(feeder: Feeder) -> None:
             raise StopIteration
         return chunks_of([batch_size])[0]
 
-    feeder.add_source("train", fetch, ["x", "y"], 4, num_threads=1, max_buffered_chunks=1)
-    feeder.start()
-    iteration = iter(feeder.batches("train"))
+    iteration = iter(begin(feeder, fetch, 4, num_threads=1, max_buffered_chunks=1))
     next(iteration)
     feeder.set_batch_size("train", 2)
     for _ in iteration:
@@ -471,8 +436,7 @@ def test_a_field_that_a_parser_lacks_is_said_when_it_is_added(feeder: Feeder, di
 def test_images_of_several_sizes_are_an_error_that_says_what_to_do(feeder: Feeder) -> None:
     with forked_instead_of_fresh():
         root = demo.prepare("photos", num_examples=64, num_shards=4, progress=False)
-    feeder.add_source("train", ParserTfds(root, "photos", batch_size=8), ["image"], 4)
-    feeder.start()
+    begin(feeder, ParserTfds(root, "photos", batch_size=8), 4, ["image"])
     with pytest.raises(WorkerError, match=r"field 'image' has values of several shapes.*preprocess"):
         next(iter(feeder.batches("train")))
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from conftest import RunPython
 
-from loaders.feeding import PATIENCE_S, Gate, chunks_of, endless, feeder_threads, in_thread, none_left, rows_of
+from loaders.feeding import PATIENCE_S, Gate, begin, chunks_of, endless, feeder_threads, in_thread, none_left, rows_of
 from tfds_torch import Feeder
 from tfds_torch.errors import ConfigError, CorruptRecordError, StallError, TfdsTorchError, WorkerError
 from tfds_torch.loaders.feed_options import FeedLimits
@@ -77,9 +77,7 @@ def test_whatever_a_fetcher_does_is_an_error_with_source_and_worker(
     feeder: Feeder, answer: Any, message: str, num_threads: int
 ) -> None:
     fetch = raising(answer) if isinstance(answer, BaseException) else lambda worker, batch_size: answer
-    feeder.add_source("train", fetch, ["x", "y"], 2, num_threads=num_threads)
-    feeder.start()
-    iteration = iter(feeder.batches("train"))
+    iteration = iter(begin(feeder, fetch, 2, num_threads=num_threads))
     for _ in range(2):  # Never the end of the data.
         with pytest.raises(WorkerError, match=rf"^Source 'train', worker \d+:? .*{message}") as raised:
             next(iteration)
@@ -89,18 +87,16 @@ def test_whatever_a_fetcher_does_is_an_error_with_source_and_worker(
 
 @pytest.mark.parametrize("answer", [None, [np.zeros(0)], [np.zeros((2, 0))]])
 def test_chunks_that_are_not_rebatched_are_checked_too(feeder: Feeder, answer: Any) -> None:
-    feeder.add_source("train", lambda worker, batch_size: answer, ["x"], 2, rebatch=False)
-    feeder.start()
+    begin(feeder, lambda worker, batch_size: answer, 2, ["x"], rebatch=False)
     with pytest.raises(WorkerError, match=r"^Source 'train', worker \d+: fetched"):
         next(iter(feeder.batches("train")))
 
 
 @pytest.mark.parametrize("axes", [1, -2, [0, 2], [5, 0]])
 def test_a_batch_axis_that_arrays_do_not_have_is_an_error(feeder: Feeder, axes: Any) -> None:
-    feeder.add_source("train", [GOOD], ["x", "y"], 2, batch_axes=axes)
-    feeder.start()
+    batches = begin(feeder, [GOOD], 2, batch_axes=axes)
     with pytest.raises(WorkerError, match="which has no batch axis"):
-        next(iter(feeder.batches("train")))
+        next(iter(batches))
 
 
 @pytest.mark.parametrize(
@@ -113,50 +109,45 @@ def test_a_batch_axis_that_arrays_do_not_have_is_an_error(feeder: Feeder, axes: 
     ],
 )
 def test_chunks_that_do_not_fit_together_are_an_error_of_the_fetcher(feeder: Feeder, second: Any, message: str) -> None:
-    feeder.add_source("train", [[np.zeros((2, 2))], [second]], ["x"], 4)
-    feeder.start()
+    begin(feeder, [[np.zeros((2, 2))], [second]], 4, ["x"])
     with pytest.raises(WorkerError, match=rf"^Source 'train', worker \d+: .*{message}"):
         next(iter(feeder.batches("train")))
 
 
-def test_our_own_errors_keep_their_type(feeder: Feeder) -> None:
-    feeder.add_source("train", raising(CorruptRecordError("file, offset 5")), ["x"], 2)
-    feeder.start()
-    with pytest.raises(CorruptRecordError, match=r"^Source 'train', worker \d+: file, offset 5$"):
-        next(iter(feeder.batches("train")))
-
-
 class OwnError(TfdsTorchError):
+    """An error that cannot be built from its message."""
+
     def __init__(self, code: int, more: str) -> None:
         super().__init__(f"{code} {more}")
 
 
-def test_an_error_that_cannot_be_built_from_its_message_is_a_worker_error(feeder: Feeder) -> None:
-    feeder.add_source("train", raising(OwnError(3, "left")), ["x"], 2)
-    feeder.start()
-    with pytest.raises(WorkerError, match="failed: OwnError: 3 left"):
-        next(iter(feeder.batches("train")))
+class FailingIterable:
+    def __iter__(self) -> Any:
+        raise OSError("no such file")
 
 
-def test_an_iterable_that_fails_at_its_beginning_is_an_error(feeder: Feeder) -> None:
-    class Failing:
-        def __iter__(self) -> Any:
-            raise OSError("no such file")
-
-    feeder.add_source("train", Failing(), ["x"], 2)
-    feeder.start()
-    with pytest.raises(WorkerError, match="failed: OSError: no such file"):
-        next(iter(feeder.batches("train")))
+@pytest.mark.parametrize(
+    ("fetch", "kind", "message"),
+    [
+        (raising(CorruptRecordError("file, offset 5")), CorruptRecordError, "file, offset 5$"),
+        (raising(OwnError(3, "left")), WorkerError, "failed: OwnError: 3 left"),
+        (FailingIterable(), WorkerError, "failed: OSError: no such file"),
+    ],
+)
+def test_our_own_errors_keep_their_type_and_others_are_named(
+    feeder: Feeder, fetch: Any, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=rf"^Source 'train', worker \d+:? {message}"):
+        next(iter(begin(feeder, fetch, 2, ["x"])))
 
 
 def test_an_error_comes_at_once_also_where_batches_are_ready_and_loops_wait(feeder: Feeder) -> None:
     gate = Gate()
-    feeder.add_source("train", gate, ["x", "y"], 4, num_threads=1)
-    feeder.start()
+    batches = begin(feeder, gate, 4, num_threads=1)
     gate.let(*chunks_of([4] * 3))
-    first = iter(feeder.batches("train"))
+    first = iter(batches)
     assert rows_of([next(first)]) == list(range(4))
-    others = [in_thread(lambda: list(feeder.batches("train"))) for _ in range(2)]
+    others = [in_thread(lambda: list(batches)) for _ in range(2)]
     gate.let(ValueError("bad"))
     for other in others:
         with pytest.raises(WorkerError, match="ValueError: bad"):
@@ -176,8 +167,7 @@ def test_the_first_error_of_several_fetchers_is_the_one_that_every_loop_gets(fee
         assert (has_first_error if number else has_second).wait(PATIENCE_S)
         raise ValueError(f"error number {number}")
 
-    feeder.add_source("train", fetch, ["x"], 2, num_threads=2)
-    feeder.start()
+    begin(feeder, fetch, 2, ["x"], num_threads=2)
     with pytest.raises(WorkerError, match="error number 0"):
         next(iter(feeder.batches("train")))
     has_first_error.set()
@@ -188,12 +178,11 @@ def test_the_first_error_of_several_fetchers_is_the_one_that_every_loop_gets(fee
 
 def test_a_failed_source_can_be_started_again(feeder: Feeder) -> None:
     answers = iter([None, GOOD])
-    feeder.add_source("train", lambda worker, batch_size: next(answers), ["x", "y"], 4, num_threads=1)
-    feeder.start()
+    batches = begin(feeder, lambda worker, batch_size: next(answers), 4, num_threads=1)
     with pytest.raises(WorkerError, match="None"):
-        next(iter(feeder.batches("train")))
+        next(iter(batches))
     feeder.start()
-    assert rows_of(feeder.batches("train")) == list(range(4))
+    assert rows_of(batches) == list(range(4))
 
 
 def test_a_source_that_fails_leaves_the_others_alone(feeder: Feeder) -> None:
@@ -210,10 +199,9 @@ def test_what_cannot_be_joined_is_an_error(feeder: Feeder, monkeypatch: pytest.M
         raise MemoryError
 
     monkeypatch.setattr("tfds_torch.loaders.feed_run.join_pieces", failing)
-    feeder.add_source("train", [GOOD], ["x", "y"], 2)
-    feeder.start()
+    batches = begin(feeder, [GOOD], 2)
     with pytest.raises(WorkerError, match=r"^Source 'train': joining the rows of a batch failed: MemoryError"):
-        next(iter(feeder.batches("train")))
+        next(iter(batches))
 
 
 class PlantedError(Exception):
@@ -224,12 +212,12 @@ def inject(seed: int) -> None:
     """Lets one of some fetchers raise at a random chunk, under several loops: typed, prompt, nothing left."""
     dice = random.Random(seed)
     fatal, num_threads, num_loops = dice.randrange(60), dice.randint(1, 4), dice.randint(1, 3)
-    chunks, lock, told = iter(chunks_of([dice.randint(1, 9) for _ in range(200)])), threading.Lock(), []
+    chunks, lock, calls = iter(chunks_of([dice.randint(1, 9) for _ in range(200)])), threading.Lock(), []
 
     def fetch(worker: int, batch_size: int) -> Any:
         with lock:
-            told.append(worker)
-            if len(told) == fatal + 1:
+            calls.append(worker)
+            if len(calls) == fatal + 1:
                 raise PlantedError(worker)
             return next(chunks)
 
@@ -243,27 +231,23 @@ def inject(seed: int) -> None:
         for loop in loops:
             with pytest.raises(WorkerError) as raised:
                 loop.result()
-            assert str(raised.value).startswith(f"Source 'train', worker {told[fatal]} failed: PlantedError")
+            assert str(raised.value).startswith(f"Source 'train', worker {calls[fatal]} failed: PlantedError")
         if dice.random() < 0.5:
             assert none_left()  # Without a stop.
     assert none_left()
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_fetcher_that_raises_anywhere_is_an_error_in_every_loop(seed: int) -> None:
-    inject(seed)
-
-
-@pytest.mark.slow
-def test_twenty_fetchers_that_raise_anywhere_are_errors_in_every_loop() -> None:
-    for seed in range(100, 120):
-        inject(seed)
-
-
-@pytest.mark.campaign
-def test_a_hundred_fetchers_that_raise_anywhere_are_errors_in_every_loop() -> None:
-    for seed in range(1000, 1100):
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(3),
+        pytest.param(range(100, 120), marks=pytest.mark.slow),
+        pytest.param(range(1000, 1100), marks=pytest.mark.campaign),
+    ],
+)
+def test_a_fetcher_that_raises_anywhere_is_an_error_in_every_loop(seeds: range) -> None:
+    for seed in seeds:
         inject(seed)
 
 
@@ -272,10 +256,9 @@ def test_a_hundred_fetchers_that_raise_anywhere_are_errors_in_every_loop() -> No
 
 def test_a_batch_that_does_not_come_in_time_is_a_stall_error_that_names_who_is_stuck(feeder: Feeder) -> None:
     gate = Gate()
-    feeder.add_source("train", gate, ["x", "y"], 4, num_threads=1, timeout_s=0.05)
-    feeder.start()
+    batches = begin(feeder, gate, 4, num_threads=1, timeout_s=0.05)
     gate.let(*chunks_of([3]))
-    iteration = iter(feeder.batches("train"))
+    iteration = iter(batches)
     with pytest.raises(
         StallError,
         match=r"^Source 'train': no batch came within timeout_s=0.05 s; worker \d+ has been in fetch for \d+ s; 3 "
@@ -309,53 +292,47 @@ def test_a_source_without_a_time_limit_is_waited_for_and_warned_of() -> None:
     logger.addHandler(handler)
     try:
         with Feeder(limits=FeedLimits(slow_s=0.01)) as feeder:
-            feeder.add_source("train", gate, ["x", "y"], 4, num_threads=1, timeout_s=None)
-            feeder.start()
-            assert rows_of([next(iter(feeder.batches("train")))]) == list(range(4))
+            batches = begin(feeder, gate, 4, num_threads=1, timeout_s=None)
+            assert rows_of([next(iter(batches))]) == list(range(4))
     finally:
         logger.removeHandler(handler)
 
 
 def test_a_fetcher_that_fails_is_noticed_at_once_without_a_time_limit(feeder: Feeder) -> None:
     gate = Gate()
-    feeder.add_source("train", gate, ["x", "y"], 4, num_threads=1, timeout_s=None)
-    feeder.start()
+    batches = begin(feeder, gate, 4, num_threads=1, timeout_s=None)
     gate.let(ValueError("no such file"))
     with pytest.raises(WorkerError, match=r"^Source 'train', worker \d+ failed: ValueError: no such file"):
-        next(iter(feeder.batches("train")))
+        next(iter(batches))
 
 
 # Starting and stopping
 
 
 def test_an_init_that_fails_is_an_error_of_start_and_leaves_nothing_running(feeder: Feeder) -> None:
-    told: list[str] = []
-    feeder.add_source("train", endless(), ["x", "y"], 4, shutdown=lambda: told.append("train"))
-    feeder.add_source("test", endless(), ["x", "y"], 4, init=lambda: 1 / 0, shutdown=lambda: told.append("test"))
+    calls: list[str] = []
+    feeder.add_source("train", endless(), ["x", "y"], 4, shutdown=lambda: calls.append("train"))
+    feeder.add_source("test", endless(), ["x", "y"], 4, init=lambda: 1 / 0, shutdown=lambda: calls.append("test"))
     with pytest.raises(WorkerError, match=r"^Source 'test': init failed: ZeroDivisionError: division by zero"):
         feeder.start()
     assert feeder_threads() == []
-    assert told == ["train"]
+    assert calls == ["train"]
 
 
 def test_a_shutdown_that_fails_is_reported_by_stop(feeder: Feeder, caplog: pytest.LogCaptureFixture) -> None:
-    feeder.add_source("train", endless(), ["x", "y"], 4, shutdown=lambda: 1 / 0)
-    feeder.start()
+    begin(feeder, endless(), 4, shutdown=lambda: 1 / 0)
     assert feeder.stop() is False
     assert "source 'train': shutdown failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_stop_names_the_worker_that_does_not_end_and_drops_what_it_brings(caplog: pytest.LogCaptureFixture) -> None:
-    gate, told = Gate(), []
+    gate, calls = Gate(), []
     feeder = Feeder(limits=FeedLimits(join_s=0.05))
-    feeder.add_source(
-        "train", gate, ["x", "y"], 4, num_threads=1, max_buffered_chunks=1, shutdown=lambda: told.append(1)
-    )
-    feeder.start()
+    batches = begin(feeder, gate, 4, num_threads=1, max_buffered_chunks=1, shutdown=lambda: calls.append(1))
     assert gate.is_waiting.wait(PATIENCE_S)
     assert feeder.stop("train") is False
-    assert told == [], "fetch is still under way"
+    assert calls == [], "fetch is still under way"
     (worker,) = feeder.metrics()["train"].workers
     assert f"source 'train': worker {worker.worker} did not end and is left behind" in caplog.text
     gate.let(*chunks_of([4], start=100))  # It comes back.
@@ -363,10 +340,10 @@ def test_stop_names_the_worker_that_does_not_end_and_drops_what_it_brings(caplog
     assert feeder.stop("train") is True
     feeder.start()
     gate.let(*chunks_of([4], start=200))
-    assert rows_of([next(iter(feeder.batches("train")))]) == list(range(200, 204))
+    assert rows_of([next(iter(batches))]) == list(range(200, 204))
     gate.let(StopIteration())
     feeder.close()
-    assert told == [1, 1]
+    assert calls == [1, 1]
     assert none_left()
 
 
@@ -382,8 +359,7 @@ def test_a_loop_that_waits_is_told_that_its_source_was_stopped(feeder: Feeder) -
         has_begun.set()
         return next(iteration)
 
-    feeder.add_source("train", fetch, ["x"], 4)
-    feeder.start()
+    begin(feeder, fetch, 4, ["x"])
     waiting = in_thread(loop)
     assert has_begun.wait(PATIENCE_S)
     stopping = in_thread(feeder.stop)
@@ -394,17 +370,16 @@ def test_a_loop_that_waits_is_told_that_its_source_was_stopped(feeder: Feeder) -
 
 
 def test_a_fetcher_may_ask_and_stop_its_own_feeder(feeder: Feeder) -> None:
-    told: list[Any] = []
+    calls: list[Any] = []
 
     def fetch(worker: int, batch_size: int) -> Any:
-        told.append(feeder.metrics()["train"].batches)
-        told.append(feeder.stop())
+        calls.append(feeder.metrics()["train"].batches)
+        calls.append(feeder.stop())
         return GOOD
 
-    feeder.add_source("train", fetch, ["x", "y"], 4, num_threads=1)
-    feeder.start()
+    begin(feeder, fetch, 4, num_threads=1)
     assert none_left()
-    assert told == [0, True]
+    assert calls == [0, True]
 
 
 def test_full_queues_and_waiting_loops_do_not_keep_stop(feeder: Feeder) -> None:
@@ -427,9 +402,8 @@ def test_a_generator_is_closed_by_the_thread_that_read_it(feeder: Feeder) -> Non
         finally:
             closed_in.append(threading.current_thread().name)
 
-    feeder.add_source("train", generate(), ["x", "y"], 4)
-    feeder.start()
-    assert rows_of([next(iter(feeder.batches("train")))]) == list(range(4))
+    batches = begin(feeder, generate(), 4)
+    assert rows_of([next(iter(batches))]) == list(range(4))
     assert feeder.stop()
     assert len(closed_in) == 1
     assert closed_in[0].startswith("feeder train: worker")
@@ -439,19 +413,16 @@ def test_a_generator_is_closed_by_the_thread_that_read_it(feeder: Feeder) -> Non
 
 
 def test_a_dropped_iteration_ends_neither_the_source_nor_other_iterations(feeder: Feeder) -> None:
-    feeder.add_source("train", endless(), ["x", "y"], 3)
-    feeder.start()
-    iteration, other = (iter(feeder.batches("train")) for _ in range(2))
+    batches = begin(feeder, endless(), 3)
+    iteration, other = (iter(batches) for _ in range(2))
     rows = rows_of([next(iteration)])
     del iteration
-    assert rows + rows_of([next(other), next(iter(feeder.batches("train")))]) == list(range(9))
+    assert rows + rows_of([next(other), next(iter(batches))]) == list(range(9))
 
 
 def test_an_iteration_may_be_closed_while_another_thread_waits_in_it(feeder: Feeder) -> None:
     gate = Gate()
-    feeder.add_source("train", gate, ["x", "y"], 4, num_threads=1)
-    feeder.start()
-    iteration = iter(feeder.batches("train"))
+    iteration = iter(begin(feeder, gate, 4, num_threads=1))
     waiting = in_thread(lambda: list(iteration))
     assert gate.is_waiting.wait(PATIENCE_S)
     iteration.close()
@@ -461,9 +432,8 @@ def test_an_iteration_may_be_closed_while_another_thread_waits_in_it(feeder: Fee
 
 def test_a_loop_may_be_dropped_by_a_thread_that_holds_the_lock(feeder: Feeder) -> None:
     """The garbage collector runs in any thread, at any moment."""
-    feeder.add_source("train", chunks_of([1] * 30), ["x", "y"], 2)
-    feeder.start()
-    iteration = iter(feeder.batches("train"))
+    batches = begin(feeder, chunks_of([1] * 30), 2)
+    iteration = iter(batches)
     rows = rows_of([next(iteration)])
 
     def drop() -> None:
@@ -471,7 +441,7 @@ def test_a_loop_may_be_dropped_by_a_thread_that_holds_the_lock(feeder: Feeder) -
             iteration.close()
 
     in_thread(drop).result()
-    assert rows + rows_of(feeder.batches("train")) == list(range(30))
+    assert rows + rows_of(batches) == list(range(30))
 
 
 def test_a_logging_handler_may_ask_the_feeder(feeder: Feeder) -> None:
@@ -486,9 +456,8 @@ def test_a_logging_handler_may_ask_the_feeder(feeder: Feeder) -> None:
     before = logger.level
     logger.setLevel(logging.DEBUG)
     try:
-        feeder.add_source("train", chunks_of([1] * 30), ["x", "y"], 2, max_buffered_chunks=1)
-        feeder.start()
-        assert rows_of(feeder.batches("train")) == list(range(30))
+        batches = begin(feeder, chunks_of([1] * 30), 2, max_buffered_chunks=1)
+        assert rows_of(batches) == list(range(30))
         assert feeder.stop()
     finally:
         logger.setLevel(before)
@@ -498,27 +467,19 @@ def test_a_logging_handler_may_ask_the_feeder(feeder: Feeder) -> None:
 
 @pytest.mark.parametrize("in_a_cycle", [False, True])
 def test_a_dropped_feeder_ends_its_threads(in_a_cycle: bool) -> None:
-    told: list[int] = []
+    calls: list[int] = []
     feeder = Feeder()
-    feeder.add_source("train", endless(), ["x", "y"], 4, max_buffered_chunks=2, shutdown=lambda: told.append(1))
-    feeder.start()
-    next(iter(feeder.batches("train")))
+    next(iter(begin(feeder, endless(), 4, max_buffered_chunks=2, shutdown=lambda: calls.append(1))))
     if in_a_cycle:
         feeder.own = feeder  # type: ignore[attr-defined]
     del feeder
     gc.collect()
     assert none_left()
-    assert told == [1]
+    assert calls == [1]
 
 
 def test_batches_keep_their_feeder_alive() -> None:
-    def begin() -> Any:
-        feeder = Feeder()
-        feeder.add_source("train", chunks_of([1] * 100), ["x", "y"], 4)
-        feeder.start()
-        return feeder.batches("train")
-
-    batches = begin()
+    batches = begin(Feeder(), chunks_of([1] * 100), 4)
     gc.collect()
     assert rows_of(batches) == list(range(100))
     del batches
@@ -528,9 +489,8 @@ def test_batches_keep_their_feeder_alive() -> None:
 def test_an_error_in_the_loop_ends_the_threads() -> None:
     def loop() -> None:
         with Feeder() as feeder:
-            feeder.add_source("train", endless(), ["x", "y"], 4)
-            feeder.start()
-            for _ in feeder.batches("train"):
+            batches = begin(feeder, endless(), 4)
+            for _ in batches:
                 raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -600,9 +560,8 @@ next(iter(feeder.batches("never")))
 
 def test_a_forked_process_is_told_that_the_threads_are_not_there() -> None:
     feeder = Feeder()
-    feeder.add_source("train", endless(), ["x", "y"], 4)
-    feeder.start()
-    iteration = iter(feeder.batches("train"))
+    batches = begin(feeder, endless(), 4)
+    iteration = iter(batches)
     next(iteration)
     read, write = os.pipe()
     with warnings.catch_warnings():
@@ -611,9 +570,9 @@ def test_a_forked_process_is_told_that_the_threads_are_not_there() -> None:
     if not pid:
         signal.alarm(int(PATIENCE_S))
         texts = []
-        for begin in (lambda: next(iteration), lambda: iter(feeder.batches("train"))):
+        for attempt in (lambda: next(iteration), lambda: iter(batches)):
             try:
-                begin()
+                attempt()
             except ConfigError as error:
                 texts.append(str(error))
         stopped = feeder.stop()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loaders.feeding import Gate, chunks_of, endless, none_left, rows_of
+from loaders.feeding import Gate, begin, chunks_of, endless, none_left, rows_of
 from tfds_torch import Feeder
 from tfds_torch.errors import StallError
 from tfds_torch.loaders.feed_options import FeedLimits
@@ -66,10 +66,9 @@ def test_a_status_is_due_every_minute() -> None:
 def test_a_slow_input_is_a_warning_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
     with Feeder(limits=FeedLimits(slow_s=0.01)) as feeder:
-        feeder.add_source("train", gate, ["x", "y"], 3, num_threads=1, timeout_s=0.2)
-        feeder.start()
+        batches = begin(feeder, gate, 3, num_threads=1, timeout_s=0.2)
         with pytest.raises(StallError):
-            next(iter(feeder.batches("train")))
+            next(iter(batches))
         gate.let(StopIteration())
     assert none_left()
     slow = [r for r in caplog.records if "source 'train': data input is slow: (still) no data in 0 s" in r.message]
@@ -80,9 +79,7 @@ def test_a_slow_input_is_a_warning_again_and_again(caplog: pytest.LogCaptureFixt
 def test_a_queue_that_lags_behind_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     clock, gate = Clock(), Gate()
     with Feeder(clock=clock) as feeder:
-        feeder.add_source("train", gate, ["x", "y"], 3, num_threads=1)
-        feeder.start()
-        iteration = iter(feeder.batches("train"))
+        iteration = iter(begin(feeder, gate, 3, num_threads=1))
         for number in range(4):
             gate.let(*chunks_of([3], 3 * number))
             next(iteration)
@@ -96,9 +93,8 @@ def test_a_queue_that_lags_behind_is_a_warning(caplog: pytest.LogCaptureFixture)
 def test_a_full_queue_is_told_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with Feeder() as feeder:
-        feeder.add_source("train", chunks_of([3] * 50), ["x", "y"], 3, max_buffered_chunks=1)
-        feeder.start()
-        assert len(rows_of(feeder.batches("train"))) == 150
+        batches = begin(feeder, chunks_of([3] * 50), 3, max_buffered_chunks=1)
+        assert len(rows_of(batches)) == 150
     full = [record for record in caplog.records if "source 'train': the queue is full" in record.message]
     assert full
     assert {record.levelno for record in full} == {logging.DEBUG}
@@ -106,56 +102,54 @@ def test_a_full_queue_is_told_at_debug(caplog: pytest.LogCaptureFixture) -> None
 
 def test_a_status_line_comes_every_minute_and_at_stop(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    clock, told = Clock(), []
+    clock, calls = Clock(), []
     with Feeder(clock=clock) as feeder:
-        feeder.add_logger(told.append)
-        feeder.add_source("train", fetching_at(clock, [110, 150, 161, 165, 230]), ["x", "y"], 3, num_threads=1)
-        feeder.start()
+        feeder.add_logger(calls.append)
+        begin(feeder, fetching_at(clock, [110, 150, 161, 165, 230]), 3, num_threads=1)
         assert len(rows_of(feeder.batches("train"))) == 15
         clock.now = 240.0
     lines = [record.message for record in caplog.records if record.levelno == logging.INFO]
-    assert len(lines) == len(told) == 3
+    assert len(lines) == len(calls) == 3
     assert lines[0].startswith("source 'train': 0 examples/s, queue size ")
-    assert [line["examples"] for line in told] == [9, 15, 15]
-    assert [line["elapsed_s"] for line in told] == [61, 130, 140]
-    assert told[0]["recent_examples_per_s"] == pytest.approx(9 / 61)
-    assert told[1]["recent_examples_per_s"] == pytest.approx(6 / 69)
-    assert told[2]["recent_examples_per_s"] == 0
-    assert told[1]["fetch_s"] == 130
+    assert [line["examples"] for line in calls] == [9, 15, 15]
+    assert [line["elapsed_s"] for line in calls] == [61, 130, 140]
+    assert calls[0]["recent_examples_per_s"] == pytest.approx(9 / 61)
+    assert calls[1]["recent_examples_per_s"] == pytest.approx(6 / 69)
+    assert calls[2]["recent_examples_per_s"] == 0
+    assert calls[1]["fetch_s"] == 130
     keys = {"source", "chunks", "batches", "queue_size", "elapsed_s", "fetch_s", "enqueue_s", "examples_per_s"}
-    assert keys <= set(told[0])
+    assert keys <= set(calls[0])
 
 
 def test_a_logger_that_fails_is_reported_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    clock, told = Clock(), []
+    clock, calls = Clock(), []
 
     def failing(figures: dict[str, Any]) -> None:
         raise OSError("the collector is away")
 
     with Feeder(clock=clock) as feeder:
         feeder.add_logger(failing)
-        feeder.add_logger(told.append)
-        feeder.add_source("train", fetching_at(clock, [200, 300, 400]), ["x", "y"], 3, num_threads=1)
-        feeder.start()
-        assert len(rows_of(feeder.batches("train"))) == 9
-    assert len(told) == 4
+        feeder.add_logger(calls.append)
+        batches = begin(feeder, fetching_at(clock, [200, 300, 400]), 3, num_threads=1)
+        assert len(rows_of(batches)) == 9
+    assert len(calls) == 4
     reports = [record for record in caplog.records if "failed; the feed goes on" in record.message]
     assert len(reports) == 4
     assert all(record.exc_info is not None and record.exc_info[0] is OSError for record in reports)
 
 
 def test_stop_tells_the_status_of_a_run_once() -> None:
-    told: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     feeder = Feeder()
-    feeder.add_logger(told.append)
+    feeder.add_logger(calls.append)
     feeder.add_source("train", endless(), ["x", "y"], 3)
     feeder.add_source("test", chunks_of([3]), ["x", "y"], 3)
     feeder.start()
     assert feeder.stop("train")
-    assert [figures["source"] for figures in told] == ["train"]
+    assert [figures["source"] for figures in calls] == ["train"]
     assert feeder.stop()
     feeder.close()
-    assert [figures["source"] for figures in told] == ["train", "test"]
+    assert [figures["source"] for figures in calls] == ["train", "test"]
 
 
 # Figures

@@ -203,9 +203,9 @@ def test_stats_count_by_stage_and_worker(caplog: pytest.LogCaptureFixture) -> No
     assert [worker.batches for worker in stats.workers] == [6, 6]
     assert stats.fetch_s > 0
     assert stats.waiting_s > 0
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("tfds_torch")]
-    assert told[0].startswith("numbers: 2 workers, pids [")
-    assert told[-1].startswith(f"numbers: {NUM_ITEMS} batches")
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("tfds_torch")]
+    assert messages[0].startswith("numbers: 2 workers, pids [")
+    assert messages[-1].startswith(f"numbers: {NUM_ITEMS} batches")
 
 
 def test_a_loader_travels_as_its_arguments() -> None:

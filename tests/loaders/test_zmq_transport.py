@@ -107,8 +107,8 @@ def test_a_hostile_peer_is_rejected_and_counted(
         assert loader.num_rejected >= 3
     assert loader.num_rejected >= 3, "they stay counted"
     assert not canary.exists()
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert any(text.startswith("The socket of worker 1 has rejected ") for text in told)
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert any(text.startswith("The socket of worker 1 has rejected ") for text in messages)
 
 
 def test_what_was_rejected_stays_counted_when_everything_is_killed(sockets: Path, tmp_path: Path) -> None:

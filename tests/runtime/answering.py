@@ -85,22 +85,22 @@ def only_if_there(path: str) -> Callable[[Any], Any]:
 # Lives
 
 
-def ask_and_block(told: Any, work: str) -> None:
+def ask_and_block(replies: Any, work: str) -> None:
     """Tells the pid of what answers, forks a process that lives on, and then waits, for an answer or just so."""
     process = FreshProcess(calls)
     pid = process.ask(("who",))[0]
     fork = multiprocessing.get_context("fork")
     forked = fork.Process(target=threading.Event().wait)
     forked.start()
-    told.send((pid, forked.pid))
+    replies.send((pid, forked.pid))
     if work:
         process.ask(("tell_and_wait", work))
     threading.Event().wait()
 
 
-def ask_from_a_daemon(told: Any) -> None:
+def ask_from_a_daemon(replies: Any) -> None:
     process = FreshProcess(calls)
-    told.send((multiprocessing.current_process().daemon, process.ask(("who",))[0], os.getpid()))
+    replies.send((multiprocessing.current_process().daemon, process.ask(("who",))[0], os.getpid()))
 
 
 def ask_across_a_fork() -> None:

@@ -144,21 +144,21 @@ def test_work_that_cannot_be_unpickled_is_told_with_its_traceback() -> None:
     assert file is not None
     os.write(file, b"Traceback ...\nModuleNotFoundError: No module named 'mine'")
     os.close(file)
-    told = WorkerFaults(ErrorContext("digits"), StageMetrics(1), output, 5.0, True).describe_deaths(
+    message = WorkerFaults(ErrorContext("digits"), StageMetrics(1), output, 5.0, True).describe_deaths(
         [(0, 7, NOT_LOADED)]
     )
-    assert told.startswith(
+    assert message.startswith(
         "Worker 0 (pid 7) could not begin: it cannot unpickle the dataset, or a function that it was"
     )
-    assert "Define what it needs in a module that it can import, or start workers with multiproc" in told
-    assert told.endswith("ModuleNotFoundError: No module named 'mine'")
+    assert "Define what it needs in a module that it can import, or start workers with multiproc" in message
+    assert message.endswith("ModuleNotFoundError: No module named 'mine'")
 
 
 def test_a_worker_that_has_not_begun_in_time_may_be_importing_the_script() -> None:
     faults = WorkerFaults(ErrorContext("digits"), StageMetrics(1), WorkerOutput(1), 5.0, True)
-    told = faults.describe_stall([os.getpid()], 0)
-    assert "has not begun to read digits." in told
-    assert "It may still import the script. A worker that is not forked imports the script anew" in told
+    message = faults.describe_stall([os.getpid()], 0)
+    assert "has not begun to read digits." in message
+    assert "It may still import the script. A worker that is not forked imports the script anew" in message
 
 
 def test_a_fork_server_that_ends_with_the_script_is_told_with_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,10 +119,10 @@ def test_a_step_that_ends_at_the_very_limit_is_a_result_or_a_stall_and_nothing_c
 
 @pytest.mark.timeout(60)
 def test_the_time_between_two_steps_does_not_count() -> None:
-    told = threading.Event()
-    watchdog = Watchdog(0.1, lambda stack: told.set() or "stalled")
+    described = threading.Event()
+    watchdog = Watchdog(0.1, lambda stack: described.set() or "stalled")
     watchdog.run(int)
-    assert not told.wait(0.5)
+    assert not described.wait(0.5)
     with pytest.raises(StallError):
         watchdog.run(sleep)
     watchdog.close()

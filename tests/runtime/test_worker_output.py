@@ -62,9 +62,9 @@ def test_a_crash_tells_its_stack() -> None:
     process, output, _ = start(crash)
     process.join()
     assert process.exitcode == -signal.SIGSEGV
-    told = output.last_lines(1)
-    assert told.startswith("Fatal Python error: Segmentation fault")
-    assert "in crash" in told
+    message = output.last_lines(1)
+    assert message.startswith("Fatal Python error: Segmentation fault")
+    assert "in crash" in message
 
 
 def test_a_worker_tells_its_stack_as_often_as_it_is_asked() -> None:
