@@ -126,45 +126,6 @@ def test_examples_are_consecutive_cuts_of_the_passes(dealt: tuple[EpochPlan, lis
         assert (assigned.num_valid, assigned.num_fill, assigned.num_available) == (num_valid, num_fill, num_valid)
 
 
-@settings(max_examples=150, deadline=None)
-@given(dealt_examples())
-def test_examples_reads_every_example_once_per_pass(dealt: tuple[EpochPlan, list[int], int]) -> None:
-    plan, file_lengths, epoch = dealt
-    assignments = [deal_examples(here, file_lengths, epoch) for here in pipelines(plan)]
-    times = Counter(example for assigned in assignments for example in read(assigned.valid))
-    everything = {(file, position) for file, length in enumerate(file_lengths) for position in range(length)}
-    assert set(times) <= everything
-    if plan.remainder is Remainder.DROP:
-        assert sum(times.values()) == plan.num_valid
-        assert max(times.values(), default=0) <= plan.num_passes
-    else:
-        assert times == dict.fromkeys(everything, plan.num_passes)
-
-
-@settings(max_examples=150, deadline=None)
-@given(dealt_examples())
-def test_fill_exists_only_for_wrap_and_pad_and_comes_evenly(dealt: tuple[EpochPlan, list[int], int]) -> None:
-    plan, file_lengths, epoch = dealt
-    assignments = [deal_examples(here, file_lengths, epoch) for here in pipelines(plan)]
-    times = Counter(example for assigned in assignments for example in read(assigned.fill))
-    own, size = plan.num_examples * plan.num_passes, plan.global_batch_size
-    fills = plan.remainder in (Remainder.WRAP, Remainder.PAD)
-    assert sum(times.values()) == (-own % size if fills else 0)
-    if times:  # No example twice before all have come once.
-        assert max(times.values()) == -(-sum(times.values()) // plan.num_examples)
-
-
-@settings(max_examples=150, deadline=None)
-@given(dealt_examples())
-def test_no_shard_range_is_empty_or_outside_its_file(dealt: tuple[EpochPlan, list[int], int]) -> None:
-    plan, file_lengths, epoch = dealt
-    for here in pipelines(plan):
-        assigned = deal_examples(here, file_lengths, epoch)
-        for each in assigned.valid + assigned.fill:
-            assert 0 <= each.start < each.stop <= file_lengths[each.file]
-            assert len(each) == each.stop - each.start
-
-
 def training_plan(num_examples: int, batch_size: int, world: World, **more: object) -> EpochPlan:
     arguments = {"remainder": Remainder.WRAP, "shuffle": True, **more}
     return EpochPlan(num_examples, world, batch_size, is_training=True, **arguments)  # type: ignore[arg-type]
@@ -194,20 +155,6 @@ def test_a_single_file_is_cut_between_the_pipelines() -> None:
 
 def test_a_share_of_nothing_is_empty() -> None:
     assert deal_examples(evaluation_plan(0, 4, World()), [], 0) == Assignment((), (), 0)
-
-
-def test_wrapped_examples_are_the_first_of_the_next_epoch() -> None:
-    plan, file_lengths = training_plan(10, 4, World()), [3, 3, 2, 2]
-    fill = read(deal_examples(plan, file_lengths, 0).fill)
-    assert len(fill) == 2
-    assert fill == read(deal_examples(plan, file_lengths, 1).valid)[:2]
-
-
-def test_the_order_of_files_changes_with_every_pass() -> None:
-    plan = training_plan(64, 8, World(), repeats=4)
-    assigned = read(deal_examples(plan, [8] * 8, 0).valid)
-    passes = [[file for file, _ in assigned[i : i + 64]] for i in range(0, 256, 64)]
-    assert len({tuple(files) for files in passes}) == 4
 
 
 def pipelines_of_a_file(plan: EpochPlan, file_lengths: list[int], num_epochs: int, file: int) -> set[int]:
@@ -281,28 +228,6 @@ def test_files_gives_each_pipeline_every_nth_file_of_the_row(dealt: tuple[EpochP
         assert read(assigned.valid) == expected
         assert assigned.fill == ()
         assert assigned.num_available == sum(file_lengths[f] for j in range(k) for f in dealt_in(epoch * k + j))
-
-
-@settings(max_examples=150, deadline=None)
-@given(dealt_files())
-def test_files_offers_every_example_once_per_pass(dealt: tuple[EpochPlan, list[int], int]) -> None:
-    plan, file_lengths, epoch = dealt
-    assignments = [deal_files(here, file_lengths, epoch) for here in pipelines(plan)]
-    assert sum(assigned.num_available for assigned in assignments) == plan.num_examples * plan.num_passes
-    assert sum(assigned.num_valid for assigned in assignments) == plan.num_samples * plan.world.num_replicas
-
-
-@settings(max_examples=100, deadline=None)
-@given(dealt_files())
-def test_files_never_reads_an_example_twice_where_a_pipeline_has_enough(
-    dealt: tuple[EpochPlan, list[int], int],
-) -> None:
-    plan, file_lengths, epoch = dealt
-    assignments = [deal_files(here, file_lengths, epoch) for here in pipelines(plan)]
-    times = Counter(
-        e for assigned in assignments if assigned.num_valid <= assigned.num_available for e in read(assigned.valid)
-    )
-    assert max(times.values(), default=0) <= plan.num_passes
 
 
 @pytest.mark.parametrize("repeats", [1, 3])

@@ -140,25 +140,6 @@ def test_lengths_are_exact_equal_on_all_ranks_and_need_no_workers(plan: EpochPla
         assert here.num_samples == len(replace(here, delivery=Delivery.SAMPLE)) == num_samples
 
 
-@settings(max_examples=100, deadline=None)
-@given(SMALL_PLANS, EPOCHS)
-def test_len_counts_what_is_really_yielded(plan: EpochPlan, epoch: int) -> None:
-    for here in ranks(plan):
-        batches = [here.batch(epoch, number) for number in range(here.num_batches)]
-        assert len(replace(here, delivery=Delivery.BATCH)) == len(batches)
-        assert len(replace(here, delivery=Delivery.SAMPLE)) == sum(len(batch.index) for batch in batches)
-
-
-@settings(max_examples=60, deadline=None)
-@given(SMALL_PLANS, EPOCHS)
-def test_every_batch_is_full_except_the_last_one_kept(plan: EpochPlan, epoch: int) -> None:
-    for here in ranks(plan):
-        sizes = [len(here.batch(epoch, number).index) for number in range(here.num_batches)]
-        full = sizes[:-1] if plan.remainder is Remainder.KEEP else sizes
-        assert set(full) <= {plan.batch_size}
-        assert all(1 <= size <= plan.batch_size for size in sizes)
-
-
 # Independence of workers, of ranks, of the place where an epoch is taken up again.
 
 
@@ -177,19 +158,6 @@ def test_the_sequence_of_a_rank_is_the_same_for_any_workers_also_after_a_resume(
     workers = range(plan.world.num_workers)
     numbers = [list(at(plan, plan.world.rank, worker).worker_batches(start_batch)) for worker in workers]
     assert collect_round_robin(numbers) == list(range(start_batch, plan.num_batches))
-
-
-@settings(max_examples=100, deadline=None)
-@given(resumed_plans())
-def test_workers_share_the_batches_without_gap_or_overlap(resumed: tuple[EpochPlan, int]) -> None:
-    plan, start_batch = resumed
-    seen = np.zeros(plan.num_batches, int)
-    for worker in range(plan.world.num_workers):
-        numbers = at(plan, plan.world.rank, worker).worker_batches(start_batch)
-        seen[numbers.start : numbers.stop : numbers.step] += 1
-        assert len(numbers) == len(np.arange(start_batch, plan.num_batches)[worker :: plan.world.num_workers])
-    assert (seen[:start_batch] == 0).all()
-    assert (seen[start_batch:] == 1).all()
 
 
 def test_a_resume_at_every_batch_with_any_workers_gives_the_same_tail() -> None:
@@ -260,38 +228,12 @@ def test_wrap_fills_the_last_batch_with_the_first_examples_of_the_next_pass() ->
     assert plan.batch(1, 0).index.tolist() == following[:4]  # The next epoch begins with them.
 
 
-def test_wrap_over_more_than_a_pass_goes_on_with_the_pass_after_it() -> None:
-    plan = training_plan(3, 8)
-    batch = plan.batch(0, 0)
-    orders = [order_of_pass(plan, number).tolist() for number in range(3)]
-    assert batch.index.tolist() == orders[0] + orders[1] + orders[2][:2]
-    assert batch.pass_number.tolist() == [0] * 3 + [1] * 3 + [2] * 2
-    assert batch.valid.all()
-
-
 def test_pad_fills_with_the_examples_of_the_same_pass_marked_invalid() -> None:
     plan = evaluation_plan(5, 2, World(0, 4))
     batches = [here.batch(0, 0) for here in ranks(plan)]
     assert [batch.index.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 0], [1, 2]]
     assert [batch.valid.tolist() for batch in batches] == [[True] * 2, [True] * 2, [True, False], [False] * 2]
     assert {number for batch in batches for number in batch.pass_number.tolist()} == {0}
-
-
-def test_pad_with_shuffle_repeats_the_shuffled_order_from_its_start() -> None:
-    plan = evaluation_plan(3, 8, remainder=Remainder.PAD, shuffle=True)
-    order = order_of_pass(plan, 6).tolist()
-    batch = plan.batch(6, 0)
-    assert batch.index.tolist() == (order * 3)[:8]
-    assert batch.valid.tolist() == [True] * 3 + [False] * 5
-
-
-def test_padding_after_several_passes_repeats_the_last_one() -> None:
-    plan = training_plan(5, 4, remainder=Remainder.PAD, repeats=2)
-    last = order_of_pass(plan, 3).tolist()
-    batch = plan.batch(1, 2)
-    assert batch.index.tolist() == [*last[3:], *last[:2]]
-    assert batch.pass_number.tolist() == [3] * 4
-    assert batch.valid.tolist() == [True, True, False, False]
 
 
 def test_keep_leaves_the_last_batch_short() -> None:
@@ -553,15 +495,3 @@ def test_any_slots_in_any_arrangement_give_their_examples(plan: EpochPlan, epoch
         assert np.array_equal(found.index, expected.index[slots])
         assert np.array_equal(found.pass_number, expected.pass_number[slots])
         assert np.array_equal(found.valid, expected.valid[slots])
-
-
-def test_keep_with_repeats_counts_every_pass() -> None:
-    plan = training_plan(10, 4, remainder=Remainder.KEEP, repeats=3)
-    assert plan.num_samples == len(plan) == sum(map(len, index_of(plan))) == 30
-
-
-def test_an_iteration_may_begin_at_the_epochs_end_and_no_later() -> None:
-    plan = training_plan(10, 4)
-    assert list(plan.worker_batches(3)) == []
-    with pytest.raises(ConfigError, match=r"start_batch=4 must be in 0\.\.3, the batches of an epoch"):
-        plan.worker_batches(4)

@@ -32,7 +32,7 @@ from plan.shuffle_statistics import (
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan import order
-from tfds_torch.plan.order import epoch_order, order_at
+from tfds_torch.plan.order import BlockShuffle, block_order_at, epoch_order, order_at
 
 AROUND_POWERS_OF_TWO = sorted({2**e + d for e in range(18) for d in (-1, 0, 1)})
 SIZES = [
@@ -59,6 +59,15 @@ SIZES = [
 ]
 SEEDS = st.integers(0, 2**63)
 PASSES = st.integers(0, 10**6)
+
+
+def in_blocks(*sizes: int) -> Callable[..., NDArray[np.int64]]:
+    """Returns a function like `epoch_order`, of a block order."""
+
+    def slice_of(num_examples: int, seed: int, pass_number: int, start: int, stop: int) -> NDArray[np.int64]:
+        return block_order_at(np.arange(start, stop), num_examples, seed, pass_number, BlockShuffle(*sizes))
+
+    return slice_of
 
 
 # A permutation, whole or in slices.
@@ -110,11 +119,19 @@ def test_any_positions_in_any_arrangement_give_the_same_examples(
     assert ((slice_ >= 0) & (slice_ < num_examples)).all()
 
 
-@pytest.mark.parametrize("num_examples", [10**9, 10**12, 10**12 + 39, 2**40, 2**62 - 1])
+@pytest.mark.parametrize(
+    ("slice_of", "num_examples"),
+    [
+        *((epoch_order, size) for size in (10**9, 10**12, 10**12 + 39, 2**40, 2**62 - 1)),
+        *((in_blocks(256, 32), size) for size in (10**9, 10**10 + 7, 2**60)),
+    ],
+)
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
-def test_a_large_slice_of_a_huge_order_repeats_nothing(num_examples: int, place: str) -> None:
+def test_a_large_slice_of_a_huge_order_repeats_nothing(
+    slice_of: Callable[..., NDArray[np.int64]], num_examples: int, place: str
+) -> None:
     start = {"start": 0, "middle": num_examples // 2, "end": num_examples - 200_000}[place]
-    examples = epoch_order(num_examples, 42, 0, start, start + 200_000)
+    examples = slice_of(num_examples, 42, 0, start, start + 200_000)
     assert len(np.unique(examples)) == 200_000
     assert 0 <= examples.min() <= examples.max() < num_examples
 
@@ -125,24 +142,37 @@ def test_disjoint_slices_of_a_huge_order_are_disjoint() -> None:
     assert len(np.unique(examples)) == len(examples)
 
 
-def peak_bytes(num_examples: int, size: int) -> int:
+def peak_bytes(slice_of: Callable[..., NDArray[np.int64]], num_examples: int, size: int) -> int:
     start = (num_examples - size) // 2
     tracemalloc.start()
     try:
-        epoch_order(num_examples, 42, 0, start, start + size)
+        slice_of(num_examples, 42, 0, start, start + size)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    ("slice_of", "once_bytes", "each_bytes"),
+    [
+        (epoch_order, 20_000, 100),
+        # 4,096 hashes, where there are few blocks.
+        *((in_blocks(*sizes), 250_000, 150) for sizes in ((256, 32), (10**5, 10**4), (4, 16))),
+    ],
+)
 @pytest.mark.parametrize("num_examples", [10**5, 10**6, 10**9, 10**12])
-def test_a_slice_costs_memory_for_itself_only(num_examples: int) -> None:
-    peak_bytes(num_examples, 10)  # Whatever is allocated once.
-    assert peak_bytes(num_examples, 1) < 20_000
-    assert peak_bytes(num_examples, 10_000) < 20_000 + 100 * 10_000
+def test_a_slice_costs_memory_for_itself_only(
+    slice_of: Callable[..., NDArray[np.int64]], once_bytes: int, each_bytes: int, num_examples: int
+) -> None:
+    peak_bytes(slice_of, num_examples, 10)  # Whatever is allocated once.
+    assert peak_bytes(slice_of, num_examples, 1) < once_bytes
+    assert peak_bytes(slice_of, num_examples, 10_000) < once_bytes + each_bytes * 10_000
 
 
-def test_the_work_for_a_slice_does_not_grow_with_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("slice_of", "num_networks"), [(epoch_order, 1), (in_blocks(256, 32), 2)])
+def test_the_work_for_a_slice_does_not_grow_with_the_order(
+    monkeypatch: pytest.MonkeyPatch, slice_of: Callable[..., NDArray[np.int64]], num_networks: int
+) -> None:
     hashed: list[int] = []
     hash_values = order.hash_with_key
 
@@ -151,20 +181,28 @@ def test_the_work_for_a_slice_does_not_grow_with_the_order(monkeypatch: pytest.M
         return hash_values(values, key)
 
     monkeypatch.setattr(order, "hash_with_key", count)
-    for num_examples in (4097, 10**6, 10**9, 10**12):
+    for num_examples in (*((4097, 10**6) if num_networks == 1 else ()), 10**7, 10**9, 10**12):
         hashed.clear()
-        epoch_order(num_examples, 42, 0, 1000, 2000)
-        # Eight rounds, and again for those that fall outside: less than a in a * b.
-        assert sum(hashed) < 8 * 1000 * 1.2
+        slice_of(num_examples, 42, 0, 1000, 2000)
+        # Eight rounds of each network, and again for those that fall outside: less than a in a * b.
+        assert sum(hashed) < num_networks * 8 * 1000 * 1.2
 
 
 # An order of its own for every seed, pass and size; and the same one for ever.
 
 
-@pytest.mark.parametrize("num_examples", [20, 5000, 10**12])
-def test_every_seed_and_pass_has_an_order_of_its_own(num_examples: int) -> None:
-    keys = [(seed, pass_number) for seed in [*range(40), 2**31, 2**32, 2**63, 2**64] for pass_number in range(40)]
-    orders = {epoch_order(num_examples, seed, number, 0, 20).tobytes() for seed, number in keys}
+@pytest.mark.parametrize(
+    ("slice_of", "num_examples"),
+    [
+        *((epoch_order, size) for size in (20, 5000, 10**12)),
+        *((in_blocks(16, 4), size) for size in (200, 5000, 10**12)),
+    ],
+)
+def test_every_seed_and_pass_has_an_order_of_its_own(
+    slice_of: Callable[..., NDArray[np.int64]], num_examples: int
+) -> None:
+    keys = [(seed, pass_number) for seed in [*range(20), 2**31, 2**32, 2**63, 2**64] for pass_number in range(20)]
+    orders = {slice_of(num_examples, seed, number, 0, 20).tobytes() for seed, number in keys}
     assert len(orders) == len(keys)
 
 

@@ -2,13 +2,12 @@
 
 import pickle
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan.oracle import collect_round_robin, plans, write_out
+from plan.oracle import plans
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder
@@ -40,24 +39,6 @@ def test_the_examples_are_those_of_the_workers_batches_in_order(
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(order))] * 2)))
     assert order.planned(start, stop).index.dtype == np.int64
     assert order.planned(start, stop).index.tolist() == index[start:stop]
-
-
-@settings(max_examples=100, deadline=None)
-@given(SMALL_PLANS, EPOCHS, st.data())
-def test_the_workers_of_a_rank_taken_in_turn_deliver_the_ranks_batches(
-    plan: EpochPlan, epoch: int, data: st.DataObject
-) -> None:
-    start_batch = data.draw(st.integers(0, plan.num_batches))
-    expected = write_out(plan, epoch)
-    deliveries = []
-    for worker in range(plan.world.num_workers):
-        order = WorkerOrder(replace(plan, world=replace(plan.world, worker=worker)), epoch, start_batch)
-        ends = [min((n + 1) * plan.batch_size, len(order)) for n in range(len(order.numbers))]
-        deliveries.append([order.planned(n * plan.batch_size, end).index.tolist() for n, end in enumerate(ends)])
-    assert collect_round_robin(deliveries) == [
-        expected.batch_of_rank(number, plan.world.rank, plan.batch_size)[0]
-        for number in range(start_batch, plan.num_batches)
-    ]
 
 
 def huge_order(num_examples: int, blocks: BlockShuffle | None) -> WorkerOrder:
