@@ -1,8 +1,6 @@
 """MultiLoader over a Parser: its batches are the planned ones in every world, and its state goes on exactly."""
 
 import json
-import os
-import signal
 from itertools import product
 from typing import Any
 
@@ -139,27 +137,6 @@ def test_epochs_advance_and_obey_set_epoch(numbered_root: str) -> None:
         assert epochs() == [(8, 0), (8, 1), (8, 2)]
         with pytest.raises(ConfigError, match="epoch=-1"):
             loader.set_epoch(-1)
-
-
-def test_after_a_killed_worker_the_last_state_goes_on_exactly(numbered_root: str) -> None:
-    parser = make_parser(numbered_root, batch_size=4)
-    whole = [batch.index.tolist() for batch in MultiLoader(parser, 3, timeout_s=60.0)]
-    loader = MultiLoader(parser, 2, timeout_s=60.0)
-    iteration = iter(loader)
-    came = [next(iteration).index.tolist() for _ in range(3)]
-    os.kill(loader.worker_pids[0], signal.SIGKILL)
-    with pytest.raises(
-        WorkerError,
-        match=r"was killed by SIGKILL .* while it read numbered:1\.0\.0, split 'train', shard .*state_dict\(\)",
-    ):
-        came.extend(batch.index.tolist() for batch in iteration)
-    state = loader.state_dict()
-    rest = [batch.index.tolist() for batch in loader]
-    other = MultiLoader(parser, 3, timeout_s=60.0)
-    other.load_state_dict(state)
-    assert came[: state["batches_delivered"]] == whole[: state["batches_delivered"]]
-    assert [batch.index.tolist() for batch in other] == whole[state["batches_delivered"] :]
-    assert len(rest) == len(whole), "without a loaded state, the next epoch"
 
 
 def test_a_state_of_the_other_loader_is_taken_and_the_other_way_round(numbered_root: str) -> None:

@@ -146,12 +146,6 @@ def say(text: str) -> str:
     return "said"
 
 
-def say_and_count(text: str, stop: int) -> Iterator[int]:
-    for number in range(stop):
-        print(text, number)
-        yield number
-
-
 def say_and_wait_for_ever(text: str) -> Iterator[str]:
     print(text)
     yield "said"

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import re
 import select
 import signal
 import subprocess
@@ -52,9 +53,6 @@ def assert_gone(pid: int) -> None:
 def test_call_returns_what_the_function_returns() -> None:
     arguments: dict[str, Any] = {"word": "two", "array": [3.5, None]}
     assert call(child_functions.echo, 1, b"x", **arguments) == ((1, b"x"), arguments)
-
-
-def test_call_may_return_none() -> None:
     assert call(child_functions.nothing) is None
 
 
@@ -69,11 +67,8 @@ def test_the_process_begins_without_our_modules() -> None:
 
 
 def test_iterate_yields_all_items_in_order() -> None:
-    assert list(iterate(child_functions.count, 1000)) == list(range(1000))
-
-
-def test_iterate_over_nothing_yields_nothing() -> None:
-    assert list(iterate(child_functions.count, 0)) == []
+    for number in (0, 1000):
+        assert list(iterate(child_functions.count, number)) == list(range(number))
 
 
 def test_items_larger_than_a_pipe_come_whole() -> None:
@@ -146,18 +141,20 @@ def take_until_error(iterator: Iterator[Any]) -> tuple[list[Any], Exception | No
     return items, None
 
 
-def test_an_error_of_ours_comes_after_the_items_before_it() -> None:
-    items, error = take_until_error(iterate(child_functions.count_and_raise_ours, 3))
+@pytest.mark.parametrize(
+    ("function", "kind", "message"),
+    [
+        (child_functions.count_and_raise_ours, StallError, r"^no more$"),
+        (child_functions.count_and_raise_a_foreign_error, WorkerError, "ZeroDivisionError: at the end"),
+    ],
+)
+def test_an_error_comes_after_the_items_before_it(
+    function: Callable[[int], Iterator[int]], kind: type[Exception], message: str
+) -> None:
+    items, error = take_until_error(iterate(function, 3))
     assert items == [0, 1, 2]
-    assert type(error) is StallError
-    assert str(error) == "no more"
-
-
-def test_any_other_error_comes_after_the_items_before_it() -> None:
-    items, error = take_until_error(iterate(child_functions.count_and_raise_a_foreign_error, 3))
-    assert items == [0, 1, 2]
-    assert type(error) is WorkerError
-    assert "ZeroDivisionError: at the end" in str(error)
+    assert type(error) is kind
+    assert re.search(message, str(error))
 
 
 def test_an_iterator_that_failed_has_ended() -> None:
@@ -247,11 +244,6 @@ def test_a_killed_process_is_a_worker_error_that_names_signal_function_and_likel
     assert message.startswith("The process (pid ")
 
 
-def test_another_signal_is_named_without_the_guess() -> None:
-    with pytest.raises(WorkerError, match=r"die_by was killed by SIGUSR1 before it had finished\.$"):
-        call(child_functions.die_by, signal.SIGUSR1)  # Not SIGHUP: under nohup it is ignored.
-
-
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_process_that_just_leaves_is_a_worker_error_with_its_exit_code(code: int) -> None:
     with pytest.raises(WorkerError, match=rf"leave_with ended with exit code {code} before it had finished\.$"):
@@ -280,7 +272,7 @@ def test_a_process_killed_in_the_middle_of_a_reply_is_a_worker_error(size: int) 
     assert "killed by SIGKILL" in str(error)
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, 3, 15, 100, 5000])
+@pytest.mark.parametrize("num_bytes", [0, 3, 4, 15, 5000])
 def test_a_process_killed_while_it_writes_is_a_worker_error(num_bytes: int) -> None:
     items, error = take_until_error(iterate(child_functions.die_after_bytes_of_a_reply, num_bytes))
     assert items == ["first"]
@@ -337,14 +329,6 @@ def test_dropping_an_iterator_ends_its_process() -> None:
     pid = next(iterator)
     del iterator
     assert_gone(pid)
-
-
-def test_a_break_ends_the_process() -> None:
-    pids = []
-    for pid in iterate(child_functions.pid_then_wait_for_ever):
-        pids.append(pid)
-        break
-    assert_gone(pids[0])
 
 
 def test_a_call_leaves_no_process() -> None:
@@ -411,14 +395,6 @@ def test_prints_go_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err == "hello from the child\n"
-
-
-@pytest.mark.usefixtures("buffered")
-def test_prints_of_an_iteration_go_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
-    assert list(iterate(child_functions.say_and_count, "item", 3)) == [0, 1, 2]
-    captured = capfd.readouterr()
-    assert captured.out == ""
-    assert captured.err == "item 0\nitem 1\nitem 2\n"
 
 
 @pytest.mark.usefixtures("buffered")
@@ -514,7 +490,7 @@ def test_what_could_not_be_made_is_made_for_a_later_request(tmp_path: Path) -> N
         (("die_by", signal.SIGKILL), r"answering.calls was killed by SIGKILL \(out of memory\?\) before"),
         (("die_by", signal.SIGTERM), r"answering.calls was killed by SIGTERM \(it was asked to end.*\) before"),
         (("leave_with", 3), "answering.calls ended with exit code 3 before"),
-        *((("die_after_bytes_of_a_reply", n), "killed by SIGKILL") for n in (1, 7, 8, 9, 5000)),
+        (("die_after_bytes_of_a_reply", 5000), "killed by SIGKILL"),
     ],
 )
 def test_a_death_is_a_worker_error_and_the_next_request_starts_another(
