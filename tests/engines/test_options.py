@@ -164,7 +164,18 @@ def test_an_unknown_example_size_leaves_the_buffer_as_asked() -> None:
     assert ReadOptions().shuffle_buffer_of_worker(1, mean_example_bytes=0) == 8192
 
 
-# What tf.data is told.
+def test_the_window_of_blocks_is_the_shuffle_buffer() -> None:
+    def window(shuffle_buffer: int) -> int:
+        blocks = ReadOptions(block_records=100, shuffle_buffer=shuffle_buffer).blocks
+        assert blocks is not None
+        assert blocks.block_records == 100
+        return blocks.window_blocks
+
+    assert ReadOptions().blocks is None
+    assert [window(size) for size in (1, 100, 199, 200, 8192)] == [1, 1, 1, 2, 81]
+
+
+# The options of tf.data.
 
 
 def test_tf_data_runs_without_autotune_in_order_and_in_its_own_threads() -> None:

@@ -478,7 +478,9 @@ def test_a_stuck_builder_is_not_waited_for(
     monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.05)
     parser = open_parser(small, cache)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert f"process 4321 on elsewhere that builds {path} has said nothing for 0 s: it is stuck. End it, and" in line
+    assert (
+        f"process 4321 on elsewhere that builds {path} has reported nothing for 0 s: it is stuck. End it, and" in line
+    )
     assert_reads_right(parser, small)
     assert [entry.state for entry in list_caches(cache.folder)] == ["building"]
     assert clear_caches(cache.folder) == []

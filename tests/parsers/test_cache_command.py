@@ -183,4 +183,4 @@ def test_an_output_that_is_full_is_a_failure_that_says_so(
 
     monkeypatch.setattr(sys.stdout, "write", refuse)
     assert run([*words, "--folder", str(folder)]) == 1
-    assert "this cannot be told: No space left on device." in capfd.readouterr().err
+    assert "this cannot be printed: No space left on device." in capfd.readouterr().err

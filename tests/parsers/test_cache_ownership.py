@@ -207,7 +207,7 @@ def test_a_status_that_is_a_fifo_does_not_hang_those_that_wait(
     with FileLock(lock_path(path)):
         parser = open_parser(small, folder)
     (line,) = lines_of(caplog)
-    assert f"the process that builds {path} has said nothing for 0 s: it is stuck" in line
+    assert f"the process that builds {path} has reported nothing for 0 s: it is stuck" in line
     assert_reads_right(parser, small)
 
 

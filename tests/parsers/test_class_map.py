@@ -95,7 +95,7 @@ def test_a_pickle_runs_no_code(tmp_path: Path, protocol: int) -> None:
         (b"", "cannot be unpickled: EOFError"),
         (pickle.dumps(NEXT)[:-20], "cannot be unpickled: "),
         (b"cat\ndog\n", "cannot be unpickled: "),
-        (pickle.dumps(["cat", "dog"]), "holds no dict but list: it must map classes to labels."),
+        (pickle.dumps(["cat", "dog"]), "holds list, not a dict: it must map classes to labels."),
         (pickle.dumps(np.float64(3)), "cannot be unpickled: UnpicklingError: it refers to numpy"),
         (pickle.dumps({}), "is empty: it needs a label for every class."),
         (pickle.dumps({"cat": -1}), "maps 'cat' to -1: labels are integers >= 0."),
@@ -114,7 +114,7 @@ def test_a_pickle_that_is_no_class_map_is_refused(tmp_path: Path, content: bytes
         (b"cat\n\ndog", ": line 2 is empty. Every line holds a class name."),
         (b"\ncat", ": line 1 is empty. Every line holds a class name."),
         (b"cat\ndog\n cat", " has the class 'cat' twice, in lines 1 and 3."),
-        (b"cat\n\xff", " is no UTF-8 text: "),
+        (b"cat\n\xff", " is not UTF-8 text: "),
     ],
 )
 def test_a_text_that_is_no_class_map_is_refused(tmp_path: Path, content: bytes, message: str) -> None:

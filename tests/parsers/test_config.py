@@ -151,7 +151,7 @@ def test_a_target_key_may_be_a_list(tmp_path: Path, demo_digits: Path) -> None:
     assert config.make_parser(demo_digits).class_names == ["label"]
     for text in ("'label,image'", "['label', 'image']"):
         several = load_config(write(tmp_path, f"name = 'digits'\ntarget_key = {text}"))
-        with pytest.raises(ConfigError, match="the target field 'image' is no scalar number"):
+        with pytest.raises(ConfigError, match="the target field 'image' is not a scalar number"):
             several.make_parser(demo_digits)
 
 
@@ -291,10 +291,10 @@ def test_every_number_has_a_bound(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", " does not say which dataset it is about: it needs a line such as name = 'cifar10'."),
-        ("a =", " is no valid TOML: Invalid value"),
-        ("name = 'x'\nname = 'y'", " is no valid TOML: Cannot overwrite a value"),
+        ("a =", " is not valid TOML: Invalid value"),
+        ("name = 'x'\nname = 'y'", " is not valid TOML: Cannot overwrite a value"),
         ("a = " + "[" * 3000, " is nested too deeply."),
-        (f"# {'x' * 2**16}", " is larger than 64 KiB: that is no config."),
+        (f"# {'x' * 2**16}", " is larger than 64 KiB: that is not a config."),
     ],
 )
 def test_a_file_that_is_no_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -304,7 +304,7 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, text: str, message:
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"name = '\xff'")
-    with pytest.raises(ConfigError, match="is no UTF-8 text"):
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
         load_config(path)
 
 

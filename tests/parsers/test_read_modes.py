@@ -104,14 +104,3 @@ def test_blocks_are_for_mode_index(datasets: Datasets) -> None:
     assert "the read mode is 'files'." in message
     message = refusal(open_remote(datasets.root, **TRAINING, read=blocks))
     assert "is remote, so 'index' cannot be used" in message
-
-
-def test_the_window_of_blocks_is_the_shuffle_buffer() -> None:
-    def window(shuffle_buffer: int) -> int:
-        blocks = ReadOptions(block_records=100, shuffle_buffer=shuffle_buffer).blocks
-        assert blocks is not None
-        assert blocks.block_records == 100
-        return blocks.window_blocks
-
-    assert ReadOptions().blocks is None
-    assert [window(size) for size in (1, 100, 199, 200, 8192)] == [1, 1, 1, 2, 81]

@@ -57,7 +57,7 @@ def _are_only_copied(request: ReadRequest, order: SampleOrder, decoder: ChunkDec
     """Whether examples are stored as they are delivered; their number and the first batch tell it."""
     try:
         columns = request.source.read(np.empty(0, np.int64), request.content.keys)
-    except TfdsTorchError:  # Whoever reads an example says it.
+    except TfdsTorchError:  # Reading an example reports it.
         return False
     return decoder.only_copies(columns, order.sample_keys(0, min(request.plan.batch_size, len(order))))
 

@@ -33,7 +33,7 @@ class FieldDecoder(Protocol):
         """Returns n values, an array [n, ...] or a list, of n encoded values of each stored field.
 
         Raises:
-            ValueError: a value cannot be decoded; the message is a sentence that says why.
+            ValueError: a value cannot be decoded; the message is a sentence with the reason.
         """
 
 
@@ -291,8 +291,8 @@ class ChunkDecoder:
 def describe(error: BaseException) -> str:
     """Returns an error as a sentence."""
     text = " ".join(str(error).split()) or type(error).__name__
-    said = text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
-    return said if said.endswith(".") else f"{said}."
+    sentence = text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
+    return sentence if sentence.endswith(".") else f"{sentence}."
 
 
 def _flatten_labels(values: Any) -> NDArray[np.int64]:

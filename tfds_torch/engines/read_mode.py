@@ -44,7 +44,7 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
     if options.block_records is not None:
         reason = "" if obstacle is None else f" ({obstacle}, so 'index' cannot be used)"
         raise ConfigError(
-            f"block_records={options.block_records} says how mode 'index' shuffles, and the read mode is "
+            f"block_records={options.block_records} sets how mode 'index' shuffles, and the read mode is "
             f"{mode!r}{reason}. Leave out block_records: a stream shuffles by shuffle_buffer."
         )
     if options.mode != "auto":

@@ -28,7 +28,7 @@ class ReadContext:
             preprocess, else images are arrays of their own.
         metrics: what times and places are reported to.
         num_local_ranks: ranks that share this machine, and so its cores; None: all of them.
-        is_read_ahead: whether whoever takes the batches keeps some ready.
+        is_read_ahead: whether the consumer of the batches keeps some ready.
     """
 
     make_buffer: MakeBatchBuffer | None = None

@@ -62,7 +62,7 @@ def load_tensorflow(user: str) -> Any:
 
 
 def readable_reason(message: str) -> str:
-    """Returns what a `tf.errors.OpError` out of a graph says, without where in the graph it happened."""
+    """Returns the reason in the message of a `tf.errors.OpError`, without the place in the graph."""
     lines = message.splitlines() or [""]
     return _WHERE_IN_GRAPH.sub("", next((line for line in lines if not _BEFORE_REASON.match(line)), lines[0])).strip()
 
@@ -76,7 +76,7 @@ def _note_fork() -> None:
     global _inherited_runtime
     context = sys.modules.get("tensorflow.python.eager.context")
     if context is not None:
-        # An imported tensorflow that has not run yet has no context; where that cannot be told, assume that it ran.
+        # An imported tensorflow that has not run yet has no context; where that is unknown, assume that it ran.
         _inherited_runtime = getattr(context, "_context", context) is not None
 
 

@@ -175,9 +175,9 @@ def check_entries(class_map: Mapping[Any, Any], source: str) -> Entries:
 
 def _parse_names(content: bytes, source: str) -> Entries:
     try:
-        text = content.decode("utf-8-sig")  # Some editors mark UTF-8 by a first character that is no part of a name.
+        text = content.decode("utf-8-sig")  # Some editors mark UTF-8 by a first character that is not part of a name.
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{source} is no UTF-8 text: {error}.") from None
+        raise ConfigError(f"{source} is not UTF-8 text: {error}.") from None
     entries: Entries = {}
     for number, line in enumerate(text.rstrip().split("\n") if text.strip() else ()):
         name = line.strip()
@@ -204,5 +204,5 @@ def _unpickle(content: bytes, source: str) -> Mapping[Any, Any]:
     except Exception as error:  # A damaged pickle may raise anything.
         raise ConfigError(f"{source} cannot be unpickled: {type(error).__name__}: {error}.") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"{source} holds no dict but {type(value).__name__}: it must map classes to labels.")
+        raise ConfigError(f"{source} holds {type(value).__name__}, not a dict: it must map classes to labels.")
     return value

@@ -200,7 +200,7 @@ def _read(path: Path, source: str) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a null character in the path.
         raise ConfigError(f"{source} cannot be read: {error}.") from None
     if len(content) > _MAX_FILE_BYTES:
-        raise ConfigError(f"{source} is larger than {_MAX_FILE_BYTES // 2**10} KiB: that is no config.")
+        raise ConfigError(f"{source} is larger than {_MAX_FILE_BYTES // 2**10} KiB: that is not a config.")
     return content
 
 
@@ -208,9 +208,9 @@ def _parse(content: bytes, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{source} is no UTF-8 text: {error}.") from None
+        raise ConfigError(f"{source} is not UTF-8 text: {error}.") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is no valid TOML: {error}.") from None
+        raise ConfigError(f"{source} is not valid TOML: {error}.") from None
     except RecursionError:
         raise ConfigError(f"{source} is nested too deeply.") from None
 
@@ -249,7 +249,7 @@ def _checked(source: str, table: str, given: Mapping[str, Any], owner: type) -> 
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is of the type that a hint names: not by isinstance, because a boolean is no number."""
+    """Whether a value is of the type that a hint names: not by isinstance, because a boolean is not a number."""
     if get_origin(kind) is tuple:
         return type(value) is tuple and all(_is_of(item, get_args(kind)[0]) for item in value)
     if kind is float:

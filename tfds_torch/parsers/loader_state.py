@@ -1,4 +1,4 @@
-"""What a loader over a parser says of a point in an epoch."""
+"""The state that a loader over a parser saves at a point in an epoch."""
 
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.cursor import Start

@@ -238,7 +238,8 @@ class ParserBase(ABC):
     def fingerprint(self) -> str:
         """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples.
 
-        Of an image folder it tells file names and sizes; of a decoded cache whose images are smaller, their size.
+        An image folder has file names and sizes instead of shard lengths; a decoded cache with smaller images adds
+        their size.
         """
         identity = (self.dataset_name, self.split, self._source.identity)
         return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
@@ -414,7 +415,7 @@ class ParserBase(ABC):
         return self._guarded(batches, context)
 
     def _guarded(self, batches: Iterator[Batch], context: ReadContext) -> Iterator[Batch]:
-        """Returns batches for one thread; in a loader's worker, which reads ahead, there is no other one."""
+        """Returns batches for one thread; a loader's worker, which reads ahead, has no other thread."""
         return batches if context.is_read_ahead else OneThreadIterator(batches, repr(self))
 
     def _content(self, fields: Sequence[str], *, in_buffers: bool, is_preprocessed: bool = True) -> Content:
@@ -537,7 +538,7 @@ class ParserBase(ABC):
     def _keys_of(self, name: str) -> tuple[str, ...] | None:
         try:
             return self.encoded_field(name).decoder.keys
-        except ConfigError:  # Only tensorflow could decode it: whoever asks for it is told.
+        except ConfigError:  # Only tensorflow could decode it: asking for it raises this error.
             return None
 
     def _check_can_fetch(self) -> None:

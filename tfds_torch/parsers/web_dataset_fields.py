@@ -46,11 +46,7 @@ SPECS: dict[Kind, FieldSpec] = {
 
 
 def kind_of(name: str, extensions: Sequence[str]) -> Kind:
-    """Returns what the members of a field are.
-
-    Raises:
-        ConfigError: they are of several kinds.
-    """
+    """Returns what the members of a field are; raises ConfigError where they are of several kinds."""
     kinds = {extension: _KINDS.get(extension.rpartition(".")[2], "bytes") for extension in extensions}
     if len(set(kinds.values())) > 1:
         shown = ", ".join(f".{extension} is {quoted(kind)}" for extension, kind in kinds.items())
@@ -110,7 +106,7 @@ def decode_text(stored: bytes) -> str:
 
 
 def decode_json(stored: bytes) -> Any:
-    """Returns what JSON tells; raises ValueError."""
+    """Returns a value of JSON; raises ValueError."""
     try:
         return json.loads(stored)
     except (ValueError, RecursionError) as error:

@@ -29,7 +29,7 @@ def run(argv: Sequence[str]) -> int:
     """Runs the command with the words that follow `cache`, and returns its exit code."""
     try:
         flags = _make_parser().parse_args(argv)
-    except SystemExit as end:  # argparse has said why.
+    except SystemExit as end:  # argparse has printed why.
         return int(end.code or 0)
     errors, console = Console(stderr=True, emoji=False, highlight=False), _console()
     try:
@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
         return 2 if isinstance(error, ConfigError) else 1
     except OSError as error:
         console.on_broken_pipe()  # Python would try it once more at its end.
-        errors.print(f"[bold red]error:[/] this cannot be told: {error.strerror}.", soft_wrap=True)
+        errors.print(f"[bold red]error:[/] this cannot be printed: {error.strerror}.", soft_wrap=True)
         return 1
     return 0
 
@@ -84,8 +84,8 @@ def _clear(flags: argparse.Namespace, console: Console) -> None:
         _print_json(console, {"folder": folder, **values})
         return
     size = decimal(sum(entry.num_bytes for entry in deleted))
-    said = f"Deleted {_count(deleted)} in {folder}: {size}."
-    console.print(Text(said if deleted else f"There was nothing to delete in {folder}."), soft_wrap=True)
+    report = f"Deleted {_count(deleted)} in {folder}: {size}."
+    console.print(Text(report if deleted else f"There was nothing to delete in {folder}."), soft_wrap=True)
     if kept:
         console.print(Text(f"{_count(kept)} being built stays: delete it when that has ended."), soft_wrap=True)
 

@@ -33,9 +33,9 @@ CACHED_MODES = ("RGB", "L")
 class DecodedCache:
     """Lets a parser keep the decoded images of its split in a file, written once, and read them there.
 
-    The file is a `.beton` of pixels, uint8 [h, w, 3], and the numbers of each example beside them. Whoever builds the
-    parser first writes it, whatever the number of ranks; workers never do. Number, order, ids and states are those of
-    the original files, and so are the pixels, unless `max_resolution` is given.
+    The file is a `.beton` of pixels, uint8 [h, w, 3], and the numbers of each example beside them. The first process
+    that builds the parser writes it, whatever the number of ranks; workers never do. Number, order, ids and states are
+    those of the original files, and so are the pixels, unless `max_resolution` is given.
 
     Attributes:
         folder: where the files lie; None: `decoded` in the user's cache folder for this package.
@@ -141,7 +141,7 @@ def clear_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntr
 
 
 def status_path(path: Path) -> Path:
-    """Returns where a cache's builder says how far it is."""
+    """Returns the file in which a cache's builder reports how far it is."""
     return path.with_suffix(".json")
 
 

@@ -44,7 +44,7 @@ _SLOWEST_DISK = 10_000_000  # Bytes a second, for how long a builder may bring i
 
 
 class _NotBuiltError(Exception):
-    """A cache cannot be built; the message says why."""
+    """A cache cannot be built; the message is the reason."""
 
 
 def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache) -> CachedSource:
@@ -76,7 +76,7 @@ def _note_damage(path: str, reason: str) -> None:
 
 
 def _fingerprint(source: Source, image_key: str, cache: DecodedCache, names: dict[str, str]) -> str:
-    """Returns a digest of what is cached; it tells no path, so that a dataset that was moved keeps its cache."""
+    """Returns a digest of what is cached; without paths, so that a dataset that was moved keeps its cache."""
     what = (_VERSION, source.name, source.identity, source.stamps, image_key, cache.max_resolution, list(names.items()))
     return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
 
@@ -129,7 +129,7 @@ def _open(path: Path, content: CacheContent, *, should_warn: bool = True) -> Bet
 
 @dataclass(frozen=True)
 class _Building:
-    """One process's part in building a cache: it builds, or waits for who does."""
+    """One process's part in building a cache: it builds, or waits for the process that does."""
 
     content: CacheContent
     split: str
@@ -153,36 +153,39 @@ class _Building:
                 lock.release()
 
     def _take_turn(self, lock: BaseFileLock, progress: CacheProgress) -> CacheStatus | None:
-        """Takes the lock, which ends with the process that holds it; returns what the latest holder said."""
-        said, heard_s = None, time.monotonic()
+        """Takes the lock, which ends with the process that holds it; returns the latest holder's status."""
+        latest, changed_s = None, time.monotonic()
         while True:
             with suppress(Timeout):
                 lock.acquire(timeout=_LOOK_EVERY_S)
-                return said
+                return latest
             status = read_status(status_path(self.path))
-            if status is not None and status != said:
-                said, heard_s = status, time.monotonic()
-                progress.show(f"process {said.pid} builds", said.num_done, said.num_examples)
-            silence_s, allowed_s = time.monotonic() - heard_s, LONGEST_SILENCE_S if said is None else said.silence_s
+            if status is not None and status != latest:
+                latest, changed_s = status, time.monotonic()
+                progress.show(f"process {latest.pid} builds", latest.num_done, latest.num_examples)
+            silence_s, allowed_s = (
+                time.monotonic() - changed_s,
+                LONGEST_SILENCE_S if latest is None else latest.silence_s,
+            )
             if silence_s > allowed_s:
-                who = "the process" if said is None else f"process {said.pid} on {said.host}"
+                who = "the process" if latest is None else f"process {latest.pid} on {latest.host}"
                 raise _NotBuiltError(
-                    f"{who} that builds {self.path} has said nothing for {silence_s:.0f} s: it is stuck. End it, and "
-                    f"the next start builds the cache."
+                    f"{who} that builds {self.path} has reported nothing for {silence_s:.0f} s: it is stuck. End it, "
+                    f"and the next start builds the cache."
                 )
 
     def _check_failure(self, waited_for: CacheStatus | None) -> None:
-        """Raises _NotBuiltError where the builder that was waited for has failed: who waited need not fail, too."""
+        """Raises _NotBuiltError where the builder that was waited for has failed: the waiting process need not try."""
         status = read_status(status_path(self.path))
         if waited_for is None or status is None or status.phase != FAILED or status.build != waited_for.build:
             return
         raise _NotBuiltError(status.reason)
 
     def _build(self, progress: CacheProgress) -> None:
-        content, split, said = self.content, self.split, status_path(self.path)
+        content, split, status_file = self.content, self.split, status_path(self.path)
         num_examples, name = len(content.source), content.source.name
         status = CacheStatus(name, split, content.max_resolution, num_examples=num_examples)
-        beat = _Beat(said, status, progress)
+        beat = _Beat(status_file, status, progress)
         try:
             found = estimate(content)
             self._check_room(found)
@@ -190,13 +193,13 @@ class _Building:
                 content, self.path, found, beat, before_closing=lambda: beat.begin_writing(found.num_bytes)
             )
         except (_NotBuiltError, ExportError, ConfigError) as error:  # ConfigError: a folder in the file's place.
-            write_status(said, replace(beat.status, phase=FAILED, reason=str(error)))
+            write_status(status_file, replace(beat.status, phase=FAILED, reason=str(error)))
             raise _NotBuiltError(str(error)) from error
         except BaseException:
             with suppress(OSError):
-                said.unlink(missing_ok=True)
+                status_file.unlink(missing_ok=True)
             raise
-        write_status(said, replace(beat.status, phase=COMPLETE, num_done=num_examples))
+        write_status(status_file, replace(beat.status, phase=COMPLETE, num_done=num_examples))
         if num_left_out:
             _logger.warning(
                 "%d of %d images of %s (%s) cannot be decoded, or are too large for its decoded cache: they are read "
@@ -217,24 +220,24 @@ class _Building:
 
 
 class _Beat:
-    """What a builder says all the time."""
+    """Reports how far a builder is, again and again."""
 
     def __init__(self, path: Path, status: CacheStatus, progress: CacheProgress) -> None:
         self.status = status
         self._path, self._progress = path, progress
-        self._said_s = time.monotonic()
+        self._reported_s = time.monotonic()
         write_status(path, status)
 
     def __call__(self, num_done: int) -> None:
         self._progress.show("building", num_done, self.status.num_examples)
-        if time.monotonic() - self._said_s >= _BEAT_EVERY_S:
-            self._say(replace(self.status, num_done=num_done))
+        if time.monotonic() - self._reported_s >= _BEAT_EVERY_S:
+            self._report(replace(self.status, num_done=num_done))
 
     def begin_writing(self, num_bytes: int) -> None:
-        """Says that the file is being brought to the disk, which cannot be watched."""
+        """Reports that the file is being brought to the disk, which cannot be watched."""
         silence_s = LONGEST_SILENCE_S + num_bytes / _SLOWEST_DISK
-        self._say(replace(self.status, phase=WRITING, num_done=self.status.num_examples, silence_s=silence_s))
+        self._report(replace(self.status, phase=WRITING, num_done=self.status.num_examples, silence_s=silence_s))
 
-    def _say(self, status: CacheStatus) -> None:
-        self.status, self._said_s = replace(status, beat=status.beat + 1), time.monotonic()
+    def _report(self, status: CacheStatus) -> None:
+        self.status, self._reported_s = replace(status, beat=status.beat + 1), time.monotonic()
         write_status(self._path, self.status)

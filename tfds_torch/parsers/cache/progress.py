@@ -29,7 +29,7 @@ class CacheProgress(AbstractContextManager["CacheProgress"]):
                 self._begin_bar(what, num_examples)
                 return
             self._next_s = time.monotonic() + _LINE_EVERY_S
-            # A log that nobody has set up shows warnings only, and training does not begin before this ends.
+            # Logging that is not set up shows warnings only, and training does not begin before this ends.
             words = self._words(what)
             _logger.warning(
                 "%s: %s of %s examples.", words[0].upper() + words[1:], f"{num_done:,}", f"{num_examples:,}"

@@ -1,4 +1,4 @@
-"""How far a cache's builder is: a file that it renews all the time, and that those look at who wait for it."""
+"""A cache's builder reports how far it is in a file, which waiting processes read."""
 
 import json
 import os
@@ -16,12 +16,12 @@ BUILDING = (READING, WRITING)
 """Phases of a cache that is being built: images are decoded; the file is brought to the disk."""
 
 LONGEST_SILENCE_S = 300.0
-"""Of a builder that decodes images: one that says nothing for longer is stuck."""
+"""A builder that decodes images and reports nothing for longer is stuck."""
 
 
 @dataclass(frozen=True)
 class CacheStatus:
-    """What a builder says. It stays beside a complete cache, as its description.
+    """What a builder reports. It stays beside a complete cache, as its description.
 
     Attributes:
         dataset: `name/config:version`.
@@ -30,12 +30,12 @@ class CacheStatus:
         phase: `reading`, `writing`, `complete`, `failed`, or `damaged`: a reader found so, and it is built again.
         num_done: examples that are decoded.
         num_examples: of the split.
-        beat: counts the times that it was said.
-        silence_s: for how long the builder may say nothing, seconds.
+        beat: number of the report.
+        silence_s: for how long the builder may report nothing, seconds.
         reason: why it failed, or how it is damaged.
         pid: of the builder.
         host: its machine.
-        build: a word of this one attempt.
+        build: a random name of this attempt.
     """
 
     dataset: str | None = None
@@ -53,16 +53,16 @@ class CacheStatus:
 
 
 def write_status(path: Path, status: CacheStatus) -> None:
-    """Says how far a builder is, where that can be written: building goes on without it.
+    """Reports how far a builder is, where that can be written: building goes on without it.
 
-    In place: who looks at that moment finds nothing that makes sense, and looks again.
+    In place: a process that reads at that moment finds nothing that makes sense, and reads again.
     """
     with suppress(OSError):
         write_own(path, json.dumps(asdict(status)).encode())
 
 
 def note_damage(path: Path, reason: str) -> None:
-    """Says that a complete cache is damaged, where that can be written."""
+    """Reports that a complete cache is damaged, where that can be written."""
     write_status(path, replace(read_status(path) or CacheStatus(), phase=DAMAGED, reason=reason))
 
 

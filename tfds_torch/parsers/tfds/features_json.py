@@ -1,7 +1,7 @@
 """The features of a prepared dataset as features.json declares them, without tensorflow; and where a dataset lies.
 
-TFDS's own Audio and Video import tensorflow where they are constructed, which is where their dataset is opened. What
-features.json says of them is read as the connectors of this module instead; all others are TFDS's.
+TFDS's own Audio and Video import tensorflow when they are constructed, that is when their dataset is opened. What
+features.json declares as these is read as the connectors of this module; all others are TFDS's.
 """
 
 import json

@@ -29,7 +29,7 @@ _MOST_DIGITS = 19
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What the metadata of a version directory says. Can be pickled."""
+    """The metadata of a version directory. It can be pickled."""
 
     name: str
     config_name: str
@@ -46,11 +46,11 @@ class Prepared:
 
 
 def read_prepared(version_dir: str | os.PathLike[str]) -> Prepared:
-    """Returns what the metadata of a version directory says. Imports no code of the dataset, and no tensorflow.
+    """Returns the metadata of a version directory. It imports neither code of the dataset nor tensorflow.
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is damaged, or says what cannot be.
+        ValueError: a file is damaged, or holds a value that cannot be.
     """
     folder = os.fspath(version_dir)
     info = read_json(tfds.core.Path(folder) / constants.DATASET_INFO_FILENAME)

@@ -56,7 +56,7 @@ def find_binary_fields(keys: Sequence[str], features: Feature, dataset: str) -> 
             raise ConfigError(f"{dataset}: {describe_missing('target feature', key, features)}")
         if not _is_scalar_number(found):
             raise ConfigError(
-                f"{dataset}: the target field {quoted(key)} is no scalar number but {quoted(found.feature)}. "
+                f"{dataset}: the target field {quoted(key)} is not a scalar number but {quoted(found.feature)}. "
                 f"Several target keys name binary fields, each of them on where its number is > 0."
             )
         fields.append(found)
