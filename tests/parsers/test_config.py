@@ -276,6 +276,13 @@ def test_sizes_are_bounded(tmp_path: Path, text: str, message: str) -> None:
     assert refusal(tmp_path, f"name = 'x'\n{text}").startswith(message)
 
 
+def test_the_bounds_themselves_are_allowed(tmp_path: Path) -> None:
+    text = "name = 'x'\nbatch_size = {}\nseed = {}\nrepeats = {}\n[loader]\nnum_workers = {}"
+    for numbers in ((1, 0, 0, 0), (65536, 2**63 - 1, 10_000, 1024)):
+        config = load_config(write(tmp_path, text.format(*numbers)))
+        assert (config.batch_size, config.seed, config.repeats, config.num_workers) == numbers
+
+
 def test_every_number_has_a_bound(tmp_path: Path) -> None:
     """A key that is added later cannot be forgotten."""
     lines = EVERYTHING.splitlines()
