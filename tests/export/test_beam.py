@@ -191,6 +191,6 @@ def test_shards_that_several_machines_tell_are_known_to_all(tmp_path: Path) -> N
     assert first.noted(1) is None
 
 
-def test_a_dataset_dies_as_often_as_it_is_told_to(tmp_path: Path) -> None:
+def test_a_dataset_dies_as_often_as_asked(tmp_path: Path) -> None:
     """Without a file to take it is as any other: the tests of Beam compare it with one."""
     assert Dying(tmp_path)[13][1] == Numbered()[13][1]

@@ -37,7 +37,7 @@ def run(
     return run
 
 
-def test_a_dataset_is_written_and_told(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_dataset_is_written_and_reported(run: Callable[..., Any], tmp_path: Path) -> None:
     code, output, errors = run("photos", "a.beton", "--workers", "1", "--verify")
     assert (code, errors) == (0, "")
     lines = output.splitlines()
@@ -73,7 +73,7 @@ def test_the_report_for_machines_is_one_value(run: Callable[..., Any], exported_
     assert ParserBeton("a.beton", target_key="class").class_names == ["china", "flower"]
 
 
-def test_images_that_were_encoded_anew_are_told(run: Callable[..., Any]) -> None:
+def test_images_that_were_encoded_anew_are_reported(run: Callable[..., Any]) -> None:
     code, output, _ = run("digits", "a.beton", "--split", "test[:5]")
     assert code == 0
     assert "  5 samples have an image that FFCV cannot read as it was: it is encoded as JPEG" in output
@@ -266,7 +266,7 @@ def test_a_report_that_cannot_be_written_does_not_undo_the_export(exported_root:
     assert verifying.verify(tmp_path / "a.beton").num_samples == 37
 
 
-def test_a_folder_of_shards_is_written_told_and_gone_on_with(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_folder_of_shards_is_written_reported_and_gone_on_with(run: Callable[..., Any], tmp_path: Path) -> None:
     words = ["out", "--format", "tfrecord", "--shards", "5", "--workers", "2", "--verify"]
     code, output, errors = run("photos", *words)
     assert (code, errors) == (0, "")

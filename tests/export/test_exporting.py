@@ -169,16 +169,16 @@ def test_a_beton_file_is_exported_like_any_other(exported_root: Path, tmp_path: 
     export_dataset(again, tmp_path / "b.beton", format="beton", num_workers=2, chunk_size=5)
     assert all(map(is_equal, read_all(tmp_path / "a.beton"), read_all(tmp_path / "b.beton")))
     assert ParserBeton(tmp_path / "b.beton").class_names == parser.class_names
-    with pytest.raises(ConfigError, match="is what is exported: choose another path"):
+    with pytest.raises(ConfigError, match="is the source of this export: choose another path"):
         export_dataset(again, tmp_path / "a.beton", format="beton", overwrite=True)
     os.link(tmp_path / "a.beton", tmp_path / "link.beton")
-    with pytest.raises(ConfigError, match="is what is exported"):
+    with pytest.raises(ConfigError, match="is the source of this export"):
         export_dataset(again, tmp_path / "link.beton", format="beton", overwrite=True)
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_a_dataset_of_tuples_gets_the_usual_names(tmp_path: Path, num_workers: int) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     path = tmp_path / "a.beton"
     report = export_dataset(
         Numbered(40),
@@ -186,12 +186,12 @@ def test_a_dataset_of_tuples_gets_the_usual_names(tmp_path: Path, num_workers: i
         format="beton",
         num_workers=num_workers,
         chunk_size=3,
-        progress=lambda *two: told.append(two),
+        progress=lambda *two: reported.append(two),
     )
     assert list(report.fields) == ["image", "label"]
     assert report.num_workers == num_workers
-    assert told[-1] == (40, 40)
-    assert told == sorted(set(told))
+    assert reported[-1] == (40, 40)
+    assert reported == sorted(set(reported))
     there = read_all(path)
     assert [one["label"] for one in there] == [number % 7 for number in range(40)]
     assert all(is_equal(image_of(number), one["image"]) for number, one in enumerate(there))
@@ -288,7 +288,7 @@ def test_no_samples_make_an_empty_file(tmp_path: Path, exported_root: Path) -> N
     assert report.num_samples == verify(tmp_path / "a.beton").num_samples == 0
     report = export_dataset([], tmp_path / "b.beton", format="beton", fields={"image": "jpg", "label": "int"})
     assert list(report.fields) == ["image", "label"]
-    with pytest.raises(ConfigError, match="no field to be written: there is no sample that would tell them"):
+    with pytest.raises(ConfigError, match="no field to be written: there is no sample that has any"):
         export_dataset([], tmp_path / "c.beton", format="beton")
 
 

@@ -66,8 +66,8 @@ def test_images_labels_and_ids_are_the_same_in_the_other_format(
         ("--name a.beton --format webdataset b.tar", "b.tar is the name of a file, and webdataset is a folder of"),
         ("--name tars/photos-train-000004.tar out", "Did you mean 'photos-train-00000"),
         ("--name a.beton --format tfrecord out", "has no records to be copied"),
-        ("--name a.beton --overwrite a.beton", "a.beton is what is exported"),
-        (f"--name {TARS} --format webdataset tars", "tars is what is exported"),
+        ("--name a.beton --overwrite a.beton", "a.beton is the source of this export"),
+        (f"--name {TARS} --format webdataset tars", "tars is the source of this export"),
     ],
 )
 def test_what_cannot_be_exported_is_code_two_and_changes_nothing(

@@ -64,7 +64,7 @@ except ExportError as error:
 """
 
 
-def test_a_limit_of_the_files_size_is_met_by_a_worker_and_told_with_its_remedy(
+def test_a_limit_of_the_files_size_is_met_by_a_worker_and_reported_with_its_remedy(
     tmp_path: Path, run_python: Callable[..., Any]
 ) -> None:
     done = run_python("-c", LIMITED, str(tmp_path / "a.beton"), env=PATHS)

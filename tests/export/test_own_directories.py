@@ -55,7 +55,9 @@ def places_in(directory: Path, file_format: str, tmp_path: Path) -> Iterator[Pat
 def test_nothing_in_the_directory_of_a_dataset_is_written_to(dataset: Path, tmp_path: Path, file_format: str) -> None:
     parser, before = ParserTfds(dataset.parent.parent, "photos"), contents(dataset)
     for out in places_in(dataset, file_format, tmp_path):
-        message = rf"^{re.escape(str(out))} is in .*/photos/1\.0\.0, the directory of photos:1\.0\.0, which is what is"
+        message = (
+            rf"^{re.escape(str(out))} is in .*/photos/1\.0\.0, the directory of photos:1\.0\.0, which is the source of"
+        )
         with pytest.raises(ConfigError, match=message):
             export(parser, out, file_format)
     assert contents(dataset) == before
@@ -83,15 +85,15 @@ def test_tars_are_not_written_over_by_their_export_and_neither_are_others_beside
     first, second, _ = sorted(tars.glob("*.tar"))
     (tmp_path / "link.tar").symlink_to(second)
     parser = ParserWebDataset(str(first))
-    with pytest.raises(ConfigError, match="is what is exported: choose another path"):
+    with pytest.raises(ConfigError, match="is the source of this export: choose another path"):
         export(parser, first, "beton")
     for other in (second, tmp_path / "link.tar"):
         with pytest.raises(ConfigError, match=r"\.tar is a tar beside those of .*, which is exported: choose another"):
             export(parser, other, "beton")
-    with pytest.raises(ConfigError, match="is what is exported: choose another folder"):
+    with pytest.raises(ConfigError, match="is the source of this export: choose another folder"):
         export(parser, tars, "webdataset")
     assert contents(tars) == before
     export(parser, tars / "a.beton", "beton")
     export(parser, tars / "a.beton", "beton")
-    with pytest.raises(ConfigError, match=r"a\.beton is what is exported"):
+    with pytest.raises(ConfigError, match=r"a\.beton is the source of this export"):
         export(ParserBeton(tars / "a.beton"), tars / "a.beton", "beton")

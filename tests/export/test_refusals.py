@@ -38,7 +38,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"overwrite": 1}, r"overwrite=1 must be True or False\."),
     ({"format": np.zeros(3)}, r"format=array\(.*\) cannot be written: choose 'beton'"),
     ({"page_size": np.zeros(3)}, r"page_size=array\(.*\) must be an integer"),
-    ({"fields": {"image": "row"}}, r"no way 'row' to store 'image'.*Did you mean 'raw'\?"),
+    ({"fields": {"image": "row"}}, r"'row' is not a way to store 'image'.*Did you mean 'raw'\?"),
     ({"fields": {"image": 3}}, "'image' is 3, not a field such as"),
     ({"fields": {"label": BetonInt}}, "not a field such as"),
     ({"fields": {"imag": "raw"}}, r"fields names 'imag', which is not a field.*image, label\. Did you mean 'image'\?"),

@@ -80,7 +80,7 @@ def test_shards_that_are_not_what_was_written_are_written_again_and_no_others(
     {"cut": lambda: os.truncate(shard, 999), "other": lambda: shard.write_bytes(content), "gone": shard.unlink}[
         damage
     ]()
-    with pytest.raises(ExportError, match=f"1 of 5 shards are not what was written, such as {shard.name}"):
+    with pytest.raises(ExportError, match=f"1 of 5 shards are damaged or missing, such as {shard.name}"):
         verify_shards(out)
     others = {path: path.stat().st_ino for path in out.glob("photos-*") if path != shard}
     assert export(photos, out, format=file_format).num_kept == 4
@@ -125,7 +125,7 @@ def test_a_folder_with_other_files_is_never_written_to(photos: ParserTfds, tmp_p
             export(photos, tmp_path, overwrite=overwrite)
         with pytest.raises(ConfigError, match="is a file: the shards of an export need a folder"):
             export(photos, tmp_path / "mine.txt", overwrite=overwrite)
-        with pytest.raises(ConfigError, match="is what is exported: nothing there is written to"):
+        with pytest.raises(ConfigError, match="is the source of this export: nothing there is written to"):
             export(photos, photos.data_dir, overwrite=overwrite)
     assert contents(tmp_path) == {"mine.txt": b"mine"}
 
@@ -168,7 +168,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"num_shards": 41}, "num_shards=41 .*is more than the 40 examples: no shard may be empty"),
     ({"max_count": 0, "num_shards": None}, "max_count=0 must be an integer >= 1"),
     ({"max_bytes": 1.5, "num_shards": None}, "max_bytes=1.5 must be an integer"),
-    ({"max_count": 3}, "says how many shards there are, max_count and max_bytes how large"),
+    ({"max_count": 3}, "is the number of shards, max_count and max_bytes limit their size"),
     ({"max_bytes": 9000, "num_shards": None}, "a shard with example 0 alone takes"),
     ({"key": "name"}, "key='name' .*must be 'number' or 'id'"),
     ({"key": "id"}, r"samples of .* have no id\. Use key='number'"),
@@ -255,12 +255,12 @@ class Refusing:
 
 
 @contextmanager
-def suppress_and_note(told: list[str]) -> Iterator[None]:
+def suppress_and_note(reported: list[str]) -> Iterator[None]:
     """Goes on after an ExportError, and keeps what it says."""
     try:
         yield
     except ExportError as error:
-        told.append(str(error))
+        reported.append(str(error))
 
 
 CALLS = ("pwrite", "fsync", "replace")
@@ -277,10 +277,10 @@ def test_whatever_the_system_refuses_complete_shards_verify_and_the_same_command
 ) -> None:
     export(photos, tmp_path / "whole", format=file_format)
     whole = contents(tmp_path / "whole")
-    told: list[str] = []
+    reported: list[str] = []
     for at in range(40):
         out = tmp_path / f"out{at}"
-        with monkeypatch.context() as patch, suppress_and_note(told):
+        with monkeypatch.context() as patch, suppress_and_note(reported):
             Refusing(patch, call, at, errno.ENOSPC)
             export(photos, out, format=file_format, num_workers=1)
         there = contents(out)
@@ -288,8 +288,8 @@ def test_whatever_the_system_refuses_complete_shards_verify_and_the_same_command
         assert not [name for name in there if name.endswith(".tmp")]
         export(photos, out, format=file_format, num_workers=1)
         assert contents(out) == whole
-    assert len(told) >= 5
-    for said in told:
+    assert len(reported) >= 5
+    for said in reported:
         assert "No space left on device" in said
         assert "are free: make room, or write elsewhere. The shards that are complete stay" in said
 
@@ -308,7 +308,7 @@ except ExportError as error:
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_shard_that_is_larger_than_a_file_may_be_is_told_with_what_to_do(
+def test_a_shard_that_is_larger_than_a_file_may_be_is_reported_with_what_to_do(
     exported_root: Path, tmp_path: Path, run_python: Callable[..., Any], file_format: str
 ) -> None:
     done = run_python("-c", LIMITED, str(exported_root), str(tmp_path / "out"), file_format, env=PATHS)
@@ -326,7 +326,7 @@ def test_verify_reads_the_split_that_was_written_and_no_other(exported_root: Pat
     assert main([*flags, "--workers", "1", "--verify", str(out)]) == 0
     verify_shards(out, "test[:9]")
     for split in (None, "train"):
-        with pytest.raises(ExportError, match=f"1 of 2 shards are not what was written, such as {shard.name}"):
+        with pytest.raises(ExportError, match=f"1 of 2 shards are damaged or missing, such as {shard.name}"):
             verify_shards(out, split)
     with pytest.raises(ConfigError, match="holds no export of the split 'validation'"):
         verify_shards(out, "validation")

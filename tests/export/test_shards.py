@@ -324,7 +324,7 @@ def test_a_shard_is_a_function_of_the_plan_that_travels(exported_root: Path, tmp
     assert (tmp_path / "elsewhere" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
-def test_a_shard_whose_file_the_end_of_an_export_has_removed_is_not_told(exported_root: Path, tmp_path: Path) -> None:
+def test_a_shard_whose_file_the_end_of_an_export_has_removed_is_not_noted(exported_root: Path, tmp_path: Path) -> None:
     parser = open_parser(exported_root, "photos")
     export_dataset(parser, tmp_path / "out", format="tfrecord", num_shards=4, num_workers=1)
     plan, _, _ = read_manifest(tmp_path / "out" / "export-train.json")

@@ -173,7 +173,7 @@ def test_samples_that_cannot_be_sent_are_an_error_that_says_what_to_do(tmp_path:
     assert os.listdir(tmp_path) == []
 
 
-def test_what_a_dead_worker_wrote_last_is_told(tmp_path: Path) -> None:
+def test_what_a_dead_worker_wrote_last_is_reported(tmp_path: Path) -> None:
     def complain_and_die() -> None:
         import sys
 

@@ -127,7 +127,7 @@ def test_what_does_not_shrink_is_not_decoded_to_another_size() -> None:
     with pytest.raises(ImageDecodeError) as caught:
         ImageDecoder().decode(PNG, ImageDecoder().read_header(PNG), shrink=2)
     assert str(caught.value) == (
-        "It decodes to 37 x 45 pixels of 3 channels, and its header says 19 x 23 pixels of 3 channels."
+        "It decodes to 37 x 45 pixels of 3 channels, and its header promises 19 x 23 pixels of 3 channels."
     )
 
 
@@ -265,7 +265,7 @@ def test_a_decoder_that_finds_another_size_is_not_believed(image: bytes, found: 
     header = ImageDecoder().read_header(image)._replace(height=36)
     with pytest.raises(ImageDecodeError) as caught:
         ImageDecoder().decode(image, header)
-    assert str(caught.value) == f"Its header says 36 x 45 pixels, and {found}."
+    assert str(caught.value) == f"Its header has 36 x 45 pixels, and {found}."
 
 
 def test_an_image_that_no_decoder_takes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,16 +280,18 @@ def test_an_image_that_no_decoder_takes_is_an_error(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        pytest.param(JPEG[:-200], r"^Pillow says: image file is truncated \(\d+ bytes not processed\)\.$", id="jpeg"),
+        pytest.param(
+            JPEG[:-200], r"^Pillow reports: image file is truncated \(\d+ bytes not processed\)\.$", id="jpeg"
+        ),
         pytest.param(PNG[:-200], r"^The PNG ends early: its [\d,]+ bytes end before its last chunk", id="png"),
         pytest.param(
             JPEG.replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"),
-            r"^Pillow says: cannot handle 12-bit layers\.$",
+            r"^Pillow reports: cannot handle 12-bit layers\.$",
             id="12-bit",
         ),
         pytest.param(
             PNG[:70] + bytes([PNG[70] ^ 1]) + PNG[71:],
-            r"^A checksum of the PNG does not match: its bytes are not what was written\.$",
+            r"^A checksum of the PNG does not match: its bytes have changed\.$",
             id="png-checksum",
         ),
     ],
@@ -299,12 +301,12 @@ def test_what_is_wrong_with_an_image_is_said(image: bytes, message: str) -> None
         decode(image)
 
 
-def test_an_error_without_words_is_told_by_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_without_words_is_reported_by_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: Any) -> Any:
         raise EOFError
 
     monkeypatch.setattr(pillow, "_FILES", {ImageFormat.GIF: fail})
-    with pytest.raises(ImageDecodeError, match=r"^Pillow says: EOFError\.$"):
+    with pytest.raises(ImageDecodeError, match=r"^Pillow reports: EOFError\.$"):
         decode(encoded_images()["gif"])
 
 

@@ -68,7 +68,7 @@ def test_format_and_size_are_those_of_pillow(name: str) -> None:
         ("webp lossless with alpha", 4, 8),
     ],
 )
-def test_channels_and_bits_are_told_as_stored(name: str, channels: int, bit_depth: int) -> None:
+def test_channels_and_bits_are_those_stored(name: str, channels: int, bit_depth: int) -> None:
     header = read_header(encoded_images()[name])
     assert header is not None
     assert header[:-1] == (FORMATS[name.split()[0]], HEIGHT, WIDTH, channels, bit_depth)
@@ -164,7 +164,7 @@ def test_every_beginning_of_an_image_tells_the_same_or_nothing(name: str) -> Non
     assert found == {None, read_header(image)}
 
 
-def test_sizes_are_told_as_the_header_claims_them() -> None:
+def test_sizes_are_those_that_the_header_claims() -> None:
     image = bytearray(encoded_images()["png rgb"])
     image[16:24] = struct.pack(">II", 60_000, 0)
     assert read_header(bytes(image)) == Header(ImageFormat.PNG, 0, 60_000, 3, 8)

@@ -145,7 +145,7 @@ def test_a_png_with_fewer_rows_than_it_says_is_an_error(kind: int, bit_depth: in
     image = filtered_png(kind, bit_depth, side, side)
     taller = struct.pack(">IIBBBBB", side, side + 1, bit_depth, kind, 0, 0, 0)
     image = image[:8] + png_chunk(b"IHDR", taller) + image[33:]
-    with pytest.raises(ImageDecodeError, match="The PNG ends early: it holds fewer rows than its header says"):
+    with pytest.raises(ImageDecodeError, match="The PNG ends early: it holds fewer rows than its header promises"):
         decode(image)
 
 

@@ -133,7 +133,7 @@ def test_a_small_file_that_claims_to_be_huge_is_refused_in_every_way() -> None:
         write(transform, [bytes(huge)], ArrayBuffer((1, 8, 9, 3)))
 
 
-def test_an_image_of_another_size_than_its_row_is_told_apart() -> None:
+def test_an_image_of_another_size_than_its_row_is_a_type_of_its_own() -> None:
     with pytest.raises(OtherSizeError, match=re.escape("[8, 7, 3], and the first [8, 9, 3]")) as refused:
         write(ImageTransform("RGB"), [flat(1), flat(2, size=(7, 8))], ArrayBuffer((2, 8, 9, 3)))
     assert refused.value.position == 1

@@ -114,7 +114,7 @@ def test_a_mode_that_does_not_travel_is_named_with_its_place() -> None:
 
 
 def test_an_image_that_is_too_large_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_values, "_MOST_PIXELS", 90)
+    monkeypatch.setattr(wire_values, "_LARGEST_AREA", 90)
     with pytest.raises(ConfigError, match=r"^item is a PIL image of 13 x 7 pixels: a MultiLoader carries at most 90"):
         ItemWriter().write(noise("L"))
 

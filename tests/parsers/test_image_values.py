@@ -47,7 +47,7 @@ def test_all_frames_of_a_declared_gif_are_decoded() -> None:
     decoded = ImageValues((None, None, None, 3), np.uint8).decode(file.getvalue())
     assert np.array_equal(decoded, np.stack([np.asarray(frame) for frame in frames]))
     assert ImageValues((None, None, 3), np.uint8).decode(file.getvalue()).shape == (5, 6, 3)
-    with pytest.raises(ImageDecodeError, match="Pillow says"):
+    with pytest.raises(ImageDecodeError, match="Pillow reports"):
         ImageValues((None, None, None, 3), np.uint8).decode(file.getvalue()[:60])
 
 

@@ -103,7 +103,7 @@ class BeamRunner:
             raise ExportError(
                 f"The export to {folder.target} failed: {self.name} has ended, and {len(missing)} of {plan.num_shards} "
                 f"shards are not here, such as {missing[0]}. Is the same file system mounted there on every worker? "
-                f"The same command goes on with what is missing."
+                f"The same command goes on with the missing ones."
             )
         return done
 
@@ -282,7 +282,7 @@ def _make_options(options: Sequence[str], is_local: bool) -> Any:
             )
         if option[1] == "runner":
             raise ConfigError("beam_options (--beam-options): the runner is named by beam_runner (--beam-runner).")
-    output = io.StringIO()  # argparse's: all that can be given, and then what is wrong.
+    output = io.StringIO()  # argparse's: all options, and then the error.
     try:
         with redirect_stderr(output):
             made = PipelineOptions([f"--{one.removeprefix('--')}" for one in options])

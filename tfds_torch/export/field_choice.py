@@ -1,4 +1,4 @@
-"""Which fields a `.beton` file gets, and how they are stored: as asked for, else as a value or its spec tells."""
+"""The fields of a `.beton` file, and how they are stored: as asked for, else by the type of a value or its spec."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -135,7 +135,7 @@ def choose_fields(
             "(--rename NAME=NEW)."
         )
     if not chosen:
-        why = "there is no sample that would tell them, and fields names none" if not keys else "all are left out"
+        why = "there is no sample that has any, and fields names none" if not keys else "all are left out"
         raise ConfigError(f"There is no field to be written: {why}.")
     kept = tuple(key for name, key in keys.items() if asked.get(name, SKIP) is not None)
     return ChosenFields(chosen, kept, num_values)
@@ -155,7 +155,7 @@ def _field_value(name: object, choice: object) -> FieldChoice:
     if choice == SKIP:
         return None
     raise ConfigError(
-        f"fields: there is no way {quoted(choice)} to store {quoted(name)}. Short names: "
+        f"fields: {quoted(choice)} is not a way to store {quoted(name)}. Short names: "
         f"{', '.join((*SHORT_NAMES, SKIP))}.{did_you_mean(choice, (*SHORT_NAMES, SKIP))}"
     )
 

@@ -29,12 +29,12 @@ def check_is_not_read(samples: SampleSource, path: Path, is_folder: bool = False
     for folder in (place, *place.parents):
         if (identity := _identity(folder)) in directories:
             raise ConfigError(
-                f"{path} is in {directories[identity]}, the directory of {samples.name}, which is what is exported: "
-                f"nothing there is written to. Choose a path outside of it."
+                f"{path} is in {directories[identity]}, the directory of {samples.name}, which is the source of this "
+                f"export: nothing there is written to. Choose a path outside of it."
             )
     if own is not None and own in _identities(folders if is_folder else files):
         what = "another folder for the shards" if is_folder else "another path for the file that is written"
-        raise ConfigError(f"{path} is what is exported: choose {what}.")
+        raise ConfigError(f"{path} is the source of this export: choose {what}.")
     is_like_them = place.suffix == ".tar" and _identity(place.parent) in _identities(folders)
     if not is_folder and own is not None and is_like_them:
         raise ConfigError(

@@ -111,8 +111,8 @@ class ShardSizes:
                 object.__setattr__(self, name, check_integer(name, value, 1))  # A plan is JSON: no numpy's integers.
         if self.num_shards is not None and (self.max_count is not None or self.max_bytes is not None):
             raise ConfigError(
-                "num_shards (--shards) says how many shards there are, max_count and max_bytes how large they may be: "
-                "give the one or the others."
+                "num_shards (--shards) is the number of shards, max_count and max_bytes limit their size: give the one "
+                "or the others."
             )
 
     def bounds(

@@ -2,8 +2,8 @@
 
 The new shards are written into a folder beside the old one (`runtime/atomic_folder.py`). When they are complete,
 the new folder gets hard links to all files that are not of the replaced export: other splits, and foreign files. Then
-the two folders are exchanged, what is left in the old one (sub-folders, files that have appeared meanwhile) is moved,
-and the old one is removed. The next export to the folder goes on with whatever a kill has interrupted of that.
+the two folders are exchanged, the rest of the old one (sub-folders, files that have appeared meanwhile) is moved,
+and the old one is removed. After a kill, the next export to the folder goes on with these steps.
 """
 
 import logging

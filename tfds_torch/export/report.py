@@ -20,7 +20,7 @@ class ExportReport:
         verified: whether all of the file was read again and found right; None: it was not tried.
         unchecked: what the reading again could not check, in sentences.
         num_shards: of the folder; None: it is one file.
-        split: of a folder of shards: what it is called in names of files.
+        split: of a folder of shards: its name in names of files.
         num_kept: shards that an earlier export of the same plan had written.
     """
 

@@ -19,7 +19,7 @@ from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.worker_faults import ErrorContext
 
-_PIECE_BYTES = 3 * 2**19  # Encoded, of a parser: what is read at a time.
+_PIECE_BYTES = 3 * 2**19  # Encoded examples of a parser that are read at a time.
 
 
 class Sample(NamedTuple):
@@ -81,10 +81,10 @@ class SampleSource(ABC):
 
 @dataclass(frozen=True)
 class ExampleNames(ErrorContext):
-    """What messages tell of an export's samples."""
+    """Names of an export's samples, for messages."""
 
     def example(self, index: int | None) -> str:
-        """Returns what a sample is called, as the rest of a sentence."""
+        """Returns a sample's name, as the rest of a sentence."""
         if index is None or self.find_id is None:
             return ""
         with suppress(Exception):  # A message about a fault must not fail.
@@ -175,7 +175,7 @@ class NumberedSamples(SampleSource):
 class IteratedSamples(SampleSource):
     """Anything sized that can be iterated. This process does that, once; its workers encode the samples."""
 
-    num_ahead = 1  # A task holds samples: who waits for it takes it at once.
+    num_ahead = 1  # A task holds samples: another one would only wait in memory.
 
     def __init__(self, iterable: Any) -> None:
         self._iterable = iterable
@@ -235,7 +235,7 @@ class IteratedSamples(SampleSource):
 
 
 def samples_of(source: Any) -> SampleSource:
-    """Returns what can be exported as samples; a ConfigError says why it cannot."""
+    """Returns the samples of a dataset; a ConfigError explains why it cannot be exported."""
     if isinstance(source, ParserBase):
         return ParserSamples(source)
     if isinstance(source, str | bytes | os.PathLike):

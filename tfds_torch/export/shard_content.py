@@ -24,7 +24,7 @@ from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, LONGEST_NAME, RECO
 
 TAR_END_BYTES, TAR_BLOCK_BYTES = 2 * BLOCK_BYTES, RECORD_BYTES
 """Of a tar file's end, and what the file is filled up to a multiple of."""
-_PIECE_BYTES = 3 * 2**19  # Of records: what is read at a time.
+_PIECE_BYTES = 3 * 2**19  # Of records that are read at a time.
 _KEYS = ("number", "id")
 _LONGEST_EXTENSIONS = {"image": "webp", "value": "json"}
 """Of kinds whose extension depends on the value."""
@@ -144,7 +144,7 @@ def _number_key(place: int) -> str:
 
 
 def _quote_id(sample_id: str) -> str:
-    # Readers tell members apart by what stands before the first dot. Bytes that are not UTF-8 are escaped as well.
+    # Readers tell members apart by their names before the first dot. Bytes that are not UTF-8 are escaped as well.
     return quote(sample_id, safe="", errors="surrogateescape").replace(".", "%2E")
 
 

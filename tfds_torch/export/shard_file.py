@@ -52,7 +52,7 @@ class ShardFile:
             self._flush()
 
     def end(self) -> tuple[int, int]:
-        """Writes what is left, and returns the file's size in bytes and its crc32c."""
+        """Writes the rest, and returns the file's size in bytes and its crc32c."""
         self._flush()
         return self._num_bytes, self._crc32c
 

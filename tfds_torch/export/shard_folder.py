@@ -1,4 +1,4 @@
-"""ShardFolder: the folder of a sharded export: its plan, what of it is done, and who may write there.
+"""ShardFolder: the folder of a sharded export: its plan, its complete shards, and its lock.
 
 `export-<split>.json` holds the plan, and at the end size and checksum of every shard. Until then each shard is noted in
 a log, `.export-<split>.log`, before it is put in its place: a shard there that agrees with its line is whole. Where
@@ -239,7 +239,7 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> Non
         split: whose export is verified: a split expression, or its name in names of files; None: all are.
 
     Raises:
-        ExportError: a shard is missing or is not what was written, or an export is not complete.
+        ExportError: a shard is missing or damaged, or an export is not complete.
         ConfigError: the folder has no such export, or a damaged manifest.
     """
     settle_folder(path)
@@ -259,7 +259,7 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> Non
         wrong = [plan.file_name(shard.number) for shard in shards if not folder.is_complete(plan, shard)]
         if wrong:
             raise ExportError(
-                f"{path}: {len(wrong)} of {len(shards)} shards are not what was written, such as {wrong[0]}: run the "
+                f"{path}: {len(wrong)} of {len(shards)} shards are damaged or missing, such as {wrong[0]}: run the "
                 f"same command again, which writes these anew."
             )
 

@@ -147,7 +147,7 @@ class ShardedExport:
         return choose_by_first(self._samples, order, None, choose, self._names(), self._context)
 
     def _records(self, file_format: str) -> RecordSource:
-        """Returns the records that are copied, or says why there are none."""
+        """Returns the records that are copied; a ConfigError: the dataset has none."""
         parser = self._parser
         source = None if parser is None else parser.source
         if parser is None or not isinstance(source, RecordSource):

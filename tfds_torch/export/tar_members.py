@@ -208,8 +208,8 @@ def _array_of(tensor: Any) -> Any:
 
 
 def _check_dtype(dtype: "np.dtype[Any]") -> None:
-    if dtype.kind not in _KINDS_OF_ARRAYS:  # Such as bfloat16: the file would not tell what it is.
-        raise CannotStoreError(f"a .npy file cannot tell the type {dtype}")
+    if dtype.kind not in _KINDS_OF_ARRAYS:  # Such as bfloat16, which the file cannot name.
+        raise CannotStoreError(f"a .npy file has no name for the type {dtype}")
 
 
 def _has_pixels(value: Any) -> bool:

@@ -55,7 +55,7 @@ class WriteShards:
             return error
 
     def describe(self, number: int | None) -> str:
-        """Returns what a sample is called in messages; None: it is not known which one."""
+        """Returns a sample's name for messages; number is None where it is not known."""
         if number is None:
             return "A sample"
         if isinstance(self.content, TarContent):

@@ -118,7 +118,7 @@ class ImageDecoder:
             shrink: by what it is downsized: 1, or 2, 4 or 8 where `shrinks` says so. Sizes are rounded up.
 
         Raises:
-            ImageDecodeError: it cannot be decoded, or only in part, or to another size than its header says.
+            ImageDecodeError: it cannot be decoded, or only in part, or to another size than in its header.
             ValueError: the window is not inside the image.
         """
         mode = self._mode_of(header)
@@ -128,7 +128,7 @@ class ImageDecoder:
             raise ValueError(f"The window {top, left, height, width} is not inside an image of {_words(shape)}.")
         pixels = _decode(image, header, mode, shrink, None, top + height)
         if pixels.shape[1:] != shape[1:] or not top + height <= pixels.shape[0] <= shape[0]:
-            raise ImageDecodeError(f"It decodes to {_words(pixels.shape)}, and its header says {_words(shape)}.")
+            raise ImageDecodeError(f"It decodes to {_words(pixels.shape)}, and its header promises {_words(shape)}.")
         return pixels[top : top + height, left : left + width]
 
     def decode_into(self, image: EncodedImage, header: Header, out: Pixels) -> None:

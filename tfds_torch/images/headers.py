@@ -48,7 +48,7 @@ class Header(NamedTuple):
         channels: as stored: 1 grey, 2 grey and alpha, 3 colour, 4 colour and alpha; 4 also for CMYK and YCCK JPEG. Of
             images with a palette 3, or 4 where the palette has transparent colours.
         bit_depth: bits of a sample, or of a palette's index.
-        height_at: where a JPEG that is decoded from top to bottom (not progressive, not lossless, not arithmetic) says
+        height_at: where a JPEG that is decoded from top to bottom (not progressive, not lossless, not arithmetic) has
             its height, two bytes; 0 in any other image.
     """
 

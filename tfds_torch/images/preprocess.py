@@ -180,7 +180,7 @@ class TrainPreprocess(Preprocess):
     Attributes:
         size: of the result: pixels of a side, or (height, width).
         scale: least and greatest fraction of the image's area that is cut out, 0 < least <= greatest <= 1.
-        ratio: least and greatest ratio of width to height of what is cut out, 0 < least <= greatest.
+        ratio: least and greatest ratio of width to height of the box, 0 < least <= greatest.
         hflip: probability of a flip, left to right.
         interpolation: `bilinear`, `bicubic`, or `random`: one of the two for each example.
         crop_padding: None: crops are resized. A number: nothing is resized; the image is padded by so many pixels on
@@ -271,7 +271,7 @@ class EvalPreprocess(Preprocess):
             is resized to.
         interpolation: `bilinear` or `bicubic`.
         crop_mode: `center`: the shorter side is resized to size / crop_pct, and the centre cut out; `squash`: both
-            sides are, whatever the ratio; `border`: the longer side is, and what is missing is padded.
+            sides are, whatever the ratio; `border`: the longer side is, and the rest is padded.
         fill: grey level of the padding, or one for each channel, 0 to 255.
         also: as in TrainPreprocess.
         map_fn: as in TrainPreprocess.
@@ -328,7 +328,7 @@ class EvalPreprocess(Preprocess):
         return cls(**values | changes)
 
     def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
-        """Returns whole images and what they are resized to; see `Preprocess`."""
+        """Returns the sizes that whole images are resized to; see `Preprocess`."""
         scaled = scaled_size(height_and_width(self.size), self.crop_pct)
         if self.crop_mode == "squash":
             resized = np.broadcast_to(np.array(scaled, np.int64), sizes.shape)

@@ -281,7 +281,7 @@ class ImageTransform:
         All of them are decoded before the first one is resized: taking turns costs a tenth more.
         """
         shrinks = parameters.shrinks
-        # Rounded up: a shrunk image has a pixel for what is left of its last ones.
+        # Rounded up: the last pixels of an image become one of the shrunk image, too.
         windows = -(-parameters.windows // shrinks[:, None])
         decoded: list[Pixels] = []
         rows = zip(images, headers, windows.tolist(), shrinks.tolist(), strict=True)

@@ -21,7 +21,7 @@ _BITS = {
     **dict.fromkeys(("RGBA", "RGBX", "RGBa", "CMYK", "I", "F"), 32),
 }
 """Mode -> bits of a pixel, as `Image.tobytes` writes it; a row is filled up to a whole byte."""
-_MOST_PIXELS, _LONGEST_SIDE = 1 << 28, 1 << 20  # Pillow takes memory for rows, also of images without pixels.
+_LARGEST_AREA, _LONGEST_SIDE = 1 << 28, 1 << 20  # Pillow takes memory for rows, also of images without pixels.
 _PALETTES = {"RGB": 3, "RGBA": 4}
 _MOST_COLOURS = 256
 _KEPT = ("transparency", "exif", "icc_profile")
@@ -56,7 +56,7 @@ def take_image_apart(image: Image.Image, path: str) -> WireImage:
     if not _is_size(*image.size):
         raise ConfigError(
             f"{path} is a PIL image of {image.width} x {image.height} pixels: a MultiLoader carries at most "
-            f"{_MOST_PIXELS:,}, and {_LONGEST_SIDE:,} of a side. Make it smaller."
+            f"{_LARGEST_AREA:,}, and {_LONGEST_SIDE:,} of a side. Make it smaller."
         )
     pixels = image.tobytes()
     palette = None if image.palette is None else image.palette.mode
@@ -97,7 +97,7 @@ def put_image_together(description: Any, content: memoryview) -> tuple[Image.Ima
 
 def _is_size(width: Any, height: Any) -> bool:
     sides = (width, height)
-    return all(type(side) is int and 0 <= side <= _LONGEST_SIDE for side in sides) and width * height <= _MOST_PIXELS
+    return all(type(side) is int and 0 <= side <= _LONGEST_SIDE for side in sides) and width * height <= _LARGEST_AREA
 
 
 def _is_transparency(value: Any) -> bool:

@@ -1,1 +1,1 @@
-"""Decoders of single images, one file each; images/decoding.py has the table of who decodes what."""
+"""Decoders of single images, one file each; `images/decoding.py` has their table."""

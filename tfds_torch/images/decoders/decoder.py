@@ -24,7 +24,7 @@ class ImageDecodeError(ValueError):
 def describe_pillow_error(error: Exception) -> str:
     """Returns the first line of an error of Pillow's, which raises a dozen types for broken files."""
     first_line = (str(error) or type(error).__name__).splitlines()[0]
-    return f"Pillow says: {first_line.rstrip('.')}."
+    return f"Pillow reports: {first_line.rstrip('.')}."
 
 
 class Decoder(Protocol):

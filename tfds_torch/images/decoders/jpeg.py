@@ -3,7 +3,7 @@
 What simplejpeg warns about goes to Pillow, which knows a harmless flaw from a file that is cut: of a cut file,
 libjpeg-turbo would return half an image.
 
-Where the last rows are not needed, the image is made to say that it is less high, and libjpeg-turbo leaves them out
+Where the last rows are not needed, the header gets a smaller height, and libjpeg-turbo leaves them out
 (768 us instead of 863 for a photograph of 385 x 513 pixels).
 There is no such way to leave out the first ones: every block is encoded as a difference from the one before.
 """
@@ -22,7 +22,7 @@ except ImportError:  # There is no wheel of it for this platform.
     decode_jpeg = None
 
 _COLOR_SPACES = {"L": "GRAY", "RGB": "RGB", "RGBA": "RGBA"}
-_END = b"\xff\xd9"  # A file that is cut lacks it: of such a one all rows are decoded, and the flaw is told.
+_END = b"\xff\xd9"  # A cut file lacks it: then all rows are decoded, and the flaw is reported.
 _ROWS_BELOW = 16  # Two blocks: colours are interpolated with those of the next row of blocks.
 _LEAST_LEFT_OUT = 16  # Rows: copying the file has to be worth it.
 _pack_height = struct.Struct(">H").pack_into
@@ -60,7 +60,7 @@ def decode(
             min_width=least_width,
             min_factor=shrink,
             buffer=buffer,
-            strict=not is_cut,  # What follows the last row is told as a flaw.
+            strict=not is_cut,  # Bytes after the last row are reported as a flaw.
         )
     except (ValueError, RuntimeError):
         return None

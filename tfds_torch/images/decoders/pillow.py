@@ -1,6 +1,6 @@
 """Everything else by Pillow: GIF, BMP, WebP, CMYK JPEG, and JPEG that is flawed but readable.
 
-Pillow's file classes are called, not `Image.open`: the header has told the format, and the limit of pixels is ours.
+Pillow's file classes are called, not `Image.open`: the header has the format, and the limit of pixels is ours.
 """
 
 import io
@@ -62,7 +62,7 @@ def _load(image: bytes, header: Header, mode: str, shrink: int) -> Pixels:
     file = _FILES[header.format](io.BytesIO(image))
     if file.size != (header.width, header.height):
         raise ImageDecodeError(
-            f"Its header says {header.height} x {header.width} pixels, and Pillow finds {file.height} x {file.width}."
+            f"Its header has {header.height} x {header.width} pixels, and Pillow finds {file.height} x {file.width}."
         )
     if shrink > 1:
         file.draft(None, (header.width // shrink, header.height // shrink))

@@ -8,7 +8,7 @@ try:
 except ImportError:  # There is no wheel of it for this platform.
     decode_png = None
 
-_MOST_SMALL_PIXELS = 128 * 128
+_MOST_KORNIA_PIXELS = 128 * 128
 """While kornia-rs decodes, no other thread's Python goes on (0.15 ms for so many); while `png_strips` decodes, it "
 "does."""
 
@@ -28,7 +28,7 @@ def decode(
 ) -> Pixels | None:
     """Returns all rows of a small PNG of 8 bits whose channels are those of the mode; None for any other."""
     kind, name = _KINDS.get(mode, (None, ""))
-    if decode_png is None or image[24:26] != kind or header.height * header.width > _MOST_SMALL_PIXELS:
+    if decode_png is None or image[24:26] != kind or header.height * header.width > _MOST_KORNIA_PIXELS:
         return None
     if not image.endswith(_END):
         return None

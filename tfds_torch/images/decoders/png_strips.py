@@ -60,7 +60,7 @@ def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | N
     width, height = _unpack_size(image, 16)
     if (width, height) != (header.width, header.height):
         raise ImageDecodeError(
-            f"Its header says {header.height} x {header.width} pixels, and the PNG has {height} x {width}."
+            f"Its header has {header.height} x {header.width} pixels, and the PNG has {height} x {width}."
         )
     shape = (height, width, NUM_CHANNELS[mode])
     if out is not None and out.shape != shape:
@@ -74,7 +74,7 @@ def decode_grey_16(image: bytes, header: Header) -> NDArray[np.uint16]:
     """Returns uint16 [h, w, 1] of a grey PNG of 16 bits; an ImageDecodeError for any other, or a damaged one."""
     pixels_at = check_chunks(image)
     if image[24:26] != b"\x10\0" or _unpack_size(image, 16) != (header.width, header.height):
-        raise ImageDecodeError("It is not the grey PNG of 16 bits that its header says.")
+        raise ImageDecodeError("It is not a grey PNG of 16 bits of the size in its header.")
     pixels = np.empty((header.height, header.width, 2), np.uint8)
     _decode_passes(image, pixels_at, _Layout(16, False, 2, "LA", "LA", "LA"), pixels)  # Both bytes of each sample.
     return pixels.view(">u2").astype(np.uint16)
@@ -101,7 +101,7 @@ def check_chunks(image: bytes) -> int:
         if end + 4 > len(image):
             break
         if kind in _CHECKED_CHUNKS and zlib.crc32(view[position + 4 : end]) != _unpack_checksum(image, end)[0]:
-            raise ImageDecodeError("A checksum of the PNG does not match: its bytes are not what was written.")
+            raise ImageDecodeError("A checksum of the PNG does not match: its bytes have changed.")
         if kind == b"IDAT" and not pixels_at:
             pixels_at = position
         if kind == b"IEND":
@@ -142,7 +142,7 @@ class _Inflated:
             except zlib.error as error:
                 raise ImageDecodeError(f"The pixels of the PNG cannot be inflated: {error}.") from None
             if not part and (not piece or self._inflate.eof):
-                raise ImageDecodeError("The PNG ends early: it holds fewer rows than its header says.")
+                raise ImageDecodeError("The PNG ends early: it holds fewer rows than its header promises.")
             self._rest = self._inflate.unconsumed_tail
             parts.append(part)
             missing -= len(part)
@@ -242,7 +242,7 @@ class _Layout:
 
 
 def _open(image: bytes) -> PngImageFile:
-    """Returns what Pillow reads before the pixels: the palette and what is transparent."""
+    """Returns a file of Pillow's that has read the chunks before the pixels: the palette and transparent colours."""
     try:
         return PngImageFile(io.BytesIO(image))
     except MemoryError:

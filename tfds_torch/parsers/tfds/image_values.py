@@ -91,4 +91,4 @@ def _decode_frames(image: bytes) -> NDArray[np.uint8]:
         with Image.open(io.BytesIO(image)) as opened:
             return np.stack([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(opened)])
     except Exception as error:  # Of broken files Pillow raises a dozen types.
-        raise ImageDecodeError(f"Pillow says: {str(error).rstrip('.')}.") from None
+        raise ImageDecodeError(f"Pillow reports: {str(error).rstrip('.')}.") from None
