@@ -307,7 +307,9 @@ except ExportError as error:
 """
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize(
+    "file_format", ["webdataset", pytest.param("tfrecord", marks=pytest.mark.slow), "array_record"]
+)
 def test_a_shard_that_is_larger_than_a_file_may_be_is_reported_with_what_to_do(
     exported_root: Path, tmp_path: Path, run_python: Callable[..., Any], file_format: str
 ) -> None:

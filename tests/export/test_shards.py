@@ -255,7 +255,7 @@ def test_files_are_the_same_whatever_the_number_of_workers(
     exported_root: Path, tmp_path: Path, file_format: str
 ) -> None:
     parser = open_parser(exported_root, "photos")
-    for num_workers in (1, 2, 5):
+    for num_workers in (1, 5):
         export_dataset(
             parser,
             tmp_path / str(num_workers),
@@ -264,7 +264,7 @@ def test_files_are_the_same_whatever_the_number_of_workers(
             num_workers=num_workers,
             shuffle_seed=3,
         )
-    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "5")
+    assert contents(tmp_path / "1") == contents(tmp_path / "5")
     assert len(contents(tmp_path / "1")) >= 6
 
 
