@@ -71,10 +71,10 @@ def make_empty_labels(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "found"),
     [
-        (lambda root: root, "of an image folder does not exist, or is no directory."),
-        (make_file, "of an image folder does not exist, or is no directory."),
-        (make_bare, "is no image folder: there is no folder in it, but 1 files."),
-        (make_flat, "is no image folder: there is no folder of a label in train."),
+        (lambda root: root, "of an image folder is missing, or is not a directory."),
+        (make_file, "of an image folder is missing, or is not a directory."),
+        (make_bare, "is not an image folder: there is no folder in it, but 1 files."),
+        (make_flat, "is not an image folder: there is no folder of a label in train."),
         (
             make_split_root,
             "circle, grün x, square hold images themselves, where folders of labels are expected. If it is the folder "

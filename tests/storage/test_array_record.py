@@ -38,7 +38,7 @@ def split(tmp_path: Path) -> MadeSplit:
 
 @pytest.fixture
 def reader(split: MadeSplit) -> Iterator[ArrayRecordFilesReader]:
-    with ArrayRecordFilesReader(split.instructions, DATASET) as opened:
+    with ArrayRecordFilesReader(split.table) as opened:
         yield opened
 
 
@@ -60,7 +60,7 @@ def test_every_record_is_read_once_per_call_and_counted(split: MadeSplit, reader
 def test_few_files_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_record, "_MOST_OPEN", 2)
     split = write_shards(tmp_path / "data", [2, 2, 2, 2])
-    with ArrayRecordFilesReader(split.instructions, DATASET) as reader:
+    with ArrayRecordFilesReader(split.table) as reader:
         for _ in range(2):
             assert reader.read(np.arange(8)[::-1].copy()) == split.examples[::-1]
             assert len(reader._readers) == 2
@@ -85,7 +85,7 @@ def test_without_the_package_the_extra_is_named(split: MadeSplit, monkeypatch: p
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ConfigError) as caught:
-        ArrayRecordFilesReader(split.instructions, DATASET)
+        ArrayRecordFilesReader(split.table)
     assert str(caught.value) == (
         f"{DATASET} has files of format 'array_record', and the package that reads them is not installed: "
         f"`pip install 'tfds-torch[array-record]'`."
@@ -112,7 +112,7 @@ def test_no_flipped_byte_gives_another_example(split: MadeSplit) -> None:
         content = bytearray(whole)
         content[position] ^= 0x10
         path.write_bytes(content)
-        with ArrayRecordFilesReader(split.instructions, DATASET) as reader:
+        with ArrayRecordFilesReader(split.table) as reader:
             try:
                 found = reader.read(np.arange(18))
             except CorruptRecordError:
@@ -130,7 +130,7 @@ def test_the_damaged_record_is_named_and_the_others_are_still_read(split: MadeSp
     content = bytearray(path.read_bytes())
     content[content.index(split.examples[9][:20])] ^= 1  # Random bytes are stored as they are.
     path.write_bytes(content)
-    with ArrayRecordFilesReader(split.instructions, DATASET) as reader:
+    with ArrayRecordFilesReader(split.table) as reader:
         for _ in range(2):
             with pytest.raises(CorruptRecordError) as caught:
                 reader.read(np.array([0, 8, 9, 10]))
@@ -167,8 +167,9 @@ def test_when_no_file_can_be_opened_the_advice_is_given(split: MadeSplit, run_py
     import numpy as np
     from tfds_torch.errors import ShardError
     from tfds_torch.storage.array_record.source import ArrayRecordFilesReader
+    from tfds_torch.storage.record_source import InstructionTable
     from tfds_torch.storage.source import FileInstruction
-    reader = ArrayRecordFilesReader([FileInstruction({path!r}, 0, 6, 0, 6)], {DATASET!r})
+    reader = ArrayRecordFilesReader(InstructionTable([FileInstruction({path!r}, 0, 6, 0, 6)], {DATASET!r}))
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     others = []
     try:
@@ -201,10 +202,11 @@ def test_a_forked_process_names_the_damaged_record_too(split: MadeSplit, run_pyt
     import numpy as np
     from tfds_torch.errors import CorruptRecordError
     from tfds_torch.storage.array_record.source import ArrayRecordFilesReader
+    from tfds_torch.storage.record_source import InstructionTable
     from tfds_torch.storage.source import FileInstruction
 
     def say() -> str:
-        reader = ArrayRecordFilesReader({split.instructions!r}, {DATASET!r})
+        reader = ArrayRecordFilesReader(InstructionTable({split.instructions!r}, {DATASET!r}))
         try:
             reader.read(np.arange(18))
         except CorruptRecordError as error:

@@ -1,5 +1,6 @@
 """CachedSource: a Source some of whose values lie in a `.beton` file as well, decoded."""
 
+import copy
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,23 @@ from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.shard_errors import unreadable
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, Source
 from tfds_torch.storage.stored_pixels import Gather, Pixels, StoredPixels, gather_with_numpy
+
+_logger = logging.getLogger(__name__)
+
+PIXELS = "pixels of the image"
+"""The stored field under which decoded images are asked for. The encoded ones keep the name of their feature."""
+
+MakePixels = Callable[[bytes], "NDArray[np.uint8]"]
+"""Encoded image -> uint8 [h, w, 3], as a cache holds it; raises ValueError where it cannot be decoded."""
+
+NoteDamage = Callable[[str, str], None]
+"""Called with a cache's path and what is wrong with it, so that it is built again; picklable."""
+
+PIXELS_FIELD = "image"
+"""The images' field in the file."""
+
+IS_CACHED = "is_cached"
+"""Field of the file: 0 where an example could not be decoded, and is left to the original files."""
 
 
 class CachedPixels(StoredPixels):
@@ -58,13 +76,6 @@ class CachedPixels(StoredPixels):
                 row[...] = image
 
 
-PIXELS_FIELD = "image"
-"""The images' field in the file."""
-
-IS_CACHED = "is_cached"
-"""Field of the file: 0 where an example could not be decoded, and is left to the original files."""
-
-
 @dataclass
 class CachedRows:
     """The numbers of an open file: a write to the file does not change them.
@@ -100,13 +111,7 @@ class CachedRows:
 
 
 def read_rows(file: BetonSource, names: Mapping[str, str], dtypes: Mapping[str, DTypeLike]) -> CachedRows:
-    """Reads the rows of a file of this user's own, and compares them with their checksum.
-
-    Args:
-        file: of the cache.
-        names: stored field of a number -> its field in the file.
-        dtypes: stored field -> the type of its values.
-    """
+    """Reads the rows of a file of this user's own, and compares them with their checksum."""
     _check_own(Path(file.head.path))
     reader = file.reader
     rows = reader.copy_rows()
@@ -123,18 +128,6 @@ def _check_own(path: Path) -> None:
         raise ShardError(f"{error.filename} is not this user's own: {error.strerror}.") from None
     except OSError as error:
         raise unreadable(path, error) from error
-
-
-_logger = logging.getLogger(__name__)
-
-PIXELS = "pixels of the image"
-"""The stored field under which decoded images are asked for. The encoded ones keep the name of their feature."""
-
-MakePixels = Callable[[bytes], "NDArray[np.uint8]"]
-"""Encoded image -> uint8 [h, w, 3], as a cache holds it; raises ValueError where it cannot be decoded."""
-
-NoteDamage = Callable[[str, str], None]
-"""Called with a cache's path and what is wrong with it, so that it is built again; picklable."""
 
 
 class CachedSource:
@@ -180,15 +173,9 @@ class CachedSource:
 
     def over(self, original: Source) -> "CachedSource":
         """Returns the same cache over the same examples, read in another way."""
-        return CachedSource(
-            original,
-            self.image_key,
-            self.file,
-            self._names,
-            self._max_resolution,
-            self._make_pixels,
-            self._note_damage,
-        )
+        other = copy.copy(self)  # As a pickled one, it has read nothing.
+        other.original = original
+        return other
 
     @property
     def name(self) -> str:
@@ -197,7 +184,7 @@ class CachedSource:
 
     @property
     def identity(self) -> object:
-        """The original's, and with it the size of images that are smaller there."""
+        """The original's, with the size of images that the cache holds smaller."""
         identity = self.original.identity
         return identity if self._max_resolution is None else (identity, f"max_resolution {self._max_resolution}")
 
@@ -218,7 +205,7 @@ class CachedSource:
 
     @property
     def mean_example_bytes(self) -> int:
-        """That of what is read: the cache's, or the original's."""
+        """Mean size of a sample of the cache, else of an encoded example."""
         return (self.file or self.original).mean_example_bytes
 
     @property
@@ -255,11 +242,11 @@ class CachedSource:
         return columns | self._read_original(index, others) if others else columns
 
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Is the original's: records have no decoded images."""
+        """Parses records as the original does: they have no decoded images."""
         return self.original.parse(records, index, fields)
 
     def announce(self, index: Int64Array) -> None:
-        """Tells whoever will be read."""
+        """Announces examples to the files that will be read."""
         if self.file is not None:
             self.file.announce(index)
         if self.file is None or self._reads_original:
@@ -376,7 +363,7 @@ def _pixels_of(image: bytes, make_pixels: MakePixels) -> Any:
     try:
         return make_pixels(image)
     except ValueError:
-        return image  # Whoever decodes it says what is wrong, and which example it is.
+        return image  # The decoder reports which example is damaged.
 
 
 def _with(columns: Mapping[str, Any], places: Int64Array, others: Mapping[str, Any]) -> dict[str, Any]:

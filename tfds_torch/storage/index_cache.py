@@ -40,7 +40,7 @@ class UnusableIndexError(Exception):
 
 
 class DamagedIndexError(UnusableIndexError):
-    """An index file that is not what was written, or was never one."""
+    """An index file that was damaged, or was never one."""
 
 
 def index_path(dataset: str, paths: Sequence[str]) -> Path:
@@ -124,11 +124,7 @@ class IndexCache(Generic[_Index]):
         return self.decode(content, _HEAD.size + len(self._front()))
 
     def store(self, index: _Index) -> None:
-        """Writes the file; readers see all of it or what was there before. Only one process may write at a time.
-
-        Raises:
-            OSError: it cannot be written; nothing is left behind.
-        """
+        """Writes the file; readers see all of it or what was there before. Only one process may write at a time."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         for leftover in self.path.parent.glob(f"{self.path.name}.*.tmp"):  # Of killed writers.
             leftover.unlink(missing_ok=True)

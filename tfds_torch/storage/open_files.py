@@ -21,7 +21,7 @@ FileState = tuple[int, ...]
 """Device, number and size of a file, and the times of the last change of its content and of anything else. A write
 changes the last one, even where the modification time is restored."""
 
-_MANY_FILES = 512  # Where the system does not say how many may be open.
+_MANY_FILES = 512  # Where the system has no limit.
 _READ_AS_WHOLE_BYTES = 256 << 20
 _RANGE_BYTES = 4 << 20  # Neighbours are read together up to here: a batch of them is not held twice.
 
@@ -113,8 +113,7 @@ class OpenFiles:
         with self._lock:
             descriptor = self._descriptor(file)
             try:
-                data = os.pread(descriptor, size, offset)
-                return data if len(data) == size else read_on(descriptor, data, offset, size)
+                return _read_at(descriptor, offset, size)
             except OSError as error:
                 raise unreadable(self._paths[file], error, self._remedy) from error
 
@@ -193,10 +192,6 @@ class MappedFile:
     The system kills a process that touches mapped memory behind the end of its file. `check` right before memory is
     copied finds a file that was cut before; one that is cut at the same moment still ends the process.
 
-    Args:
-        path: of the file.
-        stamp: what the file must be.
-
     Attributes:
         memory: uint8 [size], the whole file; it keeps the mapping alive.
     """
@@ -220,11 +215,7 @@ class MappedFile:
         self.memory: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
     def check(self) -> FileState:
-        """Returns the state of the file; another one than before means that it was written to.
-
-        Raises:
-            ShardError: the file is shorter than it was.
-        """
+        """Returns the state of the file; another one than before means that it was written to."""
         state = state_of(os.fstat(self._descriptor))
         if state[2] < self._stamp[0]:
             raise changed_in_use(self._path, f"it had {self._stamp[0]} bytes and has {state[2]}")
@@ -233,8 +224,7 @@ class MappedFile:
     def read(self, start: int, size: int) -> bytes:
         """Returns bytes of the file, fewer where it was cut: no signal ends the process."""
         try:
-            data = os.pread(self._descriptor, size, start)
-            return data if len(data) == size else read_on(self._descriptor, data, start, size)
+            return _read_at(self._descriptor, start, size)
         except OSError as error:
             raise unreadable(self._path, error) from error
 
@@ -247,7 +237,7 @@ class MappedFile:
         return self._map.find(content, start, stop)
 
     def give_back(self) -> None:
-        """Lets the system count what was read so far as this process's memory no more."""
+        """Lets the system take back the memory of what was read so far."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -270,14 +260,17 @@ def difference(expected: Stamp, found: Stamp) -> str | None:
 
 
 def changed_in_use(path: str, changed: str) -> ShardError:
-    """Returns the error for a file that is no longer what was opened; `changed` is a clause."""
+    """Returns the error for a file that changed after it was opened; `changed` is a clause."""
     return ShardError(
         f"The shard file {path} changed while it was in use: {changed}. Start again with files that nobody writes to."
     )
 
 
-def read_on(descriptor: int, data: bytes, offset: int, size: int) -> bytes:
-    """Goes on after a short read, up to the end of the file; the system may stop in the middle."""
+def _read_at(descriptor: int, offset: int, size: int) -> bytes:
+    """Returns these bytes, fewer only where the file ends; the system may stop a read in the middle."""
+    data = os.pread(descriptor, size, offset)
+    if len(data) == size:
+        return data
     parts = [data]
     while data and (left := size - sum(map(len, parts))):
         data = os.pread(descriptor, left, offset + size - left)

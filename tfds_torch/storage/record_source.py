@@ -25,10 +25,6 @@ _ID = re.compile(r"(.*)__(0|[1-9][0-9]{0,17})", re.DOTALL)
 class InstructionTable:
     """File instructions, flattened: example i is the i-th record of them all.
 
-    Args:
-        instructions: of one split expression, in its order.
-        dataset: "name/config:version", for messages.
-
     Attributes:
         files: distinct files, in order of first use.
         num_in_file: records that each file holds by `dataset_info.json`.
@@ -68,9 +64,6 @@ class InstructionTable:
 
     def find(self, index: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Returns int64 [n] positions in `files` and int64 [n] record numbers in these files.
-
-        Args:
-            index: int64 [n], of examples, in any order.
 
         Raises:
             ExampleNotFoundError: an index outside 0..len-1.
@@ -195,7 +188,7 @@ class RecordSource(ABC):
         elif self.obstacle is None:
             with self._lock:
                 if self._reader is not None and self._reader.stamps != tuple(self.stamps):
-                    self._reader = None  # Who still reads with it goes on; the files are closed with it.
+                    self._reader = None  # Threads that still read with it go on; the files are closed with it.
                 if self._reader is None:
                     self._reader = self._open()
 

@@ -39,7 +39,7 @@ def unreadable(path: str | os.PathLike[str], error: OSError, remedy: str = PREPA
 
 
 def shard_status(path: str | os.PathLike[str], remedy: str = PREPARE_AGAIN) -> os.stat_result:
-    """Returns what the system says of a shard. Must come before it is opened: opening a FIFO waits for ever."""
+    """Returns the status of a shard. Call it before opening: opening a FIFO waits for ever."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -51,14 +51,14 @@ def shard_status(path: str | os.PathLike[str], remedy: str = PREPARE_AGAIN) -> o
 
 
 def other_kind(status: os.stat_result) -> str | None:
-    """Returns what is there in place of a regular file; None where it is one."""
+    """Returns which kind of file is there in place of a regular one; None where it is one."""
     if stat.S_ISREG(status.st_mode):
         return None
     return next((kind for is_kind, kind in _KINDS if is_kind(status.st_mode)), "a special file")
 
 
 def allowed_files() -> int | None:
-    """Returns how many files this process may have open, or None where nothing says so."""
+    """Returns how many files this process may have open, or None where there is no limit."""
     try:
         import resource
     except ImportError:  # Windows

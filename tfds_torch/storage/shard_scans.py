@@ -1,4 +1,4 @@
-"""Scanning shards for what an index says of them: several files at once, with a progress bar when it takes long."""
+"""Scans of shards for an index: several files at once, with a progress bar when it takes long."""
 
 import contextlib
 import os
@@ -63,7 +63,7 @@ def scan_shards(scan: Callable[[int, Advance], _Found], sizes: Sequence[int], da
 def open_shard(
     path: str | os.PathLike[str], stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN
 ) -> Iterator[FileIO]:
-    """Opens a shard to be scanned. It is held against its stamp now and at the end of the scan.
+    """Opens a shard to be scanned. It is compared with its stamp now and at the end of the scan.
 
     An index that was made of another file than the stamp is of would be believed from then on.
 

@@ -197,7 +197,7 @@ class Source(Protocol):
         """Returns the number of the example that has an id. Reads no example.
 
         Raises:
-            ExampleNotFoundError: there is none, with the nearest that there is.
+            ExampleNotFoundError: no example has it; the message names the nearest id.
         """
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:

@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from tfds_torch.storage.array_record.package import FileReader, find_opener
 from tfds_torch.storage.open_files import ProcessLock, Stamp, most_open_files, stamp_of
 from tfds_torch.storage.record_source import InstructionTable, RecordReader, RecordSource
 from tfds_torch.storage.shard_errors import shard_status, unreadable, wrong_count
-from tfds_torch.storage.source import FileInstruction
 
 _MOST_OPEN = 256  # An open file also holds its index and buffers in memory.
 
@@ -23,19 +22,11 @@ class ArrayRecordFilesReader:
 
     Processes and threads: may be used by several threads, one at a time. Files are opened by the first read in each
     process; a forked one that inherits the package reads through a process of its own.
-
-    Args:
-        instructions: of one split expression, in its order; local ArrayRecord files.
-        dataset: "name/config:version", for messages.
-
-    Attributes:
-        stamps: size in bytes and modification time in ns of each file.
-        num_read: records whose bytes were read so far.
     """
 
-    def __init__(self, instructions: Sequence[FileInstruction], dataset: str) -> None:
-        self._open_file = find_opener(dataset)
-        self._table = InstructionTable(instructions, dataset)
+    def __init__(self, table: InstructionTable) -> None:
+        self._open_file = find_opener(table.dataset)
+        self._table = table
         self._table.check_local()
         self.stamps: tuple[Stamp, ...] = tuple(map(_check_there, self._table.files))
         self.num_read = 0
@@ -47,16 +38,12 @@ class ArrayRecordFilesReader:
         _alive.add(self)
 
     def check(self) -> None:
-        """Opens every file, once per process, and holds it against its promise."""
+        """Opens every file, once per process, and compares it with its promised number of records."""
         with self._lock:
             self._check()
 
     def read(self, index: Int64Array) -> list[bytes]:
-        """Returns encoded examples in the order asked.
-
-        Args:
-            index: int64 [n], of examples; the same may be asked for twice.
-        """
+        """Returns encoded examples in the order asked."""
         if self._closed:
             raise ConfigError(f"The reader of {self._table.dataset} was closed: open another one to read on.")
         index = np.asarray(index, np.int64)
@@ -121,7 +108,7 @@ class ArrayRecordFilesReader:
             return self._reader(number).read(records)
         except RuntimeError:
             del self._readers[number]
-        # One at a time, to say which one it is.
+        # One at a time, to find which one it is.
         for record, example in zip(records, examples, strict=True):
             try:
                 self._reader(number).read([record])
@@ -175,7 +162,7 @@ class ArrayRecordSource(RecordSource):
         return True
 
     def _open(self) -> RecordReader:
-        reader = ArrayRecordFilesReader(self.instructions, self.name)
+        reader = ArrayRecordFilesReader(self.table)
         reader.check()
         return reader
 

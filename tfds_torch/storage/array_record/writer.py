@@ -32,10 +32,6 @@ class ArrayRecordFileWriter:
     The package keeps threads and locks for a whole process. A process that was forked from one that had loaded it lets
     a fresh one write.
 
-    Args:
-        path: of the file; one that is there is written over.
-        options: the package's.
-
     Raises:
         OSError: the file cannot be written. `add` and `close` raise it, too, where the package could not write.
     """
@@ -108,7 +104,7 @@ class _Writing:
 
 
 def _to_os_error(problem: str) -> OSError:
-    """Returns the system's error, which the package tells as a text."""
+    """Returns the system's error, which the package reports as a text."""
     problem = " ".join(problem.split())
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         if os.strerror(number) in problem:

@@ -42,7 +42,7 @@ class PayloadSizes:
 
 
 def check_allocations(head: Head, rows: NDArray[np.void], memory: NDArray[np.uint8]) -> PayloadSizes:
-    """Holds every pointer of the samples against the allocation table, and the table against the file.
+    """Compares every pointer of the samples with the allocation table, and the table with the file.
 
     Beyond a byte for every payload, and four where only the table tells its size, memory does not grow with the file;
     unless the table is out of order, which costs 24 bytes for each of its rows meanwhile.
@@ -178,12 +178,7 @@ class _Payloads:
             self._check_rows(start)
 
     def claim(self, allocations: _Allocations, is_free: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Returns which of some rows of the table, bool [m], are this field's: at most one for a sample.
-
-        Args:
-            allocations: m of them.
-            is_free: bool [m], which of them are no other field's.
-        """
+        """Returns which of some rows of the table, bool [m], are this field's: at most one for a sample."""
         samples, sizes = allocations.samples, allocations.sizes
         stored = self._stored_sizes(samples)
         is_own: NDArray[np.bool_] = (

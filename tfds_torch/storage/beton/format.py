@@ -31,14 +31,7 @@ SMALLEST_PAGE, LARGEST_PAGE, DEFAULT_PAGE = 2**21, 2**31, 2**23
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of a file lie.
-
-    Attributes:
-        num_samples: of the file.
-        num_fields: of a sample.
-        row_type: of a sample's row in the metadata.
-        page_size: bytes of a page.
-    """
+    """Where the parts of a file lie."""
 
     num_samples: int
     num_fields: int

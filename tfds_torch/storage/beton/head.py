@@ -1,4 +1,4 @@
-"""The head of a file: its header, the descriptors of its fields, and what its manifest says. Little is read for it."""
+"""The head of a file: its header, the descriptors of its fields, and its manifest. Little is read for it."""
 
 import os
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from tfds_torch.storage.shard_errors import shard_status, unreadable
 
 @dataclass(frozen=True)
 class Head:
-    """What the head of a file says."""
+    """The head of a file: fields by name, where its parts lie, and its manifest (None in files of FFCV itself)."""
 
     path: str
     stamp: Stamp
@@ -83,7 +83,7 @@ def encode_head(fields: Mapping[str, BetonField], layout: Layout, table_at: int)
 
 
 def read_head(path: str, handlers: Mapping[str, BetonField] | None = None) -> Head:
-    """Returns what the head of a file says; of a hostile one no more than its own size is read.
+    """Reads the head of a file; of a hostile one no more than its own size is read.
 
     Raises:
         ShardError: it is missing, or cannot be read.

@@ -154,7 +154,7 @@ def readable_jpeg_size(image: bytes) -> tuple[int, int] | None:
         opened = JpegImageFile(io.BytesIO(image))
     except MemoryError:
         raise
-    except Exception:  # Of broken files Pillow raises a dozen types; what decodes it will say so.
+    except Exception:  # Of broken files Pillow raises a dozen types; decoding reports it.
         return None
     width, height = opened.size
     is_readable = opened.mode in ("L", "RGB") and 0 < height <= LARGEST_SIDE and 0 < width <= LARGEST_SIDE

@@ -36,7 +36,7 @@ Part = tuple[int, int]
 
 @dataclass(frozen=True)
 class Facts:
-    """What a manifest says.
+    """The content of a manifest.
 
     Attributes:
         name: of the dataset; "": the file's.
@@ -106,15 +106,7 @@ def encode_ids(ids: Sequence[str] | None) -> tuple[bytes, bytes] | None:
 
 @dataclass(frozen=True)
 class Tail:
-    """The end of a manifest.
-
-    Attributes:
-        text_bytes: size of the facts.
-        num_bytes: size of the manifest.
-        text_crc: CRC32C of the facts.
-        head_crc: CRC32C of the file's header and descriptors.
-        version: of the manifest.
-    """
+    """The end of a manifest."""
 
     text_bytes: int
     num_bytes: int

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -16,11 +16,8 @@ from tfds_torch.storage.beton.format import ALLOCATION, Layout
 _PACKED_AT_ONCE = 4096
 
 
-class WriteAt(Protocol):
-    """Writes all of content at an offset of the file."""
-
-    def __call__(self, content: bytes | memoryview, offset: int) -> None:
-        """Raises OSError where it cannot."""
+WriteAt = Callable[[bytes | memoryview, int], None]
+"""Writes all of content at an offset of the file; raises OSError where it cannot."""
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,6 @@ class BetonReader:
 
         Images are bytes (JPEG) or uint8 [h, w, 3]; JSON is text as bytes.
 
-        Args:
-            name: of the field.
-            index: int64 [n].
-
         Raises:
             ExampleNotFoundError: an index outside the file.
             ShardError: the file was cut.

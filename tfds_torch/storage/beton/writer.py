@@ -66,7 +66,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         fields: name -> how its values are stored, in FFCV's order of fields. FFCV expects image and label first.
         num_samples: how many samples there will be.
         page_size: bytes of a page: a power of two, 2 MiB to 2 GiB. A sample must fit into one.
-        name: of the dataset, for whoever reads it.
+        name: of the dataset, for readers of the file.
         fingerprint: of what the samples are made from.
         class_names: field -> names of its labels, by number.
         overwrite: whether a file that is there may be replaced.

@@ -63,13 +63,7 @@ class ListedSplit:
 
 @dataclass(frozen=True, eq=False)
 class FolderListing:
-    """What an image folder holds.
-
-    Attributes:
-        root: the folder that holds the splits, as it was given.
-        class_names: the labels of all splits, sorted.
-        splits: split -> its images.
-    """
+    """What an image folder holds."""
 
     root: str
     class_names: tuple[str, ...]
@@ -83,7 +77,7 @@ def list_image_folder(root: str) -> FolderListing:
         DatasetNotFoundError: the root does not exist, has another layout, or holds no image.
     """
     if not os.path.isdir(root):
-        raise DatasetNotFoundError(f"The root {root} of an image folder does not exist, or is no directory. {LAYOUT}")
+        raise DatasetNotFoundError(f"The root {root} of an image folder is missing, or is not a directory. {LAYOUT}")
     try:
         found = {
             split: {label: _list_images(os.path.join(root, split, label)) for label in labels}
@@ -93,7 +87,7 @@ def list_image_folder(root: str) -> FolderListing:
     except OSError as error:
         raise DatasetNotFoundError(f"The image folder {root} cannot be listed: {error}.") from None
     if not any(images for labels in found.values() for images in labels.values()):
-        raise DatasetNotFoundError(f"The root {root} is no image folder: {_describe(root, found)} {LAYOUT}")
+        raise DatasetNotFoundError(f"The root {root} is not an image folder: {_describe(root, found)} {LAYOUT}")
     _warn_of_others(root, found)
     class_names = tuple(sorted({label for labels in found.values() for label in labels}))
     splits = {split: _arrange(split, labels, class_names) for split, labels in found.items()}
@@ -101,7 +95,7 @@ def list_image_folder(root: str) -> FolderListing:
 
 
 def _warn_of_others(root: str, found: Mapping[str, Mapping[str, list[_Listed]]]) -> None:
-    """TFDS reads three kinds of files, in the folders of labels only: who has others should know."""
+    """Warns of other files: TFDS reads three kinds of files, in the folders of labels only."""
     folders = [os.path.join(root, split, label) for split, labels in found.items() for label in labels]
     num_images = sum(len(images) for labels in found.values() for images in labels.values())
     num_others = sum(len(os.listdir(folder)) for folder in folders) - num_images

@@ -24,13 +24,7 @@ _SPECS = {IMAGE: FieldSpec((), object), LABEL: FieldSpec((), np.int64), FILENAME
 
 
 class ImageFolderSource(ReadByNumber):
-    """A `Source` of image files. A file is opened only where its image is read; none stays open.
-
-    Args:
-        name: `name:version`.
-        instructions: of one split expression; a split is one file, its folder, whose records are the images.
-        listing: of the whole folder.
-    """
+    """A `Source` of image files. A file is opened only where its image is read; none stays open."""
 
     has_shards = False
     streams = "numbers"

@@ -1,4 +1,4 @@
-"""Shard files held against the numbers of examples that `dataset_info.json` promises.
+"""Shard files compared with the numbers of examples that `dataset_info.json` promises.
 
 A shard that was cut on a record boundary reads as a shorter file without any error, so the records are counted before
 the first one is used. The counts are kept in the cache folder, keyed by path, size and modification time: every file is
@@ -25,7 +25,7 @@ from tfds_torch.runtime.own_files import (
     remove_foreign,
 )
 from tfds_torch.storage.open_files import stamp_of
-from tfds_torch.storage.shard_errors import wrong_count
+from tfds_torch.storage.shard_errors import shard_status, wrong_count
 from tfds_torch.storage.tfrecord.framing import count_records
 
 _LOCK_TIMEOUT_S = 10.0
@@ -34,12 +34,7 @@ _Counts = dict[str, list[int]]  # path -> [size in bytes, mtime in ns, number of
 
 
 def check_shards(num_expected: Mapping[str, int], dataset: str) -> None:
-    """Raises unless every file exists, is whole, and holds the expected number of records.
-
-    Raises:
-        ShardError: a file is missing, or holds another number of records.
-        CorruptRecordError: a file ends inside a record, or a header is damaged.
-    """
+    """Raises unless every file exists, is whole, and holds the expected number of records."""
     for folder in sorted({os.path.dirname(path) for path in num_expected}):
         _check_folder(folder, {p: n for p, n in num_expected.items() if os.path.dirname(p) == folder}, dataset)
 
@@ -48,29 +43,14 @@ def _check_folder(folder: str, num_expected: Mapping[str, int], dataset: str) ->
     cache = _cache_file(folder)
     known, new = _load(cache), {}
     for path, expected in num_expected.items():
-        found = _known_count(known, path)
-        if found is None:
-            stamp = _stamp(path)
-            found = count_records(path)
-            if stamp is not None:
-                new[path] = [*stamp, found]
+        entry, stamp = known.get(path), list(stamp_of(shard_status(path)))
+        if not entry or entry[:2] != stamp:
+            entry = new[path] = [*stamp, count_records(path)]
+        found = entry[2]
         if found != expected:
             raise wrong_count(path, found, expected, dataset)
     if new:
         _store(cache, new)
-
-
-def _stamp(path: str) -> list[int] | None:
-    """Returns size and modification time, or None for a file that count_records will report as missing."""
-    try:
-        return list(stamp_of(os.stat(path)))
-    except OSError:
-        return None
-
-
-def _known_count(known: _Counts, path: str) -> int | None:
-    entry = known.get(path)
-    return entry[2] if entry and entry[:2] == _stamp(path) else None
 
 
 def _cache_file(folder: str) -> Path:
@@ -84,7 +64,11 @@ def _load(cache: Path) -> _Counts:
         check_own_folder(cache.parent, closes=True)
         counts = json.loads(read_own(cache))
     except ForeignFileError as error:
-        _warn(error)
+        _logger.warning(
+            "Shard records are counted again: their counts are kept in %s, which is not this user's own: %s.",
+            error.filename,
+            error.strerror,
+        )
         return {}
     except (OSError, ValueError, RecursionError):
         return {}
@@ -106,11 +90,3 @@ def _store(cache: Path, new: _Counts) -> None:
         pass  # `_load` has warned.
     except (OSError, Timeout) as error:
         _logger.info("The counts of shard records could not be cached in %s: %s", cache, error)
-
-
-def _warn(error: ForeignFileError) -> None:
-    _logger.warning(
-        "Shard records are counted again: their counts are kept in %s, which is not this user's own: %s.",
-        error.filename,
-        error.strerror,
-    )

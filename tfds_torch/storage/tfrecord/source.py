@@ -1,6 +1,6 @@
 """TfrecordSource: a split that TFDS stored as TFRecord files, and the reader of its records.
 
-One read for each range of neighbours; every record is held against its checksums.
+One read for each range of neighbours; every record is compared with its checksums.
 """
 
 from collections.abc import Collection, Mapping
@@ -43,14 +43,14 @@ class TfrecordSource(RecordSource):
 class TfrecordReader:
     """Reads examples by index with `pread`, sorted by file and offset, each record once per call.
 
-    A record that is not what the index says may mean that the index is stale: a file was exchanged for one of the same
+    A record that differs from the index may mean that the index is stale: a file was exchanged for one of the same
     size and time. Its file is then scanned, once, before it is called corrupt.
 
     Processes and threads: may be used by several threads (single reads take turns) and after a fork.
 
     Args:
         index: of the split.
-        verify_checksums: whether the data is held against its CRC32C; the length always is.
+        verify_checksums: whether the data is compared with its CRC32C; the length always is.
 
     Attributes:
         index: of the split.

@@ -17,8 +17,8 @@ _GAP_BYTES = 4096  # What lies between is read as well: the system reads pages.
 class TarReader:
     """Reads members with `pread`, sorted by tar and offset, each once per call.
 
-    A tar has no checksum of its content. Its headers have, and each is held against what was indexed: a tar that was
-    exchanged for one of the same size and time is found.
+    A tar has no checksum of its content. Its headers have, and each is compared with the indexed one: that finds a
+    tar that was exchanged for one of the same size and time.
 
     Processes and threads: may be used by several threads (single reads take turns) and after a fork.
     """

@@ -119,7 +119,7 @@ class _Scan:
                 if header.size:
                     self._corrupt(f"the folder {quoted(name)} has content", offset - BLOCK_BYTES)
             else:
-                # Checked before the member is yielded: nobody gets a size that lies outside of the file.
+                # Checked first: no caller gets a size that reaches beyond the file.
                 end = self._end_of(offset, header.size, repr(name), start)
                 yield Member(name, offset, header.size, google_crc32c.value(block))
                 offset = end
@@ -133,7 +133,7 @@ class _Scan:
         while (header := self._header(offset, block)).type in _EXTENDED_KINDS:
             after = self._end_of(offset + BLOCK_BYTES, header.size, "an extended header", offset)
             if header.size > _MOST_EXTENDED_BYTES:
-                self._corrupt(f"an extended header is said to have {header.size} bytes", offset)
+                self._corrupt(f"an extended header has {header.size} bytes", offset)
             self._file.seek(offset + BLOCK_BYTES)
             extended = self._file.read(header.size)
             if header.type == tarfile.GNUTYPE_LONGNAME:

@@ -28,12 +28,7 @@ class TarWriter:
         self._write, self._num_bytes = write, 0
 
     def add(self, name: str, content: bytes) -> None:
-        """Writes a member.
-
-        Args:
-            name: `<key>.<extension>`, ASCII.
-            content: of the file.
-        """
+        """Writes a member."""
         self._write(member_header(name, len(content)))
         self._write(content)
         padding = -len(content) % BLOCK_BYTES
@@ -57,11 +52,7 @@ def tar_bytes(members_bytes: int) -> int:
 
 
 def member_header(name: str, num_bytes: int) -> bytes:
-    """Returns the 512 bytes before a member's content.
-
-    Raises:
-        ConfigError: ustar has no room for the name or the content.
-    """
+    """Returns the 512 bytes before a member's content."""
     encoded = name.encode("ascii", errors="replace")
     if len(encoded) > LONGEST_NAME or not name.isascii() or not name:
         raise ConfigError(
