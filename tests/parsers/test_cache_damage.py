@@ -26,7 +26,7 @@ from tfds_torch import (
 )
 from tfds_torch.errors import CorruptRecordError, WorkerError
 from tfds_torch.parsers.cache.decoded_cache import list_caches
-from tfds_torch.parsers.error_context import names_of
+from tfds_torch.parsers.error_context import error_context_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
@@ -329,7 +329,7 @@ def test_a_worker_that_was_killed_by_a_cut_is_told_from_one_without_shared_memor
     monkeypatch.setattr(WorkerOutput, "last_lines", lambda self, worker: "insufficient shared memory (shm)")
 
     def describe(code: int) -> str:
-        names = names_of(parser, "Loader", "multiprocessing_context")
+        names = error_context_of(parser, "Loader", "multiprocessing_context")
         return WorkerFaults(names, StageMetrics(1), WorkerOutput(1), 5.0, False).describe_deaths([(0, 101, code)])
 
     assert "/dev/shm is full: a container has 64 MB" in describe(-signal.SIGBUS)

@@ -13,8 +13,7 @@ from tfds_torch.loaders.pool import GRACE_S, WorkerPool
 from tfds_torch.loaders.pool_setup import MultiOptions, PoolSetup
 from tfds_torch.loaders.receiver import ItemReceiver, LoaderIteration
 from tfds_torch.loaders.worker_sources import ParserSource
-from tfds_torch.parsers.loader_state import state_at
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.parser import Parser, state_at
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Cursor, Start
 from tfds_torch.plan.state import LoaderState

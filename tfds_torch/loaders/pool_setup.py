@@ -16,7 +16,7 @@ from tfds_torch.loaders.wire import ItemCodec
 from tfds_torch.loaders.worker import PoolContext
 from tfds_torch.loaders.worker_sources import ParserSource, source_of
 from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
-from tfds_torch.parsers.error_context import names_of
+from tfds_torch.parsers.error_context import error_context_of
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
 from tfds_torch.plan.cursor import Start
@@ -135,7 +135,7 @@ class PoolSetup:
         """Returns what describes the faults of a pool's workers."""
         names = ErrorContext(self.source.name, start_argument="start_method")
         if self.parser is not None:
-            names = names_of(self.parser, "MultiLoader", "start_method")
+            names = error_context_of(self.parser, "MultiLoader", "start_method")
         context = pool.context
         return WorkerFaults(names, context.metrics, context.output, self.options.timeout_s, pool.method != "fork")
 

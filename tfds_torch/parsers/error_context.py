@@ -1,4 +1,4 @@
-"""What messages about the workers of a loader over a parser tell."""
+"""What error messages of a loader need to know of its parser."""
 
 import os
 from functools import partial
@@ -17,8 +17,8 @@ def name_of(parser: Parser) -> str:
     return f"{parser.dataset_name}, split {quoted(parser.split)}"
 
 
-def names_of(parser: Parser, loader: str, start_argument: str) -> ErrorContext:
-    """Returns what messages tell of a loader over a parser."""
+def error_context_of(parser: Parser, loader: str, start_argument: str) -> ErrorContext:
+    """Returns what messages of a loader name: its examples, the next step, the argument that sets how workers start."""
     next_step = (
         f"The {loader}'s state_dict() counts what was delivered: load it, here or in a new process, and the next "
         f"iteration goes on after that."

@@ -11,7 +11,9 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
 from tfds_torch.storage.source import FieldSpec
 
@@ -145,3 +147,19 @@ class Parser(Protocol):
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example, in the order of `index`."""
+
+
+def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -> LoaderState:
+    """Returns the state that a loader over a parser saves at a point in an epoch; num_workers None: unknown."""
+    num_readers = None if num_workers is None else max(1, num_workers)
+    world = rank.at_worker(0, num_readers or 1)
+    return LoaderState.of(
+        parser.plan(world, first_example=now.first_example),
+        dataset=parser.dataset_name,
+        split=parser.split,
+        fingerprint=parser.fingerprint,
+        read_mode=parser.read_mode(world),
+        num_workers=num_readers,
+        epoch=now.epoch,
+        batches_delivered=now.start_batch,
+    )

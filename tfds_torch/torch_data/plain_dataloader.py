@@ -16,8 +16,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.parsers.loader_state import state_at
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.parser import Parser, state_at
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Position
 from tfds_torch.plan.epoch import EpochPlan, WorkerOrder

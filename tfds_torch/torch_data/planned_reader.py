@@ -15,7 +15,7 @@ from tfds_torch.loaders.pool_setup import make_slots
 from tfds_torch.loaders.receiver import ItemReceiver
 from tfds_torch.loaders.transport import PipeTransport
 from tfds_torch.loaders.worker import PoolContext, WorkerBatch
-from tfds_torch.parsers.error_context import name_of, names_of
+from tfds_torch.parsers.error_context import error_context_of, name_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import StageMetrics
@@ -135,7 +135,7 @@ class PoolReader:
             PipeTransport(slots, num_workers, TensorCodec()),
             options.multiprocessing_context or get_start_method(),
         )
-        names = names_of(dataset.parser, "Loader", "multiprocessing_context")
+        names = error_context_of(dataset.parser, "Loader", "multiprocessing_context")
         self._faults = WorkerFaults(names, self.metrics, output, options.timeout_s, self._pool.method != "fork")
 
     @property
@@ -171,7 +171,7 @@ class OwnReader:
         self._source: DatasetSource | None = source
         self._owner = os.getpid()
         self.metrics = StageMetrics(0)
-        names = names_of(source.dataset.parser, "Loader", "multiprocessing_context")
+        names = error_context_of(source.dataset.parser, "Loader", "multiprocessing_context")
         faults = WorkerFaults(names, self.metrics, WorkerOutput(0), timeout_s, can_import_only=False)
         self._watchdog = None if timeout_s is None else Watchdog(timeout_s, faults.describe_own_stall)
 

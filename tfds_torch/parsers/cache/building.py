@@ -38,20 +38,14 @@ _IMAGES_IN_PAGE = 16  # Where a usual page holds more, a smaller one does: small
 _IMAGE = ImageDecoder("RGB")
 
 
-@dataclass(frozen=True)
-class PixelMaker:
-    """Makes pixels of an encoded image as a cache holds them. Thread-safe; can be pickled."""
-
-    max_resolution: int | None
-
-    def __call__(self, image: bytes) -> Pixels:
-        """Returns uint8 [h, w, 3]; raises ValueError where the image cannot be decoded."""
-        pixels = _IMAGE.decode(image, _IMAGE.read_header(image))
-        if self.max_resolution is None or max(pixels.shape[:2]) <= self.max_resolution:
-            return pixels
-        encoded = BetonImage("raw", max_resolution=self.max_resolution).encode(pixels, 0)
-        _, width, height = encoded.facts
-        return np.frombuffer(bytearray(encoded.payload or b""), np.uint8).reshape(height, width, 3)
+def make_pixels(max_resolution: int | None, image: bytes) -> Pixels:
+    """Returns an encoded image as a cache holds it, uint8 [h, w, 3]; raises ValueError where it cannot be decoded."""
+    pixels = _IMAGE.decode(image, _IMAGE.read_header(image))
+    if max_resolution is None or max(pixels.shape[:2]) <= max_resolution:
+        return pixels
+    encoded = BetonImage("raw", max_resolution=max_resolution).encode(pixels, 0)
+    _, width, height = encoded.facts
+    return np.frombuffer(bytearray(encoded.payload or b""), np.uint8).reshape(height, width, 3)
 
 
 @dataclass(frozen=True)
@@ -207,7 +201,7 @@ def _is_whole(source: Source, number: np.int64, fields: Sequence[str]) -> bool:
 
 
 def _decode(content: CacheContent, page_size: int, numbers: range, index: Int64Array, columns: Columns) -> _Chunk:
-    make_pixels, keys = PixelMaker(content.max_resolution), list(content.names)
+    keys = list(content.names)
     images: list[Pixels | None] = [None] * len(numbers)
     rows: list[tuple[Any, ...]] = [(0,) * len(keys)] * len(numbers)
     if not len(index):
@@ -217,7 +211,7 @@ def _decode(content: CacheContent, page_size: int, numbers: range, index: Int64A
     for position, (place, image) in enumerate(zip(places, columns[content.image_key], strict=True)):
         rows[place] = tuple(column[position] for column in values)
         try:
-            pixels = make_pixels(image)
+            pixels = make_pixels(content.max_resolution, image)
         except ValueError:
             continue
         if pixels.nbytes <= page_size and max(pixels.shape[:2]) <= LARGEST_SIDE:

@@ -12,12 +12,13 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from filelock import BaseFileLock, Timeout
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExportError, ShardError
-from tfds_torch.parsers.cache.building import CacheContent, Estimate, PixelMaker, build, estimate, number_fields
+from tfds_torch.parsers.cache.building import CacheContent, Estimate, build, estimate, make_pixels, number_fields
 from tfds_torch.parsers.cache.decoded_cache import MAKE_OWN, SUFFIX, DecodedCache, lock_path, status_path
 from tfds_torch.parsers.cache.progress import CacheProgress
 from tfds_torch.parsers.cache.status import (
@@ -66,7 +67,7 @@ def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache)
     slug = re.sub(r"[^\w.-]+", "_", source.name, flags=re.ASCII)[:_LONGEST_SLUG]
     file_name = f"{slug}-{content.fingerprint[:16]}{SUFFIX}"
     file = _open_or_build(content, split, cache, file_name) if len(source) else None
-    maker = PixelMaker(cache.max_resolution)
+    maker = partial(make_pixels, cache.max_resolution)
     return CachedSource(source, image_key, file, names, cache.max_resolution, maker, _note_damage)
 
 
@@ -163,10 +164,8 @@ class _Building:
             if status is not None and status != latest:
                 latest, changed_s = status, time.monotonic()
                 progress.show(f"process {latest.pid} builds", latest.num_done, latest.num_examples)
-            silence_s, allowed_s = (
-                time.monotonic() - changed_s,
-                LONGEST_SILENCE_S if latest is None else latest.silence_s,
-            )
+            silence_s = time.monotonic() - changed_s
+            allowed_s = LONGEST_SILENCE_S if latest is None else latest.silence_s
             if silence_s > allowed_s:
                 who = "the process" if latest is None else f"process {latest.pid} on {latest.host}"
                 raise _NotBuiltError(

@@ -60,12 +60,12 @@ def _find_decoder(connector: Any, info: Any, spec: Any) -> Callable[..., Any] | 
         return ImageValues(connector.shape, connector.np_dtype).decode
     if _tensorflow_class(connector) is not None:
         return None
+    if isinstance(connector, AudioFile):
+        return partial(decode_audio_file, spec)
     if decoder in (f.Tensor.decode_example_np, f.Text.decode_example_np):
         if not isinstance(info, dict) and (info.shape, info.np_dtype) == (spec.shape, spec.dtype):
             return None
         return partial(decode_tensor, connector._encoding.name.lower(), spec)
-    if decoder is AudioFile.decode_example_np:
-        return partial(decode_audio_file, spec)
     return OwnDecoder(connector, tuple(info) if isinstance(info, dict) else None)
 
 

@@ -17,7 +17,6 @@ from tensorflow_datasets.core.features import feature as feature_lib
 from tensorflow_datasets.core.proto import feature_pb2
 from tensorflow_datasets.core.utils import error_utils
 
-from tfds_torch.parsers.tfds.audio_files import decode_audio
 from tfds_torch.runtime.printable import quoted
 
 _DECLARED = "tensorflow_datasets.core.features."
@@ -92,16 +91,6 @@ class Video(tfds.features.Sequence):  # type: ignore[misc]
             value.use_colormap,
         )
 
-    def to_json_content(self) -> Any:
-        """Returns the declaration of `tfds.features.Video`."""
-        image = self.feature
-        return feature_pb2.VideoFeature(
-            shape=feature_lib.to_shape_proto(self.shape),
-            dtype=feature_lib.dtype_to_str(image.np_dtype),
-            encoding_format=image.encoding_format,
-            use_colormap=image.use_colormap,
-        )
-
 
 class Audio(tfds.features.Tensor):  # type: ignore[misc]
     """Samples of audio; what `tfds.features.Audio` is to a reader."""
@@ -137,29 +126,12 @@ class Audio(tfds.features.Tensor):  # type: ignore[misc]
             **arguments,
         )
 
-    def to_json_content(self) -> Any:
-        """Returns the declaration of `tfds.features.Audio`."""
-        return feature_pb2.AudioFeature(
-            shape=feature_lib.to_shape_proto(self.shape),
-            dtype=feature_lib.dtype_to_str(self.np_dtype),
-            file_format=self.file_format,
-            sample_rate=self.sample_rate,
-            encoding=self._encoding.name,
-            lazy_decode=isinstance(self, AudioFile),
-        )
-
 
 class AudioFile(Audio):
     """Audio that is stored as the bytes of a file, and decoded where it is read (`lazy_decode=True`)."""
 
     def __init__(self, shape: Sequence[int | None], dtype: Any, encoding: str = "none", **arguments: Any) -> None:
         super().__init__(shape, dtype, encoding, **arguments, serialized_dtype=np.object_, serialized_shape=())
-
-    def decode_example_np(self, example_data: bytes) -> Any:
-        """Returns samples of `dtype`: [samples], or [samples, channels] where channels are declared."""
-        shape = self.shape
-        samples = decode_audio(example_data, shape[1] if len(shape) > 1 else None)
-        return samples.astype(self.np_dtype)
 
 
 _OWN = {f"{_DECLARED}video_feature.Video": Video, f"{_DECLARED}audio_feature.Audio": Audio}
