@@ -265,13 +265,6 @@ def test_a_fork_while_another_thread_reads_leaves_the_child_free_to_read(run_pyt
 # The lock
 
 
-def test_a_process_lock_is_a_lock() -> None:
-    lock = ProcessLock()
-    with lock:
-        assert lock._lock.locked()
-    assert not lock._lock.locked()
-
-
 def test_a_pickled_copy_of_a_lock_is_open() -> None:
     lock = ProcessLock()
     with lock:
@@ -313,12 +306,6 @@ CONTENT = bytes(range(256)) * 64
 def mapped(tmp_path: Path) -> MappedFile:
     (tmp_path / "a.beton").write_bytes(CONTENT)
     return MappedFile(str(tmp_path / "a.beton"), stamp_of(os.stat(tmp_path / "a.beton")))
-
-
-def test_bytes_are_read_also_where_the_system_stops_in_the_middle(mapped: MappedFile) -> None:
-    pread = os.pread
-    with mock.patch("os.pread", lambda descriptor, size, offset: pread(descriptor, min(size, 100), offset)):
-        assert mapped.read(5, 1000) == CONTENT[5:1005]
 
 
 def test_of_a_file_that_was_cut_fewer_bytes_are_read_and_no_signal_comes(mapped: MappedFile, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,43 +52,35 @@ def test_no_shards_pass(cache_home: Path) -> None:
 # What is wrong is said.
 
 
-@pytest.mark.parametrize("cached", [False, True])
-def test_a_shard_cut_on_a_record_boundary_is_a_shard_error(shards: dict[str, int], cached: bool) -> None:
-    if cached:
-        check_shards(shards, DATASET)
-    path = list(shards)[2]
-    with Path(path).open("r+b") as file:
-        file.truncate(boundaries([b"record"] * 3)[2])
-    with pytest.raises(ShardError) as caught:
-        check_shards(shards, DATASET)
-    assert str(caught.value) == (
-        f"{path} holds 2 of 3 examples: dataset_info.json of fake/plain:1.0.0 promises 3. The file was cut or "
-        f"exchanged; prepare the dataset again."
-    )
-
-
-def test_a_shard_with_more_records_than_promised_is_a_shard_error(shards: dict[str, int]) -> None:
-    path = list(shards)[1]
-    with pytest.raises(ShardError, match=r"shard-2 holds 2 of 1 examples: .* promises 1\."):
-        check_shards({**shards, path: 1}, DATASET)
-
-
-@pytest.mark.parametrize("cached", [False, True])
-def test_a_missing_shard_is_a_shard_error(shards: dict[str, int], cached: bool) -> None:
-    if cached:
-        check_shards(shards, DATASET)
-    os.remove(list(shards)[1])
-    with pytest.raises(ShardError, match=r"^The shard file .*shard-2 is missing\. Prepare the dataset again\.$"):
-        check_shards(shards, DATASET)
+WRONG: dict[str, tuple[Callable[[Path], object], type[ShardError], str]] = {
+    "cut between records": (
+        lambda path: os.truncate(path, boundaries([b"record"] * 3)[2]),
+        ShardError,
+        r"^/.*shard-3 holds 2 of 3 examples: dataset_info\.json of fake/plain:1\.0\.0 promises 3\. The file was cut or "
+        r"exchanged; prepare the dataset again\.$",
+    ),
+    "more records": (
+        lambda path: write(path, [b"x"] * 4),
+        ShardError,
+        r"shard-3 holds 4 of 3 examples: .* promises 3\.",
+    ),
+    "missing": (os.remove, ShardError, r"^The shard file .*shard-3 is missing\. Prepare the dataset again\.$"),
+    "cut inside a record": (
+        lambda path: os.truncate(path, 50),
+        CorruptRecordError,
+        "shard-3: the file ends at byte 50, inside record 2",
+    ),
+}
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_shard_cut_inside_a_record_is_a_corrupt_record_error(shards: dict[str, int], cached: bool) -> None:
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_shard_is_an_error(wrong: str, cached: bool, shards: dict[str, int]) -> None:
+    damage, error, message = WRONG[wrong]
     if cached:
         check_shards(shards, DATASET)
-    with Path(list(shards)[2]).open("r+b") as file:
-        file.truncate(50)
-    with pytest.raises(CorruptRecordError, match="shard-3: the file ends at byte 50, inside record 2"):
+    damage(Path(list(shards)[2]))
+    with pytest.raises(error, match=message):
         check_shards(shards, DATASET)
 
 
@@ -127,22 +120,17 @@ def test_only_new_shards_are_counted(shards: dict[str, int], counted: list[str])
     assert counted == ["shard-1", "shard-2", "shard-3"]
 
 
-def test_a_shard_of_another_size_is_counted_again(shards: dict[str, int], counted: list[str]) -> None:
+@pytest.mark.parametrize(("num_records", "later_ns"), [(5, 0), (1, 1)], ids=["another size", "another time"])
+def test_a_shard_that_changed_is_counted_again(
+    num_records: int, later_ns: int, shards: dict[str, int], counted: list[str]
+) -> None:
     check_shards(shards, DATASET)
     path = next(iter(shards))
     stamp = os.stat(path)
-    write(Path(path), [b"x"] * 5)
-    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    check_shards({**shards, path: 5}, DATASET)
+    write(Path(path), [b"record"] * num_records)
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + later_ns))
+    check_shards({**shards, path: num_records}, DATASET)
     assert counted[3:] == ["shard-1"]
-
-
-def test_a_shard_of_another_time_is_counted_again(shards: dict[str, int], counted: list[str]) -> None:
-    check_shards(shards, DATASET)
-    stamp = os.stat(list(shards)[1])
-    os.utime(list(shards)[1], ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
-    check_shards(shards, DATASET)
-    assert counted[3:] == ["shard-2"]
 
 
 def test_every_folder_has_a_cache_of_its_own(

@@ -81,7 +81,7 @@ class CachedRows:
     """The numbers of an open file: a write to the file does not change them.
 
     Attributes:
-        reader: of the file.
+        reader: the open file.
         numbers: stored field -> its values, [n].
         left_out: int64, numbers of the examples that are left to the original files, in order.
     """
@@ -143,7 +143,7 @@ class CachedSource:
     Args:
         original: the encoded examples.
         image_key: stored field of the image.
-        file: of the cache, as many samples as examples; None: there is none.
+        file: the cache's file, as many samples as examples; None: there is none.
         names: stored field of a number -> its field in the file.
         max_resolution: longest side of the images; None: they are as they are.
         make_pixels: for images that the file lacks.

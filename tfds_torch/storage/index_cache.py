@@ -55,8 +55,8 @@ class IndexCache(Generic[_Index]):
     """One index, from its file or built.
 
     Attributes:
-        path: of its file.
-        dataset: what it is about, for messages.
+        path: its file.
+        dataset: name of the dataset, for messages.
         table: text that names the shards with their sizes and times; a file with another one is built again.
         build: makes the index from the shards.
         encode: index -> the content of its file, in pieces.

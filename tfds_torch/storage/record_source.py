@@ -104,7 +104,7 @@ class RecordSource(ABC):
 
     Args:
         name: `name/config:version`.
-        instructions: of one split expression, in its order; none of them empty.
+        instructions: those of one split expression, in its order; none of them is empty.
         specs: key of a feature -> what it holds.
         mean_example_bytes: size of an encoded example.
         empty_files: shards of the split that hold no example by `dataset_info.json`.

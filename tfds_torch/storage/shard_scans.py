@@ -32,10 +32,9 @@ def scan_shards(scan: Callable[[int, Advance], _Found], sizes: Sequence[int], da
     """Scans every shard; the first error that is found ends all scans.
 
     Args:
-        scan: number of a shard, and what is to be called with the offset in bytes that was reached, many times ->
-            what was found.
-        sizes: of the shards, in bytes, for the progress bar.
-        dataset: what they belong to, for messages.
+        scan: number of a shard, and a function to call with the offset in bytes that was reached -> its result.
+        sizes: bytes of each shard, for the progress bar.
+        dataset: name of the dataset, for messages.
     """
     stop = threading.Event()
     reached = [0] * len(sizes)
@@ -68,7 +67,7 @@ def open_shard(
     An index that was made of another file than the stamp is of would be believed from then on.
 
     Args:
-        path: of a local file.
+        path: a local file.
         stamp: size in bytes and modification time in ns that the shard must have; None: any.
         remedy: what to do about a file that is not there, a sentence.
 

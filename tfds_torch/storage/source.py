@@ -47,7 +47,7 @@ class FieldSpec:
     """One field of an example.
 
     Attributes:
-        shape: of one value; None where a side varies. With more than one None, values are nested lists of arrays.
+        shape: shape of one value; None where a side varies. With more than one None, values are nested lists of arrays.
         dtype: numpy's; `object` for bytes and texts.
         default: the value of an example that lacks the field; None makes that an error.
     """

@@ -25,7 +25,7 @@ class PayloadSizes:
 
     Attributes:
         pointer_of: field -> its pointers, uint64 [n] (a view of the rows).
-        size_of: field -> its sizes, unsigned [n] (a view of the rows, where they tell them); or one size for all.
+        size_of: field -> its sizes, unsigned [n] (a view of the rows, where they hold them); or one size for all.
     """
 
     pointer_of: Mapping[str, NDArray[np.uint64]]
@@ -44,12 +44,12 @@ class PayloadSizes:
 def check_allocations(head: Head, rows: NDArray[np.void], memory: NDArray[np.uint8]) -> PayloadSizes:
     """Compares every pointer of the samples with the allocation table, and the table with the file.
 
-    Beyond a byte for every payload, and four where only the table tells its size, memory does not grow with the file;
+    Beyond a byte for every payload, and four where only the table holds its size, memory does not grow with the file;
     unless the table is out of order, which costs 24 bytes for each of its rows meanwhile.
 
     Args:
-        head: of the file.
-        rows: [n], of the samples.
+        head: the head of the file.
+        rows: [n], the rows of the samples.
         memory: uint8, the whole file.
 
     Raises:
@@ -172,8 +172,8 @@ class _Payloads:
         self.name, self.pointers = name, _pointers(column, field)
         self._head, self._field, self._column = head, field, column
         self._is_claimed = np.zeros(len(column), np.bool_)
-        tells_sizes = isinstance(field, BetonArray | BetonBytes | BetonJson)
-        self._found_sizes = None if tells_sizes else np.zeros(len(column), np.uint32)
+        rows_hold_sizes = isinstance(field, BetonArray | BetonBytes | BetonJson)
+        self._found_sizes = None if rows_hold_sizes else np.zeros(len(column), np.uint32)
         for start in range(0, len(column), _SLICE):
             self._check_rows(start)
 
@@ -213,7 +213,7 @@ class _Payloads:
         """Checks a slice of the samples' rows."""
         some, path = self._column[start : start + _SLICE], self._head.path
         if isinstance(self._field, BetonBytes | BetonJson) and (some["size"] > self._head.layout.page_size).any():
-            raise damaged(path, f"a value of {quoted(self.name)} is said to have {some['size'].max()} bytes")
+            raise damaged(path, f"a value of {quoted(self.name)} has a size of {some['size'].max()} bytes")
         if isinstance(self._field, BetonImage):
             mode = some["mode"]
             is_bad = (mode != JPEG) & (mode != RAW) | (some["width"] == 0) | (some["height"] == 0)
@@ -223,7 +223,7 @@ class _Payloads:
                 raise damaged(path, f"image {quoted(self.name)} of sample {start + place} is described as {described}")
 
     def _stored_sizes(self, samples: Int64Array) -> Int64Array:
-        """Returns the sizes of payloads of samples as far as their rows tell them, int64 [m]; -1 where they do not."""
+        """Returns the sizes of payloads of samples, int64 [m]; -1 where their rows do not hold them."""
         field = self._field
         if isinstance(field, BetonArray):
             return np.full(len(samples), field.num_bytes, np.int64)

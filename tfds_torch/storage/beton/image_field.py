@@ -51,9 +51,9 @@ class BetonImage(BetonField):
             than smart_threshold bytes, else as pixels. `proportion`: as JPEG with this probability, else as pixels.
         max_resolution: longer sides are resized to it, with antialiasing; None: no limit.
         smart_threshold: bytes; None: never as JPEG.
-        quality: of JPEG, 1 to 100.
+        quality: JPEG quality, 1 to 100.
         proportion: probability, 0 to 1.
-        seed: of the random choice, which belongs to it and to the sample's number.
+        seed: seed of the random choice, which depends on it and on the sample's number.
         decode: makes pixels uint8 [h, w, 3] of an encoded image; None: Pillow.
 
     Raises:

@@ -39,18 +39,13 @@ class Facts:
     """The content of a manifest.
 
     Attributes:
-        name: of the dataset; "": the file's.
-        fingerprint: of what the samples were made from; "": unknown.
+        name: name of the dataset; "": the file's.
+        fingerprint: fingerprint of the data that the samples were made from; "": unknown.
         class_names: field -> names of its labels, by number.
         fields: field -> how its values were encoded, in words.
-        num_samples: of the file.
-        num_pages: of the file.
-        num_reencoded: images that could not keep their bytes.
-        metadata: of the samples' rows.
-        table: of the allocation table.
-        id_stops: of the places where ids end; None: the samples have no ids of their own.
-        ids: of the ids.
-        checksums: of the checksums of pages or payloads themselves.
+        num_reencoded: number of images that could not keep their bytes.
+        metadata: size and CRC32C of the samples' rows; as follow those of the allocation table, of the places where
+            ids end, of the ids (None: the samples have no ids of their own), and of the checksums.
     """
 
     name: str

@@ -26,7 +26,7 @@ class Compared:
 
     Attributes:
         flags: bool [n], of payloads or pages.
-        state: of the file; what was compared in another one does not count.
+        state: state of the file; comparisons made in another state do not count.
     """
 
     def __init__(self, number: int, state: FileState) -> None:
@@ -52,9 +52,9 @@ class PayloadChecks:
         """Compares payloads that were read, every time.
 
         Args:
-            name: of a field.
-            index: int64 [n], of samples.
-            payloads: n of them.
+            name: name of the field.
+            index: int64 [n], numbers of the samples.
+            payloads: n payloads.
 
         Raises:
             CorruptRecordError: one does not have its checksum.

@@ -24,12 +24,12 @@ class BetonReader:
     Opening one checks all pointers of the file, vectorised, and, where there is a manifest, the checksums of metadata,
     table, and of the checksums themselves. Payloads are compared with their checksums when they are read: those that
     are read into memory of their own every time, those that stay in mapped memory the first time. A file that was
-    written to since then is checked and compared anew at the next read, whatever its modification time says.
+    written to since then is checked and compared anew at the next read, whatever its modification time is.
 
     Args:
-        head: of the file.
+        head: the head of the file.
         verify_checksums: whether payloads are compared with their checksums.
-        compared: what was compared before, by readers of the same file; None: nothing.
+        compared: payloads that readers of the same file compared before; None: none.
 
     Raises:
         ShardError: the file is missing, changed, or cannot be read.

@@ -29,9 +29,9 @@ class BetonSource(ReadByNumber):
     one size), JSON is its text.
 
     Args:
-        path: of the file.
+        path: the file.
         handlers: field -> its type, for those of a type of their own (255).
-        verify_checksums: whether what is read is compared with its checksums; files of FFCV itself have none.
+        verify_checksums: whether values are compared with their checksums; files of FFCV itself have none.
 
     Raises:
         ShardError: the file is missing, or cannot be read.

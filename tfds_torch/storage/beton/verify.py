@@ -25,14 +25,12 @@ _SAMPLES_AT_A_TIME = 1024
 
 @dataclass(frozen=True)
 class BetonReport:
-    """What was checked of a file that is whole as far as can be told.
+    """The parts of a file that were checked and found whole.
 
     Attributes:
-        path: of the file.
-        num_samples: that it holds.
-        num_pages: whose bytes were all compared: with checksums of payloads or of pages, or with the zeros between.
-        num_jpeg: JPEG files whose header has the size that the sample says.
-        unchecked: what could not be checked, in sentences.
+        num_pages: number of pages whose bytes were all compared: with checksums, or with the zeros between payloads.
+        num_jpeg: number of JPEG files whose header has the size that the sample's row has.
+        unchecked: parts that could not be checked, in sentences.
     """
 
     path: str
@@ -46,7 +44,7 @@ def verify(path: str | os.PathLike[str], handlers: dict[str, BetonField] | None 
     """Reads all of a file, and compares everything with its checksums, pointers and counts.
 
     Args:
-        path: of the file.
+        path: the file to check.
         handlers: field -> its type, for those of a type of their own (255).
 
     Raises:

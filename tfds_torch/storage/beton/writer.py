@@ -62,12 +62,12 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
     block raises. One process and one thread; `page_writer` is for several processes.
 
     Args:
-        path: of the file.
+        path: the file to write.
         fields: name -> how its values are stored, in FFCV's order of fields. FFCV expects image and label first.
         num_samples: how many samples there will be.
         page_size: bytes of a page: a power of two, 2 MiB to 2 GiB. A sample must fit into one.
-        name: of the dataset, for readers of the file.
-        fingerprint: of what the samples are made from.
+        name: name of the dataset, for readers of the file.
+        fingerprint: fingerprint of the data that the samples are made from.
         class_names: field -> names of its labels, by number.
         overwrite: whether a file that is there may be replaced.
         take_page: returns 0, 1, 2, ...: each number once, whichever process asks; None: only this process will.
@@ -132,7 +132,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         number = self._num_added if number is None else check_integer("number", number, 0)
         if number >= self.layout.num_samples:
             raise ConfigError(
-                f"There is no sample {number}: num_samples={self.layout.num_samples}, counted from 0. Say the right "
+                f"There is no sample {number}: num_samples={self.layout.num_samples}, counted from 0. Give the right "
                 f"number when the writer is made: the file has a row for each sample in front of them all."
             )
         if self._is_written[number]:
@@ -165,7 +165,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         """Completes the file and puts it in its place; the header is written last.
 
         Returns:
-            What its manifest says.
+            The content of its manifest.
 
         Raises:
             ExportError: a sample is missing, or the disk is full; the place is as it was.
@@ -178,7 +178,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
             if len(missing):
                 raise ExportError(
                     f"{self.path}: {len(missing)} of {self.layout.num_samples} samples were not written: "
-                    f"{_listed(missing)}. Nothing was changed. Write every number once, or say the right num_samples."
+                    f"{_listed(missing)}. Nothing was changed. Write every number once, or give the right num_samples."
                 )
             facts: Facts = self._guarded(self._complete)
             return facts

@@ -38,8 +38,8 @@ class ListedSplit:
         stops: int64 [n], where each one ends.
         labels: int32 [n].
         num_bytes: size of all files.
-        digest: of class names, file names and file sizes.
-        times: digest of the times when the files were modified.
+        digest: hash of class names, file names and file sizes.
+        times: hash of the times when the files were modified.
     """
 
     names: bytes

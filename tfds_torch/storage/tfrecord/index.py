@@ -31,9 +31,9 @@ class Located:
     Attributes:
         file: position in `RecordIndex.files`.
         record: number in its file.
-        offset: of the record's header, in bytes.
-        length: of the data, in bytes.
-        place: of the record among all records of the index; records that lie directly one after the other have
+        offset: where the record's header begins, in bytes.
+        length: bytes of the data.
+        place: number of the record among all records of the index; records that lie directly one after the other have
             consecutive places, and records of different files never have.
     """
 

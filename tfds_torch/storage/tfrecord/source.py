@@ -49,12 +49,8 @@ class TfrecordReader:
     Processes and threads: may be used by several threads (single reads take turns) and after a fork.
 
     Args:
-        index: of the split.
+        index: index of the split.
         verify_checksums: whether the data is compared with its CRC32C; the length always is.
-
-    Attributes:
-        index: of the split.
-        num_read: records whose bytes were read so far.
     """
 
     def __init__(self, index: RecordIndex, *, verify_checksums: bool = True) -> None:

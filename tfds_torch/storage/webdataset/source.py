@@ -30,7 +30,7 @@ class WebDatasetSource(ReadByNumber):
     them all.
 
     Args:
-        urls: of the tars, as `shard_paths` takes them.
+        urls: paths of the tars, as `shard_paths` takes them.
         fields: name -> extension, or several with ";" between, of which a sample's first one is taken.
 
     Raises:

@@ -52,11 +52,11 @@ class TarIndex:
 
     Attributes:
         counts: samples of each tar.
-        extensions: of the members, each once.
+        extensions: names of the members' extensions, each once.
         has_distinct_keys: whether no key is in two tars.
         num_skipped: files of each tar that belong to no sample.
         skipped: names of a few of these, for messages.
-        digest: of keys, extensions and sizes: equal where number n means the same sample.
+        digest: hash of keys, extensions and sizes: equal where number n means the same sample.
         first: int64 [N + 1], first member of each sample, and M.
         key_stops: int64 [N], where each key ends in `keys`.
         offset: int64 [M], of each member's content in its tar, in bytes.
@@ -115,7 +115,7 @@ def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str) -> TarI
     Args:
         paths: absolute, of the tars.
         stamps: size and modification time of each.
-        name: of them all, for messages.
+        name: one name for them all, for messages.
 
     Raises:
         ShardError: a tar is missing, compressed, not the one of its stamp, or holds what cannot be read by number;

@@ -70,8 +70,8 @@ class Member(NamedTuple):
 
     Attributes:
         name: as it is stored.
-        offset: of its content, in bytes; its own header is the block before.
-        size: of its content, in bytes.
+        offset: where its content begins, in bytes; its own header is the block before.
+        size: bytes of its content.
         header_crc: CRC32C of that block.
     """
 
@@ -85,7 +85,7 @@ def find_members(path: str, advance: Advance | None = None, stamp: Stamp | None 
     """Yields the plain files of a tar, in their order; folders are passed over.
 
     Args:
-        path: of a local tar that is not compressed.
+        path: a local tar that is not compressed.
         advance: called with the offset in bytes that the scan has reached, many times.
         stamp: as `open_shard` takes it.
 
