@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.exports import export
 from export.made_sources import Numbered
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import shard_folder
@@ -58,27 +59,47 @@ def test_an_argument_that_cannot_work_is_refused(tmp_path: Path, arguments: dict
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"fields": {"label": np.zeros(3)}},
-            r"'label' is array\(.*In webdataset, values are stored by their type",
-        ),
-        ({"fields": {"label": BetonInt()}}, r"'label' is BetonInt\(.*only None \(skip\) can be asked for"),
-        ({"names": {"label": 5}}, "names: 'label' is 5, which is not a text"),
-        ({"names": "image"}, "names='image' must be a mapping by name, such as {'image': 'picture'}"),
-        ({"overwrite": "yes"}, r"overwrite='yes' must be True or False\."),
-        ({"key": np.zeros(3)}, r"key=array\(.*must be 'number' or 'id'"),
-        ({"page_size": np.zeros(3)}, r"page_size=array\(.*must be an integer"),
-        ({"num_shards": np.zeros(3)}, r"num_shards=array\(.*must be an integer"),
-    ],
-)
+REFUSED_OF_SHARDS: list[tuple[dict[str, Any], str]] = [
+    ({"fields": {"label": np.zeros(3)}}, r"'label' is array\(.*In webdataset, values are stored by their type"),
+    ({"fields": {"label": BetonInt()}}, r"'label' is BetonInt\(.*only None \(skip\) can be asked for"),
+    ({"names": {"label": 5}}, "names: 'label' is 5, which is not a text"),
+    ({"overwrite": "yes"}, r"overwrite='yes' must be True or False\."),
+    ({"key": np.zeros(3)}, r"key=array\(.*must be 'number' or 'id'"),
+    ({"page_size": np.zeros(3)}, r"page_size=array\(.*must be an integer"),
+    ({"num_shards": np.zeros(3)}, r"num_shards=array\(.*must be an integer"),
+    ({"num_shards": 0}, "num_shards=0 must be an integer >= 1"),
+    ({"num_shards": 41}, "num_shards=41 .*is more than the 40 examples: no shard may be empty"),
+    ({"max_count": 0, "num_shards": None}, "max_count=0 must be an integer >= 1"),
+    ({"max_bytes": 1.5, "num_shards": None}, "max_bytes=1.5 must be an integer"),
+    ({"max_count": 3}, "is the number of shards, max_count and max_bytes limit their size"),
+    ({"max_bytes": 9000, "num_shards": None}, "a shard with example 0 alone takes"),
+    ({"key": "name"}, "key='name' .*must be 'number' or 'id'"),
+    ({"key": "id"}, r"samples of .* have no id\. Use key='number'"),
+    ({"key": "id", "indices": [1, 2, 3, 4, 4]}, "indices has an example twice, and keys must differ"),
+    ({"indices": []}, "Numbered has no examples to be exported as webdataset"),
+    ({"chunk_size": 7}, "chunk_size is of format='beton', and has no effect on webdataset"),
+    ({"page_size": 2**21}, "page_size is of format='beton'"),
+    ({"fields": {"image": "raw"}}, r"fields: 'image' is 'raw'\. In webdataset, values are stored by their type"),
+    ({"fields": {"imag": None}}, r"fields names 'imag', which is not a field.*Did you mean 'image'\?"),
+    ({"fields": ["image"]}, "must be a mapping by name"),
+    ({"names": {"lable": "a"}}, "names names 'lable'"),
+    ({"names": "image"}, "names='image' must be a mapping by name"),
+    ({"names": {"image": "x" * 100}}, "Nothing was written: a tar file has room for names of 100 characters"),
+    ({"fields": {"image": None, "label": None}}, "no field to be written: all are left out"),
+    ({"format": "tfrecord"}, "Numbered has no records to be copied: format='tfrecord' takes datasets that are stored"),
+    ({"format": "array_record", "max_bytes": 10**6, "num_shards": None}, "ArrayRecord is compressed"),
+    ({"format": "tfrecord", "key": "id"}, "is for members of tar files: tfrecord has none"),
+    ({"format": "tfrecord", "names": {"image": "a"}}, "tfrecord copies records whole"),
+    ({"format": "beton"}, "are for folders of shards, and beton is one file"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED_OF_SHARDS)
 def test_an_argument_of_shards_that_cannot_work_is_refused(
-    tmp_path: Path, arguments: dict[str, Any], message: str
+    tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        export_dataset(Numbered(), tmp_path / "a", **{"format": "webdataset", **arguments})
+        export(Numbered(), tmp_path / "out", **options)
     assert os.listdir(tmp_path) == []
 
 

@@ -163,41 +163,6 @@ def test_two_exports_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pyt
     assert export(Numbered(), out).num_shards == 5
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"num_shards": 0}, "num_shards=0 must be an integer >= 1"),
-    ({"num_shards": 41}, "num_shards=41 .*is more than the 40 examples: no shard may be empty"),
-    ({"max_count": 0, "num_shards": None}, "max_count=0 must be an integer >= 1"),
-    ({"max_bytes": 1.5, "num_shards": None}, "max_bytes=1.5 must be an integer"),
-    ({"max_count": 3}, "is the number of shards, max_count and max_bytes limit their size"),
-    ({"max_bytes": 9000, "num_shards": None}, "a shard with example 0 alone takes"),
-    ({"key": "name"}, "key='name' .*must be 'number' or 'id'"),
-    ({"key": "id"}, r"samples of .* have no id\. Use key='number'"),
-    ({"key": "id", "indices": [1, 2, 3, 4, 4]}, "indices has an example twice, and keys must differ"),
-    ({"indices": []}, "Numbered has no examples to be exported as webdataset"),
-    ({"chunk_size": 7}, "chunk_size is of format='beton', and has no effect on webdataset"),
-    ({"page_size": 2**21}, "page_size is of format='beton'"),
-    ({"fields": {"image": "raw"}}, r"fields: 'image' is 'raw'\. In webdataset, values are stored by their type"),
-    ({"fields": {"imag": None}}, r"fields names 'imag', which is not a field.*Did you mean 'image'\?"),
-    ({"fields": ["image"]}, "must be a mapping by name"),
-    ({"names": {"lable": "a"}}, "names names 'lable'"),
-    ({"names": "image"}, "names='image' must be a mapping by name"),
-    ({"names": {"image": "x" * 100}}, "Nothing was written: a tar file has room for names of 100 characters"),
-    ({"fields": {"image": None, "label": None}}, "no field to be written: all are left out"),
-    ({"format": "tfrecord"}, "Numbered has no records to be copied: format='tfrecord' takes datasets that are stored"),
-    ({"format": "array_record", "max_bytes": 10**6, "num_shards": None}, "ArrayRecord is compressed"),
-    ({"format": "tfrecord", "key": "id"}, "is for members of tar files: tfrecord has none"),
-    ({"format": "tfrecord", "names": {"image": "a"}}, "tfrecord copies records whole"),
-    ({"format": "beton"}, "are for folders of shards, and beton is one file"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), REFUSED)
-def test_what_cannot_work_is_refused_with_what_to_do(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises((ConfigError, ExportError), match=message):
-        export(Numbered(), tmp_path / "out", **options)
-    assert not list(tmp_path.glob("out/Numbered*"))
-
-
 def test_what_can_only_be_iterated_is_refused(tmp_path: Path) -> None:
     class Iterated:
         def __len__(self) -> int:
