@@ -9,13 +9,13 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.beton_export import BetonExport, FileRequest
 from tfds_torch.export.field_choice import SKIP, FieldChoice, check_choices
-from tfds_torch.export.own_directories import check_is_not_read
 from tfds_torch.export.plan import SHARDED, ShardSizes
 from tfds_torch.export.report import ExportReport
-from tfds_torch.export.samples import IteratedSamples, SampleSource, samples_of
+from tfds_torch.export.samples import IteratedSamples, ParserSamples, SampleSource, samples_of
 from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.export.workers import Progress
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import check_flag, check_integer, did_you_mean
 from tfds_torch.runtime.limits import num_cores
 from tfds_torch.runtime.printable import quoted
@@ -122,7 +122,9 @@ def export_dataset(
             format, sizes, key, _skipped(fields, format), check_choices(None, names)[1], indices, shuffle_seed
         )
         beam = None if beam_runner is None else BeamRunner(beam_runner, beam_options)
-        return ShardedExport(_numbered(source, format), path, num_workers, beam).run(request, overwrite, progress)
+        samples = _numbered(source, format)
+        _check_is_not_read(samples, Path(path), is_folder=True)
+        return ShardedExport(samples, path, num_workers, beam).run(request, overwrite, progress)
     if beam_runner is not None:
         raise ConfigError(
             f"beam_runner={quoted(beam_runner)} (--beam-runner) writes folders of shards, and {format} is one file: "
@@ -136,7 +138,7 @@ def export_dataset(
     check_target(path, page_size, overwrite)
     file_request = FileRequest(*check_choices(fields, names), indices, shuffle_seed, chunk_size, page_size)
     samples = source if isinstance(source, WebDatasetShards) else samples_of(source)
-    check_is_not_read(samples, Path(path))
+    _check_is_not_read(samples, Path(path))
     return BetonExport(samples, path, num_workers).run(file_request, overwrite, progress)
 
 
@@ -195,3 +197,56 @@ def _numbered(source: Any, file_format: str) -> SampleSource:
             f"{advice}."
         )
     return samples
+
+
+def _check_is_not_read(samples: SampleSource, path: Path, is_folder: bool = False) -> None:
+    """Raises ConfigError where an export to a path, of a file or of a folder of shards, would write to what it reads.
+
+    Of a TFDS dataset, that is everything in its directory; of an image folder, everything in its root; of files, such
+    as tars, these and, for a file, others of their form beside them; for a folder, the one that they are in.
+    """
+    place = Path(os.path.realpath(path))
+    own = _identity(place)
+    files = {one for one in samples.paths if is_local(one)}
+    # Of links, the folders that they lead to as well.
+    folders = {os.path.dirname(one) for one in files}
+    folders |= {os.path.dirname(os.path.realpath(one)) for one in files if os.path.islink(one)}
+    directories = _identities(_dataset_directories(samples, folders))
+    for folder in (place, *place.parents):
+        if (identity := _identity(folder)) in directories:
+            raise ConfigError(
+                f"{path} is in {directories[identity]}, the directory of {samples.name}, which is the source of this "
+                f"export: nothing there is written to. Choose a path outside of it."
+            )
+    if own is not None and own in _identities(folders if is_folder else files):
+        what = "another folder for the shards" if is_folder else "another path for the file that is written"
+        raise ConfigError(f"{path} is the source of this export: choose {what}.")
+    is_like_them = place.suffix == ".tar" and _identity(place.parent) in _identities(folders)
+    if not is_folder and own is not None and is_like_them:
+        raise ConfigError(
+            f"{path} is a tar beside those of {samples.name}, which is exported: choose another path for the file that "
+            f"is written."
+        )
+
+
+def _dataset_directories(samples: SampleSource, folders: Iterable[str]) -> set[str]:
+    """Returns the directories that a dataset has for itself."""
+    found = {folder for folder in folders if os.path.isfile(os.path.join(folder, "dataset_info.json"))}
+    parser = samples.parser if isinstance(samples, ParserSamples) else None
+    if isinstance(parser, ParserTfds) and is_local(str(parser.data_dir)):
+        found.add(str(parser.data_dir))
+    return found
+
+
+def _identities(paths: Iterable[str]) -> dict[tuple[int, int] | None, str]:
+    found = {_identity(path): path for path in paths}
+    found.pop(None, None)
+    return found
+
+
+def _identity(path: str | Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a null character.
+        return None
+    return status.st_dev, status.st_ino

@@ -15,7 +15,6 @@ import numpy as np
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.manifest import Shard
-from tfds_torch.export.own_directories import check_is_not_read
 from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
 from tfds_torch.export.replacement import Replacement
 from tfds_torch.export.report import ExportReport
@@ -82,7 +81,11 @@ class ShardedExport:
     def run(self, request: ShardRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
         """Writes all shards that are not there yet, and their metadata; after an ExportError, complete shards stay."""
         began_s = time.monotonic()
-        self._check_places()
+        parser = self._any_parser
+        if parser is not None and parser.source.obstacle is not None:
+            raise ConfigError(
+                f"{self._samples.name} cannot be exported: {parser.source.obstacle}. Copy it to this machine."
+            )
         order = SampleOrder(count_samples(self._samples), request.indices, request.shuffle_seed)
         if not len(order):
             raise ConfigError(f"{self._samples.name} has no examples to be exported as {request.format}.")
@@ -299,15 +302,6 @@ class ShardedExport:
             f"{what} {needed} for {num_left:,} of {plan.num_examples:,} examples, and {_free_bytes(self._path)} are "
             f"free: make room, or write elsewhere. {self._kept}"
         )
-
-    def _check_places(self) -> None:
-        """Checks that the exported files are on this machine, and that the export does not write to them."""
-        parser = self._any_parser
-        if parser is not None and parser.source.obstacle is not None:
-            raise ConfigError(
-                f"{self._samples.name} cannot be exported: {parser.source.obstacle}. Copy it to this machine."
-            )
-        check_is_not_read(self._samples, self._path, is_folder=True)
 
     def _workers(self, num_workers: int, job: Job) -> Workers:
         return Workers(num_workers, job, self._names(), self._context)
