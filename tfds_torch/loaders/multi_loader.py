@@ -2,29 +2,23 @@
 
 import logging
 import os
-import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from types import TracebackType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.pool import GRACE_S, WorkerPool
+from tfds_torch.loaders.base_loader import BaseLoader, PoolReader
 from tfds_torch.loaders.pool_setup import MultiOptions, PoolSetup
-from tfds_torch.loaders.receiver import ItemReceiver, LoaderIteration
 from tfds_torch.loaders.worker_sources import ParserSource
 from tfds_torch.parsers.parser import Parser, state_at
 from tfds_torch.parsers.reading_advice import warn_of_reading
-from tfds_torch.plan.cursor import Cursor, Start
+from tfds_torch.plan.cursor import Cursor, Position, Start
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
-from tfds_torch.runtime.processes import close_at_exit
 
 _logger = logging.getLogger(__name__)
 
 
-class MultiLoader(Iterable[Any]):
+class MultiLoader(BaseLoader[PoolReader]):
     """Batches or items that worker processes read, for loops without torch: JAX, numpy, services.
 
     Every `for` is an epoch. Over a Parser, items are `Batch` in numpy, in the parser's order, the same for any number
@@ -86,9 +80,6 @@ class MultiLoader(Iterable[Any]):
         verbose: bool = False,
         fields: Sequence[str] | None = None,
     ) -> None:
-        self._pool: WorkerPool | None = None
-        self._live: weakref.WeakKeyDictionary[LoaderIteration, WorkerPool] = weakref.WeakKeyDictionary()
-        self._is_closed = False
         self._options = options = MultiOptions(
             num_workers,
             in_order,
@@ -104,24 +95,21 @@ class MultiLoader(Iterable[Any]):
             fields,
         )
         self._setup = PoolSetup(source, options)
-        self._parser, self._name = self._setup.parser, self._setup.source.name
+        super().__init__(
+            self._setup.source.name, keeps_reader=options.persistent_workers, is_concurrent=options.concurrent
+        )
+        self._parser = self._setup.parser
         self.source, self.num_workers, self.world = source, options.num_workers, self._setup.rank
         self._cursor = Cursor(self.num_workers)
         if isinstance(read := self._setup.source, ParserSource):
             warn_of_reading(read.parser, read.fields, self.world)
-        self._metrics = LoaderMetrics()
         self._num_rejected = 0
-        close_at_exit(self)
 
     @property
     def num_rejected(self) -> int:
         """Messages and connections that were not of a worker, and were refused (transport "zmq")."""
-        return self._num_rejected + sum(pool.transport.num_rejected for pool in self._pools)
-
-    @property
-    def worker_pids(self) -> list[int]:
-        """The processes that read, by the worker's number, of one iteration after the other; empty where none run."""
-        return [pid for pool in self._pools for pid in pool.pids]
+        pools = [reader.pool for reader in self._readers if reader.pool.is_open]
+        return self._num_rejected + sum(pool.transport.num_rejected for pool in pools)
 
     def __len__(self) -> int:
         """Batches of an epoch, exact.
@@ -133,32 +121,12 @@ class MultiLoader(Iterable[Any]):
             raise TypeError(f"A MultiLoader over {self._name} has no length: only a Parser plans one.")
         return self._parser.plan(self.world).num_batches
 
-    def __iter__(self) -> Iterator[Any]:
-        if self._is_closed:
-            raise ConfigError("This MultiLoader is closed: make a new one.")
-        if not self._options.concurrent:
-            self._end_live()
+    def _begin(self) -> tuple[Position, int | None]:
         earlier = None if self._options.concurrent or self._parser is None else self._cursor.position()
-        position = self._cursor.begin(self.num_workers, earlier)
-        start, pool = position.start, self._take_pool()
-        try:
-            number = pool.begin(start, self._options.prefetch_batches)
-        except BaseException:
-            self._end_pool(pool, can_go_on=False)
-            raise
-        items = ItemReceiver(
-            pool,
-            number,
-            self._setup.faults(pool),
-            in_order=self._options.in_order,
-            num_planned=self._setup.num_planned(start),
-        )
-        end = partial(self._end_pool, pool)
-        iteration = LoaderIteration(
-            items, self._metrics, position, num_expected=None, on_end=end, on_exhausted=self._log_stats
-        )
-        self._live[iteration] = pool
-        return iteration
+        return self._cursor.begin(self.num_workers, earlier), None  # The receiver counts the items of each worker.
+
+    def _make_reader(self) -> PoolReader:
+        return self._setup.start()
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come: of a Parser's order, and of the seeds of workers.
@@ -200,77 +168,26 @@ class MultiLoader(Iterable[Any]):
         loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
         self._cursor.load(loaded.start, loaded.num_workers)
 
-    def stats(self) -> LoaderStats:
-        """Returns what was delivered since the loader was made, and where the time went, by stage and worker.
-
-        Where iterations live side by side, the workers and their stages are those of the latest one.
-        """
-        return self._metrics.stats()
-
     def kill(self) -> None:
         """Ends all iterations and all processes at once; a new iteration starts new ones."""
-        for pool in self._pools:
-            self._end_pool(pool, can_go_on=False, grace_s=0.0)
+        for reader in self._readers:
+            reader.grace_s = 0.0
+            self._end_reader(reader, can_go_on=False)
         self._end_live()
-
-    def close(self) -> None:
-        """Ends all iterations and all processes; the loader cannot be iterated any more."""
-        self._is_closed = True
-        self._end_live()
-        if self._pool is not None:
-            self._end_pool(self._pool, can_go_on=False)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name}, num_workers={self.num_workers})"
 
-    def __enter__(self) -> "MultiLoader":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _make, (self.source, self._options)  # Another process has processes of its own.
 
-    def __del__(self) -> None:
-        if getattr(self, "_pool", None) is not None:
-            self.close()
+    def _end_reader(self, reader: PoolReader, can_go_on: bool) -> None:
+        was_open = reader.pool.is_open
+        super()._end_reader(reader, can_go_on)
+        if was_open and not reader.pool.is_open:
+            self._num_rejected += reader.pool.transport.num_rejected
 
-    @property
-    def _pools(self) -> list[WorkerPool]:
-        pools = [pool for pool in self._live.values() if pool.is_open]
-        return pools if self._pool is None or self._pool in pools else [*pools, self._pool]
-
-    def _take_pool(self) -> WorkerPool:
-        """Returns the workers of an iteration that begins now."""
-        pool = self._pool
-        if pool is not None and pool.is_usable:
-            return pool
-        if pool is not None:
-            self._end_pool(pool, can_go_on=False)
-        pool = self._setup.start()
-        self._metrics.use(pool.context.metrics)
-        if self._options.persistent_workers:
-            self._pool = pool
-        return pool
-
-    def _end_pool(self, pool: WorkerPool, can_go_on: bool, grace_s: float = GRACE_S) -> None:
-        """Ends the processes of an iteration, unless they are to be used again."""
-        if can_go_on and pool is self._pool and not self._is_closed and pool.is_usable:
-            return
-        if pool.is_open:
-            pool.end(grace_s)
-            self._num_rejected += pool.transport.num_rejected
-        if self._pool is pool:
-            self._pool = None
-
-    def _end_live(self) -> None:
-        for iteration in list(self._live):
-            iteration.replace()
-
-    def _log_stats(self) -> None:
+    def _note_epoch_end(self) -> None:
         _logger.log(self._options.log_level, "%s: %s", self._name, self.stats())
 
     def _planned(self) -> Parser:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import height_and_width
+from tfds_torch.loaders.base_loader import PoolReader
 from tfds_torch.loaders.pool import WorkerPool, find_start_method
 from tfds_torch.loaders.transport import PipeTransport, Transport
 from tfds_torch.loaders.wire import ItemCodec
@@ -107,8 +108,8 @@ class PoolSetup:
             )
         parser.read_mode(rank.at_worker(0, options.num_workers))  # It may not be readable so.
 
-    def start(self) -> WorkerPool:
-        """Starts workers."""
+    def start(self) -> PoolReader:
+        """Starts workers, and returns what reads by them."""
         options, parser = self.options, self.parser
         transport, slots = self._make_transport()
         method, reason = find_start_method(options.start_method)
@@ -121,23 +122,24 @@ class PoolSetup:
             "%s: %d workers, pids %s, transport %r. %s",
             *(self.source.name, options.num_workers, pool.pids, transport.name, reason),
         )
-        return pool
+        names = ErrorContext(self.source.name, start_argument="start_method")
+        if parser is not None:
+            names = error_context_of(parser, "MultiLoader", "start_method")
+        return PoolReader(
+            pool,
+            WorkerFaults(names, metrics, output, options.timeout_s, pool.method != "fork"),
+            options.prefetch_batches,
+            in_order=options.in_order,
+            num_planned=self._num_planned,
+        )
 
-    def num_planned(self, start: Start) -> dict[int, int] | None:
+    def _num_planned(self, start: Start) -> dict[int, int] | None:
         """Returns how many items each worker has in an iteration; None: it is unknown."""
         if self.parser is None:
             return None
         worlds = [self.rank.at_worker(worker, self.options.num_workers) for worker in range(self.options.num_workers)]
         plans = [self.parser.plan(world, first_example=start.first_example) for world in worlds]
         return {plan.world.worker: len(plan.worker_batches(start.start_batch)) for plan in plans}
-
-    def faults(self, pool: WorkerPool) -> WorkerFaults:
-        """Returns what describes the faults of a pool's workers."""
-        names = ErrorContext(self.source.name, start_argument="start_method")
-        if self.parser is not None:
-            names = error_context_of(self.parser, "MultiLoader", "start_method")
-        context = pool.context
-        return WorkerFaults(names, context.metrics, context.output, self.options.timeout_s, pool.method != "fork")
 
     def _make_transport(self) -> tuple[Transport, SharedSlots | None]:
         """Returns what carries the items of a pool, and the memory in which its batches are made, if it has one."""

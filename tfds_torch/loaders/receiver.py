@@ -147,7 +147,7 @@ class LoaderIteration(Iterator[Any]):
         num_expected: batches of an exact plan; None: it is unknown.
         on_end: called once: True where a new iteration may go on with the same processes.
         on_delivery: called after each batch with the position; None: nothing is.
-        on_exhausted: called when the last batch has been delivered and another one is asked for; None: nothing is.
+        on_exhausted: called when the last batch has been delivered and another one is asked for.
     """
 
     def __init__(
@@ -157,8 +157,8 @@ class LoaderIteration(Iterator[Any]):
         position: Position,
         num_expected: int | None,
         on_end: Callable[[bool], None],
-        on_delivery: Callable[[Position], None] | None = None,
-        on_exhausted: Callable[[], None] | None = None,
+        on_delivery: Callable[[Position], None] | None,
+        on_exhausted: Callable[[], None],
     ) -> None:
         self._batches: Iterator[tuple[Any, int]] | None = batches
         self._metrics, self._owner = metrics, os.getpid()
@@ -188,8 +188,7 @@ class LoaderIteration(Iterator[Any]):
             self._metrics.add_waiting(asked_at)
             self._end(can_go_on=True)
             self._position.has_ended = True
-            if self._on_exhausted is not None:
-                self._on_exhausted()
+            self._on_exhausted()
             if self._num_expected not in (None, self._position.delivered):
                 raise WorkerError(
                     f"The workers ended after {self._position.delivered} batches, and {self._num_expected} were "

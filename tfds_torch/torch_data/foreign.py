@@ -106,13 +106,11 @@ class ForeignReader:
         silence_torch()
 
     @property
-    def pids(self) -> list[int]:
-        """The worker processes, by the worker's number; empty where there are none."""
+    def pids(self) -> list[int]:  # noqa: D102
         return [] if self._processes is None or self._is_closed else self._processes.pids
 
     @property
-    def is_usable(self) -> bool:
-        """Whether another iteration may begin: it is open, its workers live, and this is no forked process."""
+    def is_usable(self) -> bool:  # noqa: D102
         if self._is_closed or os.getpid() != self._owner:
             return False
         if self._processes is None:
@@ -160,8 +158,7 @@ class ForeignReader:
                 self._warn_of_length(self._length)
         return WorkerBatch(found.batch, found.num_examples)
 
-    def close(self) -> None:
-        """Ends the workers; the reader cannot be used any more."""
+    def close(self) -> None:  # noqa: D102
         self._is_closed = True
         if self._watchdog is not None:
             self._watchdog.close()

@@ -1,37 +1,30 @@
 """Loader and create_loader: any dataset's batches, watched, measured, on their device; ours resume exactly."""
 
 import inspect
-import logging
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.receiver import LoaderIteration
+from tfds_torch.loaders.base_loader import BaseLoader, Reader
+from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.error_context import name_of
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats
-from tfds_torch.runtime.processes import close_at_exit
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.foreign import ForeignReader, count_batches
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
 from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.plain_dataloader import is_position
-from tfds_torch.torch_data.planned_reader import OwnReader, PoolReader, make_generator, make_reader
+from tfds_torch.torch_data.planned_reader import make_generator, make_reader
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 _Arguments = ParamSpec("_Arguments")
 
-Reader = PoolReader | OwnReader | ForeignReader
 _RANKS_TIMEOUT_S = 60.0
-
-_logger = logging.getLogger(__name__)
 
 
 def _with_arguments_of(
@@ -55,7 +48,7 @@ def create_loader(*args: Any, **kwargs: Any) -> "Loader":
     return Loader(LoaderOptions(*args, **kwargs))
 
 
-class Loader(Iterable[Any]):
+class Loader(BaseLoader[Reader]):
     """Batches, for training loops: every `for` is an epoch.
 
     Over an ImageDataset its length is exact, its state counts what was delivered, and a state taken anywhere goes on
@@ -73,33 +66,26 @@ class Loader(Iterable[Any]):
     """
 
     def __init__(self, options: LoaderOptions) -> None:
-        self._reader: Reader | None = None
-        self._iteration: Callable[[], LoaderIteration | None] = lambda: None
-        self._is_closed = False
         self.options = options
         self.dataset = dataset = options.dataset
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
+        name = name_of(dataset.parser) if isinstance(dataset, ImageDataset) else type(dataset).__name__
+        keeps_reader = self.num_workers > 0 and options.persistent_workers
+        super().__init__(name, keeps_reader=keeps_reader, log_every=options.log_every)
         self._generator = make_generator(options)
         self._position: Position | None = None  # Of the latest iteration over an ImageDataset.
-        self._metrics = LoaderMetrics()
         self._must_check_ranks = options.check_ranks
         if options.has_device_stage:
             self._device_stage()  # What cannot work is reported now.
         warn_of_foreign(options, self.num_workers)
         self._has_ranks = warn_of_ranks(options)
         warn_of_memory(dataset, self.num_workers, options.prefetch_batches)
-        close_at_exit(self)
 
     @property
     def batch_size(self) -> int | None:
         """Examples of a batch; None: the dataset's items come as they are, or a batch sampler deals them out."""
         is_ours = isinstance(self.dataset, ImageDataset)
         return (self.dataset.parser.batch_size or 1) if is_ours else self.options.batch_size
-
-    @property
-    def worker_pids(self) -> list[int]:
-        """The processes that read, by the worker's number; empty where none run."""
-        return [] if self._reader is None else [*self._reader.pids]
 
     def __len__(self) -> int:
         """Batches of an epoch: exact for an ImageDataset, else as torch's DataLoader says.
@@ -111,35 +97,23 @@ class Loader(Iterable[Any]):
             return self.dataset.plan().num_batches
         return count_batches(self.options)
 
-    def __iter__(self) -> Iterator[Any]:
-        if self._is_closed:
-            raise ConfigError("This Loader is closed: make a new one.")
-        if (earlier := self._iteration()) is not None:
-            earlier.replace()
+    def _begin(self) -> tuple[Position, int | None]:
         if not self._has_ranks:  # torch.distributed may have been initialised meanwhile.
-            self._has_ranks = warn_of_ranks(self.options, stacklevel=3)
+            self._has_ranks = warn_of_ranks(self.options, stacklevel=4)
         self._check_ranks()
-        position, num_left = Position(Start(0), self.num_workers), None
+        if not isinstance(self.dataset, ImageDataset):
+            return Position(Start(0), self.num_workers), None
+        self._position = position = self.dataset.begin(self.num_workers, self._position)
+        plan = self.dataset.plan(first_example=position.start.first_example)
+        return position, plan.num_batches - position.start.start_batch
+
+    def _make_reader(self) -> Reader:
         if isinstance(self.dataset, ImageDataset):
-            self._position = position = self.dataset.begin(self.num_workers, self._position)
-            plan = self.dataset.plan(first_example=position.start.first_example)
-            num_left = plan.num_batches - position.start.start_batch
-        reader = self._take_reader()
-        try:
-            batches = reader.begin(position.start)
-        except BaseException:
-            self._end_reader(reader, can_go_on=False)
-            raise
-        iteration = LoaderIteration(
-            self._device_stage().iterate(batches) if self.options.has_device_stage else batches,
-            self._metrics,
-            position,
-            num_left,
-            partial(self._end_reader, reader),
-            None if self.options.log_every is None else self._log_progress,
-        )
-        self._iteration = weakref.ref(iteration)
-        return iteration
+            return make_reader(self.options, self.num_workers, self._generator)
+        return ForeignReader(self.options, self.num_workers, self._generator)
+
+    def _staged(self, batches: Iterator[WorkerBatch]) -> Iterator[tuple[Any, int]]:
+        return self._device_stage().iterate(batches) if self.options.has_device_stage else batches
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come: of the dataset, those within it, and a sampler that has epochs.
@@ -185,65 +159,13 @@ class Loader(Iterable[Any]):
             LoaderState.from_dict(state)  # Says what it is instead.
         dataset.load_state_dict(state, allow_batch_change=allow_batch_change)
 
-    def stats(self) -> LoaderStats:
-        """Returns what was delivered since the loader was made, and where the time went, by stage and worker."""
-        return self._metrics.stats()
-
-    def close(self) -> None:
-        """Ends the iteration under way and all processes; the loader cannot be iterated any more."""
-        self._is_closed = True
-        if (iteration := self._iteration()) is not None:
-            iteration.replace()
-        if self._reader is not None:
-            self._end_reader(self._reader, can_go_on=False)
-
     def __repr__(self) -> str:
         options = self.options
         device = "" if options.device is None else f", device={str(options.device)!r}"
         return f"{type(self).__name__}({self.dataset!r}, num_workers={self.num_workers}{device})"
 
-    def __enter__(self) -> "Loader":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc] # Another process has processes of its own.
-
-    def __del__(self) -> None:
-        if getattr(self, "_reader", None) is not None:
-            self.close()
-
-    def _take_reader(self) -> Reader:
-        """Returns what reads the iteration that begins now: that of the iteration before, if it can go on."""
-        if self._reader is not None and self._reader.is_usable:
-            return self._reader
-        if self._reader is not None:
-            self._reader.close()
-        if isinstance(self.dataset, ImageDataset):
-            self._reader = make_reader(self.options, self.num_workers, self._generator)
-        else:
-            self._reader = ForeignReader(self.options, self.num_workers, self._generator)
-        self._metrics.use(self._reader.metrics)
-        return self._reader
-
-    def _end_reader(self, reader: Reader, can_go_on: bool) -> None:
-        """Ends the processes of an iteration, unless they are to be used again."""
-        is_kept = self.num_workers > 0 and self.options.persistent_workers and not self._is_closed
-        if can_go_on and is_kept and reader.is_usable:
-            return
-        reader.close()
-        if self._reader is reader:
-            self._reader = None
-
-    def _log_progress(self, position: Position) -> None:
-        if self.options.log_every is not None and position.delivered % self.options.log_every == 0:
-            workers = f"; workers' pids {', '.join(map(str, self.worker_pids))}" if self.worker_pids else ""
-            _logger.info("%s: %s%s", self._name, self.stats(), workers)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.options,)  # Another process has processes of its own.
 
     def _device_stage(self) -> DevicePrefetcher:
         options = self.options
@@ -275,8 +197,3 @@ class Loader(Iterable[Any]):
                 f"which. Keep the state of its sampler or batch sampler, or read it as an ImageDataset."
             )
         return self.dataset
-
-    @property
-    def _name(self) -> str:
-        is_ours = isinstance(self.dataset, ImageDataset)
-        return name_of(self.dataset.parser) if is_ours else type(self.dataset).__name__

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.base_loader import PoolReader, Reader
 from tfds_torch.loaders.pool import WorkerPool
 from tfds_torch.loaders.pool_setup import make_slots
-from tfds_torch.loaders.receiver import ItemReceiver
 from tfds_torch.loaders.transport import PipeTransport
 from tfds_torch.loaders.worker import PoolContext, WorkerBatch
 from tfds_torch.parsers.error_context import error_context_of, name_of
@@ -38,9 +38,7 @@ def make_generator(options: LoaderOptions) -> torch.Generator | None:
     return None if seed is None else torch.Generator().manual_seed(seed % 2**63)
 
 
-def make_reader(
-    options: LoaderOptions, num_workers: int, generator: torch.Generator | None
-) -> "PoolReader | OwnReader":
+def make_reader(options: LoaderOptions, num_workers: int, generator: torch.Generator | None) -> Reader:
     """Returns what reads an ImageDataset for a loader, with workers or without; the generator is `make_generator`'s.
 
     Raises:
@@ -52,7 +50,7 @@ def make_reader(
     source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(options), base_seed)
     if not num_workers:
         return OwnReader(source, options.timeout_s)
-    return PoolReader(source, num_workers, options)
+    return _pool_reader(source, num_workers, options)
 
 
 def _seed_of(options: LoaderOptions) -> int:
@@ -107,54 +105,22 @@ class DatasetSource:
         return collate_items(items, batch_size, self.collate, metrics)
 
 
-class PoolReader:
-    """Reads an ImageDataset by a pool of workers, which begin when this is made; an iteration after the other.
-
-    Every iteration raises WorkerError for a worker that died, StallError for a batch that did not come in time, and
-    what the dataset raised. For one thread.
-
-    Args:
-        source: what they read.
-        num_workers: how many, >= 1.
-        options: of the loader.
-
-    Raises:
-        ConfigError: what workers get cannot be pickled.
-    """
-
-    def __init__(self, source: DatasetSource, num_workers: int, options: LoaderOptions) -> None:
-        dataset, self._prefetch_batches = source.dataset, options.prefetch_batches
-        self.metrics = StageMetrics(num_workers)
-        try:
-            slots = make_slots(num_workers, self._prefetch_batches, dataset.parser if dataset.is_batched else None)
-        except (AttributeError, OSError, ValueError):  # Another system than Linux, or too little address space.
-            slots = None
-        output, rank = WorkerOutput(num_workers), dataset.find_rank()
-        self._pool = WorkerPool(
-            PoolContext(source, rank, source.seed, self.metrics, output, slots),
-            PipeTransport(slots, num_workers, TensorCodec()),
-            options.multiprocessing_context or get_start_method(),
-        )
-        names = error_context_of(dataset.parser, "Loader", "multiprocessing_context")
-        self._faults = WorkerFaults(names, self.metrics, output, options.timeout_s, self._pool.method != "fork")
-
-    @property
-    def pids(self) -> list[int]:
-        """The worker processes, by the worker's number; empty where they were ended."""
-        return self._pool.pids if self._pool.is_open else []
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether another iteration may begin: it is open, its workers live, and this is no forked process."""
-        return self._pool.is_usable
-
-    def begin(self, start: Start) -> Iterator[WorkerBatch]:
-        """Begins an iteration; the one before is over."""
-        return ItemReceiver(self._pool, self._pool.begin(start, self._prefetch_batches), self._faults)
-
-    def close(self) -> None:
-        """Ends the processes; the reader cannot be used any more."""
-        self._pool.end()
+def _pool_reader(source: DatasetSource, num_workers: int, options: LoaderOptions) -> PoolReader:
+    """Starts the workers of a loader, and returns what reads by them."""
+    dataset = source.dataset
+    metrics, output = StageMetrics(num_workers), WorkerOutput(num_workers)
+    try:
+        slots = make_slots(num_workers, options.prefetch_batches, dataset.parser if dataset.is_batched else None)
+    except (AttributeError, OSError, ValueError):  # Another system than Linux, or too little address space.
+        slots = None
+    pool = WorkerPool(
+        PoolContext(source, dataset.find_rank(), source.seed, metrics, output, slots),
+        PipeTransport(slots, num_workers, TensorCodec()),
+        options.multiprocessing_context or get_start_method(),
+    )
+    names = error_context_of(dataset.parser, "Loader", "multiprocessing_context")
+    faults = WorkerFaults(names, metrics, output, options.timeout_s, pool.method != "fork")
+    return PoolReader(pool, faults, options.prefetch_batches)
 
 
 class OwnReader:
@@ -176,12 +142,10 @@ class OwnReader:
         self._watchdog = None if timeout_s is None else Watchdog(timeout_s, faults.describe_own_stall)
 
     @property
-    def is_usable(self) -> bool:
-        """Whether another iteration may begin: it is open, and this is no forked process."""
+    def is_usable(self) -> bool:  # noqa: D102
         return self._source is not None and os.getpid() == self._owner
 
-    def begin(self, start: Start) -> Iterator[WorkerBatch]:
-        """Begins an iteration; the one before is over."""
+    def begin(self, start: Start) -> Iterator[WorkerBatch]:  # noqa: D102
         if self._source is None:
             raise ConfigError("This Loader is closed: make a new one.")
         self.metrics.note_begun()
@@ -190,8 +154,7 @@ class OwnReader:
         batches = run(partial(self._source.items, rank, start, None, self.metrics))
         return take_batches(batches, run, self.metrics)
 
-    def close(self) -> None:
-        """Ends the watchdog; the reader cannot be used any more."""
+    def close(self) -> None:  # noqa: D102
         self._source = None
         if self._watchdog is not None:
             self._watchdog.close()
