@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from tfds_torch import ImageDataset, ParserTfds, errors
+from tfds_torch import ImageDataset, ParserTfds, create_loader, errors
 
 if __name__ == "__main__":
     # As a script, this folder is on the path; the package of the tests is one up. Spawned workers inherit the path.
@@ -28,9 +28,11 @@ BATCH_SIZE, NUM_EPOCHS, SEED = 8, 2, 7
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 
 
-def make_loader(root: str, is_training: bool, num_workers: int = 0) -> "DataLoader[Any]":
+def make_loader(root: str, is_training: bool, num_workers: int = 0, kind: str = "DataLoader") -> Any:
     parser = ParserTfds(root, "photos", is_training=is_training, batch_size=BATCH_SIZE)
     dataset = ImageDataset(parser, fields=LEDGER)
+    if kind == "Loader":
+        return create_loader(dataset, num_workers)
     return DataLoader(dataset, BATCH_SIZE, num_workers=num_workers, persistent_workers=num_workers > 0)
 
 
@@ -84,8 +86,11 @@ class Recorder(lightning.LightningModule):
         path.write_text(json.dumps(before | facts | {"seen": self.seen}))
 
 
-def fit(folder: str, root: str, strategy: str, num_workers: str = "0") -> None:
+def fit(folder: str, root: str, strategy: str, num_workers: str = "0", kind: str = "DataLoader") -> None:
     """Two epochs of training, each followed by validation, after the sanity check; the loaders as they are."""
+    train_loader, eval_loader = (
+        make_loader(root, is_training, int(num_workers), kind) for is_training in (True, False)
+    )
     lightning.seed_everything(SEED, workers=True)
     trainer = lightning.Trainer(
         accelerator="cpu", devices=2, strategy=strategy, max_epochs=NUM_EPOCHS, log_every_n_steps=1, **QUIET
@@ -93,7 +98,7 @@ def fit(folder: str, root: str, strategy: str, num_workers: str = "0") -> None:
     model = Recorder(folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer.fit(model, make_loader(root, True, int(num_workers)), make_loader(root, False, int(num_workers)))
+        trainer.fit(model, train_loader, eval_loader)
     if strategy == "ddp":  # Other strategies start their ranks anew.
         trainer.validate(model, make_loader(root, False))
         trainer.test(model, make_loader(root, False))

@@ -99,6 +99,19 @@ def test_persistent_workers_of_a_trainer_read_every_example_exactly_once(run_lig
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "num_workers"),
+    [("ddp", "1"), ("ddp_spawn", "0"), pytest.param("ddp_fork", "1", marks=pytest.mark.campaign)],
+)
+def test_a_trainer_takes_a_loader_of_ours_as_it_is(
+    strategy: str, num_workers: str, run_lightning: RunLightning
+) -> None:
+    ranks = run_lightning("fit", strategy, num_workers, "Loader")
+    assert_fit(ranks)
+    assert [rank["in_fit"] for rank in ranks] == [False] * NUM_RANKS, "no process loads tensorflow"
+
+
+@pytest.mark.slow
 def test_fabric_gives_every_example_exactly_once_on_two_ranks(run_lightning: RunLightning) -> None:
     ranks = run_lightning("use_fabric")
     for epoch in range(2):

@@ -1,15 +1,19 @@
 """`python -m tfds_torch.timm SCRIPT`, and what `install` says of a timm that it does not know. timm is made up here."""
 
 import importlib
+import inspect
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
 
 import pytest
 
+from tfds_torch import ImageDataset, ParserTfds
 from tfds_torch.errors import ConfigError
 from tfds_torch.integrations.timm.command import main
 from tfds_torch.timm import install
@@ -27,7 +31,9 @@ MADE_UP = {
     "data/readers/__init__": "from .reader_factory import create_reader",
     "data/readers/reader_factory": "def create_reader(name, root=None, split='train', **kwargs): return 'its own'",
     "data/loader": """
-        def create_loader(dataset, input_size, batch_size, is_training=False, num_workers=1):
+        def create_loader(
+            dataset, input_size, batch_size, is_training=False, num_workers=1, use_multi_epochs_loader=False
+        ):
             return dataset
     """,
     "data/naflex_loader": "def create_naflex_loader(dataset, batch_size=1, is_training=False, num_workers=1): return 1",
@@ -74,15 +80,48 @@ def no_timm() -> Iterator[None]:
 def test_install_replaces_functions_of_a_timm_that_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_timm(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    timm_data = importlib.import_module("timm.data")
+    timm_data, utils = importlib.import_module("timm.data"), importlib.import_module("timm.utils")
     own = timm_data.create_loader
     install()
     assert timm_data.create_loader is not own
+    assert inspect.signature(timm_data.create_loader) == inspect.signature(own)
     assert timm_data.create_loader("a dataset", 8, 4) == "a dataset"
     assert timm_data.create_reader("wds/x") == "its own"
+    assert type(pickle.loads(pickle.dumps(utils.AverageMeter()))) is utils.AverageMeter
     ours = timm_data.create_loader
     install()
     assert timm_data.create_loader is ours
+
+
+@pytest.mark.parametrize("place", ["__main__", "engine"])
+def test_install_that_comes_too_late_is_an_error_and_changes_nothing(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_timm(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("timm.data").create_loader
+    late = ModuleType(place)
+    late.of_timm = own  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, place, late)
+    with pytest.raises(ConfigError, match=rf"too late: {place} already holds timm's own create_loader\. Call"):
+        install()
+    assert importlib.import_module("timm.data").create_loader is own
+
+
+def test_a_loader_of_timm_that_cannot_read_a_dataset_of_ours_is_a_config_error(
+    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_timm(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    timm_data = importlib.import_module("timm.data")
+    install()
+    dataset = ImageDataset(ParserTfds(data_root, "digits", batch_size=8))
+    with pytest.raises(ConfigError, match=r"use_multi_epochs_loader=True needs .* persistent_workers"):
+        timm_data.create_loader(dataset, 8, 8, use_multi_epochs_loader=True)
+    with pytest.raises(ConfigError, match=r"batch_size=4\) contradicts the dataset, which plans batches of 8"):
+        timm_data.create_naflex_loader(dataset, batch_size=4)
+    with pytest.raises(ConfigError, match="name/config:version"):
+        timm_data.create_reader("tfds/", data_root)
 
 
 UNKNOWN = {

@@ -26,7 +26,7 @@ NUM_CLASSES = 7
 
 
 def timm_accuracy(output: torch.Tensor, target: torch.Tensor, topk: tuple[int, ...] = (1,)) -> list[torch.Tensor]:
-    """As in timm 1.0.31; that it is the same there, test_timm_drop_in.py shows."""
+    """As in timm 1.0.31; test_timm_training.py runs the real one."""
     pred = output.topk(max(topk), 1)[1].t()
     correct = pred.eq(target.reshape(1, -1).expand_as(pred))
     return [correct[:k].reshape(-1).float().sum(0) * 100.0 / target.size(0) for k in topk]

@@ -12,6 +12,7 @@ from torch_data.reading import planned_rows
 
 from tfds_torch import ImageDataset, ParserTfds, ReadOptions, World
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.integrations.timm import loader
 from tfds_torch.integrations.timm.loader import find_source, prepare_source
 from tfds_torch.integrations.timm.metrics import CURRENT, PaddedBatch
 from tfds_torch.integrations.timm.reader import TfdsReader, delivered_order
@@ -318,6 +319,15 @@ def test_a_second_loader_may_not_change_the_batches_of_the_first(numbered: str) 
 def test_an_explicit_world_needs_no_other_ranks(numbered: str) -> None:
     share = ImageDataset(ParserTfds(numbered, "numbered", batch_size=4), world=World(1, 3))
     assert prepare(share) == (6, 0)
+
+
+def test_ranks_are_compared_before_they_read(numbered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    monkeypatch.setattr(loader, "is_distributed", lambda: True)
+    monkeypatch.setattr(loader, "check_ranks", lambda *facts: compared.append(facts))
+    dataset = Stream(TfdsReader("numbered", numbered))
+    prepare(dataset, num_workers=2)
+    assert compared == [(dataset.reader.parser, dataset.reader.dataset.find_rank, 60.0, {"num_workers": 2})]
 
 
 def test_one_of_several_ranks_that_are_not_connected_is_refused(numbered: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ class Task:
 
 
 def load_ours(task: Task) -> Loaded:
-    """Returns an ImageDataset, and a DataLoader whose workers live from epoch to epoch."""
+    """Returns an ImageDataset, and timm's loader over it, without the shim."""
     parser = ParserTfds(
         *(task.root, "numbered", task.split),
         is_training=task.is_training,
@@ -83,14 +83,12 @@ def load_ours(task: Task) -> Loaded:
         repeats=task.repeats,
         read=ReadOptions(mode=task.mode),
     )
-    dataset = ImageDataset(parser, transform=show_worker)
-    workers: dict[str, Any] = {"num_workers": task.num_workers, "persistent_workers": task.num_workers > 0}
-    return dataset, DataLoader(dataset, task.batch_size, **workers)
+    return load_with_timm(ImageDataset(parser), task)
 
 
 def load_timm(task: Task) -> Loaded:
     """Returns what timm's own scripts read with, but for the transform."""
-    from timm.data import create_dataset, create_loader
+    from timm.data import create_dataset
 
     dataset = create_dataset(
         "tfds/numbered",
@@ -100,6 +98,12 @@ def load_timm(task: Task) -> Loaded:
         batch_size=task.batch_size,
         repeats=task.repeats,
     )
+    return load_with_timm(dataset, task)
+
+
+def load_with_timm(dataset: Any, task: Task) -> Loaded:
+    from timm.data import create_loader
+
     loader = create_loader(
         dataset,
         input_size=(3, 8, 8),
@@ -309,16 +313,13 @@ def measure_all(reader: str, root: str, functions: Sequence[Callable[..., Any]])
     multiprocessing.set_start_method("fork", force=True)  # timm's loader takes Python's default.
     declared = torchvision_build.declare_where_needed()
     import tensorflow
+    import timm.data.readers.reader_tfds
 
-    if reader == "timm":
-        import timm.data.readers.reader_tfds
-
-        del timm
     results = {
         function.__name__: run_forked(_measure, MEASUREMENTS[function], _DEADLINE_S, function, reader, root)
         for function in functions
     }
-    del tensorflow, declared
+    del tensorflow, timm, declared
     return results
 
 

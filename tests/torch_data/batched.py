@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, World
+from tfds_torch.images.preprocess import ExampleRandom
 from torch_data.resuming import FreedLoader, PlainLoader, Ranks, Setup, StatefulLoader, UncountedLoader
 
 FIELDS = ("image", "label", "valid", "index", "id")
@@ -172,8 +173,16 @@ def compare_addresses(dataset: ImageDataset) -> tuple[list[int], list[int]]:
     return sorted(made), sorted(image.data_ptr() for image in came)
 
 
+@dataclass(frozen=True)
+class Shade(TrainPreprocess):
+    """Gives the images, which are all the same, a grey level of their own."""
+
+    def augment(self, images: np.ndarray, random: ExampleRandom) -> None:
+        images += (random.uniforms(1) * 256).astype(np.uint8)[:, :, None, None]
+
+
 def shade(image: Any, seed: Any) -> Any:
-    """A map_fn: gives the images, which are all the same, a grey level of their own."""
+    """The same as a map_fn, which needs tensorflow."""
     import tensorflow as tf
 
     return tf.ones_like(image) * tf.cast(tf.random.stateless_uniform([], seed, 0, 256, tf.int32), tf.uint8)

@@ -22,9 +22,7 @@ def make_setup(root: str, num_workers: int, mode: str = "index", **options: Any)
 
 
 def conform(fleet: Fleet, kind: str, setup: Setup, changes: dict[str, Any], num_epochs: int, num_steps: int) -> None:
-    (num_tails,) = fleet.call(
-        *(run_conformance, kind, setup, changes, num_epochs), reads=not setup.num_workers, deadline_s=240
-    )
+    (num_tails,) = fleet.call(*(run_conformance, kind, setup, changes, num_epochs), deadline_s=240)
     assert num_tails == 2 * (1 + num_epochs * (num_steps + 1))
 
 
@@ -33,7 +31,11 @@ def conform(fleet: Fleet, kind: str, setup: Setup, changes: dict[str, Any], num_
     [
         pytest.param(0, "index", {}, id="no-workers"),
         pytest.param(
-            0, "index", {"global_batch": 6, "loader_arguments": {"snapshot_every_n_steps": 3}}, id="snapshots"
+            0,
+            "index",
+            {"global_batch": 6, "loader_arguments": {"snapshot_every_n_steps": 3}},
+            id="snapshots",
+            marks=slow,
         ),
         pytest.param(1, "index", {"persistent": True}, id="one-worker"),
         pytest.param(2, "index", {}, id="two-workers", marks=campaign),
@@ -108,7 +110,7 @@ def test_a_state_free_of_its_workers_goes_on_behind_a_plain_loader(fleet: Fleet,
     assert tail == whole[2:]
 
 
-@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=slow), 3])
 def test_a_state_of_another_number_of_workers_is_refused_with_what_would_do(
     num_workers: int, fleet: Fleet, numbered_root: str
 ) -> None:
@@ -118,7 +120,7 @@ def test_a_state_of_another_number_of_workers_is_refused_with_what_would_do(
     assert "LoaderState.from_stateful(state)" in message
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=slow), 2])
 def test_an_epoch_set_by_hand_begins_after_a_state_of_the_very_end_and_not_after_one_before(
     num_workers: int, fleet: Fleet, numbered_root: str
 ) -> None:
@@ -135,8 +137,7 @@ def test_an_epoch_set_by_hand_begins_after_a_state_of_the_very_end_and_not_after
 def test_a_state_within_a_batch_cannot_be_made_free_of_its_workers(fleet: Fleet, numbered_root: str) -> None:
     setup = make_setup(numbered_root, 0, global_batch=4)
     messages = [
-        fleet.call(resume_scenarios.free_a_state_within_a_batch, setup, num_steps, reads=True)[0]
-        for num_steps in (4, 5, 8)
+        fleet.call(resume_scenarios.free_a_state_within_a_batch, setup, num_steps)[0] for num_steps in (4, 5, 8)
     ]
     assert [bool(message) for message in messages] == [False, True, False]
     assert messages[1].startswith(

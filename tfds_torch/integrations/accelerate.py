@@ -152,11 +152,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
         return self.loader.dataset.state_at(state.epoch + 1, 0, self.loader.num_workers).to_dict()  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next iteration go on where a state was taken; an evaluation that had not begun begins anew.
-
-        Raises:
-            StateMismatchError: the state is not of this dataset, split, plan or world.
-        """
+        """Lets the next iteration go on where a state was taken; an evaluation that had not begun begins anew."""
         saved = LoaderState.from_dict(state)
         if saved.is_training or saved.batches_delivered:
             self.loader.load_state_dict(state)

@@ -80,11 +80,7 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
         return {"args": {}, "attributes": {"position": None if self._loader is None else self._loader.state_dict()}}
 
     def on_train_begin(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:
-        """Restores the position of the checkpoint that training goes on from.
-
-        Raises:
-            StateMismatchError: the checkpoint holds no position, or that of another dataset, split, plan or world.
-        """
+        """Restores the position of the checkpoint that training goes on from."""
         self._loader = kwargs["train_dataloader"]
         if not state.global_step:
             return

@@ -60,11 +60,7 @@ class ResumableLoader(Iterable[Any]):
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next iteration go on where a state was taken.
-
-        Raises:
-            StateMismatchError: the state is not of this dataset, split, plan or world.
-        """
+        """Lets the next iteration go on where a state was taken."""
         self.loader.load_state_dict(state)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a dataset yields of a parser's batches, whole ones or examples; and what a Loader makes of that."""
+"""What a dataset yields of a parser's batches: whole ones, or single examples."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -26,11 +26,7 @@ Transforms = tuple[Function | None, Function | None]
 
 
 def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
-    """Returns the fields that a dataset is asked for.
-
-    Raises:
-        ConfigError: a field does not exist, or there are none.
-    """
+    """Returns the fields that a dataset is asked for; ConfigError where one does not exist, or there are none."""
     if isinstance(fields, str) or not fields:
         raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
     parser.check_fields(fields)
@@ -44,11 +40,7 @@ def check_batched(
     transform: Function | None,
     target_transform: Function | None,
 ) -> bool:
-    """Returns whether a dataset yields whole batches; its arguments are those of ImageDataset.
-
-    Raises:
-        ConfigError: they do not fit together.
-    """
+    """Returns whether a dataset yields whole batches; its arguments are those of ImageDataset."""
     preprocess = parser.preprocess
     if not isinstance(batched, bool | None):
         raise ConfigError(f"batched={batched!r} must be True, False or None (where the parser has a preprocess).")
@@ -80,14 +72,7 @@ def collate_items(
 ) -> Generator[WorkerBatch, None, None]:
     """Yields the batches of a Loader, and reports how long fetching and collating took.
 
-    Args:
-        items: what a dataset yields; closed with this iterator.
-        batch_size: examples of a batch; None: items are whole batches.
-        collate: makes a batch of a list of examples, or of a whole batch; None: whole batches come as they are.
-        metrics: what times are reported to.
-
-    Raises:
-        WorkerError: collate raised StopIteration, which would pass for the end of the epoch.
+    Without a batch_size the items are whole batches, which come as they are where there is no `collate`.
     """
     try:
         while True:
@@ -125,12 +110,9 @@ def take_batches(
 
 
 def make_items(batches: Iterable[Batch], fields: Sequence[str], transforms: Transforms | None) -> Iterator[Any]:
-    """Yields what a dataset makes of batches, or of pieces of them.
+    """Yields what a dataset makes of batches, or of pieces of them: whole batches where there are no transforms.
 
-    Args:
-        batches: of which the images are a TensorBuffer's where there are no transforms.
-        fields: which of their fields, in this order.
-        transforms: of single examples; None: whole batches are yielded.
+    The images of whole batches are a TensorBuffer's.
     """
     for batch in batches:
         if transforms is None:
@@ -140,17 +122,15 @@ def make_items(batches: Iterable[Batch], fields: Sequence[str], transforms: Tran
 
 
 def make_examples(columns: Iterable[tuple[str, Iterable[Any]]], transforms: Transforms) -> Iterator[tuple[Any, ...]]:
-    """Yields examples, one after the other, each converted when its turn comes.
+    """Yields examples of columns with one value per example, each converted when its turn comes.
 
-    Args:
-        columns: fields with their values, one per example: pixels uint8 [H, W, C], a tensor of them, or any other.
-        transforms: of images and labels.
+    Images are pixels uint8 [H, W, C], or tensors.
     """
     return zip(*(_convert(name, values, *transforms) for name, values in columns), strict=True)
 
 
 def timed(function: Function | None, metrics: StageMetrics | None) -> Function | None:
-    """Returns a transform that reports its time; the very one where there is nothing to report, or to report to."""
+    """Returns a transform that reports its time, or the very same one where there is nothing to report."""
     if function is None or metrics is None:
         return function
 
@@ -181,11 +161,7 @@ def _to_pil(pixels: NDArray[np.uint8] | Tensor) -> Image.Image | Tensor:
 
 
 def _field(batch: Batch, name: str) -> Any:
-    """Returns a field of a whole batch.
-
-    `image` is uint8 [B, C, H, W] in channels_last memory; `label` and `index` int64 [B]; `valid` bool [B]; `id` a list
-    of B texts; another feature as `_feature`.
-    """
+    """Returns a field of a whole batch, a tensor where that is possible; images are uint8 [B, C, H, W]."""
     if name == "image":
         return batch.image
     if name == "id":

@@ -18,21 +18,13 @@ _Difference = tuple[str, str]
 
 
 class DefaultCollation:
-    """Makes a batch of a list of examples, as torch's `default_collate` does. Picklable.
-
-    Args:
-        dataset: of the loader. Errors name its fields where it is an ImageDataset or IndexedImageDataset, or has one.
-    """
+    """Makes a batch of examples, as torch's `default_collate`; errors name the field of our datasets. Picklable."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
     def __call__(self, examples: list[Any]) -> Any:
-        """Returns the batch.
-
-        Raises:
-            ConfigError: the values of a field differ, so that they do not make a batch.
-        """
+        """Returns the batch; ConfigError where the values of a field differ, so that they do not make one."""
         try:
             return default_collate(examples)
         except MemoryError:

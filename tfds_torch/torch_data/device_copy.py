@@ -25,11 +25,7 @@ class StageTimes(Protocol):
 
 
 def find_device(device: Any) -> torch.device:
-    """Returns a device that exists here.
-
-    Raises:
-        ConfigError: it is not a device, or not of this machine.
-    """
+    """Returns a device that exists here, or raises ConfigError."""
     try:
         found = torch.device(device)
         if found.type == "cuda":
@@ -48,14 +44,9 @@ def find_device(device: Any) -> torch.device:
 
 
 class DeviceCopy:
-    """Sends batches to a device, and hands them over in the order in which they were sent; one for each iteration.
+    """Sends batches to a device, and returns them in the order in which they were sent; one for each iteration.
 
-    This one copies and normalises a batch when it is asked for; nothing is ahead.
-
-    Args:
-        device: where batches go.
-        normalization: of their images.
-        metrics: gets the time of each batch.
+    This one copies and normalises a batch when it is asked for; nothing is ahead. `metrics` gets each batch's time.
     """
 
     num_ahead = 0
@@ -91,17 +82,12 @@ class DeviceCopy:
 
 
 class CudaCopy(DeviceCopy):
-    """Copies and normalises batches on a stream for copies only, from a thread of its own.
+    """Copies and normalises batches on a stream for copies only, from a thread of its own, `num_ahead` batches ahead.
 
     The thread writes a batch into pinned memory, from which the copy runs beside the model's kernels. torch reuses such
     memory once a copy is through, so that a few buffers serve all batches. The receiver's current stream waits for a
-    batch, its thread does not; and the batch's memory is not used anew before that stream is through with it.
-
-    Args:
-        device: a CUDA device; without an index the current one.
-        normalization: of the images.
-        metrics: gets the time that each copy took on the device once it is through, without a wait.
-        num_ahead: batches to be sent beyond the one that is received next.
+    batch, its thread does not; and the batch's memory is not used anew before that stream is through with it. `metrics`
+    gets the time that each copy took on the device once it is through, without a wait.
     """
 
     def __init__(

@@ -43,22 +43,14 @@ _logger = logging.getLogger(__name__)
 
 
 class ForeignReader:
-    """Reads the batches of a dataset that is not an ImageDataset, as `PoolReader`. For one thread.
+    """Reads the batches of a dataset that is not an ImageDataset, by torch's own loader.
 
     torch's loader waits for a batch without a limit, looks for dead workers every five seconds, raises RuntimeError for
     them wherever the main thread is, and waits five seconds for each worker that does not end. Here, a watchdog limits
     the waiting and looks every second, torch's signal handler is silent about these workers, and those that do not end
     within a second are killed.
 
-    Args:
-        options: the dataset, which is map-style, an IterableDataset or a plain iterable (without workers), and how it
-            is read.
-        num_workers: processes that read; 0: this process does.
-        generator: draws what torch draws, over all iterations; None: torch's own.
-
-    Raises:
-        ConfigError: what the workers need cannot be pickled.
-        WorkerError: a worker ended while they were started.
+    The generator draws what torch draws, over all iterations; None: torch's own.
     """
 
     def __init__(self, options: LoaderOptions, num_workers: int, generator: torch.Generator | None = None) -> None:
@@ -118,11 +110,7 @@ class ForeignReader:
         return self._options.persistent_workers and not self._processes.find_dead(set(range(self.metrics.num_workers)))
 
     def begin(self, start: Start | None = None) -> Iterator[WorkerBatch]:
-        """Begins an iteration, always at its start; the one before is over.
-
-        Raises:
-            as `next_batch`, but for the end.
-        """
+        """Begins an iteration, always at its start; the one before is over."""
         if self._is_closed:
             raise WorkerError("This loader's processes have ended.")
         if self._num_begun or self._processes is None:  # New workers began when they were started.
@@ -134,15 +122,7 @@ class ForeignReader:
         return iter(self.next_batch, None)  # It has no `close`: the reader may be used again.
 
     def next_batch(self) -> WorkerBatch:
-        """Returns the next batch of the iteration.
-
-        Raises:
-            StopIteration: there is none.
-            ConfigError: the reader was closed meanwhile.
-            WorkerError: a worker died.
-            StallError: it did not come in time.
-            Exception: what was raised in a worker, as `Failure.to_error`; or here, without workers.
-        """
+        """Returns the next batch of the iteration, or raises what the dataset, its worker or the watchdog raised."""
         if self._is_closed:
             raise StopIteration
         found: Delivery = self._watched(lambda: next(self._torch[1]))
@@ -205,11 +185,7 @@ class ForeignReader:
 
 
 def count_batches(options: LoaderOptions) -> int:
-    """Returns the batches of an epoch, as torch's DataLoader counts them.
-
-    Raises:
-        TypeError: an IterableDataset without a length.
-    """
+    """Returns the batches of an epoch, as torch's DataLoader counts them; TypeError where the dataset has no length."""
     return len(make_torch_loader(options, WorkerContext.of(0)))
 
 
@@ -252,8 +228,7 @@ class ForeignWorkers(WorkerProcesses):
     def find_failed(self, error: BaseException | None = None) -> list[tuple[int, int, int]]:
         """Returns (worker, pid, exit code) of those that ended too early.
 
-        Args:
-            error: that torch's loader has raised, perhaps because of a dead worker; None: it has not.
+        The error is what torch's loader has raised, perhaps because of a dead worker.
         """
         # The other end of a connection is about to die, but may not be dead yet.
         has_broken = isinstance(error, OSError | EOFError)

@@ -99,11 +99,7 @@ def is_collated(options: LoaderOptions) -> bool:
 
 
 def _start_worker(context: WorkerContext, initialise: Callable[[int], None] | None, worker: int) -> None:
-    """Prepares this process, a worker of that number: the `worker_init_fn` of torch's loader.
-
-    Raises:
-        WorkerError: the user's own function failed.
-    """
+    """Prepares this process, a worker of that number: the `worker_init_fn` of torch's loader."""
     init_worker(worker, context.metrics, context.output, context.slots)
     info = torch.utils.data.get_worker_info()
     if info is not None and isinstance(info.dataset, MeasuredMap | MeasuredIterable):

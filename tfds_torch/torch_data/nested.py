@@ -16,10 +16,6 @@ def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
     Dictionaries (also other mappings), lists, tuples and named tuples are gone through, in their order; everything else
     (strings, numbers, numpy arrays) stays the very object it is.
-
-    Args:
-        value: a tensor, or a batch of any depth.
-        function: called once with every tensor.
     """
     if isinstance(value, Tensor):
         return function(value)

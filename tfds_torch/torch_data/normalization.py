@@ -72,11 +72,8 @@ class Normalization:
     def arrange(self, batch: Any) -> Any:
         """Returns a batch whose images are a tensor [B, C, H, W], where mean and std are to be applied.
 
-        Args:
-            batch: as it comes; what holds no images is left as it is, for `find_image`.
-
-        Raises:
-            ConfigError: an array has other channels, or may be read in both ways; floats do not go from 0 to 1.
+        A batch without images stays as it is, for `find_image`. ConfigError: an array has other channels, or may be
+        read in both ways; floats do not go from 0 to 1.
         """
         if not self.is_scaling:
             return batch
@@ -92,13 +89,9 @@ class Normalization:
         return replace_value(batch, image, image.permute(0, 3, 1, 2)) if is_last else batch
 
     def find_image(self, batch: Any) -> Tensor | None:
-        """Returns the tensor of a batch that holds its images, or None.
+        """Returns the tensor of an arranged batch that holds its images, or None.
 
-        Args:
-            batch: that was arranged.
-
-        Raises:
-            ConfigError: there is none, or one of other channels, where mean and std are to be applied.
+        ConfigError: mean and std are to be applied, and there is none, or one of other channels.
         """
         found = list(tensors(batch))
         if not self.is_scaling:

@@ -27,13 +27,7 @@ from tfds_torch.torch_data.plain_epochs import PlainCount, PlainEpochs
 
 @dataclass
 class Iteration:
-    """Counts what an iteration of one worker hands over.
-
-    Attributes:
-        plan: of the epoch; its world names the worker.
-        began: where the loader's iteration began, and what this worker had handed over of it before it was restored.
-        num_examples: handed over since the loader's iteration began, those before a restoration included.
-    """
+    """Counts what an iteration of one worker yields: examples since the loader's iteration began."""
 
     plan: EpochPlan
     began: WorkerPosition
@@ -57,9 +51,6 @@ class PlainIterations:
 
     torchdata's StatefulDataLoader saves and loads the position of each worker, in the worker; without workers, that of
     its own process. A copy of a dataset goes on where the original would; a worker that is spawned does not.
-
-    Attributes:
-        epochs: what the processes share.
     """
 
     def __init__(self) -> None:
@@ -79,11 +70,7 @@ class PlainIterations:
         self._restored, self._restored_by, self._iteration = position, os.getpid(), None
 
     def begin(self, parser: Parser, rank: World) -> Iteration:
-        """Returns an iteration of this process, a worker or not, that begins now.
-
-        Raises:
-            StateMismatchError: a loaded state does not go on in this process, or not with so many workers.
-        """
+        """Returns an iteration of this process, a worker or not, that begins now."""
         worker = get_worker_info()
         world, loader_seed, num_workers = rank, None, 0
         if worker is not None:
@@ -101,11 +88,7 @@ class PlainIterations:
         return self._iteration
 
     def begin_of_loader(self, num_workers: int, earlier: Position | None) -> Position:
-        """Returns the position of an iteration of a Loader that begins now, as `Cursor.begin`.
-
-        Raises:
-            StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
-        """
+        """Returns the position of an iteration of a Loader that begins now, as `Cursor.begin`."""
         if self._restored is not None:
             raise StateMismatchError(
                 "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
@@ -117,14 +100,7 @@ class PlainIterations:
     def state(self, parser: Parser, rank: World, batches_delivered: int | None, is_read_ahead: bool) -> dict[str, Any]:
         """Returns where training is; in a worker, that worker's own position.
 
-        Args:
-            parser: of the dataset.
-            rank: and the number of ranks.
-            batches_delivered: the user's count; None: there is none.
-            is_read_ahead: whether what stands before the training loop fetches batches ahead.
-
-        Raises:
-            ConfigError: so many cannot have been delivered, or it is not known here.
+        `batches_delivered` is the user's count; `is_read_ahead`: something between here and the loop fetches ahead.
         """
         is_worker, count = get_worker_info() is not None, self.epochs.current()
         latest = count.position()
@@ -139,12 +115,7 @@ class PlainIterations:
         return state.at(state.batches_delivered + delivered).to_dict()
 
     def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition | None:
-        """Returns where an iteration that begins now goes on, once.
-
-        Raises:
-            StateMismatchError: the position is that of another process, or within another epoch than the one that is
-                set by hand.
-        """
+        """Returns where an iteration that begins now goes on, once."""
         position, self._restored = self._restored, None
         if position is None:
             return None
@@ -180,11 +151,7 @@ def is_position(state: object) -> bool:
 def _check_delivered(
     num_batches: int | None, count: PlainCount, num_batches_of_epoch: int, batch_size: int | None
 ) -> int:
-    """Returns how many batches have been delivered since an iteration began; its arguments are those of `state`.
-
-    Raises:
-        ConfigError: so many cannot have been delivered, or it is not known here.
-    """
+    """Returns how many batches have been delivered since an iteration began, or raises ConfigError."""
     latest = count.position()
     start, num_workers = latest.start, latest.num_workers or 0
     if num_batches is None:
@@ -262,16 +229,9 @@ def no_collation(loader: str) -> ConfigError:
 
 
 def check_fetch(dataset: object, batch_size: int | None, is_batched: bool, has_pil_images: bool) -> None:
-    """Reports what a plain DataLoader makes of a dataset's items, where that cannot be meant.
+    """Warns or raises ConfigError where a plain DataLoader makes of a dataset's items what cannot be meant.
 
-    Args:
-        dataset: that is iterated. A dataset around it, such as timm's, may make tensors of PIL images.
-        batch_size: of the parser.
-        is_batched: whether the items are whole batches.
-        has_pil_images: whether they are single examples with PIL images.
-
-    Raises:
-        ConfigError: torch's default collation would get PIL images.
+    A dataset around this one, such as timm's, may make tensors of PIL images.
     """
     fetcher, asked = _find_fetch()
     is_collated = fetcher is not None and fetcher.auto_collation

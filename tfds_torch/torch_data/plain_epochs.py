@@ -143,13 +143,7 @@ class PlainEpochs:
     def begin(self, loader_seed: int | None, num_workers: int, worker: int = 0) -> Start:
         """Returns where an iteration begins that begins now.
 
-        Args:
-            loader_seed: the base seed of the loader whose worker this is; None outside of workers.
-            num_workers: workers of the loader; 0 outside of workers.
-            worker: which of them this is.
-
-        Raises:
-            StateMismatchError: a loaded state goes on with another number of workers only; nothing is changed.
+        The seed is the base seed of the loader whose worker this is; None outside of workers.
         """
         self._owner = _owner(loader_seed)
         with self._count(self._owner) as count:

@@ -39,11 +39,7 @@ def make_generator(options: LoaderOptions) -> torch.Generator | None:
 
 
 def make_reader(options: LoaderOptions, num_workers: int, generator: torch.Generator | None) -> Reader:
-    """Returns what reads an ImageDataset for a loader, with workers or without; the generator is `make_generator`'s.
-
-    Raises:
-        ConfigError: what workers get cannot be pickled.
-    """
+    """Returns what reads an ImageDataset for a loader, with workers or without."""
     dataset = options.dataset
     collate = options.collate_fn or (None if dataset.is_batched else DefaultCollation(dataset))
     base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
@@ -61,12 +57,8 @@ def _seed_of(options: LoaderOptions) -> int:
 class DatasetSource:
     """The batches that the parser of an ImageDataset plans, as a loader delivers them.
 
-    Attributes:
-        dataset: the user's.
-        collate: as for `collate_items`.
-        initialise: the user's `worker_init_fn`.
-        seed: of the generators of workers, with epoch, first batch, rank and worker.
-        base_seed: what `get_worker_info().seed` is, before the number of the worker is added.
+    `seed` is that of the workers' generators, with epoch, first batch, rank and worker; `base_seed` is what
+    `get_worker_info().seed` is, before the number of the worker is added.
     """
 
     dataset: ImageDataset
@@ -87,11 +79,7 @@ class DatasetSource:
         return {f"create_loader: {name}": value for name, value in inputs.items()}
 
     def prepare(self, worker: int, num_workers: int) -> None:
-        """Prepares a worker's process as torch's DataLoader does.
-
-        Raises:
-            WorkerError: the user's worker_init_fn failed.
-        """
+        """Prepares a worker's process as torch's DataLoader does."""
         seed = self.base_seed + worker
         fill_worker_info(worker, num_workers, seed, self.dataset)
         torch.manual_seed(seed_random_and_numpy(seed))
@@ -124,12 +112,7 @@ def _pool_reader(source: DatasetSource, num_workers: int, options: LoaderOptions
 
 
 class OwnReader:
-    """Reads an ImageDataset in the training process, as PoolReader; a watchdog limits how long a batch takes.
-
-    Args:
-        source: what is read.
-        timeout_s: how long a batch may take, seconds; None: for ever.
-    """
+    """Reads an ImageDataset in the training process; a watchdog limits how long a batch takes."""
 
     pids: Sequence[int] = ()
 

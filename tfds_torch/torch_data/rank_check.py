@@ -22,18 +22,9 @@ _REMEDIES = {
 def check_ranks(
     parser: Parser, find_world: Callable[[], World], timeout_s: float, more: Mapping[str, object] | None = None
 ) -> None:
-    """Compares what this rank is about to read with what the others are.
+    """Compares what this rank is about to read with what the others are, within a time limit.
 
-    Args:
-        parser: what this rank reads.
-        find_world: returns this rank, or raises ConfigError.
-        timeout_s: how long to wait for the other ranks, seconds, > 0.
-        more: what else must be equal on every rank.
-
-    Raises:
-        ConfigError: the ranks differ, on every rank; or there are several ranks and torch.distributed is not
-            initialised.
-        StallError: not all ranks came within timeout_s.
+    Raises ConfigError on every rank where they differ, and StallError where not all of them came.
     """
     check_seconds("check_ranks: timeout_s", timeout_s, can_be_none=False)
     if is_distributed():
@@ -52,11 +43,7 @@ def check_ranks(
 
 
 def find_differences(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the differences between the processes, a sentence each; empty when all agree.
-
-    Args:
-        ranks: the facts of each process of torch.distributed, in their order; `rank` is which share it reads.
-    """
+    """Returns the differences between the processes of torch.distributed, a sentence each; empty when all agree."""
     found = [f"rank {process}: {facts['error']}" for process, facts in enumerate(ranks) if "error" in facts]
     known = [facts for facts in ranks if "error" not in facts]
     for name in dict.fromkeys(name for facts in ranks for name in facts if name not in ("rank", "error")):

@@ -21,9 +21,7 @@ def is_distributed() -> bool:
 def find_rank(environ: Mapping[str, str]) -> World:
     """Returns the rank by torch.distributed when that is initialised, else by the environment, else one replica.
 
-    Raises:
-        ConfigError: torch.distributed and the environment contradict each other, or, without torch.distributed, the
-            environment makes no sense.
+    ConfigError: the two contradict each other, or the environment makes no sense.
     """
     if not is_distributed():
         return World.from_environ(environ)
@@ -43,9 +41,6 @@ class RankFinder:
     """Finds the rank that a dataset reads as, each time anew: it may become known after the dataset was made.
 
     A worker of spawn or forkserver inherits no process group: what its parent found travels with it.
-
-    Args:
-        world: the rank that was asked for; None: that of this process, see `find_rank`.
     """
 
     def __init__(self, world: World | None) -> None:
@@ -53,11 +48,7 @@ class RankFinder:
         self._of_parent: tuple[int, World] | None = None  # The process that resolved it, and what it found.
 
     def find(self) -> World:
-        """Returns the rank, and the number of ranks; the same in a training process and in its workers.
-
-        Raises:
-            ConfigError: the environment makes no sense, or contradicts torch.distributed.
-        """
+        """Returns the rank, and the number of ranks; the same in a training process and in its workers."""
         if self.world is not None:
             return self.world
         if self._of_parent is not None and torch.utils.data.get_worker_info() is not None:

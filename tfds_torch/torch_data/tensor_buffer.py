@@ -28,13 +28,10 @@ _RESIZE_BICUBIC = torch.ops.aten._upsample_bicubic2d_aa.out
 
 
 class TensorBuffer:
-    """A buffer whose memory is a tensor.
+    """A batch buffer whose memory is a tensor, uint8 [B, H, W, C].
 
     torch's resize of uint8 is Pillow's with the processor's vector instructions: three to four times as fast on one
     core. Its pixels differ by a grey level at most (bilinear).
-
-    Args:
-        memory: uint8 [B, H, W, C], of any content.
     """
 
     def __init__(self, memory: Tensor) -> None:
@@ -153,9 +150,7 @@ os.register_at_fork(after_in_child=_keep_to_one_thread)
 class TensorBuffers:
     """Makes buffers in memory that is used over and over; in a loader's worker, in memory that processes share.
 
-    Args:
-        slots: of a Loader's worker; None: this process's own memory, or, in another loader's worker, fresh shared
-            memory.
+    Without a Loader's slots, another loader's worker gets fresh shared memory.
     """
 
     def __init__(self, slots: SharedSlots | None = None) -> None:
@@ -184,12 +179,8 @@ class ReusedMemory:
     """Memory that one process keeps for its own batches. Thread-safe.
 
     A batch of 128 photographs takes 19 MB. Fresh memory of that size comes from the system page by page, which took a
-    sixth of a worker's time, and is given back at once. Here it is used again as soon as nothing refers to what was
-    handed out, neither tensors nor arrays nor views.
-
-    Args:
-        most_kept: blocks that are kept while nobody uses them.
-        kept_bytes: of all of them, up to which more are kept: small batches are made several at a time.
+    sixth of a worker's time, and is given back at once. Here it is used again as soon as nothing refers to it, neither
+    tensors nor arrays nor views. `most_kept` unused blocks are kept, and more up to `kept_bytes` in all.
     """
 
     def __init__(self, most_kept: int = 4, kept_bytes: int = 1 << 24) -> None:

@@ -32,12 +32,7 @@ class TensorCodec:
     """Carries batches through the pipe of a pool: tensors in slots, everything else pickled. Picklable."""
 
     def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:
-        """Returns the bytes of a message's item, in pieces: numbers of bytes, pickled bytes, and memory of arrays.
-
-        Raises:
-            ConfigError: a tensor cannot leave its process.
-            WorkerError: the machine's shared memory is full.
-        """
+        """Returns the bytes of a message's item, in pieces: numbers of bytes, pickled bytes, and memory of arrays."""
         buffers: list[pickle.PickleBuffer] = []
         frames = [pack(message.item, packing, buffers), *(buffer.raw() for buffer in buffers)]
         parts: list[Any] = [struct.pack(f"<{1 + len(frames)}Q", len(frames), *(frame.nbytes for frame in frames))]
@@ -63,15 +58,8 @@ class TensorCodec:
 def pack(value: Any, packing: SlotPacking, buffers: "list[pickle.PickleBuffer] | None" = None) -> memoryview:
     """Returns a batch as pickled bytes, for `pickle.loads`; its large tensors lie in slots.
 
-    Args:
-        value: the batch.
-        packing: of the batch.
-        buffers: gets the memory of arrays, and of tensors for which no slot is free; None: arrays are pickled, too, and
-            torch carries such tensors.
-
-    Raises:
-        ConfigError: a tensor cannot leave its process.
-        WorkerError: the machine's shared memory is full.
+    `buffers` gets the memory of arrays, and of tensors for which no slot is free; None: arrays are pickled, too, and
+    torch carries such tensors.
     """
     file = io.BytesIO()
     try:
@@ -182,11 +170,7 @@ def _check_can_leave(tensor: Tensor) -> None:
 
 
 def describe_full_memory(failed: str = "A batch cannot be handed over") -> str:
-    """Returns the message for shared memory that is full.
-
-    Args:
-        failed: what cannot be done, as a clause.
-    """
+    """Returns the message for shared memory that is full; `failed` is a clause."""
     try:
         found = os.statvfs("/dev/shm")  # noqa: S108
         size = f", {found.f_blocks * found.f_frsize / 2**20:,.1f} MiB,"

@@ -15,12 +15,6 @@ def fill_worker_info(worker: int, num_workers: int, seed: int, dataset: Any) -> 
     """Lets `get_worker_info()` describe this process, a worker, as it does in the workers of torch's DataLoader.
 
     torch has no public way. Where a later torch keeps it elsewhere, `get_worker_info()` stays None, and this is logged.
-
-    Args:
-        worker: number of the worker.
-        num_workers: of the loader.
-        seed: of the worker: the loader's base seed and the worker's number, added.
-        dataset: the user's own.
     """
     try:
         from torch.utils.data._utils import worker as torch_worker
@@ -32,11 +26,7 @@ def fill_worker_info(worker: int, num_workers: int, seed: int, dataset: Any) -> 
 
 
 def call_worker_init(initialise: Callable[[int], None] | None, worker: int) -> None:
-    """Calls the user's `worker_init_fn`, if there is one, with the number of this worker.
-
-    Raises:
-        WorkerError: it failed.
-    """
+    """Calls the user's `worker_init_fn`, if there is one, with the number of this worker."""
     if initialise is None:
         return
     try:

@@ -40,13 +40,6 @@ def refuse_second_shards(dataset: Any, parser: Parser) -> None:
     `Accelerator.prepare` splits an iterable dataset among the processes: rank 0 reads for all (its default), or every
     rank keeps each R-th batch. An ImageDataset already reads its rank's share, so either way most examples would never
     be seen. Accelerate sets the epoch in every process before it reads anything, so that no rank waits for another one.
-
-    Args:
-        dataset: whose epoch is being set, which is being iterated, or which is being handed to workers.
-        parser: that it reads, for the message.
-
-    Raises:
-        ConfigError: the loader that Accelerate is about to iterate deals out the dataset's share a second time.
     """
     if _STATE not in sys.modules or _DATA_LOADER not in sys.modules:
         return

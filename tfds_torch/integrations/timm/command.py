@@ -23,13 +23,9 @@ tfds_torch.timm.install(): its datasets `tfds/NAME` are read by tfds_torch. On s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. What the script raises, `SystemExit` included, passes through.
+    """Runs the command, and returns its exit code: 0, or 2 where the script was not started.
 
-    Args:
-        arguments: what follows the command's name; None means those of this process.
-
-    Returns:
-        The exit code: 0 the script ended, 2 it was not started.
+    What the script raises, `SystemExit` included, passes through.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] in (["-h"], ["--help"]):

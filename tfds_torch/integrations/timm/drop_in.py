@@ -40,14 +40,7 @@ _MARK = "__tfds_torch__"
 
 
 def install() -> None:
-    """Makes timm's `create_dataset("tfds/...")` read through tfds_torch, and its evaluation exact on several ranks.
-
-    It must come before the script imports names from timm. A second call changes nothing.
-
-    Raises:
-        ConfigError: timm is not installed, or is a version whose functions lie elsewhere; or the script already holds
-            timm's own functions.
-    """
+    """Replaces timm's functions, as `tfds_torch.timm.install` describes it."""
     modules = _import_timm()
     originals = {name: _find(name, modules) for name in _PLACES}
     if all(hasattr(original, _MARK) for original in originals.values()):

@@ -25,21 +25,9 @@ def find_source(dataset: Any) -> TfdsReader | ImageDataset | None:
 def prepare_source(
     dataset: Any, source: TfdsReader | ImageDataset, batch_size: int, is_training: bool, num_workers: int
 ) -> tuple[EpochPlan, int]:
-    """Makes a dataset fit the loader that is going to read it.
+    """Makes a dataset fit the loader that is going to read it; returns this rank's plan, and the workers to use.
 
-    Args:
-        dataset: what is handed to the loader.
-        source: what of ours it reads from.
-        batch_size: of the loader.
-        is_training: of the loader: whether it drops a short last batch.
-        num_workers: of the loader; 0 reads in this process.
-
-    Returns:
-        This rank's plan of an epoch, and the number of workers to use.
-
-    Raises:
-        ConfigError: the loader and the dataset contradict each other, the ranks do, or this rank is alone.
-        StallError: not all ranks came.
+    Raises ConfigError where the loader and the dataset contradict each other, the ranks do, or this rank is alone.
     """
     if not isinstance(dataset, torch.utils.data.IterableDataset):
         raise ConfigError(
@@ -93,13 +81,7 @@ def _check_batch_size(images: ImageDataset, batch_size: int, num_workers: int) -
 
 
 class EvaluationLoader:
-    """A loader of padded batches that says which of them is being evaluated. All else is the loader's own.
-
-    Args:
-        loader: timm's, over a dataset of ours.
-        plan: this rank's plan of an epoch.
-        current: where it is said.
-    """
+    """A loader that tells `current` which padded batch is being evaluated; all else is the loader's own."""
 
     def __init__(self, loader: Any, plan: EpochPlan, current: CurrentBatch) -> None:
         own = {"_loader": loader, "_plan": plan, "_current": current}

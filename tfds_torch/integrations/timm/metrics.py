@@ -22,11 +22,7 @@ from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan
 class PaddedBatch:
     """The batch of an evaluation in which some rank holds padding.
 
-    Attributes:
-        num_valid: examples of this rank's batch that are no padding, v_r.
-        num_valid_of_world: the same, of all ranks together, V >= 1.
-        batch_size: B, per rank.
-        num_replicas: R.
+    `num_valid` (v_r) of this rank's examples are no padding, `num_valid_of_world` (V >= 1) of all ranks together.
     """
 
     num_valid: int

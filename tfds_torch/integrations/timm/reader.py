@@ -115,14 +115,10 @@ class TfdsReader:
             self.dataset.parser = self.parser.with_read(replace(self.parser.read, num_threads=num_threads))
 
     def use_loader(self, batch_size: int, num_workers: int) -> int:
-        """Takes over the batch size of the loader that is going to read.
+        """Takes over the batch size of the loader that is going to read; returns how many workers it must have.
 
-        Returns:
-            How many workers that loader must have: fewer than asked for when `filenames()` has already named the
-            examples in the order in which one worker reads them.
-
-        Raises:
-            ConfigError: batch_size is no integer >= 1, leaves no batch, or is not that of an earlier loader.
+        They are fewer than asked for when `filenames()` has already named the examples in the order in which one worker
+        reads them. ConfigError: batch_size leaves no batch, or is not that of an earlier loader.
         """
         if self._loader_batch_size not in (None, batch_size):
             raise ConfigError(
@@ -143,26 +139,14 @@ class TfdsReader:
         return num_workers
 
     def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
-        """Refuses, as timm's readers of streams do.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raises ConfigError, as timm's readers of streams do."""
         raise ConfigError("A TFDS dataset is a stream: its examples have no file names by number. Use filenames().")
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example of the split.
+        """Returns a name for every example of the split, as `ImageDataset.filenames`.
 
-        Where one rank reads without shuffling, they come in the order in which its loader delivers the examples. Else
-        they come in the order of the split.
-
-        Args:
-            basename: whether to leave out folders.
-            absolute: whether to prefix the dataset's directory.
-
-        Raises:
-            ConfigError: the shards are remote.
-            ShardError: a shard is missing or damaged.
+        Where one rank reads without shuffling, they come in the order in which its loader delivers the examples; else
+        in the order of the split.
         """
         names = self.dataset.filenames(basename, absolute)
         plan = self.dataset.plan()
@@ -177,11 +161,8 @@ class TfdsReader:
 def delivered_order(parser: ParserTfds, num_workers: int) -> list[int]:
     """Returns the examples of a split, by index, as a loader with workers delivers a stream to a single rank.
 
-    Every worker reads consecutive examples, and the loader takes batches from the workers by turns.
-
-    Args:
-        parser: reads without shuffling, and not in mode `index`.
-        num_workers: >= 1.
+    Every worker reads consecutive examples, and the loader takes batches from the workers by turns. The parser reads
+    without shuffling, and not in mode `index`.
     """
     streams = []
     for worker in range(num_workers):
