@@ -313,7 +313,10 @@ def measure_all(reader: str, root: str, functions: Sequence[Callable[..., Any]])
     multiprocessing.set_start_method("fork", force=True)  # timm's loader takes Python's default.
     declared = torchvision_build.declare_where_needed()
     import tensorflow
-    import timm.data.readers.reader_tfds
+    import timm.data
+
+    if reader == "timm":
+        import timm.data.readers.reader_tfds
 
     results = {
         function.__name__: run_forked(_measure, MEASUREMENTS[function], _DEADLINE_S, function, reader, root)
