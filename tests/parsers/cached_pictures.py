@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from picture_fixtures import save, write_pictures
 from PIL import Image
 
-from tfds_torch import ParserTfds, World
+from tfds_torch import DecodedCache, EvalPreprocess, ParserTfds, World
 from tfds_torch.engines.batch import Batch
 
 NUM_EXAMPLES, SIDE, SHARDS = 60, 32, (25, 35)
+WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
 
 
 def small_picture(number: int) -> bytes:
@@ -46,3 +48,16 @@ def assert_same_batches(ours: Sequence[Batch], theirs: Sequence[Batch]) -> None:
             assert mine.shape == yours.shape
             assert mine.dtype == yours.dtype
             np.testing.assert_array_equal(mine, yours)
+
+
+def open_parser(root: Path, cache: DecodedCache | Path | None, preprocess: Any = WHOLE) -> ParserTfds:
+    cache = DecodedCache(cache) if isinstance(cache, Path) else cache
+    return ParserTfds(root, "pictures", batch_size=16, preprocess=preprocess, cache=cache)
+
+
+def assert_reads_right(parser: ParserTfds, root: Path) -> None:
+    assert_same_batches(read(parser), read(open_parser(root, None, parser.preprocess)))
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]

@@ -23,8 +23,16 @@ import pytest
 from conftest import ROOT, RunPython
 from filelock import FileLock
 
-from parsers.cached_pictures import NUM_EXAMPLES, SIDE, assert_same_batches, read, write_small
-from tfds_torch import DecodedCache, EvalPreprocess, ImageDataset, ParserTfds, create_loader
+from parsers.cached_pictures import (
+    NUM_EXAMPLES,
+    assert_reads_right,
+    assert_same_batches,
+    lines_of,
+    open_parser,
+    read,
+    write_small,
+)
+from tfds_torch import DecodedCache, ImageDataset, ParserTfds, create_loader
 from tfds_torch.errors import ExportError, ShardError
 from tfds_torch.parsers.cache import building, opening, progress
 from tfds_torch.parsers.cache.building import CacheContent, build, estimate
@@ -34,27 +42,7 @@ from tfds_torch.parsers.cache.status import COMPLETE, FAILED, READING, CacheStat
 from tfds_torch.storage.beton.verify import verify
 
 NUM_PROCESSES = 8
-WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
 FORK = multiprocessing.get_context("fork")
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 PNG images of 32 x 32 pixels; shared."""
-    return write_small(tmp_path_factory.mktemp("small"))
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> DecodedCache:
-    return DecodedCache(tmp_path / "caches")
-
-
-def open_parser(root: Path, cache: DecodedCache | None) -> ParserTfds:
-    return ParserTfds(root, "pictures", batch_size=16, preprocess=WHOLE, cache=cache)
-
-
-def assert_reads_right(parser: ParserTfds, root: Path) -> None:
-    assert_same_batches(read(parser), read(open_parser(root, None)))
 
 
 def left_in(folder: Path) -> list[str]:
@@ -217,7 +205,7 @@ def test_a_parser_that_was_pickled_goes_on_without_a_cache_that_has_gone(
     with caplog.at_level(logging.WARNING):
         assert_reads_right(parser, small)
         assert_reads_right(parser, small)
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = lines_of(caplog)
     assert line.startswith("The decoded cache of pictures:1.0.0 cannot be read any more, and its images are decoded")
     assert os.listdir(cache.path) == []
 
@@ -238,7 +226,7 @@ def test_a_cache_larger_than_what_is_free_is_a_warning_and_nothing_is_written(
 ) -> None:
     monkeypatch.setattr(opening.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(9**9, 9, 4_000_000))
     parser = open_parser(small, cache)
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = lines_of(caplog)
     assert line == (
         "There is no decoded cache of pictures:1.0.0 (train), and its images are decoded from the original files: it "
         f"needs about 4,195,744 bytes in {cache.path}, and 4,000,000 are free. Make room, give DecodedCache another "
@@ -265,7 +253,7 @@ def test_a_disk_that_gets_full_leaves_the_same_pixels_from_the_original_files(
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", refuse)
         parser = make(cache.path)
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = lines_of(caplog)
     assert "its images are decoded from the original files" in line
     assert "No space left on device. About 4,194,304 bytes are needed" in line
     assert "are free: make room, or write elsewhere" in line
@@ -281,7 +269,7 @@ def test_a_disk_that_gets_full_leaves_the_same_pixels_from_the_original_files(
 LIMITED = """
 import logging, resource, sys
 from pathlib import Path
-from parsers.test_cache_building import assert_reads_right, open_parser
+from parsers.cached_pictures import assert_reads_right, open_parser
 from tfds_torch import DecodedCache
 logging.basicConfig()
 root = Path(sys.argv[1])
@@ -324,7 +312,7 @@ def test_a_folder_that_cannot_be_written_to_is_a_warning(
     else:
         monkeypatch.setattr(FileLock, "acquire", refuse)
     parser = open_parser(small, DecodedCache(folder))
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = lines_of(caplog)
     assert f"are decoded from the original files: {folder} cannot be written to: " in line
     assert_reads_right(parser, small)
 
@@ -390,7 +378,7 @@ def test_a_damaged_cache_is_built_again_with_a_warning(
         entry.path.write_bytes(content[: {"cut": 100_000, "empty": 0}.get(harm, len(content))])
     caplog.clear()
     parser = open_parser(small, cache)
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = lines_of(caplog)
     assert line.startswith(f"The decoded cache of pictures:1.0.0 is damaged, and is built again: {entry.path}")
     assert verify(entry.path).num_samples == NUM_EXAMPLES
     assert_reads_right(parser, small)
@@ -477,7 +465,7 @@ def test_a_stuck_builder_is_not_waited_for(
     path, _, _ = held
     monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.05)
     parser = open_parser(small, cache)
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = lines_of(caplog)
     assert (
         f"process 4321 on elsewhere that builds {path} has reported nothing for 0 s: it is stuck. End it, and" in line
     )
@@ -506,7 +494,7 @@ def test_a_builder_that_goes_on_is_waited_for_and_shown(
     monkeypatch.setattr(progress, "_LINE_AFTER_S", 0.2)
     parser = open_parser(small, cache)
     assert parser.source.file is not None
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = lines_of(caplog)
     assert re.fullmatch(
         r"Process 4321 builds the decoded cache of pictures:1.0.0 \(train\): \d+ of 60 examples\.", line
     )

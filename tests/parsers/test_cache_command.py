@@ -10,17 +10,12 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from parsers.cached_pictures import NUM_EXAMPLES, write_small
+from parsers.cached_pictures import NUM_EXAMPLES
 from tfds_torch import DecodedCache, ParserTfds
 from tfds_torch.parsers.cache import command
 from tfds_torch.parsers.cache.command import run
 from tfds_torch.parsers.cache.decoded_cache import list_caches, lock_path, status_path
 from tfds_torch.parsers.cache.status import CacheStatus, write_status
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A decoded cache that is changed or cut while it is there, or in use: never other pixels or labels, never an end."""
 
-import logging
 import os
 import pickle
 import random
@@ -14,12 +13,20 @@ import numpy as np
 import pytest
 import torch
 
-from parsers.cached_pictures import NUM_EXAMPLES, SIDE, assert_same_batches, read, write_small
+from parsers.cached_pictures import (
+    NUM_EXAMPLES,
+    SIDE,
+    WHOLE,
+    assert_reads_right,
+    assert_same_batches,
+    lines_of,
+    open_parser,
+    read,
+)
 from tfds_torch import (
     DecodedCache,
     EvalPreprocess,
     ImageDataset,
-    ParserTfds,
     ReadOptions,
     TrainPreprocess,
     create_loader,
@@ -38,39 +45,16 @@ IMAGE_BYTES = SIDE * SIDE * 3
 NUM_FLIPS = 16
 ALL = np.arange(NUM_EXAMPLES)
 PREPROCESSES = {
-    "copied": EvalPreprocess(size=SIDE, crop_pct=1.0),
+    "copied": WHOLE,
     "cut": TrainPreprocess(size=SIDE, crop_padding=4, hflip=0),
     "resized": EvalPreprocess(size=16),
     "none": None,
 }
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 PNG images of 32 x 32 pixels; shared."""
-    return write_small(tmp_path_factory.mktemp("small"))
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> DecodedCache:
-    return DecodedCache(tmp_path / "caches")
-
-
-def open_parser(root: Path, cache: DecodedCache | None, preprocess: Any = PREPROCESSES["copied"]) -> ParserTfds:
-    return ParserTfds(root, "pictures", batch_size=16, preprocess=preprocess, cache=cache)
-
-
 def path_of(cache: DecodedCache) -> Path:
     (entry,) = list_caches(cache.folder)
     return entry.path
-
-
-def assert_reads_right(parser: ParserTfds, root: Path) -> None:
-    assert_same_batches(read(parser), read(open_parser(root, None, parser.preprocess)))
-
-
-def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def flip(path: Path, at: int, bit: int = 0) -> None:

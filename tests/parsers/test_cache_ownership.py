@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 from foreign_files import OTHER_USER, TRAPS, exchange_for_fifo, exchange_for_link, give_away, open_to_others
 
-from parsers.cached_pictures import assert_same_batches, read, write_small
+from parsers.cached_pictures import assert_reads_right, lines_of, open_parser
 from tfds_torch import DecodedCache, ParserTfds
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.cache import opening
@@ -20,23 +20,9 @@ from tfds_torch.parsers.cache.decoded_cache import clear_caches, list_caches, lo
 from tfds_torch.storage.beton.verify import verify
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 PNG images of 32 x 32 pixels; shared."""
-    return write_small(tmp_path_factory.mktemp("small"))
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "caches"
-
-
-def open_parser(root: Path, folder: Path | None) -> ParserTfds:
-    return ParserTfds(root, "pictures", batch_size=16, cache=None if folder is None else DecodedCache(folder))
-
-
-def assert_reads_right(parser: ParserTfds, root: Path) -> None:
-    assert_same_batches(read(parser), read(open_parser(root, None)))
 
 
 def plant(root: Path, folder: Path) -> Path:
@@ -47,10 +33,6 @@ def plant(root: Path, folder: Path) -> Path:
         file.seek(2**21)  # The first image.
         file.write(bytes(3072))
     return entry.path
-
-
-def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records]
 
 
 # Folders

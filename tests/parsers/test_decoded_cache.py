@@ -19,7 +19,7 @@ from picture_fixtures import NAME, photograph, save, write_pictures
 from PIL import Image
 from tfds_fixtures import Datasets, as_remote, shard_files, write_shard
 
-from parsers.cached_pictures import NUM_EXAMPLES, SIDE, assert_same_batches, read, write_small
+from parsers.cached_pictures import NUM_EXAMPLES, SIDE, assert_same_batches, read
 from parsers.resuming import ParserLoader
 from tfds_torch import (
     DecodedCache,
@@ -41,12 +41,6 @@ from tfds_torch.storage.stored_pixels import StoredPixels
 from tfds_torch.storage.tfrecord.framing import read_records
 
 WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 PNG images of 32 x 32 pixels; shared."""
-    return write_small(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")
