@@ -1,0 +1,351 @@
+"""SplitDescription: what a parser knows of its split before it reads an example."""
+
+import copy
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.engines.fields import EncodedField, FieldDecoder
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.read_mode import assign, find_read_mode
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.class_map import ClassMap, load_class_map
+from tfds_torch.parsers.parser import METADATA_FIELDS, ElementSpec
+from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.assignment import Assignment
+from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import FileInstruction, Source
+
+_Self = TypeVar("_Self", bound="SplitDescription")
+
+
+class SplitDescription(ABC):
+    """A split, its fields, its classes and its plan; nothing of its examples is read.
+
+    A subclass sets what its own methods need before it calls this constructor, which checks all arguments.
+
+    Args:
+        source: the examples of the split; its files are opened where the first example is read.
+        split: the split expression.
+        options: the arguments that every parser takes.
+        image_key: what is stored of the field `image`; None: there is none.
+        target_key: what is stored of the field `label`, several in a tuple; None: there is none.
+
+    Raises:
+        ConfigError: an argument that cannot work.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        split: str,
+        options: ParserOptions,
+        image_key: str | None,
+        target_key: str | tuple[str, ...] | None,
+    ) -> None:
+        self._source = source
+        self.split = split
+        self.is_training = options.is_training
+        self.shuffle = options.is_training if options.shuffle is None else options.shuffle
+        self.batch_size = options.batch_size
+        self.repeats = options.repeats
+        self.seed = options.seed
+        self.remainder = options.remainder
+        self.preprocess = options.preprocess
+        self.image_mode = options.image_mode
+        self.read = options.read
+        self.image_key, self.target_key = image_key, target_key
+        self._check_keys()
+        self._check_preprocess()
+        self._class_map = self._make_class_map(options.class_map)
+        self.plan(World())  # What cannot work in any world is reported now.
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.dataset_name}, split={quoted(self.split)}, num_examples={self.num_examples})"
+        )
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, by label; None when the target has no classes, or not one name for each."""
+        return self._stored_class_names if self._class_map is None else self._class_map.class_names
+
+    @property
+    def class_to_idx(self) -> dict[Any, int]:
+        """Class name -> label, or the class map; empty when the target has no classes, or they are unknown."""
+        if self._class_map is not None:
+            return dict(self._class_map.entries)
+        return {name: label for label, name in enumerate(self.class_names or [])}
+
+    @property
+    def class_map(self) -> ClassMap | None:
+        """How the target gets new labels; None: it keeps its own."""
+        return self._class_map
+
+    # What a format's parser knows of its fields.
+
+    @abstractmethod
+    def _field(self, name: str) -> FieldDecoder:
+        """Returns how a field is decoded that is not a metadata field; `stored/<key>` is the stored one of that key.
+
+        Raises:
+            ConfigError: it does not exist, or `image` or `label` names nothing suitable.
+        """
+
+    @abstractmethod
+    def encoded_field(self, name: str) -> EncodedField:
+        """Returns how a field is handed over as it is stored; also one with the name of a metadata field.
+
+        Raises:
+            ConfigError: it does not exist, or only tensorflow could decode it.
+        """
+
+    @property
+    @abstractmethod
+    def _has_integer_target(self) -> bool:
+        """Whether the field `label` is one integer."""
+
+    @property
+    @abstractmethod
+    def _all_fields(self) -> Sequence[str]:
+        """The fields that an example of a dataset without image and label has."""
+
+    @property
+    @abstractmethod
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
+
+    @property
+    @abstractmethod
+    def _stored_class_names(self) -> list[str] | None:
+        """Names of the classes by the label that is stored; None when they are unknown."""
+
+    @abstractmethod
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        """Returns what is stored of a field, for messages, and whether that is an image.
+
+        Raises:
+            ConfigError: it does not exist, or `image` or `label` names nothing suitable.
+        """
+
+    @property
+    @abstractmethod
+    def _folder(self) -> str:
+        """The folder that absolute file names begin with."""
+
+    def _file_names(self) -> list[str]:
+        """Returns a name for every example, in the order of `index`."""
+        return list(self.ids(np.arange(self.num_examples)))
+
+    def _source_for(self, read: ReadOptions) -> Source:
+        """Returns the source as other options read it."""
+        return self._source
+
+    # What is checked of the arguments.
+
+    def _check_keys(self) -> None:
+        """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
+        for name, key in (("image", self.image_key), ("label", self.target_key)):
+            if key not in (None, name):
+                self._find_stored(name)
+
+    def _check_preprocess(self) -> None:
+        check_preprocess(self.preprocess, self.batch_size, self.image_mode)
+        if self.preprocess is None:
+            return
+        self._find_stored("image")
+        for name in self.preprocess.also:
+            stored, is_image = self._find_stored(name)
+            if not is_image:
+                raise ConfigError(
+                    f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
+                    f"{quoted(stored)}. Only images go through the same crop."
+                )
+
+    def _make_class_map(self, class_map: object) -> ClassMap | None:
+        if class_map is None:
+            return None
+        entries = load_class_map(class_map)
+        self._check_target_can_be_mapped()
+        mapped = ClassMap(entries, self._stored_class_names, self.dataset_name)
+        mapped.check_covers_classes()
+        return mapped
+
+    def _check_target_can_be_mapped(self) -> None:
+        if not self._has_integer_target:
+            raise ConfigError(
+                f"{self.dataset_name}: class_map gives new labels to integers, and there is no field 'label' of "
+                f"integers. Name such a field, or leave out class_map."
+            )
+
+    # What is read.
+
+    @property
+    def dataset_name(self) -> str:
+        """`name/config:version`, with what was found on disk."""
+        return self._source.name
+
+    @property
+    def files(self) -> Sequence[FileInstruction]:
+        """The split as TFDS's file instructions, none of them empty, in the order that `index` counts."""
+        return self._source.instructions
+
+    @property
+    def num_shards(self) -> int:
+        """Files of the split that hold examples of it; every image of an image folder is one."""
+        if not self._source.has_shards:
+            return self.num_examples
+        return len({instruction.path for instruction in self.files})
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the split."""
+        return len(self._source)
+
+    def __len__(self) -> int:
+        """Examples of the split: with `parser[i]`, a random-access source."""
+        return self.num_examples
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """Mean size of an encoded example over all splits of the dataset."""
+        return self._source.mean_example_bytes
+
+    @property
+    def source(self) -> Source:
+        """The encoded examples, by number."""
+        return self._source
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples.
+
+        An image folder has file names and sizes instead of shard lengths; a decoded cache with smaller images adds
+        their size.
+        """
+        identity = (self.dataset_name, self.split, self._source.identity)
+        return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+
+    def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
+        """Returns TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n]; computed when looked at.
+
+        The ids of an image folder are the paths below its root, `<split>/<label>/<image>`.
+        """
+        return self._source.ids(index)
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Returns a name for every example, in the order of `index`: its id.
+
+        ParserTfds takes the values of the feature `file_name`, `filename`, `image/filename`, `id` or `image_id`, where
+        the dataset has one of them: that takes one pass over the shards.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the folder of the files: the version directory, or the root of an image folder.
+
+        Raises:
+            ConfigError: names are among the features, and the shards are remote.
+            ShardError: a shard is missing or damaged.
+        """
+        names = self._file_names()
+        if basename:
+            names = [os.path.basename(name) for name in names]
+        return [os.path.join(self._folder, name) for name in names] if absolute else names
+
+    def has_field(self, name: str) -> bool:
+        """Whether a field exists: `image` and `label` by image_key and target_key."""
+        try:
+            self.check_fields([name])
+        except ConfigError:
+            return False
+        return True
+
+    def check_fields(self, fields: Sequence[str]) -> None:
+        """Raises ConfigError when a field does not exist, or `image` or `label` names no suitable feature."""
+        for name in fields:
+            if not isinstance(name, str):
+                raise ConfigError(f"fields={quoted(fields)}: {quoted(name)} is not a field name.")
+            if name not in METADATA_FIELDS:
+                self._field(name)
+
+    def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
+        """Returns the arithmetic of an epoch for one place in the world.
+
+        Args:
+            world: the grid, and the place in it.
+            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
+                size; the plan is that of the rest.
+
+        Raises:
+            ConfigError: the number of examples, the batch size and the remainder cannot work together there.
+        """
+        default = EpochPlan.default_remainder(self.is_training, world)
+        try:
+            return EpochPlan(
+                num_examples=self.num_examples,
+                world=world,
+                batch_size=1 if self.batch_size is None else self.batch_size,
+                remainder=default if self.remainder is None else self.remainder,  # type: ignore[arg-type] # A name, too.
+                is_training=self.is_training,
+                repeats=self.repeats,
+                shuffle=self.shuffle,
+                seed=self.seed,
+                blocks=self.read.blocks,
+                first_example=first_example,
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{self.dataset_name}, split {quoted(self.split)}: {error}") from None
+
+    def read_mode(self, world: World) -> str:
+        """Returns the read mode in a world: `index`, `files` or `examples`.
+
+        Raises:
+            ConfigError: a mode was asked for where it cannot keep its promises, or no mode can read the files.
+        """
+        return find_read_mode(self._source, self.split, self.plan(world), self.read)
+
+    def assignment(self, world: World, epoch: int = 0) -> Assignment:
+        """Returns which ranges of `files` the pipeline at this place of the world reads in an epoch.
+
+        Raises:
+            ConfigError: the read mode is `index`: there, `plan(world).batch` says what is in every batch.
+        """
+        return assign(self._source, self.plan(world), epoch, self.read_mode(world))
+
+    def with_batch_size(self: _Self, batch_size: int) -> _Self:
+        """Returns this parser with another batch size.
+
+        Raises:
+            ConfigError: batch_size is not an integer >= 1, or leaves no batch.
+        """
+        parser = copy.copy(self)
+        parser.batch_size = check_integer("batch_size", batch_size, 1)
+        parser.plan(World())
+        return parser
+
+    def with_read(self: _Self, read: ReadOptions) -> _Self:
+        """Returns this parser, reading the same examples in another way."""
+        parser = copy.copy(self)
+        parser.read = read
+        parser._source = self._source_for(read)
+        return parser
+
+    def with_preprocess(self: _Self, preprocess: Preprocess | None) -> _Self:
+        """Returns this parser with another preprocess.
+
+        Raises:
+            ConfigError: it does not fit the dataset, or needs a batch_size or an image_mode that the parser lacks.
+        """
+        parser = copy.copy(self)
+        parser.preprocess = preprocess
+        parser._check_preprocess()
+        return parser
