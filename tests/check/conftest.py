@@ -2,12 +2,12 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from check.machine import NUM_PHOTOS, NUM_SHARDS, PLANTED_CHECK, Checked, Checker, FakeCheck, Machine
+from check.machine import NUM_PHOTOS, NUM_SHARDS, PLANTED_CHECK, Checked, Checker, FakeCheck, Machine, Reported, cut
 from tfds_torch import demo
 
 
@@ -29,6 +29,44 @@ def checker(machine: Machine, digits: Path) -> Iterator[Checker]:
 def first_check(machine: Machine) -> Checked:
     """`python -m tfds_torch.check` on a machine that has never seen it."""
     return machine.check()
+
+
+@pytest.fixture(scope="session")
+def report(checker: Checker, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Reported]:
+    """Checks once, with both reports, what several tests then read."""
+
+    def check(arguments: str, fault: str = "none") -> Reported:
+        folder = tmp_path_factory.mktemp("reported")
+        html, json = folder / "r.html", folder / "r.json"
+        line = [*arguments.split(), "--html", str(html), "--json", str(json)]
+        return Reported(checker.check_planted(fault, line), html, json, line)
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def two_ranks(report: Callable[..., Reported]) -> Reported:
+    return report("--workers 0 --replicas 2")
+
+
+@pytest.fixture(scope="session")
+def evaluation(report: Callable[..., Reported]) -> Reported:
+    return report("--workers 0 --eval --epochs 1")
+
+
+@pytest.fixture(scope="session")
+def broken(report: Callable[..., Reported]) -> Reported:
+    """An example comes twice in the place of another one."""
+    return report("--workers 0 --eval --epochs 1 --read-mode examples", "replacement")
+
+
+@pytest.fixture(scope="session")
+def damaged(report: Callable[..., Reported], digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    """A shard of the split is cut after 300 of 360 records."""
+    copy = Path(shutil.copytree(digits, tmp_path_factory.mktemp("damaged") / "digits" / "1.0.0"))
+    (shard,) = copy.glob("digits-test*")
+    cut(shard, 300)
+    return report(f"--root {copy} --eval --workers 0")
 
 
 @pytest.fixture(scope="session")

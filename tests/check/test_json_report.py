@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 from jsonschema import Draft202012Validator
 
-from check.machine import Checked, Checker, FakeCheck, cut
+from check.machine import Checked, Checker, FakeCheck, Reported
 from check.report_file import SCHEMA, load
 from tfds_torch.check import command, json_report
 from tfds_torch.check.arguments import parse_arguments
@@ -219,14 +219,11 @@ def assert_says_what_was_printed(report: dict[str, Any], checked: Checked) -> No
     assert report["dataset"]["data_dir"] in checked.output
 
 
-def test_a_check_that_keeps_every_promise(checker: Checker, tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    line = ["--workers", "0", "--replicas", "2", "--json", str(path)]
-    checked = checker.check(*line)
-    report = load(path)
+def test_a_check_that_keeps_every_promise(checker: Checker, two_ranks: Reported) -> None:
+    checked, report = two_ranks.checked, load(two_ranks.json)
     assert figures(report) == (0, None)
     assert_says_what_was_printed(report, checked)
-    assert report["command"] == line
+    assert report["command"] == two_ranks.line
     dataset, plan = report["dataset"], report["plan"]
     assert (dataset["name"], dataset["split"], dataset["is_fake"]) == ("digits:1.0.0", "train", False)
     assert (dataset["num_examples"], dataset["num_shards"]) == (1437, 1)
@@ -262,7 +259,6 @@ def test_a_check_that_keeps_every_promise(checker: Checker, tmp_path: Path) -> N
     heaviest = max(processes, key=lambda members: sum(process["pss_bytes"] for process in members))
     assert f"this process {heaviest[0]['pss_bytes'] / 1e6:,.0f}" in checked.output
     assert datetime.fromisoformat(report["started"]).utcoffset() == timedelta(0)
-    assert os.listdir(tmp_path) == ["r.json"]
 
 
 def test_a_check_of_made_up_content(fake: FakeCheck) -> None:
@@ -274,11 +270,8 @@ def test_a_check_of_made_up_content(fake: FakeCheck) -> None:
     assert report["dataset"]["num_shards"] == 4
 
 
-def test_a_check_that_breaks_a_promise(checker: Checker, tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    line = ["--eval", "--workers", "0", "--epochs", "1", "--json", path]
-    checked = checker.check_planted("replacement", line)
-    report = load(path)
+def test_a_check_that_breaks_a_promise(broken: Reported) -> None:
+    checked, report = broken.checked, load(broken.json)
     assert figures(report) == (1, None)
     assert_says_what_was_printed(report, checked)
     assert [promise["name"] for promise in report["promises"] if not promise["kept"]] == list(checked.broken)
@@ -287,16 +280,12 @@ def test_a_check_that_breaks_a_promise(checker: Checker, tmp_path: Path) -> None
     assert epoch["twice"] == ["digits-test.tfrecord-00000-of-00001__0"]
 
 
-def test_a_damaged_shard(checker: Checker, own_digits: Path, tmp_path: Path) -> None:
-    (shard,) = own_digits.glob("digits-test*")
-    cut(shard, 300)
-    path = tmp_path / "r.json"
-    checked = checker.check("--root", own_digits, "--eval", "--workers", "0", "--json", path)
-    report = load(path)
+def test_a_damaged_shard(damaged: Reported) -> None:
+    checked, report = damaged.checked, load(damaged.json)
     assert figures(report) == (1, "ShardError")
     assert checked.code == 1
     assert f"BROKEN: {report['error']['message']}" == checked.errors.strip()
-    assert str(shard) in report["error"]["message"]
+    assert "digits-test.tfrecord-00000-of-00001" in report["error"]["message"]
     assert report["dataset"]["num_examples"] == 360
     assert report["plan"]["num_batches"] == 12
     assert [report[key] for key in ("epochs", "labels", "throughput", "promises", "advice")] == [[]] * 5
@@ -341,17 +330,3 @@ def test_ctrl_c_before_anything_was_looked_at(tmp_path: Path) -> None:
     report = load(path)
     assert figures(report) == (130, None)
     assert (report["is_interrupted"], report["dataset"], report["num_batches_read"]) == (True, None, 0)
-
-
-def test_labels_with_control_characters_are_kept_in_the_report(
-    checker: Checker, own_digits: Path, tmp_path: Path
-) -> None:
-    names = ["\x1b[31mred", "[bold]", "猫", "\x7f", *"456789"]
-    (own_digits / "label.labels.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
-    path = tmp_path / "r.json"
-    checked = checker.check("--root", own_digits, "--eval", "--workers", "0", "--epochs", "1", "--json", path)
-    assert checked.code == 0, checked.errors
-    report = load(path)
-    assert report["dataset"]["class_names"] == names
-    assert [count["name"] for count in report["labels"]] == names
-    assert [count["num_examples"] for count in report["labels"]] == list(checked.labels.values())

@@ -71,7 +71,7 @@ def test_an_epoch_that_was_judged_takes_no_more_memory_than_its_figures(num_repl
 
 def test_what_is_held_of_an_epoch_is_the_same_for_a_dataset_ten_times_as_large() -> None:
     held = []
-    for num_examples in (2000, 20_000):
+    for num_examples in (1000, 10_000):
         ledger = Ledger(expectation(num_examples, 3, 1))
         read_epoch(ledger, 0, 0)
         held.append(held_bytes(lambda ledger=ledger: [read_epoch(ledger, 0, epoch) for epoch in (1, 2)]))

@@ -18,7 +18,7 @@ from storage.beton.made_files import write_images
 from tensorflow_datasets.core.proto import dataset_info_pb2
 
 from check import report_file
-from check.machine import PLANTED_CHECK, Checker, Machine, cut
+from check.machine import PLANTED_CHECK, Checker, Machine, Reported
 from check.page_file import Page, load
 from tfds_torch import ParserTfds
 from tfds_torch.check import command, page
@@ -58,14 +58,11 @@ def save(path: Path, findings: Findings, exit_code: int = 0) -> Page:
 
 
 @pytest.fixture(scope="module")
-def both(checker: Checker, tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, dict[str, Any]]:
+def both(two_ranks: Reported) -> tuple[Page, dict[str, Any]]:
     """The page and the JSON report of one check in training, with two ranks."""
-    folder = tmp_path_factory.mktemp("both")
-    html, json = folder / "r.html", folder / "r.json"
-    checked = checker.check_line(f"--workers 0 --replicas 2 --html {html} --json {json}")
-    assert (checked.code, checked.errors.strip()) == (0, "")
-    assert sorted(os.listdir(folder)) == ["r.html", "r.json"]
-    return load(html), report_file.load(json)
+    assert (two_ranks.checked.code, two_ranks.checked.errors.strip()) == (0, "")
+    assert sorted(os.listdir(two_ranks.html.parent)) == ["r.html", "r.json"]
+    return load(two_ranks.html), report_file.load(two_ranks.json)
 
 
 # The parts, and their figures.
@@ -203,10 +200,8 @@ def test_the_shuffle_is_drawn_of_all_that_came(both: tuple[Page, dict[str, Any]]
     assert [path.count("h0") for path in page.paths["order"]] == [1437, 1437]
 
 
-def test_an_order_that_is_not_shuffled_is_compared_with_nothing(checker: Checker, tmp_path: Path) -> None:
-    path = tmp_path / "r.html"
-    assert checker.check_line(f"--workers 0 --eval --epochs 1 --html {path}").code == 0
-    order = load(path).texts["order"]
+def test_an_order_that_is_not_shuffled_is_compared_with_nothing(evaluation: Reported) -> None:
+    order = load(evaluation.html).texts["order"]
     assert order.startswith("Order ")
     assert "Correlation of position and index: 1.00." in order
     assert "buffer" not in order
@@ -246,13 +241,6 @@ def test_other_datasets_have_a_page_too(
     assert page.images
 
 
-@pytest.mark.parametrize("line", ["--split test[:0] --eval", "--split test[:1] --eval --replicas 3 --epochs 1"])
-def test_an_odd_split_has_a_page(checker: Checker, tmp_path: Path, line: str) -> None:
-    checked = checker.check_line(f"--workers 0 {line} --html {tmp_path}/r.html")
-    assert checked.code == 0, checked.errors
-    assert "kept" in load(tmp_path / "r.html").texts["verdict"]
-
-
 # Text from the data stays text.
 
 
@@ -290,12 +278,11 @@ def test_any_text_of_promises_advice_and_errors_is_harmless(tmp_path: Path, text
         assert page.texts["advice"] == f"Advice {' '.join(text.split())}"
 
 
-def test_a_home_page_that_is_a_script_is_no_link(checker: Checker, own_digits: Path, tmp_path: Path) -> None:
+def test_a_home_page_that_is_a_script_is_not_a_link(own_digits: Path, tmp_path: Path) -> None:
     info = own_digits / "dataset_info.json"
     info.write_text(info.read_text().replace("https://archive.ics.uci.edu/dataset/80", "javascript:alert(1)"))
-    path = tmp_path / "r.html"
-    checker.check("--root", own_digits, "--workers", "0", "--eval", "--epochs", "1", "--html", path)
-    page = load(path)
+    parser = ParserTfds(own_digits.parents[1], "digits", is_training=True, batch_size=32)
+    page = save(tmp_path / "r.html", Findings(parser=parser))
     assert "javascript:alert(1)" in page.texts["dataset"]
     assert not any("javascript" in address for address in page.addresses)
 
@@ -303,28 +290,20 @@ def test_a_home_page_that_is_a_script_is_no_link(checker: Checker, own_digits: P
 # Every way in which a check ends.
 
 
-def test_a_broken_promise_is_on_the_page(checker: Checker, tmp_path: Path) -> None:
-    path = tmp_path / "r.html"
-    line = ["--eval", "--workers", "0", "--epochs", "1", "--html", path]
-    checked = checker.check_planted("replacement", line)
+def test_a_broken_promise_is_on_the_page(broken: Reported) -> None:
+    checked, page = broken.checked, load(broken.html)
     assert checked.code == 1
-    page = load(path)
-    broken = len(checked.broken)
-    assert page.texts["verdict"].startswith(f"{broken} of {len(checked.promises)} promises broken")
-    assert page.texts["promises"].count("BROKEN") == broken
+    assert page.texts["verdict"].startswith(f"{len(checked.broken)} of {len(checked.promises)} promises broken")
+    assert page.texts["promises"].count("BROKEN") == len(checked.broken)
     (row,) = [row for row in page.table("ledger") if row["epoch"] == "0"]
     assert (row["missing"], row["twice"]) == ("1", "1")
     assert "Epoch 0: 1 missingdigits-test.tfrecord-00000-of-00001__1" in page.texts["ledger"]
 
 
-def test_a_damaged_shard_is_on_the_page_with_what_was_known(checker: Checker, own_digits: Path, tmp_path: Path) -> None:
-    (shard,) = own_digits.glob("digits-test*")
-    cut(shard, 300)
-    path = tmp_path / "r.html"
-    assert checker.check("--root", own_digits, "--eval", "--workers", "0", "--html", path).code == 1
-    page = load(path)
+def test_a_damaged_shard_is_on_the_page_with_what_was_known(damaged: Reported) -> None:
+    page = load(damaged.html)
     assert page.texts["verdict"].startswith("The check ended with a ShardError")
-    assert str(shard) in page.texts["verdict"]
+    assert "digits-test.tfrecord-00000-of-00001" in page.texts["verdict"]
     assert "360 examples" in page.texts["dataset"]
     assert [row["batches"] for row in page.table("plan")] == ["12"]
     assert {"promises", "ledger", "speed", "labels", "sheet", "order"} & page.texts.keys() == set()
