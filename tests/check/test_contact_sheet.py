@@ -1,7 +1,6 @@
 """The contact sheet: what is on it, whatever the images and labels are; and the file is whole or not there."""
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -273,39 +272,6 @@ def test_a_name_that_just_fits_is_whole(tmp_path: Path, written: list[tuple[str,
 
 
 # The file.
-
-
-def test_the_mode_of_a_new_file_is_the_users_own(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        save(tmp_path, Gallery([]))
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "sheet.png").stat().st_mode) == 0o640
-
-
-@pytest.mark.parametrize("mode", [0o600, 0o664])
-def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> None:
-    path = tmp_path / "sheet.png"
-    path.write_bytes(b"old")
-    path.chmod(mode)
-    save(tmp_path, Gallery([]))
-    assert stat.S_IMODE(path.stat().st_mode) == mode
-
-
-def test_a_file_that_cannot_be_replaced_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "sheet.png"
-    (folder / "inside").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"sheet\.png cannot be written: "):
-        save_contact_sheet(Gallery([]), folder, "title")  # type: ignore[arg-type]
-    assert os.listdir(tmp_path) == ["sheet.png"]
-
-
-def test_a_folder_that_went_away_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "nowhere" / "sheet.png"
-    with pytest.raises(ConfigError, match=r"nowhere/sheet\.png cannot be written: "):
-        save_contact_sheet(Gallery([]), path, "title")  # type: ignore[arg-type]
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "Ctrl-C"])

@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -17,10 +16,10 @@ from check.machine import Checked, Checker, FakeCheck, Reported
 from check.report_file import SCHEMA, load
 from tfds_torch.check import command, json_report
 from tfds_torch.check.arguments import parse_arguments
+from tfds_torch.check.command import save_output
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.json_report import make_report
 from tfds_torch.check.ledger import EpochCounts
-from tfds_torch.check.outputs import save_output
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.errors import ConfigError, ShardError
 
@@ -120,38 +119,6 @@ def test_what_is_no_number_is_no_report(tmp_path: Path, fake: FakeCheck) -> None
 
 
 # The file.
-
-
-def test_the_mode_of_a_new_file_is_the_users_own(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        save(tmp_path / "r.json", Findings())
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "r.json").stat().st_mode) == 0o640
-
-
-@pytest.mark.parametrize("mode", [0o600, 0o664])
-def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> None:
-    path = tmp_path / "r.json"
-    path.write_text("old")
-    path.chmod(mode)
-    save(path, Findings())
-    assert stat.S_IMODE(path.stat().st_mode) == mode
-    assert os.listdir(tmp_path) == ["r.json"]
-
-
-def test_a_file_that_cannot_be_replaced_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "r.json"
-    (folder / "inside").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"The report .*r\.json cannot be written: "):
-        save_output("--json", folder, Findings(), make_report(Findings(), [], time.time(), 0))
-    assert os.listdir(tmp_path) == ["r.json"]
-
-
-def test_a_folder_that_went_away_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere/r\.json cannot be written: "):
-        save_output("--json", tmp_path / "nowhere" / "r.json", Findings(), make_report(Findings(), [], time.time(), 0))
 
 
 # Every way in which a check ends.

@@ -23,13 +23,13 @@ from check.page_file import Page, load
 from tfds_torch import ParserTfds
 from tfds_torch.check import command, page
 from tfds_torch.check.arguments import parse_arguments
+from tfds_torch.check.command import save_output
 from tfds_torch.check.content import LabelCount
 from tfds_torch.check.expectation import expect
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.json_report import make_report
-from tfds_torch.check.outputs import save_output
 from tfds_torch.check.verdict import NotJudged, Promise
-from tfds_torch.errors import ConfigError, ShardError
+from tfds_torch.errors import ShardError
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -364,11 +364,6 @@ def test_a_page_that_is_not_finished_leaves_the_old_one(
     assert command.run(flags, []) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "Interrupted."
     assert (os.listdir(tmp_path), path.read_text()) == (["r.html"], "old")
-
-
-def test_a_folder_that_went_away_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"The page .*nowhere/r\.html cannot be written: "):
-        save_output("--html", tmp_path / "nowhere" / "r.html", Findings(), make_report(Findings(), [], time.time(), 0))
 
 
 def test_a_check_whose_folder_goes_away_says_so(

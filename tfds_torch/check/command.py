@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
@@ -26,10 +27,10 @@ from tfds_torch.check.delivery import choose_delivery, read_sizes
 from tfds_torch.check.expectation import Expectation, count_pipelines, expect
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.index_promises import judge_index
+from tfds_torch.check.json_report import make_report, render_report
 from tfds_torch.check.ledger import EpochEnd, Ledger
 from tfds_torch.check.opening import is_built_here, open_parser
 from tfds_torch.check.order_sample import OrderSample
-from tfds_torch.check.outputs import save_reports
 from tfds_torch.check.pixels import PIXELS_PROMISE, judge_pixels
 from tfds_torch.check.promises import judge
 from tfds_torch.check.reading import (
@@ -56,6 +57,7 @@ from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.atomic_file import write_atomically
 from tfds_torch.runtime.limits import available_bytes, choose_workers, num_cores, usable_cores
 from tfds_torch.runtime.terminal import PatientConsole, make_progress, prepare_output
 from tfds_torch.storage.source import is_local
@@ -96,15 +98,37 @@ def run(flags: argparse.Namespace, command: Sequence[str], *, is_interrupted: bo
         findings.error = error
         errors.print(f"[bold red]{headline}[/]", report.plain(str(error)), soft_wrap=True)
     try:
-        for message in save_reports(paths, findings, command, started, code):
-            errors.print("[bold red]error:[/]", report.plain(message), soft_wrap=True)
-            code = code or USAGE
+        plain_report = make_report(findings, command, started, code) if paths else {}
+        for flag, path in paths.items():
+            try:
+                save_output(flag, path, findings, plain_report)
+            except ConfigError as error:
+                errors.print("[bold red]error:[/]", report.plain(str(error)), soft_wrap=True)
+                code = code or USAGE
     except KeyboardInterrupt:
         errors.print("Interrupted.")
         code = INTERRUPTED
     if interrupt is not None:
         _release_workers(interrupt)
     return code
+
+
+def save_output(flag: str, path: Path, findings: Findings, plain_report: dict[str, Any]) -> None:
+    """Writes what `--json` or `--html` asks for; the file is there whole or not at all.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    if flag == "--html":
+        from tfds_torch.check.page import render_page  # Only now: nothing else takes Jinja.
+
+        name, content = "page", render_page(findings, plain_report)
+    else:
+        name, content = "report", render_report(plain_report)
+    try:
+        write_atomically(path, content.encode())
+    except OSError as error:
+        raise ConfigError(f"The {name} {path} cannot be written: {error}.") from None
 
 
 def _check(settings: Settings, console: Console, findings: Findings) -> int:
