@@ -43,7 +43,7 @@ def send(item: Any, content: str = "item") -> tuple[bytes, list[bytes]]:
     """Returns header and buffers as they travel."""
     writer = ItemWriter()
     tree = writer.write(item)
-    header = Outgoing(content, tree, writer.parts).encode_header()
+    header = Outgoing(content, tree, writer.parts).encode_header([None] * len(writer.parts))
     return header, [b"".join(np.ascontiguousarray(one).tobytes() for one in part.pieces) for part in writer.parts]
 
 
@@ -206,7 +206,7 @@ def test_a_nest_without_end_is_refused() -> None:
 
 def test_messages_that_are_too_large_are_not_sent() -> None:
     def header(parts: list[wire_items.Part], tree: Any = None) -> bytes:
-        return Outgoing("item", tree, parts).encode_header()
+        return Outgoing("item", tree, parts).encode_header([])
 
     small = wire_items.Part(np.dtype("|u1"), (1,), ())
     with pytest.raises(ProtocolError, match="257 buffers, and a message may have 256"):

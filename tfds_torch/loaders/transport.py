@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any, Protocol
@@ -42,6 +43,18 @@ class Message:
     item: Any
 
 
+def pack_numbers(message: Message) -> bytes:
+    """Returns what a transport sends of a message beside its worker and its item."""
+    numbers = message.iteration, message.number, message.num_examples, message.ready_at
+    return _NUMBERS.pack(message.kind, *numbers)
+
+
+def unpack_message(numbers: Any, worker: int, item: Any) -> Message:
+    """Returns a message of which `pack_numbers` returned the numbers."""
+    kind, iteration, number, num_examples, ready_at = _NUMBERS.unpack_from(numbers)
+    return Message(kind, worker, iteration, number, num_examples, ready_at, item)
+
+
 class ProtocolError(Exception):
     """A message that breaks a rule of its transport; the text says which."""
 
@@ -58,13 +71,13 @@ def refusing_malformed() -> Iterator[None]:
 
 
 class Codec(Protocol):
-    """Turns items into bytes and back, for a pipe between a worker and its parent. Picklable."""
+    """Turns items into frames and back, for a transport between a worker and its parent. Picklable."""
 
     def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:
-        """Returns the bytes of a message's item, in pieces; larger parts of it are written into slots."""
+        """Returns the frames of a message's item: bytes, or memory of arrays; larger parts are written into slots."""
 
-    def decode(self, content: memoryview, slots: Mapping[int, NDArray[Any]]) -> Any:
-        """Returns the item, which may keep the content, and lies in slots that are given by number."""
+    def decode(self, frames: Sequence[Any], slots: Mapping[int, NDArray[Any]]) -> Any:
+        """Returns the item, which may keep the frames, and lies in slots that are given by number."""
 
 
 class Sender(Protocol):
@@ -101,9 +114,11 @@ class Transport(Protocol):
         """Ends it."""
 
 
-_HEAD = struct.Struct("<B3xIqqqdQ")
-"""Kind, number of slots, iteration, number, num_examples, ready_at, bytes of content."""
-_SLOTS_ALIGNMENT = 4  # So that the content begins at a multiple of 16 bytes.
+_NUMBERS = struct.Struct("<B7xqqqd")
+_COUNTS = struct.Struct("<IIQ")
+"""Of a message in a pipe: its slots, its frames, and the bytes of all that follows these counts."""
+_TABLES_AT = _NUMBERS.size + _COUNTS.size
+_ALIGNMENT = 16
 _MOST_JOINED_BYTES = 1 << 16  # Of a message that is written at once.
 
 
@@ -133,16 +148,14 @@ class PipeTransport:
         message = reader.read()
         if message is None:
             return None
-        kind, num_slots, iteration, number, num_examples, ready_at, _ = _HEAD.unpack_from(message)
-        start = _HEAD.size + _bytes_of(num_slots)
-        numbers = struct.unpack_from(f"<{num_slots}I", message, _HEAD.size)
+        numbers, frames = _unpack(message)
         # All slots first: none is free before the whole item is decoded, or dropped.
         received = {slot: self._slots.receive(slot) for slot in numbers} if self._slots is not None else {}
         try:
-            item = None if kind == END else self._codec.decode(memoryview(message)[start:], received)
+            item = self._codec.decode(frames, received) if frames else None
         except (ProtocolError, TypeError, KeyError) as reason:
             raise ProtocolError(f"an invalid item: {reason}") from None
-        return Message(kind, worker, iteration, number, num_examples, ready_at, item)
+        return unpack_message(message, worker, item)
 
     def wait(self, workers: Sequence[int], timeout_s: float) -> None:  # noqa: D102
         waiting = select.poll()
@@ -167,12 +180,7 @@ class PipeSender:
     def send(self, message: Message) -> None:  # noqa: D102
         packing = SlotPacking(self._slots)
         frames = self._codec.encode(message, packing) if message.kind != END else ()
-        numbers = packing.finish()
-        num_bytes = sum(memoryview(frame).nbytes for frame in frames)
-        of_item = message.iteration, message.number, message.num_examples, message.ready_at
-        head = _HEAD.pack(message.kind, len(numbers), *of_item, num_bytes)
-        slots = struct.pack(f"<{len(numbers)}I", *numbers).ljust(_bytes_of(len(numbers)), b"\0")
-        _write_all(self._connection.fileno(), [head + slots, *frames])
+        _write_all(self._connection.fileno(), _pack(message, packing.finish(), frames))
 
     def close(self) -> None:  # noqa: D102
         self._connection.close()
@@ -186,7 +194,7 @@ class _PipeReader:
         self._begin()
 
     def _begin(self) -> None:
-        self._message, self._num_come, self._is_head = bytearray(_HEAD.size), 0, True
+        self._message, self._num_come, self._is_head = bytearray(_TABLES_AT), 0, True
 
     def read(self) -> bytearray | None:
         """Returns the next message; None: it has not come yet."""
@@ -216,18 +224,42 @@ class _PipeReader:
         return True
 
 
+def _pack(message: Message, slots: Sequence[int], frames: Sequence[Any]) -> list[Any]:
+    """Returns the pieces of a message in a pipe: numbers, counts, slots, the sizes of frames, and aligned frames."""
+    views = [memoryview(frame).cast("B") for frame in frames]
+    tables = _tables(len(slots), len(views))
+    pieces: list[Any] = [tables.pack(*slots, *(view.nbytes for view in views))]
+    end = _TABLES_AT + tables.size
+    for view in views:
+        pieces += [bytes(-end % _ALIGNMENT), view]
+        end += -end % _ALIGNMENT + view.nbytes
+    return [pack_numbers(message) + _COUNTS.pack(len(slots), len(views), end - _TABLES_AT), *pieces]
+
+
+def _unpack(message: bytearray) -> tuple[list[int], list[memoryview]]:
+    """Returns the slots and the frames of a message."""
+    num_slots, num_frames, _ = _COUNTS.unpack_from(message, _NUMBERS.size)
+    tables = _tables(num_slots, num_frames)
+    numbers = tables.unpack_from(message, _TABLES_AT)
+    view, frames, end = memoryview(message), [], _TABLES_AT + tables.size
+    for size in numbers[num_slots:]:
+        start = end + -end % _ALIGNMENT
+        end = start + size
+        frames.append(view[start:end])
+    return list(numbers[:num_slots]), frames
+
+
+@lru_cache(maxsize=128)  # Item by item they are the same.
+def _tables(num_slots: int, num_frames: int) -> struct.Struct:
+    return struct.Struct(f"<{num_slots}I{num_frames}Q")
+
+
 def _size_of(head: bytearray) -> int:
     """Returns the bytes of a whole message, checked."""
-    kind, num_slots, *_, num_bytes = _HEAD.unpack_from(head)
-    size = _HEAD.size + _bytes_of(num_slots) + num_bytes
-    if kind not in (ITEM, END, FAILURE) or size >= 1 << 48:
-        raise ProtocolError(f"a message of kind {kind} with {size:,} bytes")
-    return int(size)
-
-
-def _bytes_of(num_slots: int) -> int:
-    """Returns how many bytes the numbers of slots take, in a message."""
-    return -(-num_slots // _SLOTS_ALIGNMENT) * _SLOTS_ALIGNMENT * 4
+    kind, (*_, num_bytes) = head[0], _COUNTS.unpack_from(head, _NUMBERS.size)
+    if kind not in (ITEM, END, FAILURE) or num_bytes >= 1 << 48:
+        raise ProtocolError(f"a message of kind {kind} with {num_bytes:,} bytes")
+    return _TABLES_AT + int(num_bytes)
 
 
 def _write_all(file: int, frames: Sequence[Any]) -> None:

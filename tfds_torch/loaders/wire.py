@@ -6,7 +6,6 @@ header states. Another one is a `ProtocolError`, and takes no memory beyond the 
 
 import json
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,7 +26,6 @@ MOST_BUFFERS = 256
 
 _CONTENTS = ("item", "batch", "failure")
 _MOST_DIMENSIONS = 32
-_LENGTH = struct.Struct("<I")
 _MOST_IN_PIPE = 1 << 14  # Bytes of a buffer that travels through the pipe, where there is room in a slot.
 _BATCH_FIELDS = ("image", "label", "valid", "index", "features", "epoch", "batch")
 _FAILURE_FIELDS = ("module", "name", "message", "trace")
@@ -48,13 +46,13 @@ class Header(NamedTuple):
         content: one of `_CONTENTS`.
         tree: the item without its buffers, see `wire_items`.
         buffers: what follows.
-        places: where each buffer lies, for a pipe; None: behind the header.
+        places: of each buffer: its slot and offset; None: it is a frame behind the header.
     """
 
     content: str
     tree: Any
     buffers: tuple[Layout, ...]
-    places: Any = None
+    places: Any
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Outgoing:
     tree: Any
     parts: Sequence[Part] = ()
 
-    def encode_header(self, places: Any = None) -> bytes:
+    def encode_header(self, places: Sequence[tuple[int, int] | None]) -> bytes:
         """Returns the header as JSON."""
         if len(self.parts) > MOST_BUFFERS:
             raise ProtocolError(f"it has {len(self.parts)} buffers, and a message may have {MOST_BUFFERS}")
@@ -100,36 +98,26 @@ class ItemCodec:
             content, item = "batch", batch_to_dict(item, self._parser is not None)
         return Outgoing(content, writer.write(item), writer.parts)
 
-    def read(self, header: Header, buffers: Sequence[NDArray[Any]]) -> Any:
-        """Returns what was sent: an item, a Batch or a Failure."""
+    def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:  # noqa: D102
+        outgoing = self.write(message)
+        places = [_place(part, packing) for part in outgoing.parts]
+        inline = [part for part, place in zip(outgoing.parts, places, strict=True) if place is None]
+        # Copied: a transport may send frames some time later, when the user has changed the arrays.
+        return [outgoing.encode_header(places), *(b"".join(one.tobytes() for one in part.pieces) for part in inline)]
+
+    def decode(self, frames: Sequence[Any], slots: Mapping[int, NDArray[Any]]) -> Any:  # noqa: D102
+        header = read_header(frames[0])
         with refusing_malformed():
+            if len(frames) - 1 != header.places.count(None):
+                raise ProtocolError("it has other buffers than its header says")
+            rest, buffers = iter(frames[1:]), []
+            for place, layout in zip(header.places, header.buffers, strict=True):
+                memory = next(rest) if place is None else slots[place[0]][place[1] : place[1] + layout.num_bytes]
+                buffers.append(view_buffer(memory, layout))
             item = ItemReader(buffers).read(header.tree)
             if header.content == "failure":
                 return Failure(**item)
             return batch_from_dict(item, self._parser) if header.content == "batch" else item
-
-    def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:  # noqa: D102
-        outgoing = self.write(message)
-        places = [_place(part, packing) for part in outgoing.parts]
-        header = outgoing.encode_header(places)
-        inline = [part for part, place in zip(outgoing.parts, places, strict=True) if place is None]
-        pieces = [piece for part in inline for piece in part.pieces if piece.nbytes]
-        return [_LENGTH.pack(len(header)), header, *(np.ascontiguousarray(piece).data.cast("B") for piece in pieces)]
-
-    def decode(self, content: memoryview, slots: Mapping[int, NDArray[Any]]) -> Any:  # noqa: D102
-        end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
-        header, rest = read_header(content[_LENGTH.size : end]), content[end:]
-        buffers = []
-        with refusing_malformed():
-            for place, layout in zip(header.places, header.buffers, strict=True):
-                if place is None:
-                    memory: Any = rest[: layout.num_bytes]
-                    rest = rest[layout.num_bytes :]
-                else:
-                    slot, offset = place
-                    memory = slots[slot][offset : offset + layout.num_bytes]
-                buffers.append(view_buffer(memory, layout))
-        return self.read(header, buffers)
 
 
 def batch_from_dict(fields: Any, parser: Parser | None) -> Batch:

@@ -14,19 +14,16 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from tfds_torch.errors import ConfigError
-from tfds_torch.loaders.transport import Message, ProtocolError
-from tfds_torch.loaders.wire import MOST_BUFFERS, MOST_HEADER_BYTES, Header, ItemCodec, read_header, view_buffer
-from tfds_torch.loaders.wire_items import MOST_BYTES, Part
+from tfds_torch.loaders.transport import END, Codec, Message, ProtocolError, pack_numbers, unpack_message
+from tfds_torch.loaders.wire import MOST_BUFFERS
+from tfds_torch.loaders.wire_items import MOST_BYTES
 from tfds_torch.runtime.own_files import why_foreign
+from tfds_torch.runtime.shared_slots import SlotPacking
 
 _KEY_BYTES = _SIGNATURE_BYTES = 32
 _LONGEST_ADDRESS = 107  # Of a socket in the file system, Linux.
 _LENGTH = struct.Struct("<Q")
-_HEAD = struct.Struct("<Bqqqd")
-"""Kind, iteration, number, num_examples, ready_at."""
 
 _logger = logging.getLogger(__name__)
 
@@ -71,7 +68,7 @@ class ZmqTransport:
 
     name = "zmq"
 
-    def __init__(self, num_workers: int, folder: Path | None, codec: ItemCodec) -> None:
+    def __init__(self, num_workers: int, folder: Path | None, codec: Codec) -> None:
         self._codec = codec
         self._zmq = zmq = import_zmq()
         self.num_rejected = 0
@@ -117,16 +114,15 @@ class ZmqTransport:
                     raise EOFError from None
                 raise
             try:
-                numbers, header, buffers = _open(self._keys[worker], [frame.buffer for frame in frames])
+                numbers, content = _open(self._keys[worker], [frame.buffer for frame in frames])
             except ProtocolError as reason:
                 self._reject(worker, f"a message: {reason}")
                 continue
             try:
-                item = self._codec.read(header, buffers)
+                item = self._codec.decode(content, {}) if content else None
             except ProtocolError as reason:
                 raise ProtocolError(f"an invalid item: {reason}") from None
-            kind, iteration, number, num_examples, ready_at = _HEAD.unpack(numbers)
-            return Message(kind, worker, iteration, number, num_examples, ready_at, item)
+            return unpack_message(numbers, worker, item)
 
     def _reject(self, worker: int, what: str) -> None:
         self.num_rejected += 1
@@ -151,14 +147,13 @@ class ZmqTransport:
 class ZmqSender:
     """A worker's end of a `ZmqTransport`, which connects when it first sends."""
 
-    def __init__(self, address: str, key: bytes, codec: ItemCodec) -> None:
+    def __init__(self, address: str, key: bytes, codec: Codec) -> None:
         self._address, self._key, self._codec = address, key, codec
         self._socket: Any = None
 
     def send(self, message: Message) -> None:  # noqa: D102
-        outgoing = self._codec.write(message)
-        numbers = message.iteration, message.number, message.num_examples, message.ready_at
-        frames = [_HEAD.pack(message.kind, *numbers), outgoing.encode_header(), *map(_frame_of, outgoing.parts)]
+        content = self._codec.encode(message, SlotPacking(None)) if message.kind != END else ()
+        frames = [pack_numbers(message), *content]
         if self._socket is None:
             self._open()
         self._socket.send_multipart([_sign(self._key, frames), *frames], copy=False)
@@ -212,11 +207,6 @@ def _end(owner: int, folder: str, context: Any) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _frame_of(part: Part) -> bytes:
-    # ZeroMQ sends frames from where they lie, some time later: what the user may change is copied.
-    return b"".join(piece.tobytes() for piece in part.pieces)
-
-
 def _sign(key: bytes, frames: Sequence[Any]) -> bytes:
     """Returns the signature of a header and its buffers, whose sizes it covers."""
     signature = hmac.new(key, digestmod="sha256")
@@ -226,18 +216,13 @@ def _sign(key: bytes, frames: Sequence[Any]) -> bytes:
     return signature.digest()
 
 
-def _open(key: bytes, frames: Sequence[Any]) -> tuple[Any, Header, list[NDArray[Any]]]:
-    """Returns numbers, header and buffers of a message whose signature is right."""
-    if not 3 <= len(frames) <= 3 + MOST_BUFFERS:
+def _open(key: bytes, frames: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """Returns the numbers and the frames of the item of a message whose signature is right."""
+    if not 2 <= len(frames) <= 3 + MOST_BUFFERS:
         raise ProtocolError(f"it has {len(frames)} frames")
-    signature, numbers, header, *buffers = frames
-    if len(signature) != _SIGNATURE_BYTES or len(numbers) != _HEAD.size or len(header) > MOST_HEADER_BYTES:
-        raise ProtocolError("its signature or its header has another size")
-    if sum(memoryview(buffer).nbytes for buffer in buffers) > MOST_BYTES:
-        raise ProtocolError("it is larger than a message may be")
+    signature, numbers, *content = frames
+    if len(signature) != _SIGNATURE_BYTES or sum(memoryview(frame).nbytes for frame in frames) > MOST_BYTES:
+        raise ProtocolError("its signature is of another size, or it is larger than a message may be")
     if not hmac.compare_digest(bytes(signature), _sign(key, frames[1:])):
         raise ProtocolError("its signature is wrong")
-    read = read_header(header)
-    if len(read.buffers) != len(buffers):
-        raise ProtocolError("it has other buffers than its header says")
-    return numbers, read, [view_buffer(*pair) for pair in zip(buffers, read.buffers, strict=True)]
+    return numbers, content

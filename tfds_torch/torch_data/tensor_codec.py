@@ -3,7 +3,6 @@
 import io
 import os
 import pickle
-import struct
 from collections.abc import Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -18,8 +17,6 @@ from tfds_torch.loaders.transport import Message
 from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
 
 _NO_SPACE = "No space left on device"
-_ALIGNMENT = 16
-_SIZE = struct.Struct("<Q")
 _MOST_INLINE_BYTES = 1 << 16
 """The size of the largest tensor that travels in the message; larger ones lie in a slot.
 
@@ -32,26 +29,12 @@ class TensorCodec:
     """Carries batches through the pipe of a pool: tensors in slots, everything else pickled. Picklable."""
 
     def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:
-        """Returns the bytes of a message's item, in pieces: numbers of bytes, pickled bytes, and memory of arrays."""
+        """Returns a message's item as pickled bytes and memory of arrays."""
         buffers: list[pickle.PickleBuffer] = []
-        frames = [pack(message.item, packing, buffers), *(buffer.raw() for buffer in buffers)]
-        parts: list[Any] = [struct.pack(f"<{1 + len(frames)}Q", len(frames), *(frame.nbytes for frame in frames))]
-        end = len(parts[0])
-        for frame in frames:
-            padding = -end % _ALIGNMENT
-            parts += [bytes(padding), frame]
-            end += padding + frame.nbytes
-        return parts
+        return [pack(message.item, packing, buffers), *(buffer.raw() for buffer in buffers)]
 
-    def decode(self, content: memoryview, slots: Mapping[int, NDArray[Any]]) -> Any:
+    def decode(self, frames: Sequence[Any], slots: Mapping[int, NDArray[Any]]) -> Any:
         """Returns the item; its small arrays lie in the message."""
-        (num_frames,) = _SIZE.unpack_from(content)
-        sizes = struct.unpack_from(f"<{num_frames}Q", content, _SIZE.size)
-        frames, end = [], _SIZE.size * (1 + num_frames)
-        for size in sizes:
-            start = end + -end % _ALIGNMENT
-            end = start + size
-            frames.append(content[start:end])
         return pickle.loads(frames[0], buffers=frames[1:])  # noqa: S301 (from our own worker, over a private pipe)
 
 
