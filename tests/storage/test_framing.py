@@ -183,8 +183,7 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 def test_every_flipped_bit_is_found_by_reading(shard: Path) -> None:
-    records = [b"abc", b"", bytes(range(20))]
-    whole = encode(records)
+    whole = encode([b"abc", b"", bytes(range(5))])
     for bit in range(8 * len(whole)):
         shard.write_bytes(flipped(whole, bit))
         with pytest.raises(CorruptRecordError):

@@ -80,11 +80,6 @@ def test_content_of_many_pieces_comes_back(tmp_path: Path, monkeypatch: pytest.M
     assert load_offsets(tmp_path / "many", one).tolist() == list(range(0, 17 * 1001, 17))
 
 
-def test_no_file_is_no_index(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        load_offsets(tmp_path / "none", SHARDS)
-
-
 # Other shards.
 
 

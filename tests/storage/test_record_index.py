@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from conftest import RunPython
 from filelock import FileLock
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from storage.made_shards import DATASET, MadeSplit, made_records, write_shards
 from storage.tfrecord_writer import boundaries, write
 
@@ -61,34 +59,6 @@ def expected(split: MadeSplit) -> list[tuple[str, int, int]]:
         for item in split.instructions
         for record in range(item.skip, item.skip + item.take)
     ]
-
-
-@st.composite
-def splits(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """Numbers of records of shards, and instructions: shard, skip, take."""
-    counts = draw(st.lists(st.integers(0, 12), min_size=1, max_size=4))
-    instructions = []
-    for _ in range(draw(st.integers(0, 6))):
-        shard = draw(st.integers(0, len(counts) - 1))
-        skip = draw(st.integers(0, counts[shard]))
-        instructions.append((shard, skip, draw(st.integers(0, counts[shard] - skip))))
-    return counts, instructions
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(made=splits())
-def test_slices_and_sums_are_located_where_their_records_lie(
-    tmp_path_factory: pytest.TempPathFactory, made: tuple[list[int], list[tuple[int, int, int]]]
-) -> None:
-    counts, instructions = made
-    whole = write_shards(tmp_path_factory.mktemp("data"), counts)
-    split = MadeSplit(records=whole.records)
-    for shard, skip, take in instructions:
-        split.add_instruction(list(whole.records)[shard], skip, take)
-    index = RecordIndex.open(split.table)
-    assert lies(index) == expected(split)
-    assert len(index) == len(split.examples)
-    assert index.files == tuple(dict.fromkeys(item.path for item in split.instructions))
 
 
 def test_located_examples_come_in_the_order_asked_with_their_records(split: MadeSplit) -> None:

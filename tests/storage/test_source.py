@@ -7,15 +7,19 @@ import pytest
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.storage.array_record.source import ArrayRecordSource
+from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.image_folder.source import ImageFolderSource
 from tfds_torch.storage.source import Int64Array, LazyIds, source_type
 from tfds_torch.storage.tfrecord.source import TfrecordSource
+from tfds_torch.storage.webdataset.source import WebDatasetSource
 
 
 def test_every_format_that_is_read_has_its_source() -> None:
     assert source_type("tfrecord") is TfrecordSource
     assert source_type("array_record") is ArrayRecordSource
     assert source_type("image_folder") is ImageFolderSource
+    assert source_type("beton") is BetonSource
+    assert source_type("webdataset") is WebDatasetSource
 
 
 @pytest.mark.parametrize(

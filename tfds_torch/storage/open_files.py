@@ -43,7 +43,7 @@ class ProcessLock:
         return ProcessLock, ()
 
     def renew(self) -> None:
-        """Begins in a forked child: another thread of the parent may have held the lock at that moment."""
+        """Unlocks it in a forked child: another thread of the parent may have held it at that moment."""
         self._lock = threading.Lock()
 
 
@@ -89,7 +89,7 @@ class OpenFiles:
 
     Args:
         paths: local files.
-        stamps: what each file must be when it is opened.
+        stamps: size and time that each file must have when it is opened.
         most: number of files open at a time; default: half of what the process may open.
         remedy: what to do about a file that is not there, a sentence.
     """
@@ -136,7 +136,7 @@ class OpenFiles:
             self.advise(ranges.file[first], begin, ranges.end[stop - 1] - begin)
 
     def changed(self, file: int) -> str | None:
-        """Says how a file differs from its stamp, or returns None."""
+        """Returns how a file differs from its stamp, as a clause, or None."""
         try:
             return difference(self._stamps[file], stamp_of(os.stat(self._paths[file])))
         except OSError as error:

@@ -15,7 +15,7 @@ from tfds_torch.storage.beton.fields import BetonCustom, BetonInt, Encoded
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.beton.writer import BetonWriter
-from tfds_torch.storage.source import FieldSpec, source_type
+from tfds_torch.storage.source import FieldSpec
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 
@@ -29,10 +29,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def source(path: Path) -> BetonSource:
     return BetonSource(path)
-
-
-def test_the_registry_knows_the_format() -> None:
-    assert source_type("beton") is BetonSource
 
 
 def test_it_says_what_it_holds_before_it_is_opened(source: BetonSource, path: Path) -> None:

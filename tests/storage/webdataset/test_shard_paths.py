@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfds_torch.errors import ConfigError, ShardError
+from tfds_torch.storage.webdataset import shard_paths as paths
 from tfds_torch.storage.webdataset.shard_paths import expand_braces, look_at, shard_paths
 
 
@@ -52,8 +53,10 @@ def test_braces_that_are_not_closed_are_an_error(pattern: str) -> None:
         shard_paths(pattern)
 
 
-def test_too_many_names_are_an_error_before_memory_is_taken() -> None:
-    with pytest.raises(ConfigError, match="makes more than 1,000,000 names"):
+def test_too_many_names_are_an_error_before_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert paths._MOST_PATHS == 1_000_000
+    monkeypatch.setattr(paths, "_MOST_PATHS", 1000)
+    with pytest.raises(ConfigError, match="makes more than 1,000 names"):
         shard_paths("a-{0..999999999999}.tar")
 
 

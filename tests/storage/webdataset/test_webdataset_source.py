@@ -13,7 +13,6 @@ from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.storage import open_files
 from tfds_torch.storage.open_files import OpenFiles
-from tfds_torch.storage.source import source_type
 from tfds_torch.storage.webdataset import reader
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 
@@ -65,10 +64,6 @@ def expected(tars: list[Path]) -> list[tuple[bytes, bytes]]:
 def columns(source: WebDatasetSource, index: Any) -> list[tuple[bytes, bytes]]:
     found = source.read(np.array(index, np.int64), ["image", "label"])
     return list(zip(found["image"], found["label"], strict=True))
-
-
-def test_the_registry_knows_it() -> None:
-    assert source_type("webdataset") is WebDatasetSource
 
 
 def test_samples_are_those_of_webdataset_in_any_order(source: WebDatasetSource, tars: list[Path]) -> None:

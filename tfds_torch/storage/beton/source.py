@@ -71,7 +71,7 @@ class BetonSource(ReadByNumber):
         """The data that the samples were made from and their ids, if the file has both; else the samples' rows."""
         manifest, fields = self.head.manifest, list(self.head.fields)
         if manifest is None:
-            digest = hashlib.blake2b(self._opened().rows.tobytes(), digest_size=16).hexdigest()
+            digest = hashlib.blake2b(self.reader.rows.tobytes(), digest_size=16).hexdigest()
             return [len(self), fields, digest]
         facts = manifest.facts
         if facts.fingerprint:
@@ -116,11 +116,11 @@ class BetonSource(ReadByNumber):
         """Checks all pointers of the file, once; afterwards that it has not changed. See `Source`."""
         if self._reader is not None and stamp_of(shard_status(self._path)) != self.head.stamp:
             self._reopen()
-        self._opened()
+        _ = self.reader
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns encoded values of samples in the order asked; see `Source`."""
-        reader, index = self._opened(), np.asarray(index, np.int64)
+        reader, index = self.reader, np.asarray(index, np.int64)
         for name in fields:
             if name not in self.head.fields:
                 raise ConfigError(
@@ -132,7 +132,7 @@ class BetonSource(ReadByNumber):
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read payloads ahead, of the fields that were read last; errors are left to reading."""
         try:
-            reader = self._opened()
+            reader = self.reader
             for name in self._read_last:
                 reader.announce(name, np.asarray(index, np.int64))
         except ShardError:
@@ -168,18 +168,13 @@ class BetonSource(ReadByNumber):
 
     @property
     def reader(self) -> BetonReader:
-        """What reads the file, opened."""
-        return self._opened()
-
-    def _opened(self) -> BetonReader:
+        """The reader of the file, opened."""
         reader = self._reader
         if reader is None:
             with self._lock:
-                if self._reader is None:
-                    self._reader = BetonReader(
-                        self.head, verify_checksums=self.verify_checksums, compared=self._compared
-                    )
-                reader = self._reader
+                reader = self._reader = self._reader or BetonReader(
+                    self.head, verify_checksums=self.verify_checksums, compared=self._compared
+                )
         return reader
 
     def _reopen(self) -> None:

@@ -36,7 +36,7 @@ class WebDatasetSource(ReadByNumber):
     Raises:
         ConfigError: urls that name no tar, or no such field.
         ShardError: a tar is missing, or holds what cannot be read by number; a sample lacks a field that others have.
-        CorruptRecordError: a tar was cut, or is none.
+        CorruptRecordError: a tar was cut, or a file is not a tar.
     """
 
     def __init__(self, urls: object, fields: Mapping[str, str]) -> None:
@@ -181,9 +181,9 @@ class WebDatasetSource(ReadByNumber):
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
         """Returns the error for a sample whose content cannot be decoded; see `Source`."""
-        where = self.describe(index)
         return CorruptRecordError(
-            f"{where} (index {index}) cannot be decoded: it is damaged, or was written that way. {reason}"
+            f"{self.describe(index)} (index {index}) cannot be decoded: it is damaged, or was written that way. "
+            f"{reason}"
         )
 
     def describe(self, index: int) -> str:
@@ -249,16 +249,16 @@ class WebDatasetSource(ReadByNumber):
         """Logs how many files belong to no sample; raises ShardError where no file belongs to one."""
         if not self.num_skipped:
             return
-        such_as = ", ".join(self.index.skipped)
+        shown = ", ".join(self.index.skipped)
         if not len(self):
             raise ShardError(
-                f"{self.name} has no samples: the names of all its files ({self.num_skipped}, such as {such_as}) lack "
+                f"{self.name} has no samples: the names of all its files ({self.num_skipped}, such as {shown}) lack "
                 f"an extension or begin with a dot. Names are <key>.<extension>, such as '0017.jpg' and '0017.cls': "
                 f"write the tars again with such names."
             )
         _logger.warning(
             "%s: files that belong to no sample are skipped: %d, such as %s. Names are <key>.<extension>.",
-            *(self.name, self.num_skipped, such_as),
+            *(self.name, self.num_skipped, shown),
         )
 
     def _checked(self, index: Int64Array) -> Int64Array:

@@ -229,14 +229,12 @@ def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
     num_key_bytes = np.cumsum([0, *(len(tar.keys) for tar in tars)])
     first = [tar.first[:-1] + before for tar, before in zip(tars, num_members, strict=False)]
     stops = [tar.key_stops + before for tar, before in zip(tars, num_key_bytes, strict=False)]
-    joined: dict[str, Any] = {
+    kept = ("offset", "size", "header_crc", "keys")
+    joined: dict[str, Any] = {name: np.concatenate([getattr(tar, name) for tar in tars]) for name in kept}
+    joined |= {
         "first": np.concatenate([*first, num_members[-1:]]),
         "key_stops": np.concatenate(stops),
-        "offset": np.concatenate([tar.offset for tar in tars]),
-        "size": np.concatenate([tar.size for tar in tars]),
-        "header_crc": np.concatenate([tar.header_crc for tar in tars]),
         "extension": np.concatenate(renumbered),
-        "keys": np.concatenate([tar.keys for tar in tars]),
     }
     counts = tuple(tar.counts[0] for tar in tars)
     num_skipped = tuple(tar.num_skipped[0] for tar in tars)
