@@ -1,11 +1,9 @@
 """Mode `index`: the order is the plan's, whatever the world, the format of the files and the batch it begins at."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from image_folder_fixtures import NUM_TRAIN as NUM_IMAGES
 from tfds_fixtures import NUM_TRAIN, Datasets, Ledger, Read, collect_rank, grid, read_all, with_read
 
 from tfds_torch.engines.batch import Batch
@@ -103,28 +101,3 @@ def test_array_records_are_the_same_examples(datasets: Datasets, ledgers: dict[t
 def test_file_names_of_array_records_are_read(datasets: Datasets, ledgers: dict[tuple[str, str], Ledger]) -> None:
     parser = ParserTfds(datasets.array_record, "shapes", "train+test")
     assert parser.filenames() == ledgers["root", "train+test"].file_names
-
-
-def test_an_image_folder_is_read_by_index(datasets: Datasets, folder: Any) -> None:
-    asked = {"root": str(folder), "name": "image_folder", "is_training": True, "batch_size": 4}
-    whole, *halves = read_all(datasets.root, [Read(asked, world, 3) for world in (World(), *grid(1, 2))])
-    order = [index for batch in whole for index in batch.index.tolist()]
-    assert sorted(order[:NUM_IMAGES]) == list(range(NUM_IMAGES))
-    assert order[:NUM_IMAGES] != list(range(NUM_IMAGES))
-    assert [batch.id for batch in collect_rank(halves)] == [batch.id for batch in whole]
-
-
-@pytest.mark.parametrize("kind", ["training", "evaluation"])
-def test_an_epoch_begins_at_any_batch_in_any_world(
-    datasets: Datasets, global_batches: dict[tuple[str, int, int], list[list[int]]], kind: str
-) -> None:
-    batches = global_batches[kind, 1, 1]
-    assert len(batches) > 2
-    starts = (1, len(batches) - 1, len(batches))
-    places = [(start, r, w) for start in starts for r, w in ((1, 3), (3, 2))]
-    reads = [
-        replace(Read(arguments(kind, r), world, 1), start_batch=start) for start, r, w in places for world in grid(r, w)
-    ]
-    results = iter(read_all(datasets.root, reads))
-    for start, r, w in places:
-        assert join_ranks([next(results) for _ in grid(r, w)], r) == batches[start:], (start, r, w)

@@ -160,14 +160,6 @@ def test_labels_of_an_unknown_number_of_classes_are_not_checked(right: Path) -> 
     assert labels_of(parser) == [number * 1000 for number in range(NUM_EXAMPLES)]
 
 
-def test_padding_is_still_minus_100(right: Path) -> None:
-    parser = ParserTfds(right, "marks", batch_size=4, remainder="pad")
-    (*_, last) = parser.batches(World(1, 2))
-    assert last.label is not None
-    assert last.label.tolist() == [-100] * 4
-    assert not last.valid.any()
-
-
 def test_a_class_map_gets_labels_that_were_checked(right: Path, wrong: Path) -> None:
     arguments: dict[str, Any] = {"batch_size": 4, "class_map": {name: 3 - n for n, name in enumerate(CLASSES)}}
     mapped = labels_of(ParserTfds(right, "marks", **arguments))

@@ -127,16 +127,6 @@ def only_one(self: Any, images: Any) -> Any:
     return [self._decoder.read_header(image) for image in [images.copy()[0]]]
 
 
-def test_images_of_another_size_than_the_batch_are_an_error(folder: Path) -> None:
-    rng = np.random.default_rng(0)
-    with BetonWriter(folder / "sizes.beton", {"image": BetonImage("raw"), "label": BetonInt()}, 4) as writer:
-        for number in range(4):
-            writer.add((rng.integers(0, 256, (4 + number // 2, 4, 3), dtype=np.uint8), 0))
-    dataset = ImageDataset(ParserBeton(folder / "sizes.beton", batch_size=4), batched=True)
-    with pytest.raises(ConfigError, match=r"Whole batches need images of one size: sizes.beton__2 is of another one"):
-        list(create_loader(dataset, device=None))
-
-
 def test_pixels_above_the_limit_are_refused(path: Path) -> None:
     preprocess = EvalPreprocess(size=SIDE, crop_pct=1.0, max_pixels=SIDE * SIDE - 1)
     with pytest.raises(CorruptRecordError, match=r"8 x 8 pixels, and at most 63 are allowed"):

@@ -298,26 +298,6 @@ def test_an_image_that_cannot_be_decoded_is_named(own: Path) -> None:
     assert parser.examples_by_index([7], ["caption"])[0].features["caption"].startswith("a ")
 
 
-@pytest.mark.parametrize(
-    ("damage", "kind", "message"),
-    [
-        (Path.unlink, ShardError, "is missing"),
-        (lambda path: path.write_bytes(b""), CorruptRecordError, "is empty"),
-        (lambda path: path.write_bytes(b"no image"), CorruptRecordError, "(index 11) cannot be decoded: it is damaged"),
-    ],
-    ids=["missing", "empty", "damaged"],
-)
-def test_a_bad_file_of_an_image_folder_is_named(
-    own_folder: Path, damage: Callable[[Path], Any], kind: type[Exception], message: str
-) -> None:
-    parser = ParserTfds(own_folder, "image_folder")
-    path = own_folder / parser[11].id
-    damage(path)
-    with pytest.raises(kind) as caught:
-        parser[10:13]
-    assert f"{path} of image_folder:1.0.0 {message}" in str(caught.value)
-
-
 def test_a_label_that_the_class_map_lacks_is_a_config_error(datasets: Datasets) -> None:
     parser = ParserTfds(datasets.root, "tiny", class_map={"circle": 0, "square": 1})
     assert [example.label for example in parser[:2]] == [0, 1]
