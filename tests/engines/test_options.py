@@ -60,20 +60,17 @@ def test_an_unknown_on_error_is_a_config_error_with_the_nearest_one(on_error: An
     assert str(caught.value) == f"Unknown on_error {on_error!r}: choose 'raise' or 'replace'.{hint}"
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("value", [0, -1, 1.0, "8", True, [1]])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in NUMBERS for value in (0, -1, 1.0, "8", True, [1])),
+        *((name, None) for name in NUMBERS if getattr(ReadOptions(), name) is not None),
+    ],
+)
 def test_a_number_out_of_range_is_a_config_error_that_names_it(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         ReadOptions(**{name: value})
     assert str(caught.value) == f"ReadOptions: {name}={value!r} must be an integer >= 1."
-
-
-@pytest.mark.parametrize(
-    "name", ["cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches", "max_replaced"]
-)
-def test_none_is_no_number(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^ReadOptions: {name}=None must be an integer >= 1\.$"):
-        ReadOptions(**{name: None})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -96,31 +93,19 @@ def test_options_are_a_frozen_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_cores", "num_workers", "expected"),
-    [(1, 1, 1), (2, 1, 2), (2, 2, 1), (2, 3, 1), (8, 1, 8), (8, 3, 2), (64, 1, 8), (64, 4, 2), (64, 16, 1), (6, 4, 1)],
-)
-def test_threads_of_a_worker_are_its_share_of_at_most_eight_cores(
-    monkeypatch: pytest.MonkeyPatch, num_cores: int, num_workers: int, expected: int
-) -> None:
-    monkeypatch.setattr(options, "usable_cores", lambda: UsableCores(num_cores, "the machine's"))
-    assert ReadOptions().threads_of_worker(num_workers) == expected == max(1, min(8, num_cores) // num_workers)
-
-
-def test_an_explicit_number_of_threads_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "usable_cores", lambda: UsableCores(2, "the machine's"))
-    assert ReadOptions(num_threads=20).threads_of_worker(8) == 20
-
-
-@pytest.mark.parametrize(
     ("num_cores", "num_local_ranks", "num_workers", "expected"),
-    [(16, 8, 1, 2), (16, 1, 1, 8), (16, 8, 2, 1), (3.5, 1, 1, 3), (0.5, 1, 1, 1), (4, 8, 1, 1)],
+    [
+        *((1, 1, 1, 1), (2, 1, 1, 2), (2, 1, 2, 1), (2, 1, 3, 1), (8, 1, 1, 8), (8, 1, 3, 2)),
+        *((64, 1, 1, 8), (64, 1, 4, 2), (64, 1, 16, 1), (6, 1, 4, 1)),  # At most eight cores.
+        *((16, 8, 1, 2), (16, 1, 1, 8), (16, 8, 2, 1), (3.5, 1, 1, 3), (0.5, 1, 1, 1), (4, 8, 1, 1)),
+    ],
 )
-def test_ranks_of_a_machine_share_its_cores(
+def test_ranks_and_their_workers_share_the_cores_of_a_machine(
     monkeypatch: pytest.MonkeyPatch, num_cores: float, num_local_ranks: int, num_workers: int, expected: int
 ) -> None:
-    """Eight ranks of one worker on sixteen cores do not start sixty-four threads."""
     monkeypatch.setattr(options, "usable_cores", lambda: UsableCores(num_cores, "the container's limit"))
     assert ReadOptions().threads_of_worker(num_workers, num_local_ranks) == expected
+    assert ReadOptions(num_threads=20).threads_of_worker(num_workers, num_local_ranks) == 20
 
 
 def test_threads_and_workers_have_one_notion_of_cores() -> None:
@@ -130,9 +115,24 @@ def test_threads_and_workers_have_one_notion_of_cores() -> None:
 # The shuffle buffer.
 
 
-@pytest.mark.parametrize(("num_workers", "expected"), [(1, 8192), (2, 4096), (3, 2730), (8, 1024), (10_000, 1)])
-def test_workers_share_the_shuffle_buffer_of_their_rank(num_workers: int, expected: int) -> None:
-    assert ReadOptions().shuffle_buffer_of_worker(num_workers, mean_example_bytes=1000) == expected
+@pytest.mark.parametrize(
+    ("read", "num_workers", "mean_example_bytes", "expected"),
+    [
+        *((ReadOptions(), w, 1000, size) for w, size in ((1, 8192), (2, 4096), (3, 2730), (8, 1024), (10_000, 1))),
+        (ReadOptions(ram_budget_bytes=50_000_000), 1, 100_000, 500),
+        (ReadOptions(ram_budget_bytes=50_000_000), 4, 100_000, 500),  # The budget is that of each worker.
+        (ReadOptions(ram_budget_bytes=50_000_000), 4, 10, 2048),
+        (ReadOptions(ram_budget_bytes=2**34), 1, 2**20, 8192),
+        (ReadOptions(), 1, 2**20, 2048),
+        (ReadOptions(ram_budget_bytes=1), 1, 10**9, 1),  # One example at least.
+        (ReadOptions(shuffle_buffer=1), 8, 10, 1),
+        (ReadOptions(), 1, 0, 8192),  # An unknown size.
+    ],
+)
+def test_workers_share_the_shuffle_buffer_of_their_rank_within_the_budget(
+    read: ReadOptions, num_workers: int, mean_example_bytes: int, expected: int
+) -> None:
+    assert read.shuffle_buffer_of_worker(num_workers, mean_example_bytes) == expected
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 7, 16])
@@ -141,27 +141,6 @@ def test_the_buffers_of_a_rank_hold_at_most_two_gibibytes(num_workers: int, mean
     share = ReadOptions(shuffle_buffer=10**6).shuffle_buffer_of_worker(num_workers, mean_example_bytes)
     assert share * num_workers * mean_example_bytes <= 2 * 2**30
     assert share == min(10**6 // num_workers, 2 * 2**30 // num_workers // mean_example_bytes)
-
-
-def test_the_ram_budget_bounds_the_buffer_of_each_worker() -> None:
-    read = ReadOptions(ram_budget_bytes=50_000_000)
-    assert read.shuffle_buffer_of_worker(1, mean_example_bytes=100_000) == 500
-    assert read.shuffle_buffer_of_worker(4, mean_example_bytes=100_000) == 500
-    assert read.shuffle_buffer_of_worker(4, mean_example_bytes=10) == 2048
-
-
-def test_a_larger_ram_budget_allows_more_than_the_default() -> None:
-    assert ReadOptions(ram_budget_bytes=2**34).shuffle_buffer_of_worker(1, mean_example_bytes=2**20) == 8192
-    assert ReadOptions().shuffle_buffer_of_worker(1, mean_example_bytes=2**20) == 2048
-
-
-def test_a_buffer_holds_at_least_one_example() -> None:
-    assert ReadOptions(ram_budget_bytes=1).shuffle_buffer_of_worker(1, mean_example_bytes=10**9) == 1
-    assert ReadOptions(shuffle_buffer=1).shuffle_buffer_of_worker(8, mean_example_bytes=10) == 1
-
-
-def test_an_unknown_example_size_leaves_the_buffer_as_asked() -> None:
-    assert ReadOptions().shuffle_buffer_of_worker(1, mean_example_bytes=0) == 8192
 
 
 def test_the_window_of_blocks_is_the_shuffle_buffer() -> None:

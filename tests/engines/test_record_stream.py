@@ -1,18 +1,21 @@
-"""The tf.data graph of records: its order, how it is tuned, and what it does about files that are not as promised."""
+"""The tf.data graph of records: its order, how it is tuned, files that are not as promised, and another process."""
 
 import itertools
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tfds_fixtures import NUM_TRAIN, TRAIN_SHARDS, Datasets, record_offsets, shard_files
 from zygote import tensorflow_zygote
 
 from tfds_torch.engines import record_stream
-from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_records
+from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_elsewhere, stream_records
 from tfds_torch.engines.tensorflow_runtime import load_tensorflow
-from tfds_torch.errors import TfdsTorchError
+from tfds_torch.errors import ShardError, TfdsTorchError
 from tfds_torch.storage.tfrecord.framing import read_records
 
 
@@ -164,3 +167,45 @@ def test_a_local_shard_that_was_cut_after_it_was_checked_is_an_error(seen: dict[
     assert kind == "ShardError"
     assert str(shard_files(cut, "train")[2]) in message
     assert "20 of 61" in message
+
+
+# From another process
+
+
+@pytest.fixture(scope="module")
+def _end_of_process() -> Iterator[None]:
+    yield
+    record_stream._process.close()
+
+
+@pytest.mark.usefixtures("_end_of_process")
+def test_the_records_are_those_of_the_files_and_one_process_serves_every_epoch(datasets: Datasets) -> None:
+    stored = [record for path in shard_files(datasets.shapes, "train") for record in read_records(path)]
+    pids = set()
+    for _ in range(2):
+        chunks = list(stream_elsewhere(stream_of(datasets.shapes, shuffle_buffer=1)))
+        assert [key for keys, _ in chunks for key in keys.tolist()] == list(range(NUM_TRAIN))
+        assert [record for _, records in chunks for record in records] == stored
+        pids |= {child.pid for child in psutil.Process().children() if child.is_running()}
+    assert record_stream._process._child is not None
+    assert record_stream._process._child.process.pid in pids
+    assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.usefixtures("_end_of_process")
+def test_streams_may_be_read_by_turns_and_given_up(datasets: Datasets) -> None:
+    first, second = (stream_elsewhere(stream_of(datasets.shapes, shuffle_buffer=1)) for _ in range(2))
+    for (ours, _), (theirs, _) in itertools.islice(zip(first, second, strict=True), 3):
+        assert ours.tolist() == theirs.tolist()
+    first.close()  # type: ignore[attr-defined]
+    assert sum(len(keys) for keys, _ in second) == NUM_TRAIN - 3 * 8
+
+
+@pytest.mark.usefixtures("_end_of_process")
+def test_an_error_keeps_its_type_and_the_next_stream_goes_on(datasets: Datasets) -> None:
+    missing = replace(
+        stream_of(datasets.shapes, shuffle_buffer=1), valid=[RecordRange("file:///nowhere/x.tfrecord", 0, 3, 0, 3)]
+    )
+    with pytest.raises(ShardError, match=r"shapes/1\.0\.0 could not be read"):
+        list(stream_elsewhere(missing))
+    assert sum(len(keys) for keys, _ in stream_elsewhere(stream_of(datasets.shapes, shuffle_buffer=1))) == NUM_TRAIN
