@@ -57,7 +57,7 @@ def test_a_script_without_its_guard_is_told_the_line_to_add(
 ) -> None:
     """A message larger than a pipe kept the parent waiting for ever under spawn; under forkserver it broke the pipe."""
     data = "list(range(100))" if size == "small" else "[bytes(1000) for _ in range(1000)]"
-    done = run(f"from tfds_torch import *\n{loop(loader, method, data)}", tmp_path)
+    done = run(f"from tfds_torch import {loader}\n{loop(loader, method, data)}", tmp_path)
     assert done.returncode == 1
     assert "batch" not in done.stdout
     error = done.stderr.partition("tfds_torch.errors.WorkerError: ")[2]
@@ -89,7 +89,11 @@ def test_a_name_below_the_guard_is_named_with_what_to_do(loader: str, method: st
 
 
 def test_a_script_from_standard_input_is_refused_at_once(tmp_path: Path) -> None:
-    done = run(f"from tfds_torch import *\n{loop('MultiLoader', 'spawn', 'list(range(3))')}", tmp_path, from_stdin=True)
+    done = run(
+        f"from tfds_torch import MultiLoader\n{loop('MultiLoader', 'spawn', 'list(range(3))')}",
+        tmp_path,
+        from_stdin=True,
+    )
     error = done.stderr.partition("tfds_torch.errors.ConfigError: ")[2]
     assert error.startswith(
         "Workers cannot be started: a worker that is not forked imports the script anew, and '<stdin>'"
@@ -99,7 +103,8 @@ def test_a_script_from_standard_input_is_refused_at_once(tmp_path: Path) -> None
 
 def test_a_name_that_was_typed_in_is_named_with_what_to_do(tmp_path: Path) -> None:
     """`python -c`, as a notebook, has a main module without a file: nothing of it is found."""
-    script = f"from tfds_torch import *\nclass Numbers(list):\n    pass\n{loop('MultiLoader', 'spawn', 'Numbers([1])')}"
+    body = f"class Numbers(list):\n    pass\n{loop('MultiLoader', 'spawn', 'Numbers([1])')}"
+    script = f"from tfds_torch import MultiLoader\n{body}"
     done = run(
         f"import subprocess, sys\nsys.exit(subprocess.run([sys.executable, '-c', {script!r}]).returncode)", tmp_path
     )
