@@ -47,7 +47,12 @@ def trained() -> dict[str, Ranks]:
     return {}
 
 
-@pytest.fixture(params=[scenarios.make_ours, scenarios.make_plain], ids=["Loader", "DataLoader"])
+@pytest.fixture(
+    params=[
+        pytest.param(scenarios.make_ours, id="Loader"),
+        pytest.param(scenarios.make_plain, id="DataLoader", marks=pytest.mark.slow),
+    ]
+)
 def ranks(
     request: pytest.FixtureRequest, run_forked_ranks: RunRanks, data_root: Path, trained: dict[str, Ranks]
 ) -> Ranks:

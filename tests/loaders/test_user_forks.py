@@ -19,6 +19,9 @@ MAKE = {
 }
 """Expressions for loaders with two workers, whose batches are numbered from 0 to `NUM_ITEMS` - 1."""
 
+QUICK = ((True, "Loader"), (False, "MultiLoader shared"))
+"""Whether workers live from epoch to epoch, and which loader."""
+
 CHILD_DOES = {
     "reach the end of the script": "pass",
     "exit": "sys.exit(0)",
@@ -69,13 +72,19 @@ def read_beside_forks(make: str, dataset: str, child_does: dict[str, str]) -> li
     """Returns what the child did, its exit code, the items that came, and the pids of workers, of every iteration."""
     script = PARENT.format(make=make, dataset=dataset if "dataset" in make else None, child_does=child_does)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, env=environ)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=250, env=environ)
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("loader", MAKE)
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("persistent", "loader"),
+    [
+        pytest.param(persistent, loader, marks=() if (persistent, loader) in QUICK else pytest.mark.slow)
+        for persistent in (False, True)
+        for loader in MAKE
+    ],
+)
 def test_a_forked_process_ends_no_worker_of_its_parent_and_takes_no_item(
     loader: str, persistent: bool, dataset: str
 ) -> None:
@@ -96,7 +105,9 @@ except ConfigError as error:
 """
 
 
-@pytest.mark.parametrize("loader", MAKE)
+@pytest.mark.parametrize(
+    "loader", [pytest.param(name, marks=() if (False, name) in QUICK else pytest.mark.slow) for name in MAKE]
+)
 def test_a_forked_process_that_goes_on_with_an_iteration_gets_an_error(loader: str, dataset: str) -> None:
     found = read_beside_forks(MAKE[loader].format(persistent=False), dataset, {"go on": GO_ON})
     assert [one[:3] for one in found] == [["go on", 0, list(range(NUM_ITEMS))]]

@@ -115,20 +115,24 @@ def check_files_against(
 
 FILE_CASES = [
     # lengths, R, W, batch_size, repeats, shuffle, remainder
-    ([4] * 8, 2, 2, 4, 1, False, Remainder.WRAP),
     ([4] * 8, 2, 2, 4, 1, True, Remainder.WRAP),
-    ([4] * 8, 1, 8, 4, 2, True, Remainder.DROP),
     ([5, 1, 3, 7, 2, 2, 9], 1, 3, 3, 1, False, Remainder.WRAP),
-    ([5, 1, 3, 7, 2, 2, 9], 2, 2, 2, 1, True, Remainder.WRAP),
-    ([5, 1, 3, 7, 2, 2, 9], 7, 1, 1, 3, True, Remainder.DROP),
+    ([5, 1, 3, 7, 2, 2, 9], 2, 2, 2, 1, True, Remainder.DROP),
     ([1, 1, 30], 3, 1, 4, 1, True, Remainder.WRAP),  # Two of three pipelines have too few.
     ([1, 1, 30], 3, 1, 4, 1, False, Remainder.PAD),
     ([6], 1, 1, 4, 1, True, Remainder.WRAP),
 ]
+SLOW_FILE_CASES = [
+    ([4] * 8, 2, 2, 4, 1, False, Remainder.WRAP),
+    ([4] * 8, 1, 8, 4, 2, True, Remainder.DROP),
+    ([5, 1, 3, 7, 2, 2, 9], 2, 2, 2, 1, True, Remainder.WRAP),
+    ([5, 1, 3, 7, 2, 2, 9], 7, 1, 1, 3, True, Remainder.DROP),
+]
 
 
 @pytest.mark.parametrize(
-    ("lengths", "replicas", "workers", "batch_size", "repeats", "shuffle", "remainder"), FILE_CASES
+    ("lengths", "replicas", "workers", "batch_size", "repeats", "shuffle", "remainder"),
+    [*FILE_CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_FILE_CASES)],
 )
 def test_in_files_a_pipeline_reads_what_input_context_deals_it(
     lengths: list[int],

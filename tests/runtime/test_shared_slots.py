@@ -126,7 +126,7 @@ def send(slots: SharedSlots, worker: int, connection: Any) -> None:
     connection.send_bytes(b"taken again")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_a_worker_and_its_parent_share_slots(method: str) -> None:
     context = multiprocessing.get_context(method)
     slots = SharedSlots(2, 1, NUM_BYTES)

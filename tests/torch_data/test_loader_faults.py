@@ -26,7 +26,8 @@ from torch_data.loader_datasets import NUM_BATCHES, Gated, HalfMessage
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 GRACE_S = 30.0
-RunLife, StartLife = Callable[..., Any], Callable[..., Script]
+RunLife = Callable[..., Any]
+StartLife = Callable[..., Script]
 
 WAYS = [
     pytest.param("fork", "persistent"),

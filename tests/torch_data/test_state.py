@@ -51,10 +51,10 @@ def in_fleet(fleet: Fleet, function: Callable[..., Any], setup: Setup, *args: An
 
 CASES = {
     "no workers, other ranks": ("uncounted", {}, {"num_replicas": 3}),
-    "workers -> more workers": ("plain", {"num_workers": 2}, {"num_workers": 3}),
     "stream": ("uncounted", {"mode": "examples"}, {}),
 }
 SLOW_CASES = {
+    "workers -> more workers": ("plain", {"num_workers": 2}, {"num_workers": 3}),
     "2x2 -> 1x3": ("plain", {"num_replicas": 2, "num_workers": 2}, {"num_replicas": 1, "num_workers": 3}),
     "workers, files": ("plain", {"mode": "files", "num_workers": 2}, {}),
     "fork server": ("plain", {"num_workers": 2, "persistent": True}, {"method": "forkserver", "num_workers": 1}),
