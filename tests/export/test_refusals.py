@@ -250,3 +250,13 @@ def test_a_folder_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(shard_folder, "manifests_in", refuse)
     with pytest.raises(ConfigError, match="cannot be looked into: Permission denied"):
         export_dataset(Numbered(), tmp_path, format="webdataset", num_workers=1)
+
+
+def test_records_that_are_on_another_machine_are_refused(
+    exported_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = ParserTfds(exported_root, "photos")
+    monkeypatch.setattr(type(parser.source), "obstacle", "gs://a.tfrecord is remote")
+    with pytest.raises(ConfigError, match=r"photos:1\.0\.0 cannot be exported: gs://a.* is remote\. Copy it to this"):
+        export(parser, tmp_path / "out")
+    assert os.listdir(tmp_path) == []
