@@ -122,6 +122,16 @@ def test_the_ends_of_two_files_are_no_neighbours(reader: TfrecordReader, reads: 
     assert len(reads) == 2
 
 
+def test_an_empty_record_between_two_is_not_read(
+    tmp_path: Path, cache_home: Path, reads: list[tuple[int, int]]
+) -> None:
+    split = MadeSplit(records={str(write(tmp_path / "data" / "shard", [b"a", b"", b"b"])): [b"a", b"", b"b"]})
+    split.add_instruction(next(iter(split.records)), 0, 3)
+    with TfrecordReader(RecordIndex.open(split.table)) as reader:
+        assert reader.read(np.array([0, 2])) == [b"a", b"b"]
+    assert reads == [(0, 17), (33, 17)]
+
+
 def test_long_ranges_are_read_in_pieces(tmp_path: Path, cache_home: Path, reads: list[tuple[int, int]]) -> None:
     records = [bytes([number]) * 1_000_000 for number in range(12)]
     split = MadeSplit(records={str(write(tmp_path / "data" / "shard", records)): records})

@@ -81,6 +81,12 @@ def test_a_size_in_binary_is_read(tmp_path: Path) -> None:
     assert found(path) == files_of(path)
 
 
+def test_the_times_in_a_header_of_gnu_are_not_a_part_of_its_name(tmp_path: Path) -> None:
+    header = patched(tarfile.TarInfo("1.jpg").tobuf(tarfile.GNU_FORMAT), prefix=b"14712345670\0")
+    (tmp_path / "a.tar").write_bytes(header + bytes(1024))
+    assert [name for name, *_ in found(tmp_path / "a.tar")] == ["1.jpg"]
+
+
 def test_a_member_of_more_than_eight_gigabytes_is_passed_over(tmp_path: Path) -> None:
     size = 9 * 2**30
     info, last = tarfile.TarInfo("1.bin"), tarfile.TarInfo("1.cls")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,15 +76,8 @@ def check_allocations(head: Head, rows: NDArray[np.void], memory: NDArray[np.uin
     return PayloadSizes({one.name: one.pointers for one in payloads}, size_of)
 
 
-@dataclass(frozen=True)
-class _Allocations:
-    """Some rows of the table, those without bytes left out.
-
-    Attributes:
-        pointers: uint64 [m].
-        sizes: int64 [m].
-        samples: int64 [m].
-    """
+class _Allocations(NamedTuple):
+    """Some rows of the table, each array [m], those without bytes left out."""
 
     pointers: NDArray[np.uint64]
     sizes: Int64Array
