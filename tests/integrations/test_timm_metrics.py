@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from tfds_torch import EpochPlan, Remainder, World
-from tfds_torch.integrations.timm.loader import EvaluationLoader
 from tfds_torch.integrations.timm.metrics import (
     CurrentBatch,
+    EvaluationLoader,
     PaddedBatch,
     find_padding,
     make_accuracy,

@@ -12,8 +12,8 @@ from torch_data.reading import planned_rows
 
 from tfds_torch import ImageDataset, ParserTfds, ReadOptions, World
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.integrations.timm import loader
-from tfds_torch.integrations.timm.loader import find_source, prepare_source
+from tfds_torch.integrations.timm import drop_in
+from tfds_torch.integrations.timm.drop_in import find_source, prepare_source
 from tfds_torch.integrations.timm.metrics import CURRENT, PaddedBatch
 from tfds_torch.integrations.timm.reader import TfdsReader, delivered_order
 
@@ -323,8 +323,8 @@ def test_an_explicit_world_needs_no_other_ranks(numbered: str) -> None:
 
 def test_ranks_are_compared_before_they_read(numbered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    monkeypatch.setattr(loader, "is_distributed", lambda: True)
-    monkeypatch.setattr(loader, "check_ranks", lambda *facts: compared.append(facts))
+    monkeypatch.setattr(drop_in, "is_distributed", lambda: True)
+    monkeypatch.setattr(drop_in, "check_ranks", lambda *facts: compared.append(facts))
     dataset = Stream(TfdsReader("numbered", numbered))
     prepare(dataset, num_workers=2)
     assert compared == [(dataset.reader.parser, dataset.reader.dataset.find_rank, 60.0, {"num_workers": 2})]

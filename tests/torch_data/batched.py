@@ -3,21 +3,18 @@
 import sys
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from conformance import ResumableLoader, check_resumes
 from grids.fleet import Place
 from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, World
 from tfds_torch.images.preprocess import ExampleRandom
-from torch_data.resuming import FreedLoader, PlainLoader, Ranks, Setup, StatefulLoader, UncountedLoader
+from torch_data.resuming import Setup
 
 FIELDS = ("image", "label", "valid", "index", "id")
 
@@ -32,8 +29,13 @@ class BatchedSetup(Setup):
         world = None if rank is None else World(rank, self.num_replicas)
         return ImageDataset(parser, fields=FIELDS, world=world, batched=True)
 
-    def loader(self, dataset: ImageDataset) -> "DataLoader[Any]":
-        return DataLoader(dataset, batch_size=None, collate_fn=ledger_of, **self.of_workers)
+    @property
+    def loader_batch_size(self) -> int | None:
+        return None
+
+    @property
+    def collate(self) -> Callable[[Any], Any]:
+        return ledger_of
 
 
 def ledger_of(batch: Any) -> list[tuple[Any, ...]]:
@@ -49,37 +51,6 @@ def ledger_of(batch: Any) -> list[tuple[Any, ...]]:
     pixels = [zlib.crc32(pixels.tobytes()) for pixels in image.numpy()]
     numbers = tuple(at << 32 | number for at, number in zip(index.tolist(), pixels, strict=True))
     return [numbers, tuple(valid.tolist())]
-
-
-class WholeStatefulLoader(StatefulLoader):
-    """torchdata's StatefulDataLoader over whole batches."""
-
-    def __init__(self, setup: BatchedSetup, rank: int = 0) -> None:
-        self.loader: Any = StatefulDataLoader(
-            setup.dataset(rank), batch_size=None, collate_fn=ledger_of, **setup.of_workers
-        )
-
-
-class WholeFreedLoader(WholeStatefulLoader, FreedLoader):
-    """The same, but with states that are made free of its workers."""
-
-
-KINDS: dict[str, Callable[[Any], ResumableLoader]] = {
-    "plain": partial(Ranks, make=PlainLoader),
-    "uncounted": partial(Ranks, make=UncountedLoader),
-    "stateful": WholeStatefulLoader,
-    "freed": WholeFreedLoader,
-}
-
-
-def run_conformance(_: Place, kind: str, setup: BatchedSetup, changes: dict[str, Any], num_epochs: int) -> int:
-    """Returns how many tails were compared; `changes` make the setup of the loaders that resume."""
-    return check_resumes(
-        partial(KINDS[kind], setup),
-        partial(KINDS[kind], replace(setup, **changes)),
-        num_epochs=num_epochs,
-        ended_epochs_come_empty=kind != "stateful",
-    )
 
 
 # What batches are

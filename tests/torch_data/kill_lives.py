@@ -23,8 +23,7 @@ if __name__ == "__main__":
 from conformance import Step
 
 from tfds_torch import MultiLoader, ParserTfds, World
-from torch_data.loader_resuming import CountedLoader
-from torch_data.resuming import PlainLoader, Ranks, Setup, StatefulLoader
+from torch_data.resuming import CountedLoader, PlainLoader, Ranks, Setup, StatefulLoader
 
 
 class MultiRank:

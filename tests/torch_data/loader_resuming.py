@@ -1,75 +1,20 @@
-"""Loader over ImageDataset as conformance.py drives it, and what becomes of its state. Runs in ranks of a fleet."""
+"""What ranks do in the tests of a Loader's state: each is a function for `Fleet.call`."""
 
 import os
 import random
 import signal
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from conformance import Step, check_resumes
+from conformance import Step
 from grids.fleet import Place
 
-from tfds_torch import ImageDataset, Loader, ParserTfds, TrainPreprocess, create_loader
+from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, create_loader
 from tfds_torch.errors import TfdsTorchError, WorkerError
-from torch_data.resuming import Ranks, Setup, columns_of
-
-
-class Ahead:
-    """Stands for a device prefetcher on CUDA: takes two batches more than it has yielded."""
-
-    def iterate(self, batches: Iterator[Any]) -> Iterator[Any]:
-        taken: deque[Any] = deque()
-        for batch in batches:
-            taken.append(batch)
-            if len(taken) > 2:
-                yield taken.popleft()
-        yield from taken
-
-
-class CountedLoader:
-    """A Loader, which counts by itself: one rank."""
-
-    def __init__(self, setup: Setup, rank: int = 0) -> None:
-        self.loader = make_loader(setup, rank)
-
-    def __iter__(self) -> Iterator[Step]:
-        return steps_of(self.loader)
-
-    def state(self, num_steps: int) -> Any:
-        return self.loader.state_dict()
-
-    def load(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.close()
-
-
-def make_loader(setup: Setup, rank: int = 0) -> Loader:
-    """Returns a Loader of one rank, whose prefetcher is ahead where there is a device."""
-    loader = create_loader(setup.dataset(rank), collate_fn=columns_of, **setup.of_workers)
-    if "device" in setup.loader_arguments:
-        loader._device_stage = Ahead  # type: ignore[assignment, method-assign]
-    return loader
-
-
-def steps_of(loader: Loader) -> Iterator[Step]:
-    """Yields the batches of an iteration, numbered as the loader's own state numbers them."""
-    for index, valid in loader:
-        state = loader.state_dict()
-        yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index), tuple(valid))
-
-
-def run_conformance(_: Place, setup: Setup, changes: dict[str, Any], num_epochs: int = 2) -> int:
-    """Returns how many tails were compared; `changes` make the setup of the loaders that resume."""
-    make = partial(partial(Ranks, make=CountedLoader), setup)
-    make_other = partial(partial(Ranks, make=CountedLoader), replace(setup, **changes))
-    return check_resumes(make, make_other, num_epochs=num_epochs)
+from torch_data.resuming import Setup, columns_of, make_loader, steps_of
 
 
 def kill_and_go_on(_: Place, setup: Setup, after: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Loaders over ImageDataset as conformance.py drives them. Runs in ranks of a fleet (see conftest.py)."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -7,10 +8,11 @@ from typing import Any
 
 from conformance import ResumableLoader, Step, check_resumes
 from grids.fleet import Place
+from tfds_fixtures import with_read
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tfds_torch import ImageDataset, ParserTfds, World
+from tfds_torch import ImageDataset, Loader, ParserTfds, World, create_loader
 from tfds_torch.plan.state import LoaderState
 
 FIELDS = ("index", "valid", "label")  # The label is stored in the record, and is its index.
@@ -43,6 +45,20 @@ class Setup:
         return self.global_batch // self.num_replicas
 
     @property
+    def loader_batch_size(self) -> int | None:
+        """What a loader of torch is given."""
+        return self.batch_size
+
+    @property
+    def collate(self) -> Callable[[Any], Any]:
+        return columns_of
+
+    @property
+    def reads(self) -> bool:
+        """Whether tensorflow runs in the ranks."""
+        return self.num_workers == 0 and self.arguments["read"].mode != "index"
+
+    @property
     def of_workers(self) -> dict[str, Any]:
         return {
             "num_workers": self.num_workers,
@@ -57,7 +73,16 @@ class Setup:
         return ImageDataset(parser, fields=FIELDS, world=None if rank is None else World(rank, self.num_replicas))
 
     def loader(self, dataset: ImageDataset) -> "DataLoader[Any]":
-        return DataLoader(dataset, self.batch_size, collate_fn=columns_of, **self.of_workers)
+        return DataLoader(dataset, self.loader_batch_size, collate_fn=self.collate, **self.of_workers)
+
+
+def make_setup(root: str, mode: str = "index", kind: type[Setup] = Setup, **arguments: Any) -> Setup:
+    """Returns a training over `numbered`, in 2 batches of 24 unless the arguments say else."""
+    names = ("global_batch", "num_replicas", "num_workers", "persistent", "method", "loader_arguments")
+    of_setup = {"global_batch": 24} | {name: arguments.pop(name) for name in names if name in arguments}
+    return kind(
+        {"root": root, "name": "numbered", "is_training": True, "read": with_read(mode), **arguments}, **of_setup
+    )
 
 
 def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -130,7 +155,7 @@ class StatefulLoader:
 
     def __init__(self, setup: Setup, rank: int = 0) -> None:
         self.loader: Any = StatefulDataLoader(
-            setup.dataset(rank), setup.batch_size, collate_fn=columns_of, **setup.of_workers
+            setup.dataset(rank), setup.loader_batch_size, collate_fn=setup.collate, **setup.of_workers
         )
 
     def __iter__(self) -> Iterator[Step]:
@@ -169,16 +194,63 @@ class SampleLoader(StatefulLoader):
             yield Step(-1, -1, index, valid)
 
 
+class Ahead:
+    """Stands for a device prefetcher on CUDA: takes two batches more than it has yielded."""
+
+    def iterate(self, batches: Iterator[Any]) -> Iterator[Any]:
+        taken: deque[Any] = deque()
+        for batch in batches:
+            taken.append(batch)
+            if len(taken) > 2:
+                yield taken.popleft()
+        yield from taken
+
+
+class CountedLoader:
+    """A Loader, which counts by itself: one rank."""
+
+    def __init__(self, setup: Setup, rank: int = 0) -> None:
+        self.loader = make_loader(setup, rank)
+
+    def __iter__(self) -> Iterator[Step]:
+        return steps_of(self.loader)
+
+    def state(self, num_steps: int) -> Any:
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+def make_loader(setup: Setup, rank: int = 0) -> Loader:
+    """Returns a Loader of one rank, whose prefetcher is ahead where there is a device."""
+    loader = create_loader(setup.dataset(rank), collate_fn=columns_of, **setup.of_workers)
+    if "device" in setup.loader_arguments:
+        loader._device_stage = Ahead  # type: ignore[assignment, method-assign]
+    return loader
+
+
+def steps_of(loader: Loader) -> Iterator[Step]:
+    """Yields the batches of an iteration, numbered as the loader's own state numbers them."""
+    for index, valid in loader:
+        state = loader.state_dict()
+        yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index), tuple(valid))
+
+
 KINDS: dict[str, Callable[[Setup], ResumableLoader]] = {
     "plain": partial(Ranks, make=PlainLoader),
     "uncounted": partial(Ranks, make=UncountedLoader),
+    "loader": partial(Ranks, make=CountedLoader),
     "stateful": StatefulLoader,
     "freed": FreedLoader,
     "samples": SampleLoader,
 }
 
 
-def run_conformance(_: Place, kind: str, setup: Setup, changes: dict[str, Any], num_epochs: int = 2) -> int:
+def run_conformance(_: Place, kind: str, setup: Setup, changes: dict[str, Any], num_epochs: int) -> int:
     """Returns how many tails were compared; `changes` make the setup of the loaders that resume."""
     return check_resumes(
         partial(KINDS[kind], setup),

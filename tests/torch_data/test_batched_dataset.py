@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from grids.fleet import Fleet
-from tfds_fixtures import has_tensorflow, with_read
+from tfds_fixtures import has_tensorflow
 
 from tfds_torch import EvalPreprocess, ImageDataset, ParserTfds, TrainPreprocess, World
 from tfds_torch.errors import ConfigError
 from torch_data import batched
-from torch_data.batched import FIELDS, BatchedSetup, Look, run_conformance
+from torch_data.batched import FIELDS, Look
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 
@@ -219,7 +219,7 @@ def test_images_of_different_sizes_are_refused_with_ids_and_sizes(data_root: Pat
         (
             {"preprocess": None, "batch_size": None, "is_training": False},
             {"batched": True},
-            "batched=True needs the parser's batch_size: it says how large the batches are.",
+            "batched=True needs the parser's batch_size: it is the size of the batches.",
         ),
     ],
 )
@@ -230,60 +230,3 @@ def test_what_cannot_work_with_whole_batches_is_refused_at_once(
     parser = ParserTfds(numbered_root, **of_parser)
     with pytest.raises(ConfigError, match=re.escape(message)):
         ImageDataset(parser, **arguments)
-
-
-# Resuming
-
-
-def make_setup(root: str, mode: str = "index", global_batch: int = 24, **arguments: Any) -> BatchedSetup:
-    """Returns a training of 2 batches of 24 by one rank, or as the arguments say."""
-    of_setup = {
-        name: arguments.pop(name)
-        for name in ("num_replicas", "num_workers", "persistent", "method")
-        if name in arguments
-    }
-    of_parser = {"root": root, "name": "numbered", "is_training": True, "preprocess": PREPROCESS}
-    return BatchedSetup(of_parser | {"read": with_read(mode)} | arguments, global_batch, **of_setup)
-
-
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "no workers, other ranks": ("uncounted", {}, {"num_replicas": 3}),
-    "stateful, no workers": ("stateful", {}, {}),
-}
-SLOW_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "workers -> more workers": ("plain", {"num_workers": 1}, {"num_workers": 3}),
-    "stateful, two workers": ("stateful", {"num_workers": 2}, {}),
-    "freed": ("freed", {"num_workers": 2}, {"num_workers": 3}),
-    "files in workers": ("plain", {"mode": "files", "num_workers": 2}, {}),
-    "evaluation": ("uncounted", {"is_training": False, "remainder": "pad"}, {"num_replicas": 2}),
-    "without preprocess": ("uncounted", {"preprocess": None}, {}),
-}
-CAMPAIGN_CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "stateful, one worker": ("stateful", {"num_workers": 1, "persistent": True}, {}),
-    "2x2 -> 1x3": ("plain", {"num_replicas": 2, "num_workers": 2}, {"num_replicas": 1, "num_workers": 3}),
-    "stream": ("uncounted", {"mode": "examples"}, {}),
-    "a short last batch": ("uncounted", {"is_training": False}, {}),
-}
-"""Loaders of single examples (test_state.py) are restored in such, too."""
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        *CASES,
-        *(pytest.param(name, marks=slow) for name in SLOW_CASES),
-        *(pytest.param(name, marks=campaign) for name in CAMPAIGN_CASES),
-    ],
-)
-def test_a_loader_of_whole_batches_restored_at_every_step_gives_the_uninterrupted_tail(
-    case: str, fleet: Fleet, numbered_root: str
-) -> None:
-    kind, arguments, changes = (CASES | SLOW_CASES | CAMPAIGN_CASES)[case]
-    setup = make_setup(numbered_root, **arguments)
-    num_epochs = 2 if case not in CASES and not setup.num_workers else 1
-    (num_tails,) = fleet.call(
-        *(run_conformance, kind, setup, changes, num_epochs),
-        reads=arguments.get("mode", "index") != "index" and not setup.num_workers,
-        deadline_s=280,
-    )
-    assert num_tails == 2 * (1 + num_epochs * 3)

@@ -266,6 +266,6 @@ def test_a_batch_for_which_shared_memory_has_no_room_is_an_error_with_advice(mon
     error = failure.to_error("worker 0 (pid 1)")
     assert isinstance(error, WorkerError)
     assert re.match(
-        r"A batch cannot be handed over: the machine's shared memory \(/dev/shm\), [\d,.]+ MiB, is full", str(error)
+        r"A batch cannot leave its worker: the machine's shared memory \(/dev/shm\), [\d,.]+ MiB, is full", str(error)
     )
     assert "--shm-size" in str(error)

@@ -1,7 +1,4 @@
-"""ImageDataset behind real DataLoaders.
-
-pytest's own process never loads tensorflow here: what reads without workers runs in `in_reader` or `run_scenario`.
-"""
+"""ImageDataset behind real DataLoaders."""
 
 import copy
 import json
@@ -41,7 +38,6 @@ from torch_data import reading, scenarios
 from torch_data.conftest import NUM_PHOTOS
 from torch_data.reading import LEDGER, rows_of
 
-InReader = Callable[..., Any]
 slow = pytest.mark.slow
 
 BATCH_SIZE = 8
@@ -58,9 +54,9 @@ def evaluation_parser(root: Path, **arguments: Any) -> ParserTfds:
 # What an example is
 
 
-def test_an_example_is_a_pil_image_and_an_int(data_root: Path, in_reader: InReader) -> None:
+def test_an_example_is_a_pil_image_and_an_int(data_root: Path) -> None:
     parser = evaluation_parser(data_root)
-    examples = in_reader(reading.read_examples, ImageDataset(parser))
+    examples = reading.read_examples(ImageDataset(parser))
     names = parser.filenames()
     assert len(examples) == len(names) == NUM_PHOTOS
     for (image, label), name in zip(examples, names, strict=True):
@@ -71,11 +67,11 @@ def test_an_example_is_a_pil_image_and_an_int(data_root: Path, in_reader: InRead
         assert name.startswith(parser.class_names[label])
 
 
-def test_transforms_and_fields_come_in_the_order_asked_for(data_root: Path, in_reader: InReader) -> None:
+def test_transforms_and_fields_come_in_the_order_asked_for(data_root: Path) -> None:
     fields = ("file_name", "image", "index", "label", "valid", "id")
     parser = evaluation_parser(data_root, remainder="pad")
     dataset = ImageDataset(parser, reading.size_of, reading.name_of, fields)
-    examples = in_reader(reading.read_examples, dataset)
+    examples = reading.read_examples(dataset)
     assert len(examples) == len(dataset) == 64
     for number, (file_name, image, index, label, valid, id_) in enumerate(examples):
         assert (index, valid) == (number % NUM_PHOTOS, number < NUM_PHOTOS)
@@ -89,11 +85,11 @@ def test_transforms_and_fields_come_in_the_order_asked_for(data_root: Path, in_r
     assert len({id_ for *_, id_ in examples}) == NUM_PHOTOS
 
 
-def test_gray_digits_come_in_every_image_mode(data_root: Path, in_reader: InReader) -> None:
+def test_gray_digits_come_in_every_image_mode(data_root: Path) -> None:
     images = {}
     for mode in ("RGB", "L", "RGBA", None):
         parser = evaluation_parser(data_root, name="digits", split="test", image_mode=mode)
-        examples = in_reader(reading.read_examples, ImageDataset(parser), 5)
+        examples = reading.read_examples(ImageDataset(parser), 5)
         assert [label in range(10) for _, label in examples] == [True] * 5
         images[mode] = [image for image, _ in examples]
     for mode, expected in (("RGB", "RGB"), ("L", "L"), ("RGBA", "RGBA"), (None, "L")):
@@ -104,10 +100,10 @@ def test_gray_digits_come_in_every_image_mode(data_root: Path, in_reader: InRead
         assert gray.getextrema()[1] > 0
 
 
-def test_pil_images_have_no_default_collation(data_root: Path, in_reader: InReader) -> None:
+def test_pil_images_have_no_default_collation(data_root: Path) -> None:
     dataset = ImageDataset(evaluation_parser(data_root))
     with pytest.raises(ConfigError, match=r"cannot make batches of PIL images.*a transform that ends in tensors"):
-        in_reader(reading.collate_by_default, dataset)
+        reading.collate_by_default(dataset)
     with pytest.raises(ConfigError, match=r"cannot make batches of PIL images.*a transform that ends in tensors"):
         next(iter(DataLoader(dataset, 8, num_workers=1)))
     with pytest.raises(ConfigError, match=r"^create_loader cannot make batches of PIL images"):
@@ -132,20 +128,18 @@ def test_a_dataset_around_ours_may_make_tensors_of_pil_images(data_root: Path) -
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 16])
-def test_a_loader_with_another_batch_size_is_told_once(
-    batch_size: int | None, data_root: Path, in_reader: InReader
-) -> None:
-    (said,) = in_reader(reading.warnings_of, ImageDataset(evaluation_parser(data_root)), batch_size, 3)
+def test_a_loader_with_another_batch_size_is_told_once(batch_size: int | None, data_root: Path) -> None:
+    (said,) = reading.warnings_of(ImageDataset(evaluation_parser(data_root)), batch_size, 3)
     assert said.startswith(f"UserWarning: DataLoader(batch_size={batch_size}) over an ImageDataset that yields single ")
     assert "Use DataLoader(dataset, batch_size=8, ...), or create_loader(dataset, ...)." in said
 
 
-def test_a_loader_that_makes_batches_of_whole_batches_is_told(data_root: Path, in_reader: InReader) -> None:
+def test_a_loader_that_makes_batches_of_whole_batches_is_told(data_root: Path) -> None:
     dataset = ImageDataset(evaluation_parser(data_root, preprocess=EvalPreprocess(8)))
-    (said,) = in_reader(reading.warnings_of, dataset, 2)
+    (said,) = reading.warnings_of(dataset, 2)
     assert "yields whole batches" in said
     assert "Use DataLoader(dataset, batch_size=None, ...)" in said
-    assert in_reader(reading.warnings_of, dataset, None) == []
+    assert reading.warnings_of(dataset, None) == []
 
 
 @pytest.mark.parametrize("kind", [ImageDataset, IndexedImageDataset])
@@ -165,9 +159,9 @@ def test_a_loader_tells_the_time_of_transforms_apart(fields: tuple[str, ...], da
     assert sum(worker.transform_s for worker in stats.workers) == stats.transform_s
 
 
-def test_the_parsers_batch_size_needs_no_word(data_root: Path, in_reader: InReader) -> None:
-    assert in_reader(reading.warnings_of, ImageDataset(evaluation_parser(data_root)), 8) == []
-    assert in_reader(reading.warnings_of, ImageDataset(evaluation_parser(data_root, batch_size=None)), 3) == []
+def test_the_parsers_batch_size_needs_no_word(data_root: Path) -> None:
+    assert reading.warnings_of(ImageDataset(evaluation_parser(data_root)), 8) == []
+    assert reading.warnings_of(ImageDataset(evaluation_parser(data_root, batch_size=None)), 3) == []
 
 
 def test_a_dataset_and_its_loader_say_what_they_are(data_root: Path) -> None:
@@ -179,24 +173,24 @@ def test_a_dataset_and_its_loader_say_what_they_are(data_root: Path) -> None:
         assert repr(loader) == f"Loader({dataset!r}, num_workers=2, device='cpu')"
 
 
-def test_a_dataset_may_be_read_without_label_or_without_image(data_root: Path, in_reader: InReader) -> None:
+def test_a_dataset_may_be_read_without_label_or_without_image(data_root: Path) -> None:
     parser = evaluation_parser(data_root, target_key=None)
     with pytest.raises(ConfigError, match="'label' was asked for, but the parser has target_key=None"):
         ImageDataset(parser)
-    ((image,),) = in_reader(reading.read_examples, ImageDataset(parser, reading.size_of, fields=("image",)), 1)
+    ((image,),) = reading.read_examples(ImageDataset(parser, reading.size_of, fields=("image",)), 1)
     assert image[0] == "RGB"
 
     parser = evaluation_parser(data_root, image_key=None)
     with pytest.raises(ConfigError, match="'image' was asked for, but the parser has image_key=None"):
         ImageDataset(parser)
-    ((label,),) = in_reader(reading.read_examples, ImageDataset(parser, fields=["label"]), 1)
+    ((label,),) = reading.read_examples(ImageDataset(parser, fields=["label"]), 1)
     assert label in (0, 1)
 
 
-def test_a_string_target_is_the_label(data_root: Path, in_reader: InReader) -> None:
+def test_a_string_target_is_the_label(data_root: Path) -> None:
     parser = evaluation_parser(data_root, target_key="file_name")
     dataset = ImageDataset(parser, target_transform=reading.name_of, fields=("label", "file_name"))
-    examples = in_reader(reading.read_examples, dataset, 5)
+    examples = reading.read_examples(dataset, 5)
     assert len(examples) == 5
     for label, file_name in examples:
         assert label == f"class {file_name}"
@@ -242,14 +236,14 @@ LENGTHS = [
 @pytest.mark.filterwarnings("ignore:.* fewer than a batch of ")  # Some global batches are larger than the split.
 @pytest.mark.parametrize(("arguments", "world", "batch_size"), LENGTHS)
 def test_lengths_equal_what_comes_without_workers(
-    arguments: dict[str, Any], world: World, batch_size: int, data_root: Path, in_reader: InReader
+    arguments: dict[str, Any], world: World, batch_size: int, data_root: Path
 ) -> None:
     parser = evaluation_parser(data_root, batch_size=batch_size, **arguments)
     dataset = ImageDataset(parser, fields=LEDGER, world=world)
-    (rows,), len_loader, len_dataset = in_reader(reading.read_loader, dataset, batch_size)
+    (rows,), len_loader, len_dataset = reading.read_loader(dataset, batch_size)
     assert len(rows) == len_loader == len(DataLoader(dataset, batch_size))
     assert sum(map(len, rows)) == len_dataset == len(dataset)
-    assert rows == in_reader(reading.planned_rows, parser, world, 0, 0)
+    assert rows == reading.planned_rows(parser, world, 0, 0)
     if arguments.get("remainder") != "drop" and world.num_replicas == 1:
         assert {index for batch in rows for index, _, valid, _ in batch if valid} == set(range(NUM_PHOTOS))
 
@@ -265,13 +259,13 @@ def test_lengths_equal_what_comes_without_workers(
     ],
 )
 def test_exactly_the_planned_batches_come_from_workers(
-    arguments: dict[str, Any], world: World, num_workers: int, data_root: Path, in_reader: InReader
+    arguments: dict[str, Any], world: World, num_workers: int, data_root: Path
 ) -> None:
     parser = evaluation_parser(data_root, **arguments)
     dataset = ImageDataset(parser, fields=LEDGER, world=world)
     loader = DataLoader(dataset, 7, num_workers=num_workers)
     rows = rows_of(loader)
-    assert rows == in_reader(reading.planned_rows, parser, world, num_workers, 0)
+    assert rows == reading.planned_rows(parser, world, num_workers, 0)
     assert len(rows) == len(loader)
     assert sum(map(len, rows)) == len(dataset)
     if not parser.is_training and world == World():
@@ -279,9 +273,9 @@ def test_exactly_the_planned_batches_come_from_workers(
         assert len({row[3] for batch in rows for row in batch}) == parser.num_examples
 
 
-def test_evaluation_without_batch_size_takes_any_loader_batch_size(data_root: Path, in_reader: InReader) -> None:
+def test_evaluation_without_batch_size_takes_any_loader_batch_size(data_root: Path) -> None:
     dataset = ImageDataset(evaluation_parser(data_root, batch_size=None), fields=LEDGER)
-    (rows,), len_loader, len_dataset = in_reader(reading.read_loader, dataset, 9)
+    (rows,), len_loader, len_dataset = reading.read_loader(dataset, 9)
     assert (len(rows), len_dataset) == (len_loader, NUM_PHOTOS) == (ceil(NUM_PHOTOS / 9), NUM_PHOTOS)
     assert [row[0] for batch in rows for row in batch] == list(range(NUM_PHOTOS))
 
@@ -301,15 +295,10 @@ def test_evaluation_without_batch_size_takes_any_loader_batch_size(data_root: Pa
     ],
 )
 def test_three_different_epochs_and_the_same_again_in_every_repetition(
-    num_workers: int,
-    method: str | None,
-    persistent: bool,
-    num_repetitions: int,
-    data_root: Path,
-    in_reader: InReader,
+    num_workers: int, method: str | None, persistent: bool, num_repetitions: int, data_root: Path
 ) -> None:
     parser = scenarios.training_parser(data_root)
-    planned = in_reader(reading.planned_epochs, parser, num_workers, 3)
+    planned = reading.planned_epochs(parser, num_workers, 3)
     assert all(one != other for one, other in combinations(planned, 2))
     before = set(multiprocessing.active_children())
     for repetition in range(num_repetitions):
@@ -325,15 +314,13 @@ def test_three_different_epochs_and_the_same_again_in_every_repetition(
             epochs = [rows_of(loader) for _ in range(3)]
             del loader
         else:
-            epochs, *_ = in_reader(reading.read_loader, dataset, BATCH_SIZE, 3)
+            epochs, *_ = reading.read_loader(dataset, BATCH_SIZE, 3)
         assert epochs == planned, f"repetition {repetition}"
     assert set(multiprocessing.active_children()) == before
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=slow)])
-def test_persistent_workers_go_on_after_a_break_and_obey_set_epoch(
-    method: str, data_root: Path, in_reader: InReader
-) -> None:
+def test_persistent_workers_go_on_after_a_break_and_obey_set_epoch(method: str, data_root: Path) -> None:
     dataset = training_dataset(data_root)
     loader = DataLoader(dataset, BATCH_SIZE, num_workers=2, multiprocessing_context=method, persistent_workers=True)
     epochs = [rows_of(loader)]
@@ -344,28 +331,26 @@ def test_persistent_workers_go_on_after_a_break_and_obey_set_epoch(
         dataset.set_epoch(epoch)
         epochs.append(rows_of(loader))
     assert worker_pids() == pids
-    planned = [in_reader(reading.planned_rows, dataset.parser, World(), 2, epoch) for epoch in (0, 2, 5, 5, 0)]
+    planned = [reading.planned_rows(dataset.parser, World(), 2, epoch) for epoch in (0, 2, 5, 5, 0)]
     assert epochs == planned
 
 
-def test_epochs_without_workers_go_on_after_a_break_and_obey_set_epoch(data_root: Path, in_reader: InReader) -> None:
+def test_epochs_without_workers_go_on_after_a_break_and_obey_set_epoch(data_root: Path) -> None:
     dataset = training_dataset(data_root)
-    epochs = in_reader(reading.read_life, dataset, BATCH_SIZE)
-    planned = [in_reader(reading.planned_rows, dataset.parser, World(), 0, epoch) for epoch in (0, 2, 5, 5)]
+    epochs = reading.read_life(dataset, BATCH_SIZE)
+    planned = [reading.planned_rows(dataset.parser, World(), 0, epoch) for epoch in (0, 2, 5, 5)]
     assert epochs == planned
 
 
 @slow
-def test_workers_that_come_and_go_advance_after_a_break_and_obey_set_epoch(
-    data_root: Path, in_reader: InReader
-) -> None:
+def test_workers_that_come_and_go_advance_after_a_break_and_obey_set_epoch(data_root: Path) -> None:
     dataset = training_dataset(data_root)
     loader, other = (DataLoader(dataset, BATCH_SIZE, num_workers=2) for _ in range(2))
     next(iter(loader))  # Epoch 0, broken off.
     epochs = [rows_of(loader), rows_of(other)]  # Two loaders that take turns.
     dataset.set_epoch(0)
     epochs.append(rows_of(loader))
-    planned = [in_reader(reading.planned_rows, dataset.parser, World(), 2, epoch) for epoch in (1, 2, 0)]
+    planned = [reading.planned_rows(dataset.parser, World(), 2, epoch) for epoch in (1, 2, 0)]
     assert epochs == planned
 
 
@@ -378,26 +363,24 @@ def test_set_epoch_refuses_what_is_no_epoch(epoch: Any, data_root: Path) -> None
 @pytest.mark.parametrize(
     "duplicate", [copy.deepcopy, lambda dataset: pickle.loads(pickle.dumps(dataset))], ids=["deepcopy", "pickle"]
 )
-def test_a_copy_has_its_own_epoch(
-    duplicate: Callable[[ImageDataset], ImageDataset], data_root: Path, in_reader: InReader
-) -> None:
+def test_a_copy_has_its_own_epoch(duplicate: Callable[[ImageDataset], ImageDataset], data_root: Path) -> None:
     dataset = training_dataset(data_root)
     dataset.set_epoch(3)
     twin, other = duplicate(dataset), duplicate(dataset)
     other.set_epoch(1)
     assert (len(twin), twin.fields, repr(twin.parser)) == (len(dataset), LEDGER, repr(dataset.parser))
     for copied, epoch in ((dataset, 3), (twin, 3), (other, 1)):
-        (rows,), *_ = in_reader(reading.read_loader, copied, BATCH_SIZE)
-        assert rows == in_reader(reading.planned_rows, dataset.parser, World(), 0, epoch)
+        (rows,), *_ = reading.read_loader(copied, BATCH_SIZE)
+        assert rows == reading.planned_rows(dataset.parser, World(), 0, epoch)
 
 
 # Threads
 
 
-def test_a_second_thread_is_refused_and_the_first_one_gets_everything(data_root: Path, in_reader: InReader) -> None:
+def test_a_second_thread_is_refused_and_the_first_one_gets_everything(data_root: Path) -> None:
     dataset = training_dataset(data_root, fields=("index",))
     for iterable, size in ((dataset, 64), (DataLoader(dataset, BATCH_SIZE), 8)):
-        taken, told = in_reader(reading.take_from_two_threads, iterable)
+        taken, told = reading.take_from_two_threads(iterable)
         assert len(taken) == size
         (message,) = told
         assert message.startswith("Two threads take from the same iterator of ImageDataset(photos:1.0.0, train): ")
@@ -406,17 +389,17 @@ def test_a_second_thread_is_refused_and_the_first_one_gets_everything(data_root:
 # The rank
 
 
-def test_the_environment_names_the_rank(data_root: Path, in_reader: InReader) -> None:
+def test_the_environment_names_the_rank(data_root: Path) -> None:
     dataset = training_dataset(data_root)
     environment = {"RANK": "1", "WORLD_SIZE": "3"}
-    (rows,), len_loader, len_dataset = in_reader(reading.read_with_environment, dataset, environment)
-    assert rows == in_reader(reading.planned_rows, dataset.parser, World(1, 3), 0, 0)
+    (rows,), len_loader, len_dataset = reading.read_with_environment(dataset, environment)
+    assert rows == reading.planned_rows(dataset.parser, World(1, 3), 0, 0)
     assert (len_loader, len_dataset) == (3, 24)
     assert len(dataset) == 64  # Here no rank is named.
 
     alone = training_dataset(data_root, world=World())  # An explicit world beats it.
-    (rows,), len_loader, len_dataset = in_reader(reading.read_with_environment, alone, environment)
-    assert rows == in_reader(reading.planned_rows, dataset.parser, World(), 0, 0)
+    (rows,), len_loader, len_dataset = reading.read_with_environment(alone, environment)
+    assert rows == reading.planned_rows(dataset.parser, World(), 0, 0)
     assert (len_loader, len_dataset) == (8, 64)
 
 
@@ -431,7 +414,7 @@ def test_an_explicit_world_beats_torch_distributed_and_the_environment(
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    with pytest.raises(ConfigError, match="says rank 3 of 4"):
+    with pytest.raises(ConfigError, match="reports rank 3 of 4"):
         len(dataset)
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
@@ -447,7 +430,7 @@ def test_half_a_rank_in_the_environment_is_an_error(data_root: Path, monkeypatch
 @slow
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.campaign)])
 def test_ranks_of_torch_distributed_read_their_own_shares(
-    method: str, data_root: Path, in_reader: InReader, root: Path, tmp_path: Path
+    method: str, data_root: Path, root: Path, tmp_path: Path
 ) -> None:
     mark = uuid.uuid4().hex
     environment = {
@@ -480,7 +463,7 @@ def test_ranks_of_torch_distributed_read_their_own_shares(
     parser = scenarios.training_parser(data_root)
     for rank, (output, _) in enumerate(outputs):
         result = json.loads(output.splitlines()[-1])
-        planned = in_reader(reading.planned_rows, parser, World(rank, 2), 2, 0)
+        planned = reading.planned_rows(parser, World(rank, 2), 2, 0)
         assert as_rows(result["rows"]) == planned
         assert (result["len"], result["len alone"]) == (len(planned), 8)
     assert psutil.wait_procs(reading.marked_processes(mark), timeout=60)[1] == []
@@ -490,14 +473,14 @@ def test_ranks_of_torch_distributed_read_their_own_shares(
 
 
 def test_a_training_process_with_workers_loads_no_tensorflow_and_leaves_nothing(
-    data_root: Path, in_reader: InReader, run_scenario: Callable[..., Any]
+    data_root: Path, run_scenario: Callable[..., Any]
 ) -> None:
     result = run_scenario(scenarios.train_with_workers, data_root)
     parser = scenarios.training_parser(data_root)
     assert result["tensorflow"] is False
     assert result["children"] == []
     assert result["len"] == 8
-    assert as_rows(result["rows"]) == in_reader(reading.planned_rows, parser, World(), 2, 0)
+    assert as_rows(result["rows"]) == reading.planned_rows(parser, World(), 2, 0)
     assert result["names"] == parser.filenames()
 
 
@@ -512,7 +495,7 @@ def test_a_training_process_with_workers_loads_no_tensorflow_and_leaves_nothing(
     ids="-".join,
 )
 def test_a_notebook_may_read_by_itself_and_with_workers(
-    steps: tuple[str, ...], data_root: Path, in_reader: InReader, run_scenario: Callable[..., Any]
+    steps: tuple[str, ...], data_root: Path, run_scenario: Callable[..., Any]
 ) -> None:
     results = run_scenario(scenarios.use_notebook, data_root, *steps)
     readings = [(step, rows) for step, rows in zip(steps, results, strict=True) if "tf" not in step]
@@ -520,16 +503,14 @@ def test_a_notebook_may_read_by_itself_and_with_workers(
     parser = scenarios.training_parser(data_root)
     for epoch, (step, rows) in enumerate(readings):
         num_workers = 2 if step == "break" else int(step)
-        planned = in_reader(reading.planned_rows, parser, World(), num_workers, epoch)
+        planned = reading.planned_rows(parser, World(), num_workers, epoch)
         assert as_rows(rows) == (planned[:1] if step == "break" else planned)
 
 
 @slow
-def test_workers_of_a_fork_server_share_the_epoch(
-    data_root: Path, in_reader: InReader, run_scenario: Callable[..., Any]
-) -> None:
+def test_workers_of_a_fork_server_share_the_epoch(data_root: Path, run_scenario: Callable[..., Any]) -> None:
     epochs = run_scenario(scenarios.train_with_forkserver, data_root)
-    planned = in_reader(reading.planned_epochs, scenarios.training_parser(data_root), 2, 3)
+    planned = reading.planned_epochs(scenarios.training_parser(data_root), 2, 3)
     assert [as_rows(rows) for rows in epochs] == planned
 
 
@@ -578,18 +559,18 @@ def test_a_flipped_bit_met_by_a_worker_arrives_with_the_file(
 # Names
 
 
-def test_filenames_are_those_of_the_examples_in_the_order_of_index(data_root: Path, in_reader: InReader) -> None:
+def test_filenames_are_those_of_the_examples_in_the_order_of_index(data_root: Path) -> None:
     dataset = ImageDataset(evaluation_parser(data_root), fields=("index", "file_name"))
     names = dataset.filenames()
-    assert in_reader(reading.read_examples, dataset) == list(enumerate(names))
+    assert reading.read_examples(dataset) == list(enumerate(names))
     assert dataset.filenames(basename=True) == names
     directory = data_root / "photos" / "1.0.0"
     assert dataset.filenames(absolute=True) == [str(directory / name) for name in names]
 
 
-def test_filenames_fall_back_to_ids(data_root: Path, in_reader: InReader) -> None:
+def test_filenames_fall_back_to_ids(data_root: Path) -> None:
     dataset = ImageDataset(evaluation_parser(data_root, name="digits", split="test[100:110]"), fields=("id",))
-    assert [(name,) for name in dataset.filenames()] == in_reader(reading.read_examples, dataset)
+    assert [(name,) for name in dataset.filenames()] == reading.read_examples(dataset)
 
 
 def as_rows(listed: list[list[list[Any]]]) -> reading.Rows:

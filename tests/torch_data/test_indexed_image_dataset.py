@@ -56,10 +56,10 @@ def take_indices(loader: DataLoader[Any]) -> list[list[int]]:
 # What an example is
 
 
-def test_examples_are_those_of_image_dataset(data_root: Path, in_reader: Callable[..., Any]) -> None:
+def test_examples_are_those_of_image_dataset(data_root: Path) -> None:
     parser = ParserTfds(data_root, "photos", batch_size=8)
     fields = ("file_name", "image", "index", "label", "valid", "id")
-    expected = in_reader(reading.read_examples, ImageDataset(parser, fields=fields))
+    expected = reading.read_examples(ImageDataset(parser, fields=fields))
     dataset = IndexedImageDataset(parser, fields=fields)
     assert len(dataset) == len(expected) == NUM_PHOTOS
     for ours, theirs in zip(dataset.__getitems__(range(NUM_PHOTOS)), expected, strict=True):

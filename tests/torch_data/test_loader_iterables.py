@@ -97,8 +97,8 @@ def test_any_iterable_that_can_be_read_anew_is_taken() -> None:
 @pytest.mark.parametrize(
     ("dataset", "arguments", "message"),
     [
-        (Rows(), {"num_workers": 2}, "num_workers=2, and Rows is no dataset of torch but an iterable"),
-        (Rows(), {"num_workers": "auto"}, "num_workers='auto', and Rows is no dataset"),
+        (Rows(), {"num_workers": 2}, "num_workers=2, and Rows is not a dataset of torch but an iterable"),
+        (Rows(), {"num_workers": "auto"}, "num_workers='auto', and Rows is not a dataset"),
         (Rows(), {"shuffle": True}, "Rows is an iterable, which has an order of its own"),
         (iter([1]), {}, "list_iterator is not a dataset: .* an iterable that can be read anew in every epoch"),
         ((x for x in [1]), {}, "generator is not a dataset"),

@@ -12,65 +12,16 @@ from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.torch_data import loader_advice
 from torch_data import loader_resuming
 from torch_data.conftest import NUMBERED_SHARDS
-from torch_data.resuming import Setup
+from torch_data.resuming import Setup, make_setup
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 NUM_EXAMPLES = sum(NUMBERED_SHARDS)
 FORK = {0: None, 2: "fork"}
 
 
-def make_setup(root: str, mode: str = "index", global_batch: int = 24, **arguments: Any) -> Setup:
-    names = ("num_replicas", "num_workers", "persistent", "method", "loader_arguments")
-    of_setup = {name: arguments.pop(name) for name in names if name in arguments}
-    arguments = {"root": root, "name": "numbered", "is_training": True, "read": with_read(mode), **arguments}
-    return Setup(arguments, global_batch, **of_setup)
-
-
 def in_fleet(fleet: Fleet, function: Callable[..., Any], setup: Setup, *args: Any) -> Any:
-    (result,) = fleet.call(function, setup, *args, reads=setup.num_workers == 0, deadline_s=280)
+    (result,) = fleet.call(function, setup, *args, reads=setup.reads, deadline_s=280)
     return result
-
-
-AHEAD = {"device": "cpu"}
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "no workers, ahead on the device": ({"loader_arguments": AHEAD}, {}),
-}
-SLOW_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "persistent workers -> more": ({"num_workers": 2, "persistent": True}, {"num_workers": 3}),
-    "ahead": ({"num_workers": 2, "persistent": True, "loader_arguments": AHEAD}, {"persistent": False}),
-    "2x2 -> 1x3": ({"num_replicas": 2, "num_workers": 2}, {"num_replicas": 1, "num_workers": 3}),
-    "examples, persistent": ({"mode": "examples", "num_workers": 2, "persistent": True}, {}),
-    "fork server": ({"num_workers": 2, "persistent": True}, {"method": "forkserver", "num_workers": 1}),
-    "a short last batch": ({"is_training": False, "num_workers": 2}, {}),
-}
-CAMPAIGN_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "no workers, other ranks": ({}, {"num_replicas": 3}),
-    "no time limit": ({"loader_arguments": {"timeout_s": None}}, {}),
-    "workers -> one": ({"num_workers": 3}, {"num_workers": 1}),
-    "files": ({"mode": "files", "num_workers": 2}, {}),
-    "spawn": ({"num_workers": 1}, {"method": "spawn", "persistent": True}),
-    "evaluation": ({"is_training": False, "remainder": "pad"}, {"num_replicas": 2}),
-    "dropping": ({"remainder": "drop"}, {"num_replicas": 2}),
-}
-"""Plain loaders (test_state.py) are restored in such, too."""
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        *CASES,
-        *(pytest.param(name, marks=slow) for name in SLOW_CASES),
-        *(pytest.param(name, marks=campaign) for name in CAMPAIGN_CASES),
-    ],
-)
-def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
-    case: str, fleet: Fleet, numbered_root: str
-) -> None:
-    arguments, changes = (CASES | SLOW_CASES | CAMPAIGN_CASES)[case]
-    setup = make_setup(numbered_root, **arguments)
-    num_epochs = 1 if case in CASES else 2
-    num_tails = in_fleet(fleet, loader_resuming.run_conformance, setup, changes, num_epochs)
-    assert num_tails == 2 * (1 + num_epochs * ({"dropping": 1}.get(case, 2) + 1))
 
 
 @pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=campaign)])

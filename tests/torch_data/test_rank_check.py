@@ -21,7 +21,7 @@ EXPECTED = {
     "dataset": "ConfigError: .*dataset is 'photos:1.0.0' on rank 0, 'digits:1.0.0' on rank 1; .*",
     "remainder": "ConfigError: .*: remainder is 'drop' on rank 0, 'wrap' on rank 1.",
     "a plan that fails on rank 1": "ConfigError: .*rank 1: .*remainder='drop' leaves no batch.*batch_size is 8 on .*",
-    "one world for both": r"ConfigError: .*of 2 shares, \[1\] are read by nobody .*read \[0, 0\]\).",
+    "one world for both": r"ConfigError: .*of 2 shares, no rank reads \[1\] .*read \[0, 0\]\).",
     "worlds of other sizes": "ConfigError: .*num_replicas is 1 on rank 0, 2 on rank 1.",
     "each by itself": "nothing",
     "preprocess": r"ConfigError: .*: preprocess is TrainPreprocess\(size=8, .*\) on rank 0, "
@@ -31,7 +31,7 @@ EXPECTED = {
     "equal with a map_fn": "nothing",
     "epoch": r"ConfigError: .*: epoch is 0 on rank 0, 1 on rank 1 \(call set_epoch with the same number .*\)\.",
     "state": r"ConfigError: .*: start_batch is 0 on rank 0, 2 on rank 1 \(load the same state on every rank\)\.",
-    "another environment": "ConfigError: .*rank 1: torch.distributed says rank 1 of 2, .*environment says RANK=0.*",
+    "another environment": "ConfigError: .*rank 1: torch.distributed reports rank 1 of 2, .*environment has RANK=0.*",
 }
 
 
@@ -40,7 +40,7 @@ def test_every_rank_hears_of_every_difference(data_root: Path, run_ranks: Callab
     for said in results:
         assert [way for way, pattern in EXPECTED.items() if not re.fullmatch(pattern, said[way])] == [], said
     alone = results[0]["rank 1 does not come"]
-    assert re.match(r"StallError: check_ranks: not all 2 ranks came within 1 s; this is rank 0\. .*torch says", alone)
+    assert re.match(r"StallError: check_ranks: not all 2 ranks came within 1 s; this is rank 0.*torch reports", alone)
 
 
 def facts(**changes: object) -> dict[str, object]:

@@ -50,7 +50,7 @@ def test_torch_distributed_tells_where_the_environment_agrees_or_says_nothing(en
     ],
 )
 def test_a_contradiction_is_an_error_with_both_values(environ: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=f"torch.distributed says rank 1 of 3, and the environment says {said}"):
+    with pytest.raises(ConfigError, match=f"torch.distributed reports rank 1 of 3, and the environment has {said}"):
         find_rank(environ)
 
 

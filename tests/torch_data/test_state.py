@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conformance import Step
 from grids.fleet import Fleet
-from tfds_fixtures import with_read, write_numbered
+from tfds_fixtures import write_numbered
 from torch.utils.data import DataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, World
@@ -20,7 +20,7 @@ from tfds_torch.plan.state import LoaderState, WorkerPosition
 from torch_data import resume_scenarios
 from torch_data.conftest import NUMBERED_SHARDS
 from torch_data.resume_scenarios import Reads, state_at
-from torch_data.resuming import Setup, run_conformance
+from torch_data.resuming import Setup, make_setup
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 NUM_EXAMPLES, GLOBAL_BATCH = sum(NUMBERED_SHARDS), 12
@@ -30,66 +30,13 @@ NUM_BATCHES = -(-NUM_EXAMPLES // GLOBAL_BATCH)
 @pytest.fixture
 def setup(numbered_root: str) -> Setup:
     """A training by one rank without workers: 4 batches of 12 examples."""
-    return make_setup(numbered_root)
-
-
-def make_setup(root: str, mode: str = "index", global_batch: int = GLOBAL_BATCH, **arguments: Any) -> Setup:
-    of_setup = {
-        name: arguments.pop(name) for name in ("num_replicas", "num_workers", "persistent") if name in arguments
-    }
-    arguments = {"root": root, "name": "numbered", "is_training": True, "read": with_read(mode), **arguments}
-    return Setup(arguments, global_batch, **of_setup)
+    return make_setup(numbered_root, global_batch=GLOBAL_BATCH)
 
 
 def in_fleet(fleet: Fleet, function: Callable[..., Any], setup: Setup, *args: Any) -> Any:
     """Returns what a function of resume_scenarios.py returns in a process where it may read."""
-    (result,) = fleet.call(function, setup, *args, reads=setup.num_workers == 0, deadline_s=120)
+    (result,) = fleet.call(function, setup, *args, reads=setup.reads, deadline_s=120)
     return result
-
-
-# Conformance
-
-CASES = {
-    "no workers, other ranks": ("uncounted", {}, {"num_replicas": 3}),
-    "stream": ("uncounted", {"mode": "examples"}, {}),
-}
-SLOW_CASES = {
-    "workers -> more workers": ("plain", {"num_workers": 2}, {"num_workers": 3}),
-    "2x2 -> 1x3": ("plain", {"num_replicas": 2, "num_workers": 2}, {"num_replicas": 1, "num_workers": 3}),
-    "workers, files": ("plain", {"mode": "files", "num_workers": 2}, {}),
-    "fork server": ("plain", {"num_workers": 2, "persistent": True}, {"method": "forkserver", "num_workers": 1}),
-    "evaluation": ("uncounted", {"is_training": False, "remainder": "pad"}, {"num_replicas": 2}),
-    "repeats": ("uncounted", {"repeats": 2, "global_batch": 24}, {"num_replicas": 2}),
-    "dropping": ("uncounted", {"remainder": "drop"}, {"num_replicas": 2}),
-}
-CAMPAIGN_CASES = {
-    "persistent workers -> fewer": ("plain", {"num_workers": 3, "persistent": True}, {"num_workers": 1}),
-    "workers, examples, persistent": ("plain", {"mode": "examples", "num_workers": 2, "persistent": True}, {}),
-    "a short last batch": ("uncounted", {"is_training": False}, {}),
-}
-"""A Loader (test_loader_state.py) is restored in such, too."""
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        *CASES,
-        *(pytest.param(name, marks=slow) for name in SLOW_CASES),
-        *(pytest.param(name, marks=campaign) for name in CAMPAIGN_CASES),
-    ],
-)
-def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
-    case: str, fleet: Fleet, numbered_root: str
-) -> None:
-    kind, arguments, changes = (CASES | SLOW_CASES | CAMPAIGN_CASES)[case]
-    # Few steps: a loader takes tenths of a second to begin, and at every step several do.
-    setup = make_setup(numbered_root, **{"global_batch": 24, **arguments})
-    num_epochs = 1 if case in CASES else 2
-    (num_tails,) = fleet.call(
-        *(run_conformance, kind, setup, changes, num_epochs), reads=not setup.num_workers, deadline_s=240
-    )
-    num_steps = {"repeats": 4, "dropping": 1}.get(case, 2)
-    assert num_tails == 2 * (1 + num_epochs * (num_steps + 1))
 
 
 # States that do not fit
@@ -179,13 +126,13 @@ def test_another_global_batch_is_refused_with_what_would_do(
 
 @pytest.mark.parametrize("mode", ["files", "examples"])
 def test_a_stream_goes_on_with_as_many_ranks_only(mode: str, numbered_root: str) -> None:
-    setup = make_setup(numbered_root, mode)
+    setup = make_setup(numbered_root, mode, global_batch=GLOBAL_BATCH)
     other = replace(setup, num_replicas=2).dataset()
     with pytest.raises(StateMismatchError, match=f"num_replicas: 1 in the state, 2 here. Read mode '{mode}' goes on"):
         other.load_state_dict(state_at(setup.dataset(), 1, 2))
     replace(setup, num_replicas=1).dataset().load_state_dict(state_at(setup.dataset(), 1, 2))
     with pytest.raises(StateMismatchError, match="read_mode: "):
-        make_setup(numbered_root).dataset().load_state_dict(state_at(setup.dataset(), 1, 2))
+        make_setup(numbered_root, global_batch=GLOBAL_BATCH).dataset().load_state_dict(state_at(setup.dataset(), 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +142,7 @@ def test_a_stream_goes_on_with_as_many_ranks_only(mode: str, numbered_root: str)
 def test_a_stream_goes_on_with_as_many_workers_only(
     mode: str, num_workers: int, num_delivered: int, fleet: Fleet, numbered_root: str
 ) -> None:
-    saved_with = make_setup(numbered_root, mode, num_workers=2)
+    saved_with = make_setup(numbered_root, mode, global_batch=GLOBAL_BATCH, num_workers=2)
     state = LoaderState.from_dict(state_at(saved_with.dataset(), 1, num_delivered)).with_workers(2).to_dict()
     other = replace(saved_with, num_workers=num_workers)
     said = in_fleet(fleet, resume_scenarios.try_to_read_after, other, state)
@@ -251,7 +198,7 @@ def test_a_state_is_small_plain_and_the_same_on_every_rank(setup: Setup) -> None
 def test_a_loader_that_runs_already_goes_on_where_its_dataset_is_sent(
     num_workers: int, persistent: bool, fleet: Fleet, numbered_root: str
 ) -> None:
-    setup = make_setup(numbered_root, num_workers=num_workers, persistent=persistent)
+    setup = make_setup(numbered_root, global_batch=GLOBAL_BATCH, num_workers=num_workers, persistent=persistent)
     zero, one, resumed, next_one, three = in_fleet(fleet, resume_scenarios.resume_running_workers, setup)
     assert [places(steps)[0] for steps in (zero, one, three)] == [(0, 0), (1, 0), (3, 0)]
     assert resumed == zero[2:]
@@ -270,7 +217,7 @@ def test_another_epoch_set_by_hand_begins_at_its_first_batch(fleet: Fleet, setup
 def test_copies_of_a_dataset_with_a_loaded_state_go_on_there(
     num_workers: int, fleet: Fleet, numbered_root: str
 ) -> None:
-    setup = make_setup(numbered_root, num_workers=num_workers)
+    setup = make_setup(numbered_root, global_batch=GLOBAL_BATCH, num_workers=num_workers)
     deep, pickled, original = in_fleet(fleet, resume_scenarios.read_copies, setup)
     assert deep == pickled == original
     assert places(original) == [(1, batch) for batch in range(2, NUM_BATCHES)]
@@ -315,9 +262,7 @@ def read_at(
     setup = make_setup(root, global_batch=global_batch, **arguments)
     dataset = setup.dataset()
     state = state_at(dataset, 1, start)
-    (reads,) = fleet.call(
-        resume_scenarios.count_reads, setup, state, num_batches, 1 if setup.num_workers else 0, reads=True
-    )
+    (reads,) = fleet.call(resume_scenarios.count_reads, setup, state, num_batches, 1 if setup.num_workers else 0)
     world = World(0, 1, 1, setup.num_workers) if setup.num_workers else World()
     plan = dataset.parser.plan(world)
     return reads, [int(i) for number in plan.worker_batches(start) for i in plan.batch(1, number).index]
@@ -381,7 +326,7 @@ def test_another_epoch_set_by_hand_drops_a_position_within_a_batch(setup: Setup)
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=slow)])
 def test_a_position_within_a_batch_is_refused_by_workers(numbered_root: str, method: str) -> None:
-    setup = make_setup(numbered_root)
+    setup = make_setup(numbered_root, global_batch=GLOBAL_BATCH)
     dataset = setup.dataset()
     dataset.load_state_dict(position_of(setup))
     loader = DataLoader(dataset, batch_size=GLOBAL_BATCH, num_workers=1, multiprocessing_context=method)

@@ -5,57 +5,11 @@ from typing import Any
 
 import pytest
 from grids.fleet import Fleet
-from tfds_fixtures import with_read
 
 from torch_data import resume_scenarios
-from torch_data.resuming import Setup, run_conformance
+from torch_data.resuming import make_setup
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
-
-
-def make_setup(root: str, num_workers: int, mode: str = "index", **options: Any) -> Setup:
-    """A training over 41 examples: 2 batches of 24, or as many as `global_batch` says."""
-    arguments = {"root": root, "name": "numbered", "is_training": True, "read": with_read(mode)}
-    if "split" in options:
-        arguments["split"] = options.pop("split")
-    return Setup(arguments, **{"global_batch": 24, "num_workers": num_workers, **options})
-
-
-def conform(fleet: Fleet, kind: str, setup: Setup, changes: dict[str, Any], num_epochs: int, num_steps: int) -> None:
-    (num_tails,) = fleet.call(*(run_conformance, kind, setup, changes, num_epochs), deadline_s=240)
-    assert num_tails == 2 * (1 + num_epochs * (num_steps + 1))
-
-
-@pytest.mark.parametrize(
-    ("num_workers", "mode", "options"),
-    [
-        pytest.param(0, "index", {}, id="no-workers"),
-        pytest.param(
-            0,
-            "index",
-            {"global_batch": 6, "loader_arguments": {"snapshot_every_n_steps": 3}},
-            id="snapshots",
-            marks=slow,
-        ),
-        pytest.param(1, "index", {"persistent": True}, id="one-worker"),
-        pytest.param(2, "index", {}, id="two-workers", marks=campaign),
-        pytest.param(2, "index", {"persistent": True}, id="two-persistent-workers", marks=slow),
-        pytest.param(
-            2,
-            "index",
-            {"global_batch": 12, "loader_arguments": {"snapshot_every_n_steps": 3}},
-            id="two-workers-snapshots",
-            marks=slow,
-        ),
-        pytest.param(2, "files", {}, id="files", marks=slow),
-        pytest.param(2, "examples", {"persistent": True}, id="examples", marks=campaign),
-    ],
-)
-def test_a_stateful_loader_restored_at_every_step_gives_the_uninterrupted_tail(
-    num_workers: int, mode: str, options: dict[str, Any], fleet: Fleet, numbered_root: str
-) -> None:
-    setup = make_setup(numbered_root, num_workers, mode, **options)
-    conform(fleet, "stateful", setup, {}, 2 if num_workers == 0 else 1, -(-41 // setup.global_batch))
 
 
 def _mark_of(kind: str, persistent: bool, seeds_every_epoch: bool, is_new: bool) -> Any:
@@ -74,7 +28,7 @@ def _mark_of(kind: str, persistent: bool, seeds_every_epoch: bool, is_new: bool)
 def test_a_script_that_seeds_torch_repeats_no_epoch_after_a_resume(
     kind: str, persistent: bool, seeds_every_epoch: bool, is_new: bool, fleet: Fleet, numbered_root: str
 ) -> None:
-    setup = make_setup(numbered_root, 2, global_batch=12, persistent=persistent)
+    setup = make_setup(numbered_root, num_workers=2, global_batch=12, persistent=persistent)
     ((expected, came),) = fleet.call(
         resume_scenarios.resume_under_one_seed, kind, setup, seeds_every_epoch, is_new, deadline_s=120
     )
@@ -82,29 +36,8 @@ def test_a_script_that_seeds_torch_repeats_no_epoch_after_a_resume(
     assert came == expected
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "split"),
-    [pytest.param(0, "train[:10]", id="no-workers"), pytest.param(2, "train[:6]", id="two-workers", marks=slow)],
-)
-def test_examples_without_batches_are_restored_within_a_batch(
-    num_workers: int, split: str, fleet: Fleet, numbered_root: str
-) -> None:
-    setup = make_setup(numbered_root, num_workers, global_batch=4, split=split, persistent=num_workers > 0)
-    conform(fleet, "samples", setup, {}, 1, 12 if num_workers == 0 else 8)
-
-
-@pytest.mark.parametrize(
-    ("num_workers", "other"), [(2, 3), pytest.param(3, 1, marks=slow), pytest.param(1, 2, marks=campaign)]
-)
-def test_a_state_free_of_its_workers_goes_on_in_any_number_of_them(
-    num_workers: int, other: int, fleet: Fleet, numbered_root: str
-) -> None:
-    setup = make_setup(numbered_root, num_workers)
-    conform(fleet, "freed", setup, {"num_workers": other}, 1, 2)
-
-
 def test_a_state_free_of_its_workers_goes_on_behind_a_plain_loader(fleet: Fleet, numbered_root: str) -> None:
-    setup = make_setup(numbered_root, 2, global_batch=12)
+    setup = make_setup(numbered_root, num_workers=2, global_batch=12)
     ((whole, tail),) = fleet.call(resume_scenarios.go_on_with_plain_workers, setup, 1)
     assert len(whole) == 4
     assert tail == whole[2:]
@@ -114,7 +47,9 @@ def test_a_state_free_of_its_workers_goes_on_behind_a_plain_loader(fleet: Fleet,
 def test_a_state_of_another_number_of_workers_is_refused_with_what_would_do(
     num_workers: int, fleet: Fleet, numbered_root: str
 ) -> None:
-    (message,) = fleet.call(resume_scenarios.load_in_other_workers, make_setup(numbered_root, 2), num_workers)
+    (message,) = fleet.call(
+        resume_scenarios.load_in_other_workers, make_setup(numbered_root, num_workers=2), num_workers
+    )
     assert message.startswith("StateMismatchError: ")
     assert f"num_workers: 2 in the state, {num_workers} here." in message
     assert "LoaderState.from_stateful(state)" in message
@@ -124,7 +59,7 @@ def test_a_state_of_another_number_of_workers_is_refused_with_what_would_do(
 def test_an_epoch_set_by_hand_begins_after_a_state_of_the_very_end_and_not_after_one_before(
     num_workers: int, fleet: Fleet, numbered_root: str
 ) -> None:
-    setup = make_setup(numbered_root, num_workers, global_batch=12)
+    setup = make_setup(numbered_root, num_workers=num_workers, global_batch=12)
     ((expected, came, message),) = fleet.call(resume_scenarios.set_epoch_after_state, setup, 4, 5)
     assert len(expected) == 4
     assert (came, message) == (expected, "")
@@ -135,7 +70,7 @@ def test_an_epoch_set_by_hand_begins_after_a_state_of_the_very_end_and_not_after
 
 
 def test_a_state_within_a_batch_cannot_be_made_free_of_its_workers(fleet: Fleet, numbered_root: str) -> None:
-    setup = make_setup(numbered_root, 0, global_batch=4)
+    setup = make_setup(numbered_root, global_batch=4)
     messages = [
         fleet.call(resume_scenarios.free_a_state_within_a_batch, setup, num_steps)[0] for num_steps in (4, 5, 8)
     ]

@@ -85,7 +85,7 @@ def test_the_global_batches_are_the_same_in_every_world(
         (name, grid): make_setup(numbered_root, grid, **PLANS[name].arguments) for name in names for grid in WORLDS
     }
     tasks = [
-        Task(read_epochs_as_rank, (setup, PLANS[name].num_epochs), setup.num_replicas, reads=setup.num_workers == 0)
+        Task(read_epochs_as_rank, (setup, PLANS[name].num_epochs), setup.num_replicas, reads=setup.reads)
         for (name, _), setup in setups.items()
     ]
     for ((name, grid), setup), ranks in zip(setups.items(), run_all(fleet, tasks), strict=True):
@@ -151,7 +151,7 @@ def test_random_stops_of_real_loaders_lose_nothing_and_repeat_nothing(
 
 
 def task_of(leg: Leg, state: Any = None) -> Task:
-    return Task(read_leg, (leg, state), leg.setup.num_replicas, reads=leg.setup.num_workers == 0)
+    return Task(read_leg, (leg, state), leg.setup.num_replicas, reads=leg.setup.reads)
 
 
 def state_of(ranks: list[tuple[Rows, Any]]) -> dict[str, Any]:

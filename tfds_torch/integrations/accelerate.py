@@ -167,7 +167,7 @@ def _prepare_plain(accelerator: Accelerator, loader: Any, dataset: ImageDataset,
     """Returns what `Accelerator.prepare_data_loader` would, for one process, and lets the accelerator know it."""
     if device_placement is None:
         device_placement = accelerator.device_placement and accelerator.distributed_type != DistributedType.XLA
-    dataset.is_read_ahead = True  # The prepared loader fetches a batch before it hands over the one before.
+    dataset.is_read_ahead = True  # The prepared loader fetches a batch before it yields the one before.
     prepared = prepare_data_loader(
         loader,
         accelerator.device,
@@ -184,7 +184,7 @@ def _prepare_plain(accelerator: Accelerator, loader: Any, dataset: ImageDataset,
 
 
 def check_accelerator(accelerator: Accelerator, dataset: ImageDataset) -> None:
-    """Raises ConfigError where what the accelerator was told contradicts a dataset that reads its rank's share."""
+    """Raises ConfigError where the accelerator's settings contradict a dataset that reads its rank's share."""
     for name in ("split_batches", "dispatch_batches"):
         if getattr(accelerator, name):
             raise ConfigError(

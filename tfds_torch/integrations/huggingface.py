@@ -76,7 +76,7 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
         self._loader: PreparedLoader | None = None
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint holds: where training is, as the Trainer wants it."""
+        """Returns what a checkpoint holds: the position of training, in the Trainer's format."""
         return {"args": {}, "attributes": {"position": None if self._loader is None else self._loader.state_dict()}}
 
     def on_train_begin(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:
@@ -84,7 +84,7 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
         self._loader = kwargs["train_dataloader"]
         if not state.global_step:
             return
-        # The Trainer makes callbacks of their states only where it was told to.
+        # The Trainer restores callbacks from their states only on request.
         saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {}).get("position")
         if saved is None:
             raise StateMismatchError(

@@ -1,4 +1,4 @@
-"""What a dataset yields of a parser's batches: whole ones, or single examples."""
+"""Turns a parser's batches into the items of a dataset: whole batches, or single examples."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -58,7 +58,7 @@ def check_batched(
                 f"preprocess (map_fn), or on the device; or leave out the preprocess."
             )
     if parser.batch_size is None:
-        raise ConfigError("batched=True needs the parser's batch_size: it says how large the batches are.")
+        raise ConfigError("batched=True needs the parser's batch_size: it is the size of the batches.")
     images = set() if preprocess is None else set(preprocess.also) & set(fields)
     if images and "image" not in fields:
         raise ConfigError(
@@ -110,7 +110,7 @@ def take_batches(
 
 
 def make_items(batches: Iterable[Batch], fields: Sequence[str], transforms: Transforms | None) -> Iterator[Any]:
-    """Yields what a dataset makes of batches, or of pieces of them: whole batches where there are no transforms.
+    """Yields the items of a dataset from batches, or pieces of them: whole batches where there are no transforms.
 
     The images of whole batches are a TensorBuffer's.
     """
@@ -130,7 +130,7 @@ def make_examples(columns: Iterable[tuple[str, Iterable[Any]]], transforms: Tran
 
 
 def timed(function: Function | None, metrics: StageMetrics | None) -> Function | None:
-    """Returns a transform that reports its time, or the very same one where there is nothing to report."""
+    """Returns a transform that reports its time, or the same one where there is nothing to report."""
     if function is None or metrics is None:
         return function
 

@@ -86,7 +86,7 @@ def _first(parts: Iterable[tuple[str, Sequence[Any]]]) -> _Difference | None:
 
 
 def _kind(value: Any) -> str:
-    """Returns what a value is, as far as values of a batch must be alike."""
+    """Returns the properties of a value that all values of a batch must share, in words."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
     if isinstance(value, np.ndarray):

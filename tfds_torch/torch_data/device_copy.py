@@ -78,7 +78,7 @@ class DeviceCopy:
         return sent
 
     def close(self) -> None:
-        """Drops what was sent and not received."""
+        """Drops the batches that were sent and not received."""
 
 
 class CudaCopy(DeviceCopy):
@@ -86,7 +86,7 @@ class CudaCopy(DeviceCopy):
 
     The thread writes a batch into pinned memory, from which the copy runs beside the model's kernels. torch reuses such
     memory once a copy is through, so that a few buffers serve all batches. The receiver's current stream waits for a
-    batch, its thread does not; and the batch's memory is not used anew before that stream is through with it. `metrics`
+    batch, its thread does not; and the batch's memory is not reused before that stream is through with it. `metrics`
     gets the time that each copy took on the device once it is through, without a wait.
     """
 
@@ -123,7 +123,7 @@ class CudaCopy(DeviceCopy):
         return batch
 
     def close(self) -> None:
-        """Ends the thread; what it is copying it copies to the end."""
+        """Ends the thread, after the copy that is under way."""
         # A later fork must not meet the thread in the middle of a copy. Collected by it, we cannot wait for it.
         self._executor.shutdown(wait=threading.get_ident() == self._receiver, cancel_futures=True)
         try:

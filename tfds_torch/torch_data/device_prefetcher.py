@@ -119,7 +119,7 @@ class DevicePrefetcher(Iterable[Any]):
 
 
 class _Iteration(Iterator[Any]):
-    """One iteration: what was sent and not yet received, and what the source raised."""
+    """One iteration: the batches that were sent and not yet received, and the source's error."""
 
     def __init__(self, copy: DeviceCopy, source: Iterator[Any], arrange: Callable[[Any], Any], is_tagged: bool) -> None:
         self._copy, self._arrange, self._is_tagged = copy, arrange, is_tagged
@@ -161,7 +161,7 @@ class _Iteration(Iterator[Any]):
             self._error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
 
     def close(self) -> None:
-        """Lets go of the source and of what is ahead; the iteration has then ended."""
+        """Drops the source and the batches ahead; the iteration has then ended."""
         self._error = None
         self._sent.clear()
         self._copy.close()

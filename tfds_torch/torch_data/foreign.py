@@ -245,7 +245,7 @@ class ForeignWorkers(WorkerProcesses):
         return bool(self.find_failed())
 
     def describe_waiting(self, stack: str) -> str:
-        """Returns the message for a batch that was waited for in vain; the stack would show torch's code only."""
+        """Returns the message for a batch that did not come; the stack would show torch's code only."""
         dead = self.find_failed()
         return self.faults.describe_deaths(dead) if dead else self.faults.describe_stall(self.pids, self.num_received)
 
@@ -256,8 +256,8 @@ class ForeignWorkers(WorkerProcesses):
         self._is_open = False
         self._processes[:] = [process for process in self._processes if process.pid is not None]
         if self.find_failed():
-            super().end(0)  # torch could wait for ever for a lock that a killed worker has held.
-        # In threads: torch waits five seconds for each worker that does not end, and both may wait for ever.
+            super().end(0)  # torch could wait without end for a lock that a killed worker has held.
+        # In threads: torch waits five seconds for each worker that does not end, and both may wait without end.
         dropping = threading.Thread(target=self.handles.clear, name="end of torch's workers", daemon=True)
         closing = threading.Thread(target=self._close_queues, name="end of torch's queues", daemon=True)
         with suppress(RuntimeError):  # From Python 3.12 on, no thread is started when the interpreter ends.
@@ -274,8 +274,8 @@ class ForeignWorkers(WorkerProcesses):
     def _close_queues(self) -> None:
         """Closes torch's queues where its iterator does not end, so that multiprocessing does not do it at exit.
 
-        Both wait for ever for a lock that is never given back: Ctrl-C may come just after the line of Python that takes
-        it, where torch puts something into a queue.
+        Both wait without end for a lock that is never released: Ctrl-C may come just after the line of Python that
+        takes it, where torch puts something into a queue.
         """
         while self._queues:
             self._queues.pop().close()

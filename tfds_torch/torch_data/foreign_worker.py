@@ -255,7 +255,7 @@ class _Packed:
 
 
 def _unpack(content: bytes | tuple[int, int, int], numbers: tuple[int, ...], name: str) -> Delivery:
-    """Returns what was packed: pickled bytes, or their place in a slot; and the slots of its tensors."""
+    """Returns the Delivery of pickled bytes, or of their place in a slot; `numbers` are the slots of its tensors."""
     # All of them first: none is free before the whole batch is there.
     received = {slot: SharedSlots.named(name).receive(slot) for slot in numbers}
     if not isinstance(content, bytes):

@@ -106,8 +106,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """Returns where training is: a small dictionary of plain values, for JSON or `torch.save`.
 
         Of a Loader it is known. Behind a DataLoader with workers (and behind Accelerate's, which fetches one batch
-        ahead) this object does not see what is delivered: say it. Without workers it is known. In a worker (torchdata's
-        StatefulDataLoader asks there) it is the worker's own position.
+        ahead) this object does not see what is delivered: give batches_delivered. Without workers it is known. In a
+        worker (torchdata's StatefulDataLoader asks there) it is the worker's own position.
 
         Args:
             batches_delivered: batches taken out of the loader since its latest `iter()`, as `enumerate(loader, 1)`

@@ -156,7 +156,7 @@ class Loader(BaseLoader[Reader]):
         """
         dataset = self._own_dataset()
         if is_position(state):
-            LoaderState.from_dict(state)  # Says what it is instead.
+            LoaderState.from_dict(state)  # Its error describes the state.
         dataset.load_state_dict(state, allow_batch_change=allow_batch_change)
 
     def __repr__(self) -> str:
@@ -181,7 +181,7 @@ class Loader(BaseLoader[Reader]):
         )
 
     def _check_ranks(self) -> None:
-        """Compares the ranks once, where there are several: before one of them waits for ever for another."""
+        """Compares the ranks once, where there are several, before the first batch."""
         dataset = self.dataset
         if not self._must_check_ranks or not isinstance(dataset, ImageDataset) or not is_distributed():
             return

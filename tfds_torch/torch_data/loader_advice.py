@@ -1,4 +1,4 @@
-"""Advice before a loader starts anything: how many workers, what is read several times, and how much memory."""
+"""Advice before a loader starts: the number of workers, their memory, and datasets that are read several times."""
 
 import inspect
 import logging

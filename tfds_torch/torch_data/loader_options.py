@@ -167,7 +167,7 @@ def _check_planned(dataset: ImageDataset, options: LoaderOptions) -> None:
 
 
 def _check_kind(dataset: Any) -> None:
-    """Refuses what is not a dataset, and what a loader would read in another way than is meant."""
+    """Refuses objects that are not datasets, and datasets that a loader would misread."""
     if not isinstance(dataset, Dataset | type) and isinstance(dataset, Parser):
         raise ConfigError(
             f"create_loader: {dataset!r} is a parser, whose single examples would come one by one, without batches "
@@ -195,7 +195,7 @@ def _check_iterable(dataset: Any, options: LoaderOptions) -> None:
         )
     if is_plain_iterable(dataset) and options.num_workers != 0:
         raise ConfigError(
-            f"create_loader: num_workers={options.num_workers!r}, and {type(dataset).__name__} is no dataset of "
+            f"create_loader: num_workers={options.num_workers!r}, and {type(dataset).__name__} is not a dataset of "
             f"torch but an iterable, which each worker would read whole: use num_workers=0, or make it a "
             f"torch.utils.data.IterableDataset that gives every worker its share."
         )

@@ -15,7 +15,7 @@ def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     """Returns a batch of the same structure and types, with a function's results in place of its tensors.
 
     Dictionaries (also other mappings), lists, tuples and named tuples are gone through, in their order; everything else
-    (strings, numbers, numpy arrays) stays the very object it is.
+    (strings, numbers, numpy arrays) stays the same object.
     """
     if isinstance(value, Tensor):
         return function(value)

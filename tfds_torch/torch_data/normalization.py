@@ -1,4 +1,4 @@
-"""Images of whole batches, from 8-bit numbers to what a model takes, where they lie: one pass, no copy between."""
+"""Normalises the images of whole batches on their device, in one pass, without a copy between."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -45,7 +45,7 @@ class Normalization:
 
     @classmethod
     def of(cls, mean: Any = None, std: Any = None, dtype: Any = None, channels_last: bool = True) -> "Normalization":
-        """Builds one from what a user gives: sequences, arrays or tensors; a dtype or its name."""
+        """Builds a Normalization from a user's sequences, arrays or tensors, and a dtype or its name."""
         return cls(_numbers("mean", mean), _numbers("std", std), _find_dtype(dtype), channels_last)
 
     def __post_init__(self) -> None:
@@ -164,7 +164,7 @@ class Normalization:
         return normalize
 
     def _scale_and_bias(self, dtype: torch.dtype, most: int) -> Tensor:
-        """Returns what images of 0 to `most` are multiplied by, and what is added then: [2, 1, C, 1, 1]."""
+        """Returns factor and summand for images of 0 to `most`, [2, 1, C, 1, 1]."""
         num_channels = self._num_channels
         mean, std = self.mean or (0.0,) * num_channels, self.std or (1.0,) * num_channels
         pair = [[1 / (most * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]]

@@ -1,7 +1,7 @@
 """What only plain DataLoaders and torchdata's StatefulDataLoader need of an ImageDataset.
 
-They report nothing to a dataset: the process that reads counts what it hands over, and looks at its callers' frames to
-find out how its items are taken.
+They report nothing to a dataset: the process that reads counts the items that it yields, and inspects its callers'
+frames to find out how the items are taken.
 """
 
 import os
@@ -200,7 +200,7 @@ def _check_delivered(
 def find_iteration() -> Any:
     """Returns torch's fetcher, which stands for the iteration of a DataLoader whose `next` is under way; None: none is.
 
-    Every process that reads makes one anew for every iteration.
+    Every process that reads makes a new fetcher for every iteration.
     """
     return _find_fetch()[0]
 

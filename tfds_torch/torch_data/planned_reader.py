@@ -74,7 +74,7 @@ class DatasetSource:
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """Name -> what the user gave `create_loader`, for the message where it cannot be pickled."""
+        """The arguments of `create_loader` that workers get, for the message where one cannot be pickled."""
         inputs = {"collate_fn": self.collate, "worker_init_fn": self.initialise, "dataset": self.dataset}
         return {f"create_loader: {name}": value for name, value in inputs.items()}
 

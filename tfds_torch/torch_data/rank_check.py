@@ -1,4 +1,4 @@
-"""Finds out whether all ranks read the same thing, before one of them waits for ever for another."""
+"""Compares what the ranks read, before one of them waits for another without end."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -38,7 +38,7 @@ def check_ranks(
     if world.num_replicas > 1:
         raise ConfigError(
             f"check_ranks: this is rank {world.rank} of {world.num_replicas}, and torch.distributed is not "
-            f"initialised: there is no way to ask the others. Call torch.distributed.init_process_group() first."
+            f"initialised: the ranks cannot be compared. Call torch.distributed.init_process_group() first."
         )
 
 
@@ -60,9 +60,7 @@ def find_differences(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
         return found
     num_replicas, read = known[0]["num_replicas"], [facts["rank"] for facts in known]
     if unread := sorted({*range(num_replicas)} - {*read}):
-        found.append(
-            f"of {num_replicas} shares, {unread} are read by nobody (the ranks of torch.distributed read {read})"
-        )
+        found.append(f"of {num_replicas} shares, no rank reads {unread} (the ranks of torch.distributed read {read})")
     return found
 
 
@@ -79,7 +77,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
     try:
         world = find_world()
         plan, read_mode = parser.plan(world), parser.read_mode(world)
-    except ConfigError as error:  # Where it raised here, the others would wait for this rank in vain.
+    except ConfigError as error:  # Where it raised here, the others would wait for this rank until their timeout.
         return facts | {"error": str(error)}
     names = ("is_training", "shuffle", "seed", "num_passes")
     facts |= {name: getattr(plan, name) for name in names}
@@ -88,7 +86,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
 
 
 def _describe_preprocess(preprocess: Any) -> str:
-    """Returns what it does; its repr may hold addresses, which differ from process to process."""
+    """Returns a preprocess in words that are equal in every process: its repr may hold addresses."""
     if not is_dataclass(preprocess):
         return type(preprocess).__qualname__
     shown = []
@@ -112,7 +110,7 @@ def _gather(facts: dict[str, Any], timeout_s: float) -> list[Mapping[str, Any]]:
         raise StallError(
             f"check_ranks: not all {num_processes} ranks came within {timeout_s:g} s; this is rank "
             f"{torch.distributed.get_rank()}. Every rank must call it, for the same datasets in the same order; "
-            f"another rank may also have failed (torch says: {str(error).splitlines()[0]})."
+            f"another rank may also have failed (torch reports: {str(error).splitlines()[0]})."
         ) from error
     finally:
         if group is not None:

@@ -1,8 +1,8 @@
 """Starts the ranks of a training on this machine, as torchrun would, and yields what they yield.
 
 Every rank is a fresh interpreter (`runtime/subprocess_call.py`) with torchrun's environment and a gloo group over
-the loopback interface. The store through which the ranks find each other is the parent's, as torchrun's is, so no port
-is chosen before it is bound. One thread of the parent follows each rank.
+the loopback interface. The parent holds the store through which the ranks find each other, so that no port is chosen
+before it is bound. One thread of the parent follows each rank.
 """
 
 import os
@@ -47,26 +47,15 @@ def iterate_ranks(
 ) -> Generator[tuple[int, T], None, None]:
     """Runs a generator function in several ranks at the same time and yields (rank, item) as the items come.
 
-    Each rank has torch.distributed initialised with gloo and sees `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
-    `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. Items of one rank keep their order. A rank is at most a few
-    items and a pipe's buffer ahead of the caller.
+    The function is a module-level one of an importable module; its arguments and items are picklable. Items of one rank
+    keep their order. A rank is at most a few items and a pipe's buffer ahead of the caller. Within `start_timeout_s`
+    seconds the ranks must join; afterwards one of them must yield something every `stall_timeout_s` seconds.
 
-    The first failure, the end of the iteration, closing the iterator and Ctrl-C end every rank and what it started; the
+    The first failure, the end of the iteration, closing the iterator and Ctrl-C end every rank and its processes; the
     ranks themselves ignore Ctrl-C, and end when this process does. The iterator is for one thread; several iterators
     may run at once.
 
-    Args:
-        function: a module-level generator function of an importable module.
-        num_replicas: number of ranks, >= 1.
-        *args: picklable arguments of the function, the same for every rank.
-        start_timeout_s: until all ranks have joined: how long none of them may get any further, seconds.
-        stall_timeout_s: afterwards: how long none of them may yield anything, seconds; None: for ever.
-
-    Yields:
-        The number of a rank, and a (picklable) item of its generator.
-
     Raises:
-        ConfigError: num_replicas is no integer >= 1.
         TfdsTorchError: as raised by the function in one rank, whose number is in the message.
         WorkerError: a rank raised anything else (its traceback is in the message), or its process died.
         StallError: the ranks did not find each other, or none yielded anything for too long.
@@ -82,7 +71,7 @@ def iterate_ranks(
 
 
 class _Ranks:
-    """The processes of all ranks, as the parent sees them: a thread follows each, and puts what it hears in a queue."""
+    """The processes of all ranks, as the parent sees them: a thread follows each, and queues its messages."""
 
     def __init__(self, num_replicas: int, start_timeout_s: float, stall_timeout_s: float | None) -> None:
         self._num_replicas = num_replicas
@@ -192,7 +181,7 @@ class _Ranks:
         raise type(failure)(f"Rank {rank} of {self._num_replicas}: {failure}") from None
 
     def _gone(self, but: int) -> list[int]:
-        """Returns the ranks but one that were not heard to end, and whose process is no more."""
+        """Returns the other ranks whose process has gone without a last message."""
         left = [rank for rank in self._doing if rank != but]
         return [rank for rank in left if rank not in self._pids or _has_died(self._pids[rank])]
 
@@ -237,7 +226,7 @@ def _environ_of_rank(rank: int, num_replicas: int, port: int) -> dict[str, str]:
 
 def _run_rank(request: bytes, environ: dict[str, str]) -> Iterator[tuple[str, Any]]:
     """The rank's side: yields what becomes of it, and the function's items."""
-    os.setpgid(0, 0)  # So that what it starts can be ended with it.
+    os.setpgid(0, 0)  # The group holds every process that the rank starts, and ends with it.
     os.environ.update(environ)
     yield _STARTED, os.getpid()
     try:
@@ -268,9 +257,9 @@ def _has_died(pid: int) -> bool:
 
 
 def _end_group(pid: int) -> None:
-    """Ends what a dead rank has started.
+    """Ends the processes of a dead rank, by SIGTERM.
 
-    By SIGTERM, which Python's resource tracker ignores: it removes the semaphores of the others and ends by itself.
+    Python's resource tracker ignores it, removes the semaphores of the others, and ends by itself.
     """
     for number in (signal.SIGTERM, signal.SIGCONT):  # A stopped process dies when it goes on.
         with suppress(ProcessLookupError, PermissionError):

@@ -30,7 +30,7 @@ def find_rank(environ: Mapping[str, str]) -> World:
         # Launchers may set one of the two (Lightning sets no RANK): what is there must agree.
         if environ.get(name, str(value)).strip() != str(value):
             raise ConfigError(
-                f"torch.distributed says rank {world.rank} of {world.num_replicas}, and the environment says "
+                f"torch.distributed reports rank {world.rank} of {world.num_replicas}, and the environment has "
                 f"RANK={environ.get('RANK')}, WORLD_SIZE={environ.get('WORLD_SIZE')}. Which share is to be read? Pass "
                 f"world=World(rank=..., num_replicas=...), or make the two agree."
             )

@@ -139,7 +139,7 @@ class _Windows:
 
 
 def _keep_to_one_thread() -> None:
-    """Lets torch use one thread in a forked process: it would wait for ever for threads that were not forked."""
+    """Lets torch use one thread in a forked process: a fork has none of torch's other threads."""
     if _has_used_threads:
         torch.set_num_threads(1)
 

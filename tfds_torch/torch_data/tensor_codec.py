@@ -62,7 +62,7 @@ class _Pickler(ForkingPickler):
         self._packing, self._can_be_long = packing, buffers is not None
 
     def reducer_override(self, value: Any) -> Any:
-        """Returns what makes a tensor anew; pickle calls it for everything but plain values and containers."""
+        """Returns the call that rebuilds a tensor; pickle asks for everything but plain values and containers."""
         return self._reduce(value) if isinstance(value, Tensor) else NotImplemented
 
     def _reduce(self, tensor: Tensor) -> Any:
@@ -152,7 +152,7 @@ def _check_can_leave(tensor: Tensor) -> None:
         )
 
 
-def describe_full_memory(failed: str = "A batch cannot be handed over") -> str:
+def describe_full_memory(failed: str = "A batch cannot leave its worker") -> str:
     """Returns the message for shared memory that is full; `failed` is a clause."""
     try:
         found = os.statvfs("/dev/shm")  # noqa: S108

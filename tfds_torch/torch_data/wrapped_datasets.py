@@ -15,7 +15,7 @@ _Found = TypeVar("_Found")
 
 
 def unwrap(dataset: Any) -> Iterator[Any]:
-    """Yields a dataset and, from the outside in, what it reads from: its `reader`, and any dataset it has or lists."""
+    """Yields a dataset and, from the outside in, the layers it reads from: its `reader`, and datasets in it."""
     found: list[Any] = [dataset]
     seen: list[Any] = []
     while found:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{_PROGRAM}: {printable(str(error))}\n")
         return 2
     sys.argv[:] = arguments
-    if not getattr(sys.flags, "safe_path", False):  # Python 3.11 can be told to leave the path alone.
+    if not getattr(sys.flags, "safe_path", False):  # Python 3.11 has an option that leaves the path alone.
         sys.path[0] = os.path.dirname(os.path.realpath(script))
     _run(os.path.abspath(script))
     return 0
@@ -62,7 +62,7 @@ def _check_script(arguments: Sequence[str]) -> str:
         raise ConfigError(f"no script was given.\n{_USAGE}")
     script = arguments[0]
     if script.startswith("-"):
-        raise ConfigError(f"there is no option {script!r}; the script's own options follow the script.\n{_USAGE}")
+        raise ConfigError(f"{script!r} is not an option; the script's own options follow the script.\n{_USAGE}")
     if not os.path.isfile(script):
         raise ConfigError(f"there is no script {script!r} in {os.getcwd()}.")
     return script

@@ -7,12 +7,22 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch.utils.data
+
 from tfds_torch.errors import ConfigError
-from tfds_torch.integrations.timm.loader import EvaluationLoader, find_source, prepare_source
-from tfds_torch.integrations.timm.metrics import CURRENT, make_accuracy, make_average_meter, make_reduce_tensor
+from tfds_torch.integrations.timm.metrics import (
+    CURRENT,
+    EvaluationLoader,
+    make_accuracy,
+    make_average_meter,
+    make_reduce_tensor,
+)
 from tfds_torch.integrations.timm.reader import TfdsReader
-from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
+from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 TESTED_VERSION = "1.0.31"
 """Of timm."""
@@ -37,6 +47,7 @@ _PARAMETERS = {
     "AverageMeter": set(),
 }
 _MARK = "__tfds_torch__"
+_TIMEOUT_S = 60.0  # Of the comparison of ranks.
 
 
 def install() -> None:
@@ -149,3 +160,66 @@ def _make_create_loader(original: Callable[..., Any]) -> Callable[..., Any]:
         return EvaluationLoader(loader, plan, CURRENT) if is_padded else loader
 
     return create_loader
+
+
+def find_source(dataset: Any) -> TfdsReader | ImageDataset | None:
+    """Returns our reader or dataset within a dataset of timm's or another wrapper; None: there is none."""
+    return next((layer for layer in unwrap(dataset) if isinstance(layer, TfdsReader | ImageDataset)), None)
+
+
+def prepare_source(
+    dataset: Any, source: TfdsReader | ImageDataset, batch_size: int, is_training: bool, num_workers: int
+) -> tuple[EpochPlan, int]:
+    """Makes a dataset fit the loader that is going to read it; returns this rank's plan, and the workers to use.
+
+    Raises ConfigError where the loader and the dataset contradict each other, the ranks do, or this rank is alone.
+    """
+    if not isinstance(dataset, torch.utils.data.IterableDataset):
+        raise ConfigError(
+            f"{type(dataset).__name__} takes examples by number, and the TFDS dataset in it is a stream (timm's own "
+            f"TFDS reader is, too). Do without it: --aug-splits, for example, cannot be used."
+        )
+    if isinstance(source, TfdsReader):
+        num_workers = source.use_loader(batch_size, num_workers)
+        images = source.dataset
+    else:
+        images = source
+        _check_batch_size(images, batch_size, num_workers)
+    plan = images.plan()
+    if plan.world.num_replicas > 1 and not is_distributed() and images.world is None:
+        raise ConfigError(
+            f"This process is rank {plan.world.rank} of {plan.world.num_replicas}, and torch.distributed is not "
+            f"initialised: each rank would read its share only, and nothing would bring the results together. Start a "
+            f"script that does not use several ranks, such as timm's validate.py, without torchrun; else call "
+            f"torch.distributed.init_process_group() before create_loader()."
+        )
+    if is_training and not plan.is_training and plan.remainder is not Remainder.DROP:
+        raise ConfigError(
+            f"create_loader(is_training=True) drops a short last batch, and the dataset was made with "
+            f"is_training=False: all of its {plan.num_examples} examples are to be read. Use the same is_training for "
+            f"both."
+        )
+    if plan.is_training and not is_training and plan.num_batches * plan.global_batch_size > plan.num_valid:
+        raise ConfigError(
+            f"create_loader(is_training=False) is an evaluation, and the dataset was made with is_training=True: it "
+            f"would deliver some of its {plan.num_examples} examples twice. Use the same is_training for both."
+        )
+    images.parser.read_mode(plan.world.at_worker(0, max(1, num_workers)))
+    if is_distributed():
+        check_ranks(images.parser, images.find_rank, _TIMEOUT_S, {"num_workers": num_workers})
+    return plan, num_workers
+
+
+def _check_batch_size(images: ImageDataset, batch_size: int, num_workers: int) -> None:
+    planned = images.parser.batch_size
+    if planned is not None and planned != batch_size:
+        raise ConfigError(
+            f"create_loader(batch_size={batch_size}) contradicts the dataset, which plans batches of {planned}. Use "
+            f"the same batch_size for the parser and the loader."
+        )
+    num_replicas = images.find_rank().num_replicas
+    if planned is None and (num_workers > 1 or num_replicas > 1):
+        raise ConfigError(
+            f"Evaluation with {num_workers} workers on {num_replicas} rank(s) needs a parser with "
+            f"batch_size={batch_size}: a worker must know which batches are its own."
+        )

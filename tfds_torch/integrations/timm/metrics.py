@@ -1,4 +1,4 @@
-"""timm's distributed evaluation, exact: padding weighs nothing, and a short last batch weighs what it holds.
+"""Makes timm's distributed evaluation exact: padding weighs nothing, and a short last batch weighs its examples.
 
 timm's train.py evaluates like this: on every batch `accuracy` and a mean loss; `reduce_tensor(x, num_replicas)` of
 each, the mean over the ranks; `AverageMeter.update(x, batch_size)`, the mean over the batches. Only the last batch of
@@ -9,7 +9,7 @@ the device, and are timm's own for every other batch.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,3 +111,31 @@ def make_average_meter(original: Any, current: CurrentBatch) -> Any:
             super().update(val, n)
 
     return AverageMeter
+
+
+class EvaluationLoader:
+    """A loader that tells `current` which padded batch is being evaluated; all else is the loader's own."""
+
+    def __init__(self, loader: Any, plan: EpochPlan, current: CurrentBatch) -> None:
+        own = {"_loader": loader, "_plan": plan, "_current": current}
+        self.__dict__.update(own)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self._loader):
+            padded = find_padding(self._plan, number)
+            self._current.padded = padded
+            try:
+                yield batch
+            finally:  # Also when the loop over it is left.
+                self._current.leave(padded)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._loader, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_loader", "_plan", "_current"):  # While it is being copied or unpickled.
+            raise AttributeError(name)
+        return getattr(self._loader, name)

@@ -64,7 +64,7 @@ class TfdsReader:
         read = ReadOptions(shuffle_buffer=arguments["shuffle_size"]) if "shuffle_size" in arguments else ReadOptions()
         batch_size = arguments.get("batch_size")
         if batch_size == 1 and not arguments.get("is_training"):
-            batch_size = None  # timm's default, which its validate.py leaves as it is: nothing was said.
+            batch_size = None  # timm's default, which its validate.py leaves as it is.
         ours = {_OURS[key]: value for key, value in arguments.items() if key in _OURS}
         if not ours.get("class_map", True):
             del ours["class_map"]
@@ -106,7 +106,7 @@ class TfdsReader:
         self.dataset.set_epoch(count)
 
     def set_loader_cfg(self, num_workers: int | None = None) -> None:
-        """Is told by timm's `create_loader` how many workers there will be; 0 is this process."""
+        """Takes the number of workers from timm's `create_loader`; 0 is this process."""
         if num_workers is None:
             return
         self.num_workers = max(1, num_workers)
@@ -177,7 +177,7 @@ def delivered_order(parser: ParserTfds, num_workers: int) -> list[int]:
 
 
 def _check(arguments: dict[str, Any]) -> None:
-    """Refuses arguments that do not exist, or that ask for what a TFDS stream does not do here."""
+    """Refuses arguments that do not exist, or that a TFDS stream does not support here."""
     known = (*_OURS, *_OTHERS)
     for key in arguments:
         if key not in known:

@@ -1,0 +1,95 @@
+"""Every loader over an ImageDataset, restored at every step, in other worlds too, gives the uninterrupted tail."""
+
+from typing import Any
+
+import pytest
+from grids.fleet import Fleet
+
+from torch_data.batched import BatchedSetup, Shade
+from torch_data.resuming import make_setup, run_conformance
+
+slow, campaign = pytest.mark.slow, pytest.mark.campaign
+
+
+def case(name: str, kind: str, arguments: dict[str, Any], changes: dict[str, Any], *marks: Any, epochs: int = 1) -> Any:
+    """A loader of a kind, by the arguments of `make_setup`; `changes` make the setup of the loaders that resume."""
+    return pytest.param(kind, arguments, changes, epochs, id=f"{kind}, {name}", marks=marks)
+
+
+TWO, PERSISTENT = {"num_workers": 2}, {"num_workers": 2, "persistent": True}
+AHEAD = {"loader_arguments": {"device": "cpu"}}
+SNAPSHOTS = {"loader_arguments": {"snapshot_every_n_steps": 3}}
+EVALUATION = {"is_training": False, "remainder": "pad"}
+WHOLE = {"kind": BatchedSetup, "preprocess": Shade(size=(8, 6), scale=(0.3, 1.0))}
+
+LOADER = [
+    case("no workers, ahead on the device", "loader", AHEAD, {}),
+    case("persistent workers -> more", "loader", PERSISTENT, {"num_workers": 3}, slow, epochs=2),
+    case("ahead", "loader", PERSISTENT | AHEAD, {"persistent": False}, slow, epochs=2),
+    case("2x2 -> 1x3", "loader", TWO | {"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}, slow, epochs=2),
+    case("examples, persistent", "loader", PERSISTENT | {"mode": "examples"}, {}, slow, epochs=2),
+    case("fork server", "loader", PERSISTENT, {"method": "forkserver", "num_workers": 1}, slow, epochs=2),
+    case("a short last batch", "loader", TWO | {"is_training": False}, {}, slow, epochs=2),
+    case("no workers, other ranks", "loader", {}, {"num_replicas": 3}, campaign, epochs=2),
+    case("no time limit", "loader", {"loader_arguments": {"timeout_s": None}}, {}, campaign, epochs=2),
+    case("workers -> one", "loader", {"num_workers": 3}, {"num_workers": 1}, campaign, epochs=2),
+    case("files", "loader", TWO | {"mode": "files"}, {}, campaign, epochs=2),
+    case("spawn", "loader", {"num_workers": 1}, {"method": "spawn", "persistent": True}, campaign, epochs=2),
+    case("evaluation", "loader", EVALUATION, {"num_replicas": 2}, campaign, epochs=2),
+    case("dropping", "loader", {"remainder": "drop"}, {"num_replicas": 2}, campaign, epochs=2),
+]
+DATASET = [
+    case("other ranks", "uncounted", {}, {"num_replicas": 3}),
+    case("workers -> more workers", "plain", TWO, {"num_workers": 3}, slow, epochs=2),
+    case("stream", "uncounted", {"mode": "examples"}, {}),
+    case("2x2 -> 1x3", "plain", TWO | {"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}, slow, epochs=2),
+    case("workers, files", "plain", TWO | {"mode": "files"}, {}, slow, epochs=2),
+    case("fork server", "plain", PERSISTENT, {"method": "forkserver", "num_workers": 1}, slow, epochs=2),
+    case("evaluation", "uncounted", EVALUATION, {"num_replicas": 2}, slow, epochs=2),
+    case("repeats", "uncounted", {"repeats": 2}, {"num_replicas": 2}, slow, epochs=2),
+    case("dropping", "uncounted", {"remainder": "drop"}, {"num_replicas": 2}, slow, epochs=2),
+    case("persistent -> fewer", "plain", PERSISTENT | {"num_workers": 3}, {"num_workers": 1}, campaign, epochs=2),
+    case("examples, persistent", "plain", PERSISTENT | {"mode": "examples"}, {}, campaign, epochs=2),
+    case("a short last batch", "uncounted", {"is_training": False}, {}, campaign, epochs=2),
+]
+STATEFUL = [
+    case("no workers", "stateful", {}, {}, epochs=2),
+    case("one worker", "stateful", {"num_workers": 1, "persistent": True}, {}),
+    case("snapshots", "stateful", {"global_batch": 6} | SNAPSHOTS, {}, slow, epochs=2),
+    case("two workers", "stateful", TWO, {}, campaign),
+    case("two persistent workers", "stateful", PERSISTENT, {}, slow),
+    case("two workers, snapshots", "stateful", TWO | {"global_batch": 12} | SNAPSHOTS, {}, slow),
+    case("files", "stateful", TWO | {"mode": "files"}, {}, slow),
+    case("examples", "stateful", PERSISTENT | {"mode": "examples"}, {}, campaign),
+    case("within a batch", "samples", {"global_batch": 4, "split": "train[:10]"}, {}),
+    case("within a batch, workers", "samples", PERSISTENT | {"global_batch": 4, "split": "train[:6]"}, {}, slow),
+    case("free of workers, more", "freed", TWO, {"num_workers": 3}),
+    case("free of workers, fewer", "freed", {"num_workers": 3}, {"num_workers": 1}, slow),
+    case("free of one worker", "freed", {"num_workers": 1}, TWO, campaign),
+]
+WHOLE_BATCHES = [
+    case("whole, other ranks", "uncounted", WHOLE, {"num_replicas": 3}),
+    case("whole, no workers", "stateful", WHOLE, {}),
+    case("whole, workers -> more workers", "plain", WHOLE | {"num_workers": 1}, {"num_workers": 3}, slow),
+    case("whole, two workers", "stateful", WHOLE | TWO, {}, slow),
+    case("whole, free of workers", "freed", WHOLE | TWO, {"num_workers": 3}, slow),
+    case("whole, files", "plain", WHOLE | TWO | {"mode": "files"}, {}, slow),
+    case("whole, evaluation", "uncounted", WHOLE | EVALUATION, {"num_replicas": 2}, slow, epochs=2),
+    case("whole, without preprocess", "uncounted", WHOLE | {"preprocess": None}, {}, slow, epochs=2),
+    case("whole, one worker", "stateful", WHOLE | {"num_workers": 1, "persistent": True}, {}, campaign),
+    case(
+        "whole, 2x2 -> 1x3", "plain", WHOLE | TWO | {"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}, campaign
+    ),
+    case("whole, stream", "uncounted", WHOLE | {"mode": "examples"}, {}, campaign, epochs=2),
+    case("whole, a short last batch", "uncounted", WHOLE | {"is_training": False}, {}, campaign, epochs=2),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "changes", "num_epochs"), [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES])
+def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
+    kind: str, arguments: dict[str, Any], changes: dict[str, Any], num_epochs: int, fleet: Fleet, numbered_root: str
+) -> None:
+    setup = make_setup(numbered_root, **arguments)
+    (num_tails,) = fleet.call(run_conformance, kind, setup, changes, num_epochs, reads=setup.reads, deadline_s=280)
+    num_steps = setup.dataset().plan().num_batches * (setup.batch_size if kind == "samples" else 1)
+    assert num_tails == 2 * (1 + num_epochs * (num_steps + 1))
