@@ -49,11 +49,7 @@ def read_epochs(_: Place, root: str, num_workers: int, is_persistent: bool) -> d
 def test_stats_count_damaged_examples_whose_places_were_taken(
     num_workers: int, is_persistent: bool, fleet: Fleet, damaged_root: str
 ) -> None:
-    (found,) = fleet.call(
-        *(read_epochs, damaged_root, num_workers, is_persistent),
-        reads=not num_workers,
-        deadline_s=120,
-    )
+    (found,) = fleet.call(read_epochs, damaged_root, num_workers, is_persistent, deadline_s=120)
     assert found["sizes"] == [[4] * 4] * 2
     assert found["first"] == sorted(TAKEN)
     assert found["counts"] == [2 * len(DAMAGED)] * 2

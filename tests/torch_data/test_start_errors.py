@@ -16,7 +16,7 @@ from tfds_torch import ImageDataset, IndexedImageDataset, ParserTfds, create_loa
 from tfds_torch.errors import ConfigError
 from torch_data.loader_datasets import Squares
 
-METHODS = ["spawn", "forkserver"]
+METHODS = ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
 
 
 class Chain:

@@ -103,11 +103,11 @@ def test_an_exception_of_worker_init_fn_is_a_worker_error_that_names_it(method: 
 
 
 @pytest.mark.parametrize("method", MANY_METHODS)
-@pytest.mark.parametrize("kind", user_code.KINDS)
+@pytest.mark.parametrize("kind", user_code.BATCHES)
 def test_a_collate_function_may_return_whatever_can_be_pickled(kind: str, method: str, numbered_root: str) -> None:
     with make_loader(numbered_root, method, collate_fn=user_code.Collate(kind)) as loader:
         batches = list(loader)
         plan = loader.dataset.plan()
-    planned = [user_code.batch_of(kind, plan.batch(0, number).index.tolist()) for number in range(plan.num_batches)]
+    planned = [user_code.BATCHES[kind](plan.batch(0, number).index.tolist()) for number in range(plan.num_batches)]
     assert len(batches) == len(planned)
     assert all(map(user_code.are_equal, batches, planned))

@@ -4,7 +4,7 @@ import datetime
 import os
 import random
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,39 +57,22 @@ class Collate:
     kind: str
 
     def __call__(self, rows: Sequence[Any]) -> Any:
-        return batch_of(self.kind, [int(label) for label, _ in rows])
+        return BATCHES[self.kind]([int(label) for label, _ in rows])
 
 
-def batch_of(kind: str, labels: list[int]) -> Any:
-    """Returns a batch of a kind, of examples with these labels."""
-    large = {label: bytes(100_000) for label in labels}
-    kinds = {
-        "own type": lambda: Drawn(torch.tensor(labels), {"at": datetime.date(2020, 1, 2), "of": frozenset(labels)}),
-        "set": lambda: set(labels),
-        "named tuple": lambda: Named(labels, tuple(labels)),
-        "nested": lambda: {"a": [torch.tensor(labels), ("text", None)], 3: complex(1, labels[0])},
-        "image": lambda: Image.new("L", (3, 2), labels[0]),
-        "structured": lambda: np.array([(label, 0.5) for label in labels], [("label", "i8"), ("weight", "f4")]),
-        "objects": lambda: np.array([slice(0, label) for label in labels], object),
-        "none": lambda: None,
-        "large": lambda: large,
-        "large tensor": lambda: torch.full((500_000,), labels[0]),
-    }
-    return kinds[kind]()
-
-
-KINDS = (
-    "own type",
-    "set",
-    "named tuple",
-    "nested",
-    "image",
-    "structured",
-    "objects",
-    "none",
-    "large",
-    "large tensor",
-)
+BATCHES: dict[str, Callable[[list[int]], Any]] = {
+    "own type": lambda labels: Drawn(torch.tensor(labels), {"at": datetime.date(2020, 1, 2), "of": frozenset(labels)}),
+    "set": set,
+    "named tuple": lambda labels: Named(labels, tuple(labels)),
+    "nested": lambda labels: {"a": [torch.tensor(labels), ("text", None)], 3: complex(1, labels[0])},
+    "image": lambda labels: Image.new("L", (3, 2), labels[0]),
+    "structured": lambda labels: np.array([(label, 0.5) for label in labels], [("label", "i8"), ("weight", "f4")]),
+    "objects": lambda labels: np.array([slice(0, label) for label in labels], object),
+    "none": lambda labels: None,
+    "large": lambda labels: {label: bytes(100_000) for label in labels},
+    "large tensor": lambda labels: torch.full((500_000,), labels[0]),
+}
+"""Kind -> a batch of examples with these labels."""
 
 
 def are_equal(one: Any, other: Any) -> bool:
