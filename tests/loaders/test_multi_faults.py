@@ -126,12 +126,21 @@ def test_an_item_that_is_missing_is_a_worker_error(
         list(MultiLoader(sources.numbers, 2, transport=transport, timeout_s=60.0, start_method="fork"))
 
 
-def test_bytes_that_are_no_message_are_a_worker_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff" * 100, "sent a message of kind 255 with "),
+        (bytes(48) + (1 << 48).to_bytes(8, "little"), "sent a message of kind 0 with 281,474,976,710,656 bytes"),
+    ],
+)
+def test_bytes_that_are_no_message_are_a_worker_error(
+    content: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def babble(self: Any, message: Message) -> None:
-        os.write(self._connection.fileno(), b"\xff" * 100)
+        os.write(self._connection.fileno(), content)
 
     monkeypatch.setattr(PipeSender, "send", babble)
-    with pytest.raises(WorkerError, match=r"^Worker 0 \(pid \d+\) sent a message of kind 255 with "):
+    with pytest.raises(WorkerError, match=rf"^Worker 0 \(pid \d+\) {said}"):
         next(iter(MultiLoader(sources.numbers, 1, start_method="fork", timeout_s=60.0)))
 
 
