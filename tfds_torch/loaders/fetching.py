@@ -12,6 +12,7 @@ from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.loaders.feed_options import FeedOptions
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.one_thread import close_iterator
 
 
 class IterableReader:
@@ -32,9 +33,7 @@ class IterableReader:
 
     def close(self) -> None:
         """Closes a generator that is not at its end."""
-        close = getattr(self._pass, "close", None)
-        if close is not None:
-            close()
+        close_iterator(self._pass)
 
 
 Fetch = Callable[[int, int], Any] | IterableReader

@@ -13,6 +13,7 @@ from tfds_torch.loaders.transport import END, FAILURE, Message, ProtocolError
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.plan.cursor import Position
 from tfds_torch.runtime.metrics import LoaderMetrics
+from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.runtime.worker_faults import WorkerFaults
 
 _LOOK_S = 0.2
@@ -220,10 +221,8 @@ class LoaderIteration(Iterator[Any]):
         if batches is None:
             return
         self._metrics.note_iteration()
-        close = getattr(batches, "close", None)
         try:
-            if close is not None:
-                close()
+            close_iterator(batches)
         finally:
             self._on_end(can_go_on)
 

@@ -22,6 +22,7 @@ from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import (
@@ -197,9 +198,7 @@ class _Iteration:
         except Exception as error:
             self._fail(Failure.of(error))
         finally:
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
+            close_iterator(items)
 
     def _seed(self) -> None:
         """Seeds `random`, `numpy.random` and, where it is imported, torch."""
@@ -264,9 +263,7 @@ class CountedItems(Iterator[WorkerBatch]):
 
     def close(self) -> None:
         """Ends the iteration."""
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
+        close_iterator(self._items)
 
 
 class BatchMemory:

@@ -45,6 +45,11 @@ class OneThreadIterator(Iterator[T]):
 
     def close(self) -> None:
         """Ends the iteration, if the items can be closed."""
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
+        close_iterator(self._items)
+
+
+def close_iterator(items: object) -> None:
+    """Closes an iterator that can be closed, as a generator can."""
+    close = getattr(items, "close", None)
+    if close is not None:
+        close()

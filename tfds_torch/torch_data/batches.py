@@ -18,6 +18,7 @@ from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
 from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.torch_data.nested import count_examples
 
 Function = Callable[[Any], Any]
@@ -94,9 +95,7 @@ def collate_items(
             metrics.add("collate", time.monotonic() - fetched_at)
             yield WorkerBatch(batch, count_examples(batch) if batch_size is None else len(rows))
     finally:
-        close = getattr(items, "close", None)
-        if close is not None:
-            close()
+        close_iterator(items)
 
 
 def take_batches(

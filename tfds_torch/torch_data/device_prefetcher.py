@@ -10,6 +10,7 @@ import torch
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.torch_data.device_copy import CudaCopy, DeviceCopy, StageTimes, find_device
 from tfds_torch.torch_data.nested import with_tensors
 from tfds_torch.torch_data.normalization import Normalization
@@ -169,9 +170,7 @@ class _Iteration(Iterator[Any]):
 
     def _close_source(self) -> None:
         source, self._source = self._source, None
-        close = getattr(source, "close", None)
-        if close is not None:
-            close()
+        close_iterator(source)
 
     def __del__(self) -> None:
         self.close()
