@@ -131,6 +131,7 @@ def test_an_item_that_is_missing_is_a_worker_error(
     [
         (b"\xff" * 100, "sent a message of kind 255 with "),
         (bytes(48) + (1 << 48).to_bytes(8, "little"), "sent a message of kind 0 with 281,474,976,710,656 bytes"),
+        (bytes(40) + b"\xff" * 4 + bytes(4) + (8).to_bytes(8, "little") + bytes(8), "sent error: unpack_from requires"),
     ],
 )
 def test_bytes_that_are_no_message_are_a_worker_error(

@@ -64,7 +64,7 @@ def refusing_malformed() -> Iterator[None]:
     """Turns what fails while a message is read into a ProtocolError: no reader checks all that its sender has."""
     try:
         yield
-    except ProtocolError:
+    except (ProtocolError, MemoryError):
         raise
     except Exception as error:
         raise ProtocolError(f"{type(error).__name__}: {error}") from None
@@ -148,7 +148,8 @@ class PipeTransport:
         message = reader.read()
         if message is None:
             return None
-        numbers, frames = _unpack(message)
+        with refusing_malformed():
+            numbers, frames = _unpack(message)
         # All slots first: none is free before the whole item is decoded, or dropped.
         received = {slot: self._slots.receive(slot) for slot in numbers} if self._slots is not None else {}
         try:
