@@ -13,7 +13,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -92,53 +92,51 @@ def checksum(content: bytes) -> Part:
 
 
 def encode_ids(ids: Sequence[str] | None) -> tuple[bytes, bytes] | None:
-    """Returns where each id ends, uint64 [n], and the ids end to end, as UTF-8; None: there are none."""
+    """Returns where each id ends, uint64 [n], and the ids end to end, as UTF-8; None: samples have no ids."""
     if ids is None:
         return None
     encoded = [id.encode("utf-8", "surrogateescape") for id in ids]
     return np.cumsum([len(id) for id in encoded], dtype="<u8").tobytes(), b"".join(encoded)
 
 
-@dataclass(frozen=True)
-class Tail:
-    """The end of a manifest."""
+class Tail(NamedTuple):
+    """The end of a manifest, in the order in which it is written; `text` is the facts."""
 
+    version: int
     text_bytes: int
     num_bytes: int
     text_crc: int
     head_crc: int
-    version: int = PAYLOADS
 
 
 def encode_body(facts: Facts, id_stops: bytes, ids: bytes, checksums: bytes) -> tuple[bytes, Tail]:
     """Returns a manifest as it is written but for its tail, and what stands there, the head's CRC32C being 0."""
     text = json.dumps(asdict(facts)).encode()
     body = b"".join([HEAD_MAGIC, id_stops, ids, checksums, text])
-    return body, Tail(len(text), len(body) + TAIL_BYTES, google_crc32c.value(text), 0)
+    return body, Tail(PAYLOADS, len(text), len(body) + TAIL_BYTES, google_crc32c.value(text), 0)
 
 
 def encode_tail(tail: Tail) -> bytes:
     """Returns a tail as it is written."""
-    numbers = (TAIL_MAGIC, tail.version, tail.text_bytes, tail.num_bytes, tail.text_crc, tail.head_crc)
-    return _TAIL.pack(*numbers, google_crc32c.value(_TAIL.pack(*numbers, 0)))
+    return _TAIL.pack(TAIL_MAGIC, *tail, google_crc32c.value(_TAIL.pack(TAIL_MAGIC, *tail, 0)))
 
 
 def read_tail(tail: bytes) -> Tail | None:
-    """Returns the tail that the bytes before the table are; None: they are none."""
+    """Returns the tail in the bytes before the table; None: they are not one."""
     if len(tail) < TAIL_BYTES or not tail.startswith(TAIL_MAGIC):
         return None
-    *numbers, crc = _TAIL.unpack(tail)
-    if crc != google_crc32c.value(_TAIL.pack(*numbers, 0)):
+    magic, *numbers, crc = _TAIL.unpack(tail)
+    if crc != google_crc32c.value(_TAIL.pack(magic, *numbers, 0)):
         raise ValueError("the manifest's tail does not have its checksum")
-    _, version, text_bytes, num_bytes, text_crc, head_crc = numbers
-    if version not in (PAGES, PAYLOADS):
+    found = Tail(*numbers)
+    if found.version not in (PAGES, PAYLOADS):
         raise ValueError(
-            f"its manifest is of version {version}, and this package reads versions {PAGES} and {PAYLOADS} (a later "
-            f"one may read it)"
+            f"its manifest is of version {found.version}, and this package reads versions {PAGES} and {PAYLOADS} (a "
+            f"later one may read it)"
         )
-    if text_bytes > LARGEST_FACTS or text_bytes + TAIL_BYTES + len(HEAD_MAGIC) > num_bytes:
-        raise ValueError(f"its manifest says that it holds {text_bytes} bytes of facts")
-    return Tail(text_bytes, num_bytes, text_crc, head_crc, version)
+    if found.text_bytes > min(LARGEST_FACTS, found.num_bytes - TAIL_BYTES - len(HEAD_MAGIC)):
+        raise ValueError(f"its manifest cannot hold {found.text_bytes} bytes of facts")
+    return found
 
 
 def read_facts(text: bytes, tail: Tail) -> Facts:
@@ -189,6 +187,6 @@ def _check_facts(values: Any, version: int) -> Facts:
 
 
 def _check_count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+    if not isinstance(value, int) or value < 0:
         raise ValueError(f"{quoted(value)} is not a count")
     return value

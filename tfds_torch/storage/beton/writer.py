@@ -4,7 +4,6 @@ import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -249,7 +248,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         head = encode_head(self.fields, layout, table_at)
         self._file.write(metadata, layout.metadata_at)
         self._file.write(body, manifest_at)
-        self._file.write(encode_tail(replace(tail, head_crc=checksum(head)[1])) + allocations, table_at - TAIL_BYTES)
+        self._file.write(encode_tail(tail._replace(head_crc=checksum(head)[1])) + allocations, table_at - TAIL_BYTES)
         self._file.write(head, 0)
         self._file.commit()
         return facts
