@@ -84,7 +84,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="measured epochs of each (%(default)s); one in sample, jpeg_eval and scale",
     )
     parser.add_argument(
-        "--photos", type=int, default=4096, metavar="N", help="photos of an epoch; all else goes with it (%(default)s)"
+        "--photos", type=int, default=4096, metavar="N", help="photos of an epoch; other sizes follow (%(default)s)"
     )
     parser.add_argument("--batch-size", type=int, default=128, metavar="B", help="(%(default)s)")
     parser.add_argument("--workers", type=int, default=2, metavar="W", help="loader processes of each (%(default)s)")

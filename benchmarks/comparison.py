@@ -93,9 +93,10 @@ def compare(comparison: Comparison, run: Run, folder: Path | None = None) -> Tab
         {peer.name: outcomes[peer.name].samples() if peer in ready else {} for peer in peers},
         {peer.name: peer.title for peer in peers},
         missing,
+        **vars(settings),
+        num_examples=num_examples,
     )
-    note = table.note.format(**vars(settings), num_examples=num_examples)
-    return replace(table, note=note, rows=[_with_epochs(row, outcomes.get(row.name)) for row in table.rows])
+    return replace(table, rows=[_with_epochs(row, outcomes.get(row.name)) for row in table.rows])
 
 
 def take_turns(

@@ -61,14 +61,14 @@ PNG32 = Comparison(_WHOLE_BATCHES, dataset="cifar10", num_for_a_photo=PNGS_FOR_A
 
 IMPORTS = Table(
     "imports",
-    "what an import alone takes",
+    "the time of an import alone",
     "In a fresh process that has imported nothing else, in the same run.",
     "module",
     [Column("import_s", "import, s", "{:.2f}")],
 )
 BEYOND = Table(
     "beyond",
-    "what this package adds to that",
+    "what this package adds to the import",
     f"From the start of the process to the first batch beyond an import of {_IMPORTED}; and of every worker up to "
     f"{EIGHT}, memory beyond the {_BATCHES_OF_A_WORKER} batches that it holds.",
     "competitor",
@@ -91,7 +91,7 @@ def measure_memory(run: Run) -> Iterator[Table]:
 
 
 def beyond(table: Table, imports: Table, num_workers: int, batch_size: int) -> Table:
-    """Returns what is made of the figures of the suite `memory`; None where one of them is not there."""
+    """Returns the table of differences between figures of the suite `memory`; None where a figure is missing."""
     start, imported = table.spread(OURS, START.key), imports.spread(_IMPORTED, "import_s")
     few, eight = table.spread(OURS, "memory_mb"), table.spread(OURS_8, "memory_mb")
     held_mb = _BATCHES_OF_A_WORKER * batch_size * math.prod(IMAGE_SHAPE) / 1e6
@@ -184,7 +184,7 @@ def _notebook(mode: str) -> Comparison:
         mode,
         f"the second loader of a process, read mode {mode}",
         "Whole batches of photographs, with the work of the suite `jpeg`. Both processes take turns, epoch by epoch; a "
-        "warm-up epoch is not counted, but its first batch is told: it contains the start of the workers.",
+        "warm-up epoch is not counted, except for its first batch, which contains the start of the workers.",
         "process",
         [
             SPEED,

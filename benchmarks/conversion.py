@@ -212,7 +212,7 @@ def _convert_in_place(source: Path, target: Path, file_format: str, stamp: Any) 
 
 
 def _describe_source(source: Path) -> dict[str, list[int]]:
-    """Returns what tells one state of the shards from another: file name -> size in bytes, time of change in ns."""
+    """Returns file name -> [size in bytes, time of change in ns] of the shards: it differs when they change."""
     found = {shard.name: shard.stat() for shard in sorted(source.glob("*.tfrecord-*"))}
     return {name: [status.st_size, status.st_mtime_ns] for name, status in found.items()}
 

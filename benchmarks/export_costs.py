@@ -13,7 +13,6 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -146,8 +145,9 @@ def measure_beton(run: Run) -> Iterator[Table]:
             ours = partial(writers.export_beton, source, str(target), mode, num_photos)
             theirs = partial(writers.write_with_ffcv, tars, str(target), mode, num_photos)
             titled = {OURS: ("tfds_torch", ours), FFCV: (f"FFCV, {'raw' if mode == 'raw' else 'jpg'}", theirs)}
-            filled = _write_in_turns(table, run, titled, num_photos, target, run.settings.num_repeats)
-        yield replace(filled, note=table.note.format(num_photos=num_photos))
+            yield _write_in_turns(
+                table, run, titled, num_photos, target, run.settings.num_repeats, num_photos=num_photos
+            )
 
 
 def measure_tars(table: Table, run: Run, tars: Path, folder: Path) -> Table:
@@ -172,11 +172,18 @@ def measure_tars(table: Table, run: Run, tars: Path, folder: Path) -> Table:
         CP_SYNCED: ("cp, fsync of each file", partial(writers.copy, source, place, True)),
         SHARD_WRITER: ("WebDataset's ShardWriter", partial(writers.write_with_webdataset, str(tars), place)),
     }
-    filled = _write_in_turns(
-        table, run, titled, megabytes, target, settings.num_repeats * _TURNS_FOR_A_REPEAT, num_warm_ups=1
+    return _write_in_turns(
+        table,
+        run,
+        titled,
+        megabytes,
+        target,
+        settings.num_repeats * _TURNS_FOR_A_REPEAT,
+        num_warm_ups=1,
+        num_photos=settings.num_photos,
+        megabytes=megabytes,
+        num_shards=num_shards,
     )
-    note = table.note.format(num_photos=settings.num_photos, megabytes=megabytes, num_shards=num_shards)
-    return replace(filled, note=note)
 
 
 def _write_in_turns(
@@ -187,6 +194,7 @@ def _write_in_turns(
     target: Path,
     num_turns: int,
     num_warm_ups: int = 0,
+    **in_note: float,
 ) -> Table:
     """Lets each writer write an amount of something, turn by turn; one that fails takes no further turn."""
     samples: dict[str, dict[str, list[float]]] = {name: {"per_s": [], "cpu_s": []} for name in titled}
@@ -206,7 +214,7 @@ def _write_in_turns(
             if turn > 0:
                 samples[name]["per_s"].append(amount / took_s)
                 samples[name]["cpu_s"].append(cpu_s)
-    return table.fill(samples, {name: title for name, (title, _) in titled.items()}, missing)
+    return table.fill(samples, {name: title for name, (title, _) in titled.items()}, missing, **in_note)
 
 
 def measure_memory(run: Run, folder: Path) -> Table:
@@ -229,7 +237,7 @@ def measure_memory(run: Run, folder: Path) -> Table:
 
 
 def measure_indexing(run: Run, folder: Path) -> Table:
-    """Times this package and tarfile at all members of a tar file, and opening it again."""
+    """Times this package and tarfile: all members of a tar file, and opening it again."""
     num_members = max(2, _MEMBERS * run.settings.num_photos // _FULL_PHOTOS // 2 * 2)
     samples: list[tuple[str, dict[str, float | None]]] = []
     titles: dict[str, str] = {}
@@ -248,7 +256,7 @@ def measure_indexing(run: Run, folder: Path) -> Table:
             visit_s = subprocess_call.call(visit_members, str(path))
             samples.append((f"tarfile_{size}", {"index_s": visit_s, "open_ms": None}))
         path.unlink()
-    return replace(INDEXING.fill(collect(samples), titles), note=INDEXING.note.format(num_members=num_members))
+    return INDEXING.fill(collect(samples), titles, num_members=num_members)
 
 
 def write_empty(path: Path, num_samples: int, image_bytes: int) -> None:

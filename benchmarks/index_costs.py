@@ -5,7 +5,6 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,8 +89,7 @@ def measure_building(run: Run) -> Table:
                     samples.append(
                         (name, measure_index(instructions, dataset, folder / "cache", is_cold=kind == "cold"))
                     )
-    table = BUILDING.fill(collect(samples), titles)
-    return replace(table, note=table.note.format(num_shards=settings.num_shards))
+    return BUILDING.fill(collect(samples), titles, num_shards=settings.num_shards)
 
 
 def measure_index(
@@ -210,7 +208,7 @@ def measure_locality(run: Run) -> Table:
             "in_a_batch": [num_places(num_examples, 128, blocks)],
             "in_a_window": [num_places(num_examples, 8192, blocks)],
         }
-    return replace(LOCALITY, note=LOCALITY.note.format(num_examples=num_examples)).fill(samples)
+    return LOCALITY.fill(samples, num_examples=num_examples)
 
 
 def num_places(num_examples: int, num_consecutive: int, blocks: BlockShuffle | None = None) -> float:

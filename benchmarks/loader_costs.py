@@ -1,11 +1,11 @@
-"""The suites `ready`, `feeder` and `multi`: what loaders cost that have little or nothing to read.
+"""The suites `ready`, `feeder` and `multi`: the cost of loaders that have little or nothing to read.
 
 `ready`: torch's DataLoader is inside of the Loader. Without workers the Loader adds its watchdog, metrics and state;
 with workers, a batch lies in memory that both processes see, where torch sends a file descriptor for every tensor.
 `feeder`: a chunk goes through two queues and three threads: the one that fetched it, the one that makes batches, and
 the loop's. Chunks of other sizes than a batch's are joined, which copies every row once. `multi`: of small images,
-handing over is all of the work: arrays are copied once, into shared memory, where WebDataset pickles, sends and
-unpickles them. Of photographs, decoding is nearly all of it; torch resizes faster than what there is without it.
+the transfer is all of the work: arrays are copied once, into shared memory, where WebDataset pickles, sends and
+unpickles them. Of photographs, decoding is nearly all of the work; torch resizes faster than Pillow.
 """
 
 import time
@@ -29,7 +29,7 @@ WORKER_COUNTS = (0, 1, 2)
 
 BATCH_SIZE = 256
 SMALL, IMAGES = (8,), (3, 32, 32)
-"""Shapes of a row: what is left is overhead; and 786 kB a batch."""
+"""Shapes of a row: so small that overhead remains; and 786 kB a batch."""
 CASES = ((256, SMALL), (100, SMALL), (100, IMAGES))
 """Rows of a chunk, and their shape: as many as a batch has, and others, which are joined."""
 CUTS = ((1, BATCH_SIZE), (4096, 1))
@@ -68,7 +68,7 @@ FEED = Table(
 CUT = Table(
     "cut",
     "rebatching",
-    "All chunks of int64 rows are there before the first batch is taken; no threads.",
+    "All chunks of int64 rows wait before the first batch is taken; no threads.",
     "rows",
     [
         Column("few_ns", f"time of a row, {_FEW:,} rows, ns"),
@@ -96,7 +96,7 @@ PHOTOS = _turns("photos", "photographs a second", "examples/s")
 WORKERS = Table(
     "memory",
     "memory of a worker",
-    "Resident memory of a spawned worker that reads photographs, after three epochs, without what it shares.",
+    "Resident memory of a spawned worker that reads photographs, after three epochs, without shared memory.",
     "process",
     [Column("mebibytes", "MiB")],
 )

@@ -76,7 +76,7 @@ def can_drop() -> bool:
 
 
 def drop_from_page_cache(paths: Iterable[str | os.PathLike[str]]) -> None:
-    """Writes files to their disk and lets the system forget what it holds of them: the next reads come from the disk.
+    """Writes files to their disk and drops them from the page cache: the next reads come from the disk.
 
     The disk itself, or the machine below a virtual one, may still hold them.
 

@@ -1,6 +1,6 @@
-"""The suite `state`: what a state costs, how long it takes from there to the first batch, and what is read for it.
+"""The suite `state`: the cost of a state, and the time and the reads from there to the first batch.
 
-`index` reads the batch and what is fetched ahead of the next ones; a stream first fills its shuffle buffer, which holds
+`index` reads the batch and fetches the next ones ahead; a stream first fills its shuffle buffer, which holds
 all photographs of the usual size of this suite, so that its position does not show.
 """
 
@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -78,11 +77,11 @@ def measure_state(run: Run) -> Iterator[Table]:
         run.show_progress(f"resuming, {len(samples)} of {num_all}")
     names = [(mode, position) for mode in MODES for position in POSITIONS]
     found = collect(samples)
-    table = RESUMING.fill(
+    yield RESUMING.fill(
         {f"{mode}_{position}": found[f"{mode}_{position}"] for mode, position in names},
         {f"{mode}_{position}": f"{mode}, {position}" for mode, position in names},
+        num_photos=settings.num_photos,
     )
-    yield replace(table, note=table.note.format(num_photos=settings.num_photos))
 
 
 def measure_states(task: Task, modes: Sequence[str], num_repeats: int) -> Iterator[Sample]:

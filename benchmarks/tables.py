@@ -22,7 +22,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> "Spread | None":
-        """Returns the spread of the values that are there; None when there are none."""
+        """Returns the spread of the values that are not None; None without such values."""
         known = [value for value in values if value is not None]
         return cls(statistics.median(known), min(known), max(known)) if known else None
 
@@ -106,7 +106,11 @@ class Table:
     rows: Sequence[Row] = ()
 
     def fill(
-        self, samples: Samples, titles: Mapping[str, str] | None = None, missing: Mapping[str, str] | None = None
+        self,
+        samples: Samples,
+        titles: Mapping[str, str] | None = None,
+        missing: Mapping[str, str] | None = None,
+        **in_note: Any,
     ) -> "Table":
         """Returns the table with a row for each sample.
 
@@ -114,6 +118,7 @@ class Table:
             samples: a row without figures has no keys.
             titles: of rows whose title is not their name.
             missing: why rows have no figures.
+            **in_note: values of the fields of the note.
         """
         titles, missing = titles or {}, missing or {}
         rows = []
@@ -121,7 +126,7 @@ class Table:
             figures = {key: value if isinstance(value, str) else Spread.of(value) for key, value in own.items()}
             made = {column.key: _ratio(column.ratio, name, samples) for column in self.columns if column.ratio}
             rows.append(Row(name, titles.get(name, name), figures | made, missing.get(name)))
-        return replace(self, rows=rows)
+        return replace(self, rows=rows, note=self.note.format(**in_note))
 
     def row(self, name: str) -> Row | None:
         """Returns a row; None where there is none of this name."""

@@ -12,7 +12,7 @@ Relation = Literal["at_least", "at_most", "less_than", "within"]
 
 @dataclass(frozen=True)
 class Target:
-    """A target of ours. Where there is no figure, it is not kept.
+    """A target of ours. It is missed where its figure is missing.
 
     Attributes:
         table: name of the table.
@@ -52,7 +52,7 @@ class Verdict:
 
 
 def judge(targets: Sequence[Target], tables: Sequence[Table]) -> list[Verdict]:
-    """Returns every target with what was found."""
+    """Returns a verdict for each target."""
     there = {table.name: table for table in tables}
     return [_judge(target, there.get(target.table)) for target in targets]
 

@@ -146,7 +146,7 @@ SINGLE_PEERS = _by_name(
     _GRAIN,
     Peer(AS_NUMPY, "tfds.as_numpy", f"{_PEERS}.tfds_as_numpy:load", distributions=("tensorflow-datasets",)),
 )
-"""The competitors that hand over single examples, which are transformed one by one."""
+"""The competitors whose examples are transformed one by one."""
 
 PEERS = _by_name(
     Peer(OURS, "tfds_torch", _FUSED, distributions=_OURS_NEEDS),

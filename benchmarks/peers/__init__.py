@@ -1,1 +1,1 @@
-"""The competitors: each module says what is configured, and why. What others ship is imported inside functions."""
+"""The competitors: each module describes its configuration. Packages of others are imported inside functions."""

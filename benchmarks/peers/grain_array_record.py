@@ -18,11 +18,7 @@ from benchmarks.transform import transform_of
 
 
 class DecodeAndTransform:
-    """A record -> (image uint8 [3, H, W], label). Picklable.
-
-    Args:
-        task: what is done with an image.
-    """
+    """A record -> (image uint8 [3, H, W], label), by the transform of a task. Picklable."""
 
     def __init__(self, task: Task) -> None:
         self.transform = transform_of(task)

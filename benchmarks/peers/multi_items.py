@@ -54,7 +54,7 @@ def run_item_turns(num_items: int, num_workers: int, num_turns: int) -> Iterator
         loaders |= {ZMQ: MultiLoader(items, num_workers, transport="zmq"), WEBDATASET: TheirLoader(items, num_workers)}
     for _ in range(num_turns):
         for name, loader in loaders.items():
-            with contextlib.redirect_stdout(io.StringIO()):  # WebDataset's prints what it ends.
+            with contextlib.redirect_stdout(io.StringIO()):  # WebDataset's prints the workers that it ends.
                 yield name, {"per_s": _items_per_s(loader, num_items)}
                 loader.kill()
 

@@ -1,4 +1,4 @@
-"""What a loader costs that only hands over: epochs of batches that lie ready."""
+"""The cost of a loader alone: epochs of batches that need no work."""
 
 import time
 from collections.abc import Iterator

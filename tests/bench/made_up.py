@@ -1,4 +1,4 @@
-"""Figures, outcomes and reports that nobody measured."""
+"""Made-up figures, outcomes and reports."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Comparisons: everybody is given the work that is announced, and what became of it is in one table."""
+"""Comparisons: each competitor gets its work, in its turn, and its figures are in the table."""
 
 import sys
 from collections.abc import Callable, Sequence

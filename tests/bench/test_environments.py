@@ -47,13 +47,13 @@ def test_usually_a_competitor_runs_where_the_runner_does(tmp_path: Path) -> None
 def test_a_revision_is_imported_in_front_of_this_one(repository: Path, tmp_path: Path) -> None:
     found = revision_environment("first", tmp_path, repository)
     code = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); import tfds_torch; print(tfds_torch.WORD)"
-    told = subprocess.run(
+    done = subprocess.run(
         [found.executable, "-c", code, json.dumps(list(found.path))],
         env={**os.environ, **found.environ},
         capture_output=True,
         text=True,
     )
-    assert told.stdout.strip() == "first", told.stderr
+    assert done.stdout.strip() == "first", done.stderr
     assert [path.name for path in Path(found.path[0]).iterdir()] == ["tfds_torch"]
     assert dict(found.versions) == {"tfds-torch at the baseline": git(repository, "rev-parse", "first")[:10]}
     assert Path(found.environ["XDG_CACHE_HOME"]).is_relative_to(tmp_path)
@@ -119,8 +119,8 @@ def test_packages_are_installed_into_an_environment_of_their_own_once(
     assert dict(found.versions) == {"a-made-package": "1.5"}
     code = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); import a_made_package, tfds_torch; import numpy"
     command = [found.executable, "-c", code, json.dumps(list(found.path))]
-    told = subprocess.run(command, capture_output=True, text=True)
-    assert told.stderr.strip().endswith("ModuleNotFoundError: No module named 'numpy'")  # What is ours stays ours.
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr.strip().endswith("ModuleNotFoundError: No module named 'numpy'")  # What is ours stays ours.
     wheel.unlink()
     assert own_environment([requirement], tmp_path / "cache") == found
 

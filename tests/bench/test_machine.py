@@ -24,9 +24,9 @@ from tfds_torch.errors import ConfigError
 
 def test_the_machine_is_described() -> None:
     machine = describe_machine()
-    told = {"cpu", "cpu_frequency", "cpu_config", "num_cores", "ram_bytes", "kernel", "architecture", "load_before"}
-    assert set(machine) == {*told, "runnable_threads"}
-    assert not any(platform.node() == value for value in machine.values())  # Whose machine it is, is nobody's business.
+    known = {"cpu", "cpu_frequency", "cpu_config", "num_cores", "ram_bytes", "kernel", "architecture", "load_before"}
+    assert set(machine) == {*known, "runnable_threads"}
+    assert not any(platform.node() == value for value in machine.values())
     assert machine["num_cores"] == len(os.sched_getaffinity(0))
     assert machine["ram_bytes"] > 2**28
     assert re.fullmatch(r"Linux \d+(\.\d+)*", machine["kernel"])  # Nothing that a vendor adds.

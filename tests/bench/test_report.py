@@ -73,12 +73,12 @@ def test_the_data_has_all_epochs() -> None:
     assert (grain["missing"], grain["epochs"], grain["figures"]["ours_by_it"]) == ("it | broke", [], None)
 
 
-@pytest.mark.parametrize(("speed", "told"), [((300, 300, 300), "kept"), ((150, 150, 150), "**MISSED**")])
-def test_the_page_has_figures_targets_reasons_and_circumstances(speed: tuple[float, ...], told: str) -> None:
+@pytest.mark.parametrize(("speed", "verdict"), [((300, 300, 300), "kept"), ((150, 150, 150), "**MISSED**")])
+def test_the_page_has_figures_targets_reasons_and_circumstances(speed: tuple[float, ...], verdict: str) -> None:
     page = sample(speed).markdown()
     assert page.startswith("### sample: photographs a second")
     assert f"| tfds_torch | {speed[0]} ({speed[0]} to {speed[0]}) |" in page
-    assert f"| {told} |" in page
+    assert f"| {verdict} |" in page
     assert "\nGrain is missing: it | broke.\n" in page
     for fact in ("python -m benchmarks sample", "2026-01-02T03:04:05Z", "A fine one", "2 cores", "8 GiB"):
         assert fact in page
