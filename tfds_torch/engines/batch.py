@@ -1,4 +1,4 @@
-"""What an engine yields, batches and single examples, and how batches are put together of chunks.
+"""Batches and single examples, which engines yield, and how batches are put together of chunks.
 
 Threads decode the chunks, images straight into the memory of their batch; the batches come in order.
 """
@@ -123,10 +123,10 @@ class BatchAssembler:
     Positions count the examples that the pipeline delivers from the request's first batch on.
 
     Args:
-        request: what is read.
-        num_delivered: examples that the pipeline delivers.
+        request: the examples to read, and how.
+        num_delivered: number of examples that the pipeline delivers.
         num_valid: the leading ones of these that are not padding.
-        decoder: of the chunks.
+        decoder: decoder of the chunks.
         replace: lets others take the place of damaged examples; None: those are errors.
     """
 
@@ -152,7 +152,7 @@ class BatchAssembler:
         """Yields the batches of chunks that come in the order of delivery; some are decoded ahead.
 
         Raises:
-            TfdsTorchError: of a chunk, when everything before it has been yielded.
+            TfdsTorchError: a chunk's error, when everything before it has been yielded.
         """
         num_threads = self._request.num_threads
         threads = self._threads = ThreadPoolExecutor(num_threads, "tfds_torch-decode")
@@ -255,10 +255,10 @@ def make_batch(
     """Returns decoded examples as a batch.
 
     Args:
-        request: what is read.
-        number: of the batch among the rank's batches of the epoch.
+        request: the examples to read, and how.
+        number: number of the batch among the rank's batches of the epoch.
         decoded: n examples; their fields become the batch's.
-        images: of the batch's buffer; None: they are among the fields, or are not asked for.
+        images: images of the batch's buffer; None: they are among the fields, or are not asked for.
         stop: end of the examples' positions among those that the pipeline delivers.
         num_valid: the leading ones of these that are not padding.
     """

@@ -183,12 +183,12 @@ def read_examples(
     """Yields examples in the order asked: their indices, int64 [n], and field -> n values, some of them at a time.
 
     Args:
-        source: of the split.
-        content: what is decoded; without a preprocess, images are arrays of their own.
+        source: the encoded examples of the split.
+        content: the fields to decode; without a preprocess, images are arrays of their own.
         keys: int64 [n], sample keys in any order, also several times the same; of the first pass, they are indices.
-        num_threads: that decode.
+        num_threads: number of threads that decode.
         chunk_size: examples that are read and decoded at a time.
-        seed: of random numbers.
+        seed: seed of random numbers.
         context: what the run supplies.
     """
     source.check()

@@ -135,7 +135,7 @@ class EncodedField(NamedTuple):
 
     Attributes:
         decoder: makes the values of what is stored.
-        kind: what the values are.
+        kind: kind of the values.
         spec: FieldSpec of one value as the dataset declares it, or dictionaries of them; None: values of any form.
     """
 
@@ -146,13 +146,13 @@ class EncodedField(NamedTuple):
 
 @dataclass(frozen=True)
 class Content:
-    """What is decoded of the examples.
+    """The fields of the examples to decode.
 
     Attributes:
         fields: name -> how it is decoded; without the images that go into batch buffers.
         has_label: whether the field `label` is a scalar integer, and so becomes `Batch.label`.
         image: the images that go into batch buffers; None: there are none.
-        preprocess: what is done to those.
+        preprocess: preprocess of those images.
     """
 
     fields: Mapping[str, FieldDecoder]

@@ -1,4 +1,4 @@
-"""Which read mode, and so which engine, serves a pipeline; and what it reads in the stream modes."""
+"""The read mode, and so the engine, that serves a pipeline; and the ranges that it reads in the stream modes."""
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.tensorflow_runtime import check_tensorflow_is_installed

@@ -22,7 +22,7 @@ class RecordRange:
     """Consecutive records of a file.
 
     Attributes:
-        path: of the file, local or a URL that tensorflow can read.
+        path: path of the file, local or a URL that tensorflow can read.
         skip: records before the first one.
         take: number of records.
         first_key: sample key of the first one.
@@ -38,7 +38,7 @@ class RecordRange:
 
 @dataclass(frozen=True)
 class RecordStream:
-    """What one pipeline streams.
+    """The records that one pipeline streams.
 
     Attributes:
         dataset: `name/config:version`, for messages.
@@ -47,7 +47,7 @@ class RecordStream:
         num_skipped: records of the (shuffled) stream that are passed over.
         chunk_size: records that are handed over at a time.
         shuffle_buffer: encoded records among which the next one is drawn; 1 keeps the order.
-        seed: of the shuffle.
+        seed: seed of the shuffle.
         cycle_length: files that a shuffled stream reads by turns; an unshuffled one reads them one after the other.
         read_buffer_bytes: read-ahead per open file.
         num_threads: size of the pipeline's thread pool.

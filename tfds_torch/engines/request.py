@@ -21,12 +21,12 @@ _SMALLEST_CHUNK, _LARGEST_MERGED_CHUNK = 4, 32
 
 @dataclass(frozen=True)
 class ReadContext:
-    """What a run supplies to reading; nothing of it changes what is read.
+    """The memory, metrics and neighbours that a run supplies; none of them changes the examples.
 
     Attributes:
         make_buffer: makes the memory of a batch's images, which are then of one size; None: numpy's where there is a
             preprocess, else images are arrays of their own.
-        metrics: what times and places are reported to.
+        metrics: metrics that times and places are reported to.
         num_local_ranks: ranks that share this machine, and so its cores; None: all of them.
         is_read_ahead: whether the consumer of the batches keeps some ready.
     """
@@ -39,15 +39,15 @@ class ReadContext:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """What one pipeline reads in an epoch.
+    """The examples that one pipeline reads in an epoch, and how.
 
     Attributes:
-        source: of the split.
-        plan: of the epoch; its world names the pipeline.
-        epoch: which one, >= 0.
+        source: the encoded examples of the split.
+        plan: plan of the epoch; its world names the pipeline.
+        epoch: number of the epoch, >= 0.
         start_batch: the rank's batch at which to begin.
-        content: what is decoded.
-        options: how it is read.
+        content: the fields to decode.
+        options: how the examples are read.
         in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded.
         context: what the run supplies.
     """
@@ -90,8 +90,8 @@ def find_chunk_size(batch_size: int, mean_example_bytes: int, *, in_buffers: boo
     """Returns how many examples are read and decoded at a time: part of a large batch, or several small batches.
 
     Args:
-        batch_size: of the pipeline.
-        mean_example_bytes: of an encoded example; 0: unknown.
+        batch_size: batch size of the pipeline.
+        mean_example_bytes: mean size of an encoded example; 0: unknown.
         in_buffers: whether images are decoded into batch buffers, rather than into arrays of their own.
     """
     num_bytes = _BUFFERED_CHUNK_BYTES if in_buffers else _CHUNK_BYTES

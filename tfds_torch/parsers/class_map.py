@@ -22,7 +22,7 @@ Entries: TypeAlias = dict[str | int, int]
 """Source label or class name -> new label, >= 0."""
 
 NO_LABEL = -1
-"""What TFDS stores for an example without a class, as in many test splits. It stays."""
+"""The label that TFDS stores for an example without a class, as in many test splits. It stays."""
 
 _LARGEST_LABEL = 2**63 - 1
 _MOST_LISTED = 5

@@ -61,7 +61,7 @@ class Config:
         batch_size: examples of a rank's batch.
         shuffle: whether the order is shuffled; None: as `is_training`.
         repeats: passes over the split in one epoch.
-        seed: of the order.
+        seed: seed of the order.
         remainder: `wrap`, `drop`, `pad` or `keep`; None: the usual one.
         image_key: feature that holds the image.
         target_key: feature that holds the target; several, in the file a list of strings.

@@ -1,4 +1,4 @@
-"""What error messages of a loader need to know of its parser."""
+"""The facts about a parser that error messages of its loader give."""
 
 import os
 from functools import partial

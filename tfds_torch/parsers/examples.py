@@ -33,12 +33,12 @@ def decode_examples(
     """Returns examples in the order asked for; those of a call are fetched together.
 
     Args:
-        source: of the split.
-        content: what is decoded; without a preprocess, images are arrays of their own.
+        source: the encoded examples of the split.
+        content: the fields to decode; without a preprocess, images are arrays of their own.
         class_map: new labels for the target; None: it keeps its own.
-        read: how many threads decode.
+        read: options, which tell how many threads decode.
         keys: int64 [n], sample keys in any order, also several times the same; of the first pass, they are indices.
-        seed: of random numbers.
+        seed: seed of random numbers.
         context: what the run supplies.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What every source of batches offers to loaders: the Parser protocol."""
+"""The Parser protocol, which every source of batches offers to loaders, and the state of a loader over one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,7 +128,7 @@ class Parser(Protocol):
 
         Args:
             world: the grid, and the place whose batches are wanted.
-            epoch: which epoch, >= 0.
+            epoch: number of the epoch, >= 0.
             start_batch: the rank's batch at which to begin.
             fields: what to decode: `image`, `label`, and any feature of the dataset; the rest is not decoded.
             in_pieces: whether a batch may come as several.

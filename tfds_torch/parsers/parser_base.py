@@ -45,7 +45,7 @@ class ParserBase(SplitDescription):
 
         Args:
             world: the grid, and the place whose batches are wanted.
-            epoch: which epoch, >= 0.
+            epoch: number of the epoch, >= 0.
             start_batch: the rank's batch at which to begin. In mode `index` nothing of earlier ones is read; a stream
                 passes over their encoded examples.
             fields: what to decode: `image`, `label`, and any feature of the dataset; the rest is not decoded.

@@ -39,12 +39,12 @@ class ParserBeton(ParserBase):
     are stored as pixels of one size, and arrays, are compared when they are first read, anything else at every read.
 
     Args:
-        path: of the file.
+        path: path of the file.
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
         batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
         repeats: passes over the file in one epoch; 0 and 1 mean one.
-        seed: of the order, >= 0.
+        seed: seed of the order, >= 0.
         remainder: as in ParserTfds.
         preprocess: as in ParserTfds.
         image_key: field that holds the image; None: the file has none.

@@ -54,12 +54,12 @@ class ParserWebDataset(ParserBase):
             `jpg jpeg png webp gif bmp` as an image, `cls` as an integer, `txt` as a text, `json` and `npy` as such; all
             others (`mp ten cbor npz txt.gz`) are bytes. `image` and `label` are what batches have of that name. What
             has no name here can be asked for by its extension: `ImageDataset(parser, fields=("image", "mp"))`.
-        class_names: of the labels; None: they have no names.
+        class_names: names of the labels, by number; None: they have no names.
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
         batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
         repeats: passes over the tars in one epoch; 0 and 1 mean one.
-        seed: of the order, >= 0.
+        seed: seed of the order, >= 0.
         remainder: as in ParserTfds.
         preprocess: as in ParserTfds.
         image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.

@@ -37,8 +37,8 @@ class SplitDescription(ABC):
         source: the examples of the split; its files are opened where the first example is read.
         split: the split expression.
         options: the arguments that every parser takes.
-        image_key: what is stored of the field `image`; None: there is none.
-        target_key: what is stored of the field `label`, several in a tuple; None: there is none.
+        image_key: the stored field behind `image`; None: there is none.
+        target_key: the stored field behind `label`, or a tuple of several; None: there is none.
 
     Raises:
         ConfigError: an argument that cannot work.

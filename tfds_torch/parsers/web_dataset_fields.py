@@ -42,7 +42,7 @@ SPECS: dict[Kind, FieldSpec] = {
     "array": FieldSpec((), object),
     "bytes": FieldSpec((), object),
 }
-"""Of one decoded value; what is in JSON or an array varies."""
+"""The specs of one decoded value, by kind; values of JSON and arrays vary."""
 
 
 def kind_of(name: str, extensions: Sequence[str]) -> Kind:

@@ -50,7 +50,7 @@ def make_pixels(max_resolution: int | None, image: bytes) -> Pixels:
 
 @dataclass(frozen=True)
 class CacheContent:
-    """What a cache is built from."""
+    """The examples that a cache is built from."""
 
     source: Source
     image_key: str
@@ -72,11 +72,11 @@ class CacheContent:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a cache will need.
+    """The room that a cache will need.
 
     Attributes:
-        num_bytes: of the file, but for its manifest; right where all images are of one size.
-        page_size: that holds its images.
+        num_bytes: size of the file without its manifest; exact where all images are of one size.
+        page_size: size of the pages that hold its images, bytes.
         shape: [h, w, 3] of an image.
     """
 
@@ -96,7 +96,7 @@ def number_fields(specs: Mapping[str, FieldSpec]) -> dict[str, str]:
 
 
 def estimate(content: CacheContent) -> Estimate:
-    """Returns what a cache will need, by the headers of some images."""
+    """Returns the room that a cache will need, by the headers of some images."""
     num_examples = len(content.source)
     index = np.unique(np.linspace(0, num_examples - 1, min(num_examples, _NUM_SAMPLED)).astype(np.int64))
     _, columns = _read_whole_ones(content.source, index, [content.image_key])

@@ -23,7 +23,7 @@ MAKE_OWN = (
     "Close it to others (chmod go-w) where it is yours, or name another folder: one that does not exist yet is made "
     "for you alone."
 )
-"""What to do about a folder that is not this user's own."""
+"""The advice about a folder that is not this user's own."""
 
 CACHED_MODES = ("RGB", "L")
 """Image modes that come out of three channels exactly as the files have them."""
@@ -70,14 +70,14 @@ class CacheEntry:
     """A cache that is there.
 
     Attributes:
-        path: of its file; the one that it will have, where it is not complete.
+        path: path of its file; the one that it will have, where it is not complete.
         state: `complete`, `damaged`, `foreign` (another user may have written it, or it is a link), `building` (by a
             process that lives), `failed` (for lack of room, for example), or `unfinished` (its builder is gone).
         dataset: `name/config:version`; None: unknown, as are the following ones.
         split: the split expression that it was first built for.
         max_resolution: longest side in pixels; None also where images are as they are.
-        num_examples: of the split.
-        num_bytes: of its files.
+        num_examples: number of examples of the split.
+        num_bytes: size of its files.
         last_used: when a parser opened it last, in seconds since 1970; None: never.
     """
 
@@ -95,7 +95,7 @@ def list_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntry
     """Returns the caches of a folder, by dataset and split; none where the folder does not exist.
 
     Args:
-        folder: as of DecodedCache.
+        folder: the folder, as DecodedCache takes it.
 
     Raises:
         ConfigError: the folder cannot be read, or is not this user's own.
@@ -110,7 +110,7 @@ def clear_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntr
     A training that has one open goes on with it; workers that it starts afterwards read the original files.
 
     Args:
-        folder: as of DecodedCache.
+        folder: the folder, as DecodedCache takes it.
 
     Returns:
         What was deleted.

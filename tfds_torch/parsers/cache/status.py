@@ -29,11 +29,11 @@ class CacheStatus:
         max_resolution: longest side of the images in pixels; None: as they are.
         phase: `reading`, `writing`, `complete`, `failed`, or `damaged`: a reader found so, and it is built again.
         num_done: examples that are decoded.
-        num_examples: of the split.
+        num_examples: number of examples of the split.
         beat: number of the report.
-        silence_s: for how long the builder may report nothing, seconds.
+        silence_s: seconds for which the builder may report nothing.
         reason: why it failed, or how it is damaged.
-        pid: of the builder.
+        pid: process number of the builder.
         host: its machine.
         build: a random name of this attempt.
     """

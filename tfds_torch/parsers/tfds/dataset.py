@@ -21,11 +21,11 @@ class TfdsDataset:
     Attributes:
         name: `name/config:version`, or `name:version` without a config.
         directory: the version directory that holds the shards and `dataset_info.json`, or the root of an image folder.
-        features: what is known of them.
+        features: the features of an example.
         specs: what an example consists of, as it is stored; empty for an image folder.
         splits: TFDS's `SplitDict`.
         file_format: how examples are stored, a name of the registry of `storage/source.py`.
-        listing: of an image folder; None: it is none.
+        listing: the listing of an image folder; None: it is not an image folder.
     """
 
     name: str

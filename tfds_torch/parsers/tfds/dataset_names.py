@@ -15,7 +15,7 @@ _MOST_LISTED = 20
 _LONGEST_COMPARED = 100  # Characters: comparing names takes quadratic time.
 
 _COMMAND_NEEDS = {"apache_beam": "apache-beam", "mlcroissant": "mlcroissant"}
-"""What TFDS 4.9.10's commands import whatever they are to do, and TFDS does not bring: module -> package."""
+"""Modules that TFDS 4.9.10's commands always import, and that TFDS does not install: module -> package."""
 
 
 def base_name(name: str) -> str:

@@ -15,7 +15,7 @@ from tfds_torch.storage.source import FieldSpec
 
 @dataclass(frozen=True, repr=False)
 class Feature:
-    """What is known of any feature.
+    """A feature of a dataset.
 
     Attributes:
         text: its description by TFDS, for messages.
@@ -54,12 +54,12 @@ class Leaf(Feature):
     """A feature that holds no others.
 
     Attributes:
-        kind: what it is; `label`, `text`, `box` and `tensor` are tensors.
+        kind: the kind of feature; `label`, `text`, `box` and `tensor` are tensors.
         stored: FieldSpec of what is stored of a value, or of its parts by name.
         decode: makes a value of what is stored, part by part; None: it is stored as it is.
         only_tensorflow: the class that decodes it with tensorflow only; None: it needs no tensorflow.
-        num_classes: of a label, as it is declared: 0 or None where that is not known.
-        class_names: of a label; None: it has none.
+        num_classes: number of classes of a label, as declared: 0 or None where it is unknown.
+        class_names: names of a label's classes; None: they have none.
     """
 
     kind: Literal["image", "label", "text", "box", "tensor", "other"]

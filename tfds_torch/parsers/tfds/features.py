@@ -162,7 +162,7 @@ def decode_tensor(encoding: str, spec: FieldSpec, *fields: Any) -> Array:
 
     Args:
         encoding: `none`, `bytes` or `zlib`.
-        spec: what the feature declares.
+        spec: the FieldSpec that the feature declares.
         fields: its bytes or values; before them its shape, where more than one side of it varies.
     """
     value, shape = fields[-1], fields[0] if len(fields) > 1 else [-1 if side is None else side for side in spec.shape]

@@ -21,7 +21,7 @@ from tfds_torch.runtime.printable import quoted
 
 _DECLARED = "tensorflow_datasets.core.features."
 MOST_BYTES = 64 * 2**20
-"""Of a file of metadata: 2,000,000 shards take half of it."""
+"""The largest file of metadata: 2,000,000 shards take half of it."""
 MOST_CLASSES = 2**22
 _DEEPEST = 200  # JSON objects and lists; protobuf itself takes 100 messages.
 _LONGEST_TYPE = 32  # Characters.

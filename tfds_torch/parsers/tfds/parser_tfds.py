@@ -51,7 +51,7 @@ class ParserTfds(ParserBase):
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
         batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
         repeats: passes over the split in one epoch; 0 and 1 mean one.
-        seed: of the order, >= 0.
+        seed: seed of the order, >= 0.
         remainder: `Remainder` or its name; None: `wrap` in training, in evaluation `pad` on several ranks, else `keep`.
         preprocess: `TrainPreprocess` or `EvalPreprocess`: images are cut, resized and flipped while they are decoded,
             and `batches` yields them as one array. Needs batch_size. None: images come as they are stored.

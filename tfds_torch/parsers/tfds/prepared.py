@@ -20,7 +20,7 @@ from tfds_torch.parsers.tfds.shard_names import NamedSplit
 from tfds_torch.runtime.printable import quoted
 
 MOST_EXAMPLES = 2**48
-"""Of all splits together: sample keys of 32,768 passes fit into 64 bits."""
+"""The most examples of all splits together: sample keys of 32,768 passes fit into 64 bits."""
 
 _MOST_SPLITS = 10_000
 _LONGEST_NAME = 200  # Characters, of a dataset, config, version or split.

@@ -25,7 +25,7 @@ def parse_target_key(target_key: object, features: Feature) -> str | tuple[str, 
 
     Args:
         target_key: a feature's key; several, as a sequence or as timm writes them, "cat,dog"; or None.
-        features: of the dataset. A feature whose own key has a comma wins over several keys.
+        features: the features of the dataset. A feature whose own key has a comma wins over several keys.
 
     Raises:
         ConfigError: it is nothing of this, or among several keys one is empty or stands there twice.
