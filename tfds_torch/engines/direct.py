@@ -26,13 +26,7 @@ _ORDER_SLICE = 8192  # Examples whose order is worked out at a time; of a quarte
 
 
 def read_in_index_mode(request: ReadRequest) -> Iterator[Batch]:
-    """Yields the batches of a pipeline in read mode `index`.
-
-    Raises:
-        ShardError: a file is missing, or holds another number of examples than promised.
-        CorruptRecordError: an example is damaged.
-        ConfigError: the map_fn of the preprocess cannot be used.
-    """
+    """Yields the batches of a pipeline in read mode `index`."""
     order = WorkerOrder(request.plan, request.epoch, request.start_batch)
     return read_in_order(request, order, order.num_valid)
 
@@ -67,8 +61,7 @@ def _gather_batches(
 ) -> Generator[Batch, None, int]:
     """Yields batches whose images are copied into their memory at once, in this thread, while all are stored so.
 
-    Returns:
-        The number of examples that were yielded.
+    Returns how many examples were yielded.
     """
     batch_size, image = request.plan.batch_size, request.content.image
     numbers = request.plan.worker_batches(request.start_batch)

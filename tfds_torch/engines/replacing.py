@@ -24,11 +24,7 @@ class Replacement:
         self._num_replaced = 0
 
     def __call__(self, start: int, stop: int, rows_of: RowsOf) -> DecodedChunk:
-        """Returns the examples at positions start..stop-1 of the order, damaged ones replaced.
-
-        Raises:
-            CorruptRecordError: more examples are damaged than may be replaced.
-        """
+        """Returns the examples at positions start..stop-1 of the order, damaged ones replaced."""
         keys = self._order.sample_keys(start, stop)
         found, is_replaced = [], np.zeros(len(keys), np.bool_)
         for number in range(len(keys)):

@@ -87,13 +87,7 @@ class ReadRequest:
 
 
 def find_chunk_size(batch_size: int, mean_example_bytes: int, *, in_buffers: bool) -> int:
-    """Returns how many examples are read and decoded at a time: part of a large batch, or several small batches.
-
-    Args:
-        batch_size: batch size of the pipeline.
-        mean_example_bytes: mean size of an encoded example; 0: unknown.
-        in_buffers: whether images are decoded into batch buffers, rather than into arrays of their own.
-    """
+    """Returns how many examples are read and decoded at a time: part of a large batch, or several small batches."""
     num_bytes = _BUFFERED_CHUNK_BYTES if in_buffers else _CHUNK_BYTES
     most = max(_SMALLEST_CHUNK, num_bytes // max(1, mean_example_bytes))
     if batch_size > most:

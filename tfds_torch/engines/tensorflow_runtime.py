@@ -29,11 +29,7 @@ def is_tensorflow_installed() -> bool:
 
 
 def check_tensorflow_is_installed(user: str) -> None:
-    """Raises ConfigError where tensorflow is not installed.
-
-    Args:
-        user: what needs it, for the message: "read mode 'files'".
-    """
+    """Raises ConfigError where tensorflow is not installed; `user` needs it, such as "read mode 'files'"."""
     if not is_tensorflow_installed():
         raise ConfigError(
             f"tensorflow is not installed, and {user} needs it. Install it with `pip install tensorflow-cpu` "
@@ -42,14 +38,7 @@ def check_tensorflow_is_installed(user: str) -> None:
 
 
 def load_tensorflow(user: str) -> Any:
-    """Returns the module `tensorflow`, with every GPU hidden from it: GPU memory belongs to torch.
-
-    Args:
-        user: what needs it, for the message.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Returns the module `tensorflow`, which `user` needs, with every GPU hidden from it: GPU memory is torch's."""
     check_tensorflow_is_installed(user)
     import tensorflow as tf
 

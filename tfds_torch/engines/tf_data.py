@@ -43,11 +43,6 @@ def read_in_stream_mode(request: ReadRequest, mode: str) -> Iterator[Batch]:
 
     A source that is only streamed by number (an image folder) goes through the direct engine, in the order of the mode:
     nothing of it needs tf.data.
-
-    Raises:
-        ShardError: a file is missing, or holds another number of examples than promised.
-        CorruptRecordError: an example is damaged.
-        ConfigError: the map_fn of the preprocess cannot be used.
     """
     plan, world = request.plan, request.plan.world
     # The worker whose turn is batch start_batch continues the stream of the worker that batch belonged to.

@@ -154,11 +154,7 @@ def load_class_map(class_map: object) -> Entries:
 
 
 def check_entries(class_map: Mapping[Any, Any], source: str) -> Entries:
-    """Returns a mapping as class map.
-
-    Raises:
-        ConfigError: it is empty, or does not map integers and names to integers >= 0.
-    """
+    """Returns a checked class map; messages call it `source`."""
     if not class_map:
         raise ConfigError(f"{source} is empty: it needs a label for every class.")
     entries: Entries = {}

@@ -30,22 +30,7 @@ def decode_examples(
     seed: int = 0,
     context: ReadContext = ReadContext(),
 ) -> list[Example]:
-    """Returns examples in the order asked for; those of a call are fetched together.
-
-    Args:
-        source: the encoded examples of the split.
-        content: the fields to decode; without a preprocess, images are arrays of their own.
-        class_map: new labels for the target; None: it keeps its own.
-        read: options, which tell how many threads decode.
-        keys: int64 [n], sample keys in any order, also several times the same; of the first pass, they are indices.
-        seed: seed of random numbers.
-        context: what the run supplies.
-
-    Raises:
-        ConfigError: the class map lacks a label.
-        ShardError: a file is missing, or holds another number of examples than promised.
-        CorruptRecordError: a record or an image is damaged.
-    """
+    """Returns examples by their sample keys, int64 [n], in this order, with the class map applied."""
     if not len(keys):
         return []
     chunk_size = max(1, _CHUNK_BYTES // max(1, source.mean_example_bytes))

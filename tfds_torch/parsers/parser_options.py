@@ -15,11 +15,7 @@ from tfds_torch.runtime.printable import quoted
 
 @dataclass(frozen=True)
 class ParserOptions:
-    """The arguments that every parser takes; ParserTfds documents them.
-
-    Raises:
-        ConfigError: an argument that cannot work with any dataset, before one is opened.
-    """
+    """The arguments that every parser takes, checked as far as no dataset is needed; ParserTfds documents them."""
 
     shuffle: bool | None
     is_training: bool

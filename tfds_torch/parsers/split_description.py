@@ -39,9 +39,6 @@ class SplitDescription(ABC):
         options: the arguments that every parser takes.
         image_key: the stored field behind `image`; None: there is none.
         target_key: the stored field behind `label`, or a tuple of several; None: there is none.
-
-    Raises:
-        ConfigError: an argument that cannot work.
     """
 
     def __init__(

@@ -94,9 +94,6 @@ class CacheEntry:
 def list_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntry]:
     """Returns the caches of a folder, by dataset and split; none where the folder does not exist.
 
-    Args:
-        folder: the folder, as DecodedCache takes it.
-
     Raises:
         ConfigError: the folder cannot be read, or is not this user's own.
     """
@@ -105,15 +102,9 @@ def list_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntry
 
 
 def clear_caches(folder: str | os.PathLike[str] | None = None) -> list[CacheEntry]:
-    """Deletes the caches of a folder, and what killed builders left; nothing else, and none that is being built.
+    """Deletes the caches of a folder, and what killed builders left, and returns them; none that is being built.
 
     A training that has one open goes on with it; workers that it starts afterwards read the original files.
-
-    Args:
-        folder: the folder, as DecodedCache takes it.
-
-    Returns:
-        What was deleted.
 
     Raises:
         ConfigError: the folder cannot be read, or is not this user's own.

@@ -31,11 +31,7 @@ class DatasetFields:
     target_key: str | tuple[str, ...] | None
 
     def find(self, name: str) -> FoundFeature:
-        """Returns the feature behind a field; of several target keys, the first one's.
-
-        Raises:
-            ConfigError: there is none, or `image` or `label` names no suitable feature.
-        """
+        """Returns the feature behind a field; of several target keys, the first one's."""
         key = {"image": self.image_key, "label": self.target_key}.get(name, name)
         if key is None:
             argument = "image_key" if name == "image" else "target_key"

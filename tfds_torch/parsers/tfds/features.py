@@ -35,9 +35,6 @@ def structured_field(features: Feature, path: Sequence[str]) -> FieldDecoder:
     Args:
         features: those of the dataset.
         path: keys from the top level down, through sequences and nested datasets.
-
-    Raises:
-        ConfigError: only tensorflow can decode a feature.
     """
     feature, depth = features, 0
     for part in path:
