@@ -37,8 +37,7 @@ def test_rows_come_once_in_order_in_batches_of_exactly_the_size(feeder: Feeder, 
 
 
 def test_one_thread_that_calls_a_function_keeps_its_order(feeder: Feeder) -> None:
-    batches = begin(feeder, fetching(SIZES), 4, num_threads=1)
-    assert rows_of(batches) == list(range(28))
+    assert rows_of(begin(feeder, fetching(SIZES), 4, num_threads=1)) == list(range(28))
 
 
 def test_several_threads_deliver_every_row_once_and_keep_chunks_together(feeder: Feeder) -> None:
@@ -56,8 +55,7 @@ def test_rows_of_sources_do_not_mix(feeder: Feeder) -> None:
 
 
 def test_last_drop_leaves_the_short_batch_out(feeder: Feeder) -> None:
-    batches = begin(feeder, chunks_of(SIZES), 5, last="drop")
-    assert rows_of(batches) == list(range(25))
+    assert rows_of(begin(feeder, chunks_of(SIZES), 5, last="drop")) == list(range(25))
 
 
 def test_without_rebatching_chunks_come_as_they_are(feeder: Feeder) -> None:
@@ -78,8 +76,7 @@ def test_without_rebatching_a_chunk_of_one_row_comes_at_once(feeder: Feeder) -> 
 
 @pytest.mark.parametrize("chunk", [{"x": np.arange(3), "y": np.arange(3)}, (np.arange(3), np.arange(3))])
 def test_chunks_may_be_dictionaries_or_tuples(feeder: Feeder, chunk: Any) -> None:
-    batches = begin(feeder, [chunk], 2)
-    assert [sorted(batch) for batch in batches] == [["x", "y"]] * 2
+    assert [sorted(batch) for batch in begin(feeder, [chunk], 2)] == [["x", "y"]] * 2
 
 
 def test_strings_of_other_lengths_are_joined(feeder: Feeder) -> None:
@@ -88,8 +85,7 @@ def test_strings_of_other_lengths_are_joined(feeder: Feeder) -> None:
 
 
 def test_a_batch_may_need_more_chunks_than_the_queue_holds(feeder: Feeder) -> None:
-    batches = begin(feeder, fetching([1] * 40), 20, num_threads=1, max_buffered_chunks=3)
-    assert rows_of(batches) == list(range(40))
+    assert rows_of(begin(feeder, fetching([1] * 40), 20, num_threads=1, max_buffered_chunks=3)) == list(range(40))
 
 
 def test_the_queue_is_bounded(feeder: Feeder) -> None:
@@ -147,8 +143,7 @@ def test_a_function_that_cycles_is_called_again(feeder: Feeder) -> None:
             raise answer
         return answer
 
-    batches = begin(feeder, fetch, 5, num_threads=1, at_end="cycle")
-    assert rows_of([next(iter(batches))]) == [0, 1, 0, 1, 0]
+    assert rows_of([next(iter(begin(feeder, fetch, 5, num_threads=1, at_end="cycle")))]) == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("fetch", [[], lambda worker, batch_size: next(iter(()))])

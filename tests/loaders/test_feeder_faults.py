@@ -94,9 +94,8 @@ def test_chunks_that_are_not_rebatched_are_checked_too(feeder: Feeder, answer: A
 
 @pytest.mark.parametrize("axes", [1, -2, [0, 2], [5, 0]])
 def test_a_batch_axis_that_arrays_do_not_have_is_an_error(feeder: Feeder, axes: Any) -> None:
-    batches = begin(feeder, [GOOD], 2, batch_axes=axes)
     with pytest.raises(WorkerError, match="which has no batch axis"):
-        next(iter(batches))
+        next(iter(begin(feeder, [GOOD], 2, batch_axes=axes)))
 
 
 @pytest.mark.parametrize(
@@ -199,9 +198,8 @@ def test_what_cannot_be_joined_is_an_error(feeder: Feeder, monkeypatch: pytest.M
         raise MemoryError
 
     monkeypatch.setattr("tfds_torch.loaders.feed_run.join_pieces", failing)
-    batches = begin(feeder, [GOOD], 2)
     with pytest.raises(WorkerError, match=r"^Source 'train': joining the rows of a batch failed: MemoryError"):
-        next(iter(batches))
+        next(iter(begin(feeder, [GOOD], 2)))
 
 
 class PlantedError(Exception):
@@ -292,8 +290,7 @@ def test_a_source_without_a_time_limit_is_waited_for_and_warned_of() -> None:
     logger.addHandler(handler)
     try:
         with Feeder(limits=FeedLimits(slow_s=0.01)) as feeder:
-            batches = begin(feeder, gate, 4, num_threads=1, timeout_s=None)
-            assert rows_of([next(iter(batches))]) == list(range(4))
+            assert rows_of([next(iter(begin(feeder, gate, 4, num_threads=1, timeout_s=None)))]) == list(range(4))
     finally:
         logger.removeHandler(handler)
 
@@ -402,8 +399,7 @@ def test_a_generator_is_closed_by_the_thread_that_read_it(feeder: Feeder) -> Non
         finally:
             closed_in.append(threading.current_thread().name)
 
-    batches = begin(feeder, generate(), 4)
-    assert rows_of([next(iter(batches))]) == list(range(4))
+    assert rows_of([next(iter(begin(feeder, generate(), 4)))]) == list(range(4))
     assert feeder.stop()
     assert len(closed_in) == 1
     assert closed_in[0].startswith("feeder train: worker")
@@ -456,8 +452,7 @@ def test_a_logging_handler_may_ask_the_feeder(feeder: Feeder) -> None:
     before = logger.level
     logger.setLevel(logging.DEBUG)
     try:
-        batches = begin(feeder, chunks_of([1] * 30), 2, max_buffered_chunks=1)
-        assert rows_of(batches) == list(range(30))
+        assert rows_of(begin(feeder, chunks_of([1] * 30), 2, max_buffered_chunks=1)) == list(range(30))
         assert feeder.stop()
     finally:
         logger.setLevel(before)

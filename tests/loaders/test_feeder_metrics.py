@@ -66,9 +66,8 @@ def test_a_status_is_due_every_minute() -> None:
 def test_a_slow_input_is_a_warning_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
     with Feeder(limits=FeedLimits(slow_s=0.01)) as feeder:
-        batches = begin(feeder, gate, 3, num_threads=1, timeout_s=0.2)
         with pytest.raises(StallError):
-            next(iter(batches))
+            next(iter(begin(feeder, gate, 3, num_threads=1, timeout_s=0.2)))
         gate.let(StopIteration())
     assert none_left()
     slow = [r for r in caplog.records if "source 'train': data input is slow: (still) no data in 0 s" in r.message]
@@ -93,8 +92,7 @@ def test_a_queue_that_lags_behind_is_a_warning(caplog: pytest.LogCaptureFixture)
 def test_a_full_queue_is_told_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with Feeder() as feeder:
-        batches = begin(feeder, chunks_of([3] * 50), 3, max_buffered_chunks=1)
-        assert len(rows_of(batches)) == 150
+        assert len(rows_of(begin(feeder, chunks_of([3] * 50), 3, max_buffered_chunks=1))) == 150
     full = [record for record in caplog.records if "source 'train': the queue is full" in record.message]
     assert full
     assert {record.levelno for record in full} == {logging.DEBUG}
@@ -130,8 +128,7 @@ def test_a_logger_that_fails_is_reported_and_stops_nothing(caplog: pytest.LogCap
     with Feeder(clock=clock) as feeder:
         feeder.add_logger(failing)
         feeder.add_logger(calls.append)
-        batches = begin(feeder, fetching_at(clock, [200, 300, 400]), 3, num_threads=1)
-        assert len(rows_of(batches)) == 9
+        assert len(rows_of(begin(feeder, fetching_at(clock, [200, 300, 400]), 3, num_threads=1))) == 9
     assert len(calls) == 4
     reports = [record for record in caplog.records if "failed; the feed goes on" in record.message]
     assert len(reports) == 4
