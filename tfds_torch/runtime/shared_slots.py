@@ -142,11 +142,9 @@ class SlotPacking:
 
     def find_slot(self, address: int, num_bytes: int) -> tuple[int, int] | None:
         """Returns slot and offset of memory that lies in a slot which this process has taken; None: it does not."""
-        slots = self.slots
-        found = None if slots is None or not num_bytes else slots.find(address)
-        if slots is None or found is None:
+        if self.slots is None or not num_bytes or (found := self.slots.find(address)) is None:
             return None
-        num_taken = slots.num_unsent(found[0])
+        num_taken = self.slots.num_unsent(found[0])
         if num_taken is None or found[1] + num_bytes > num_taken:
             return None
         self._ends.setdefault(found[0], num_taken)  # Behind all of it, also where this is a part.
@@ -163,8 +161,7 @@ class SlotPacking:
                 self._ends[slot] = offset + num_bytes
                 return slot, offset
         taken = slots.take(num_bytes)
-        found = None if taken is None else slots.find(taken.ctypes.data)
-        if taken is None or found is None:
+        if taken is None or (found := slots.find(taken.ctypes.data)) is None:
             return None
         self._taken.append(taken)
         self._ends[found[0]] = num_bytes
