@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pytest
@@ -293,6 +294,89 @@ def assert_breaks(
 EVALUATION = Case((10, 7), num_replicas=3, num_workers=2, is_training=False)
 TRAINING = Case((20, 21), num_replicas=2, num_workers=2)
 ONE_RANK = Case((10, 7), is_training=False)
+ONE_EPOCH = replace(ONE_RANK, num_epochs=1)
+
+
+def find_padding(batches: Batches, epoch: int = 0) -> tuple[list[Entry], int]:
+    return next(
+        (batch, position)
+        for (_, its_epoch), its_batches in batches.items()
+        for batch in its_batches
+        for position, entry in enumerate(batch)
+        if its_epoch == epoch and not entry.valid
+    )
+
+
+def change(batch: list[Entry], position: int, **changes: Any) -> None:
+    batch[position] = replace(batch[position], **changes)
+
+
+FAULTS: dict[str, tuple[Case, Callable[[Batches], object], dict[int, str]]] = {
+    "a duplicate": (
+        ONE_EPOCH,
+        lambda batches: batches[0, 0][2].append(ONE_EPOCH.entry(3)),
+        {
+            FULL: "rank 0, epoch 0, batch 2: 5 examples",
+            ONCE: f"1 twice (allowed 0); twice: {ONE_EPOCH.ids[3]}",
+            SHARE: ONE_EPOCH.ids[3],
+        },
+    ),
+    "a loss": (
+        ONE_EPOCH,
+        lambda batches: batches[0, 0][1].remove(ONE_EPOCH.entry(6)),
+        {
+            FULL: "rank 0, epoch 0, batch 1: 3 examples",
+            ONCE: f"missing: {ONE_EPOCH.ids[6]}",
+            SHARE: ONE_EPOCH.ids[6],
+        },
+    ),
+    "a loss in training that the wrapped few could hide": (
+        TRAINING,  # Few missing, more twice: the number of batches and their size are right.
+        lambda batches: batches[0, 0][0].__setitem__(0, batches[0, 0][0][1]),
+        {ONCE: "missing: ", SHARE: "rank 0, epoch 0"},
+    ),
+    "a short batch": (
+        EVALUATION,
+        lambda batches: batches[0, 0][0].pop(),
+        {FULL: "rank 0, epoch 0, batch 0: 3 examples", ONCE: "1 missing", SHARE: "rank 0, epoch 0", ORDER: ""},
+    ),
+    "an example in the next batch": (
+        ONE_EPOCH,  # Every example is there, only the cuts are wrong.
+        lambda batches: batches[0, 0][1].insert(0, batches[0, 0][0].pop()),
+        {FULL: "rank 0, epoch 0, batch 0: 3 examples, rank 0, epoch 0, batch 1: 5 examples"},
+    ),
+    "an unknown id": (
+        ONE_EPOCH,
+        lambda batches: change(batches[0, 0][0], 0, id="other-train.tfrecord-00000__0"),
+        {IDS: "other-train.tfrecord-00000__0", ONCE: "1 missing"},
+    ),
+    "padding that is marked valid": (
+        EVALUATION,
+        lambda batches: change(*find_padding(batches), valid=True),
+        {ONCE: "1 twice", PADDING: "epoch 0: 6 padded"},
+    ),
+    "an example that is marked as padding": (
+        EVALUATION,
+        lambda batches: change(batches[0, 1][0], 0, valid=False, label=PAD_LABEL),
+        {ONCE: "1 missing", PADDING: "epoch 1: 8 padded"},
+    ),
+    "padding with a real label": (
+        EVALUATION,
+        lambda batches: change(*find_padding(batches), label=7),
+        {PADDING: "label 7"},
+    ),
+    "a real example with the label of padding": (
+        EVALUATION,  # A loss with `ignore_index` would not see it: an example lost.
+        lambda batches: change(batches[0, 0][0], 0, label=PAD_LABEL),
+        {PADDING: EVALUATION.ids[0]},
+    ),
+    "another order in evaluation": (EVALUATION, lambda batches: batches[0, 1][0].reverse(), {ORDER: ""}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_breaks_exactly_its_own_promises(fault: str) -> None:
+    assert_breaks(*FAULTS[fault])
 
 
 def test_an_example_instead_of_another_is_a_loss_and_a_duplicate() -> None:
@@ -303,39 +387,6 @@ def test_an_example_instead_of_another_is_a_loss_and_a_duplicate() -> None:
     assert_breaks(EVALUATION, edit, {ONCE: lost.id, SHARE: "rank 1, epoch 1", ORDER: ""})
     detail = judge(EVALUATION.expectation(), edited(EVALUATION, edit))[ONCE].detail
     assert f"1 missing (allowed 0), 1 twice (allowed 0); missing: {lost.id}; twice: {doubled.id}" in detail
-
-
-def test_a_duplicate() -> None:
-    case = replace(ONE_RANK, num_epochs=1)
-    doubled = case.entry(3)
-    assert_breaks(
-        case,
-        lambda batches: batches[0, 0][2].append(doubled),
-        {
-            FULL: "rank 0, epoch 0, batch 2: 5 examples",
-            ONCE: f"1 twice (allowed 0); twice: {doubled.id}",
-            SHARE: doubled.id,
-        },
-    )
-
-
-def test_a_loss() -> None:
-    case = replace(ONE_RANK, num_epochs=1)
-    lost = case.entry(6)
-    assert_breaks(
-        case,
-        lambda batches: batches[0, 0][1].remove(lost),
-        {FULL: "rank 0, epoch 0, batch 1: 3 examples", ONCE: f"missing: {lost.id}", SHARE: lost.id},
-    )
-
-
-def test_a_loss_in_training_that_the_wrapped_few_could_hide() -> None:
-    """Few missing, more twice: the number of batches and their size are right."""
-
-    def edit(batches: Batches) -> None:
-        batches[0, 0][0][0] = batches[0, 0][0][1]
-
-    assert_breaks(TRAINING, edit, {ONCE: "missing: ", SHARE: "rank 0, epoch 0"})
 
 
 def test_swapped_ranks() -> None:
@@ -349,14 +400,6 @@ def test_swapped_ranks() -> None:
         assert ONCE not in broken(promises)
         for rank in (0, 1):
             assert f"rank {rank}, epoch 0" in promises[SHARE].detail
-
-
-def test_a_short_batch() -> None:
-    assert_breaks(
-        EVALUATION,
-        lambda batches: batches[0, 0][0].pop(),
-        {FULL: "rank 0, epoch 0, batch 0: 3 examples", ONCE: "1 missing", SHARE: "rank 0, epoch 0", ORDER: ""},
-    )
 
 
 def test_a_loader_with_another_batch_size_than_the_parser() -> None:
@@ -375,7 +418,7 @@ def test_a_loader_that_drops_the_batch_that_the_parser_keeps() -> None:
         received = edited(case, lambda batches: [its.pop() for its in batches.values() if len(its[-1]) < 4], 4)
         return judge(case.expectation(), [replace(rank, drop_last=True) for rank in received])
 
-    case = replace(ONE_RANK, num_epochs=1)
+    case = ONE_EPOCH
     promises = drop_last(case)
     assert {EQUAL, ONCE, SHARE} == broken(promises)
     assert promises[EQUAL].detail == (
@@ -383,16 +426,6 @@ def test_a_loader_that_drops_the_batch_that_the_parser_keeps() -> None:
         "4 announced, 5 planned"
     )
     assert broken(drop_last(Case((16,), is_training=False))) == set()
-
-
-def test_an_example_that_comes_in_the_next_batch() -> None:
-    """Every example is there, only the cuts are wrong."""
-    case = replace(ONE_RANK, num_epochs=1)
-    assert_breaks(
-        case,
-        lambda batches: batches[0, 0][1].insert(0, batches[0, 0][0].pop()),
-        {FULL: "rank 0, epoch 0, batch 0: 3 examples, rank 0, epoch 0, batch 1: 5 examples"},
-    )
 
 
 def test_a_rank_with_a_batch_more() -> None:
@@ -442,18 +475,9 @@ def test_a_rank_that_came_twice() -> None:
     assert broken(judge(TRAINING.expectation(), [*received, received[0]]))
 
 
-def test_an_unknown_id() -> None:
-    case = replace(ONE_RANK, num_epochs=1)
-
-    def edit(batches: Batches) -> None:
-        batches[0, 0][0][0] = replace(batches[0, 0][0][0], id="other-train.tfrecord-00000__0")
-
-    assert_breaks(case, edit, {IDS: "other-train.tfrecord-00000__0", ONCE: "1 missing"})
-
-
 @pytest.mark.parametrize("index", [3, 17, 10**9, -1, -18, -(10**9)])
 def test_an_id_under_another_index(index: int) -> None:
-    case = replace(ONE_RANK, num_epochs=1)
+    case = ONE_EPOCH
 
     def edit(batches: Batches) -> None:
         batches[0, 0][0][0] = replace(batches[0, 0][0][0], index=index)
@@ -467,31 +491,6 @@ def test_ids_that_are_exchanged() -> None:
         batches[0, 0][0][:2] = [replace(first, id=second.id), replace(second, id=first.id)]
 
     assert_breaks(EVALUATION, edit, {IDS: EVALUATION.ids[0]})
-
-
-def find_padding(batches: Batches, epoch: int = 0) -> tuple[list[Entry], int]:
-    return next(
-        (batch, position)
-        for (_, its_epoch), its_batches in batches.items()
-        for batch in its_batches
-        for position, entry in enumerate(batch)
-        if its_epoch == epoch and not entry.valid
-    )
-
-
-def test_padding_that_is_marked_valid() -> None:
-    def edit(batches: Batches) -> None:
-        batch, position = find_padding(batches)
-        batch[position] = replace(batch[position], valid=True)
-
-    assert_breaks(EVALUATION, edit, {ONCE: "1 twice", PADDING: "epoch 0: 6 padded"})
-
-
-def test_an_example_that_is_marked_as_padding() -> None:
-    def edit(batches: Batches) -> None:
-        batches[0, 1][0][0] = replace(batches[0, 1][0][0], valid=False, label=PAD_LABEL)
-
-    assert_breaks(EVALUATION, edit, {ONCE: "1 missing", PADDING: "epoch 1: 8 padded"})
 
 
 def test_padding_where_the_plan_does_not_pad() -> None:
@@ -511,23 +510,6 @@ def test_padding_where_the_plan_does_not_pad() -> None:
         where[at] = case.entry(index, valid=False)
 
     assert_breaks(case, edit, {PADDING: "rank 0"})
-
-
-def test_padding_with_a_real_label() -> None:
-    def edit(batches: Batches) -> None:
-        batch, position = find_padding(batches)
-        batch[position] = replace(batch[position], label=7)
-
-    assert_breaks(EVALUATION, edit, {PADDING: "label 7"})
-
-
-def test_a_real_example_with_the_label_of_padding() -> None:
-    """A loss with `ignore_index` would not see it: an example lost."""
-
-    def edit(batches: Batches) -> None:
-        batches[0, 0][0][0] = replace(batches[0, 0][0][0], label=PAD_LABEL)
-
-    assert_breaks(EVALUATION, edit, {PADDING: EVALUATION.ids[0]})
 
 
 @pytest.mark.parametrize(
@@ -585,13 +567,6 @@ def test_few_examples_cannot_have_many_orders(num_examples: int) -> None:
     """Three epochs of two examples have an order twice, whatever shuffles them."""
     case = Case((num_examples,), batch_size=1, num_epochs=8)
     assert ORDER not in broken(judge(case.expectation(), case.received()))
-
-
-def test_another_order_in_evaluation() -> None:
-    def edit(batches: Batches) -> None:
-        batches[0, 1][0].reverse()
-
-    assert_breaks(EVALUATION, edit, {ORDER: ""})
 
 
 def test_a_split_that_names_examples_twice_expects_them_twice() -> None:

@@ -45,8 +45,9 @@ def exchange(path: Path) -> None:
         (lambda path: grow(path, frame_record(b"one too many")), ShardError, [f"holds 8 of {NUM_IN_SHARD} examples"]),
         (lambda path: grow(path, b"?"), CorruptRecordError, ["inside record 7"]),
         (exchange, ShardError, [f"holds 8 of {NUM_IN_SHARD} examples"]),
+        (lambda path: path.rename(f"{path}-of-before"), ShardError, ["missing"]),
     ],
-    ids=["a byte cut", "a record cut", "emptied", "deleted", "a record more", "a byte more", "exchanged"],
+    ids=["a byte cut", "a record cut", "emptied", "deleted", "a record more", "a byte more", "exchanged", "renamed"],
 )
 def test_the_damaged_shard_is_named(
     folder: Path, do: Callable[[Path], None], kind: type[ShardError], facts: list[str]
